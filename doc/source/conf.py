@@ -1,0 +1,6 @@
+"""Configuration of the documentation."""
+
+project = "wbengine"
+author = "The wbengine developers"
+extensions: list[str] = []
+html_theme = "furo"

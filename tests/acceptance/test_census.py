@@ -1,0 +1,217 @@
+"""The census as its user meets it: one flow, three engines, the same result; or nothing at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from wbengine.examples.census import cli, fleet, options
+
+QUICKSTART = Path(__file__).parents[2] / "tools" / "quickstart"
+ENGINES = options.ENGINES
+
+SOURCES = {
+    "alpha.py": "import os\n\n\ndef f(a):\n    if a:\n        return 1\n",
+    "beta/__init__.py": "",
+    "beta/one.py": "# nothing but a comment\n",
+    "beta/deep/two.py": "class A:\n    def g(self):\n        for b in c:\n            pass\n",
+    "gamma/bad.py": "print 'this is another language'\n",
+    "gamma/coded.py": b"# coding: nonsense\n",
+    "\N{GREEK SMALL LETTER OMEGA} <b>.py": "x = '\\d'  # a warning for those who compile it\n",
+}
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "sources"
+    for path, content in SOURCES.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for number in range(60):
+        (folder / "beta" / f"m{number}.py").write_text(f"def f{number}():\n" + "    x\n" * number)
+    return folder
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where the run makes its temporary folders."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def files(folder):
+    """All that is below a folder, but for what multiprocessing keeps until this process ends."""
+    found = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    return sorted(path for path in found if not path.startswith("pymp-"))
+
+
+def test_every_engine_writes_the_same_census(root, tmp_path, temporary, capsys):
+    found = {}
+    for engine in ENGINES:
+        out = tmp_path / engine / "deep" / "out"
+        code = cli.main(["--root", str(root), "--out", str(out), "--engine", engine])
+        said = capsys.readouterr()
+        assert code == options.OK, said.err
+        assert files(out) == ["census.html", "census.json"]
+        found[engine] = (out / "census.json").read_bytes()
+        assert re.search(rf"\nflow ran in \d+\.\d\d s on {engine}( \(2 workers\))?\n$", said.out)
+        page = (out / "census.html").read_text("utf-8")
+        assert "add up beta" in page
+        assert "<b>.py" not in page
+
+    assert len(set(found.values())) == 1
+    assert str(tmp_path).encode() not in found["serial"]
+    census = json.loads(found["serial"])
+    names = [module["name"] for module in census["modules"]]
+    assert names == ["alpha", "beta", "gamma", "\N{GREEK SMALL LETTER OMEGA} <b>"]
+    assert census["source"] == "sources"
+    assert census["total"]["files"] == 67
+    assert census["total"]["functions"] == 61
+    unparsed = [item["path"] for item in census["total"]["unparsed"]]
+    assert unparsed == ["beta/m0.py", "gamma/bad.py", "gamma/coded.py"]
+    assert files(temporary) == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_failure_leaves_nothing_and_is_shown_with_its_line(
+    engine, root, tmp_path, temporary, capsys
+):
+    out = tmp_path / "new" / "out"
+
+    code = cli.main(["--root", str(root), "--out", str(out), "--engine", engine, "--fail", "beta"])
+
+    said = capsys.readouterr()
+    assert code == options.FAILED
+    assert not out.parent.exists()
+    assert files(temporary) == []
+    assert "task 'measure beta.1' failed on" in said.err
+    assert "RuntimeError: beta.1 fails because --fail asked for it" in said.err
+    assert 'raise RuntimeError(f"{group} fails because --fail asked for it")' in said.err
+    assert "examples/census/tasks.py" in said.err
+    assert said.err.rstrip().endswith("reverted: nothing is left of this run")
+
+
+def test_a_failure_keeps_what_was_there_before(root, tmp_path, temporary):
+    out = tmp_path / "out"
+    (out / "partial").mkdir(parents=True)
+    (out / "partial" / "mine").write_text("mine")
+    (out / "census.json").write_text("of an earlier run")
+
+    code = cli.main(
+        ["--root", str(root), "--out", str(out), "--engine", "serial", "--fail", "gamma"]
+    )
+
+    assert code == options.FAILED
+    assert files(out) == ["census.json", "partial", "partial/mine"]
+    assert (out / "census.json").read_text() == "of an earlier run"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "0"], "--workers must be 1 to 64, not 0"),
+        (["--workers", "many"], "invalid int value: 'many'"),
+        (["--root", "{root}/alpha.py"], "alpha.py: not a folder"),
+        (["--root", "{root}/nowhere"], "nowhere: no such folder"),
+        (["--root", "{root}/beta/deep/../../empty"], "no Python files in it"),
+        (["--root", "{root}", "--fail", "alpa"], "no such module in sources (did you mean 'alpha'"),
+        (["--fail", "emial", "--out", "{root}"], "(did you mean 'email'"),
+        (["--engine", "steam"], "invalid choice: 'steam'"),
+        (["--out", "{root}/alpha.py"], "alpha.py: not a folder"),
+        (["--wrkers", "2"], "unrecognized arguments: --wrkers 2"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments, message, root, capsys):
+    (root / "empty").mkdir()
+    before = files(root)
+
+    code = cli.main([argument.format(root=root) for argument in arguments])
+
+    said = capsys.readouterr()
+    assert code == options.USAGE
+    assert said.out == ""
+    assert message in said.err
+    assert said.err.startswith("quickstart: ")
+    assert said.err.count("\n") == 1
+    assert files(root) == before
+
+
+def test_workers_that_cannot_start_are_reported(root, tmp_path, temporary, capsys, monkeypatch):
+    monkeypatch.setattr(fleet, "TASKS", "wbengine.examples.no_such_module")
+
+    code = cli.main(["--root", str(root), "--out", str(tmp_path / "out")])
+
+    said = capsys.readouterr()
+    assert code == options.UNAVAILABLE
+    assert "before it was ready" in said.err.splitlines()[-1]
+    assert "no_such_module" in said.err.splitlines()[-1]
+    assert "Traceback" not in said.err
+    assert not (tmp_path / "out").exists()
+    assert files(temporary) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_cleans_up(number, tmp_path):
+    """Interrupted while hundreds of tasks wait, half of the time with two of them running."""
+    out, temporary = tmp_path / "out", tmp_path / "tmp"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "wbengine.examples.census", "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as run:
+        assert run.stderr is not None
+        try:
+            said = ""
+            while "tasks done" not in said:
+                line = run.stderr.readline()
+                assert line, said
+                said += line
+            run.send_signal(number)
+            rest, said = run.communicate(timeout=30)
+        finally:
+            run.kill()
+
+    assert run.returncode == options.INTERRUPTED, said
+    assert "Traceback" not in said
+    assert not out.exists()
+    assert files(temporary) == []
+    assert "flow ran" not in rest
+
+
+def test_the_tool_tells_its_usage_before_it_installs_anything(tmp_path):
+    def call(*arguments):
+        return subprocess.run(
+            [sys.executable, str(QUICKSTART), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
+
+    helped, wrong = call("--help"), call("--workers", "0")
+
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert "--fail MODULE" in helped.stdout
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("quickstart: --workers must be 1 to 64, not 0")

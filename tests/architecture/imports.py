@@ -1,0 +1,120 @@
+"""Reads who imports whom from the source, without importing anything."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Import:
+    """Module `source` imports module `target`, at a line of a file."""
+
+    source: str
+    target: str
+    path: pathlib.Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.source} imports {self.target}"
+
+
+def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Dotted name -> file of every module of a package, by its folder."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(found: Mapping[str, pathlib.Path]) -> list[Import]:
+    """Every import of one of the modules by another, also inside functions.
+
+    Those for type checkers only do not count.  What runs because a package of the target runs first
+    is left out: `__init__` files are modules like others, with imports of their own.
+    """
+    edges = []
+    for source, path in found.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        package = source if path.name == "__init__.py" else source.rpartition(".")[0]
+        for node in _run_nodes(tree):
+            for name in _names(node, package):
+                target = _module(name, found)
+                if target is not None and target != source:
+                    edges.append(Import(source, target, path, node.lineno))
+    return edges
+
+
+def cycles(edges: list[Import]) -> list[list[Import]]:
+    """One cycle, as a chain of imports, for each group of modules that import each other."""
+    after: dict[str, dict[str, Import]] = {}
+    for edge in edges:
+        after.setdefault(edge.source, {}).setdefault(edge.target, edge)
+        after.setdefault(edge.target, {})
+    result: list[list[Import]] = []
+    seen: set[str] = set()
+    for start in sorted(after):
+        if start not in seen and (cycle := _way_back(start, after)):
+            result.append(cycle)
+            seen.update(edge.source for edge in cycle)
+    return result
+
+
+def _way_back(start: str, after: Mapping[str, Mapping[str, Import]]) -> list[Import]:
+    """The shortest chain of imports from `start` to itself."""
+    came: dict[str, Import] = {}
+    queue = [start]
+    for module in queue:
+        for target, edge in after[module].items():
+            if target == start:
+                chain = [edge]
+                while chain[0].source != start:
+                    chain.insert(0, came[chain[0].source])
+                return chain
+            if target not in came:
+                came[target] = edge
+                queue.append(target)
+    return []
+
+
+def _run_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom | ast.Call]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for other in node.orelse:
+                yield from _run_nodes(ast.Module([other], []))
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.Call)):
+            yield node
+        yield from _run_nodes(node)
+
+
+def _names(node: ast.Import | ast.ImportFrom | ast.Call, package: str) -> list[str]:
+    """What a node imports, as dotted names (the last part may be a name inside a module)."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.Call):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        called = node.func.id if isinstance(node.func, ast.Name) else called
+        first = node.args[0] if node.args else None
+        if called in ("import_module", "__import__") and isinstance(first, ast.Constant):
+            return [str(first.value)]
+        return []
+    base = node.module or ""
+    if node.level:
+        parts = package.split(".")
+        base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+    return [f"{base}.{alias.name}" for alias in node.names]
+
+
+def _module(name: str, found: Mapping[str, pathlib.Path]) -> str | None:
+    """The module that `name` is, or is in."""
+    while name:
+        if name in found:
+            return name
+        name = name.rpartition(".")[0]
+    return None

@@ -1,0 +1,204 @@
+"""A module imports from its own floor or a lower one; the wings of floor 4 do not know each other."""
+
+from __future__ import annotations
+
+import pathlib
+import textwrap
+from collections.abc import Mapping
+
+import pytest
+
+from . import imports
+
+CORE, WIRE = "core", "wire"
+
+#: Floor (and wing) of a module, by the longest prefix of its name.  "wbengine" itself is not a prefix.
+FLOORS: dict[str, tuple[int, str]] = {
+    # words
+    "wbengine.exceptions": (0, ""),
+    "wbengine.states": (0, ""),
+    "wbengine._clock": (0, ""),
+    "wbengine._names": (0, ""),
+    "wbengine._plugins": (0, ""),
+    # values
+    "wbengine.types": (1, ""),
+    "wbengine._codec": (1, ""),
+    "wbengine._codec_read": (1, ""),
+    "wbengine._codec_tags": (1, ""),
+    # model
+    "wbengine.atom": (2, ""),
+    "wbengine._binding": (2, ""),
+    "wbengine.task": (2, ""),
+    "wbengine.retry": (2, ""),
+    "wbengine.flow": (2, ""),
+    "wbengine.deciders": (2, ""),
+    "wbengine.patterns": (2, ""),
+    "wbengine.invocation": (2, ""),
+    "wbengine.pools": (2, ""),
+    "wbengine._pool_child": (2, ""),
+    "wbengine._pool_process": (2, ""),
+    # memory
+    "wbengine.persistence": (3, ""),
+    "wbengine.arguments": (3, ""),
+    "wbengine.storage": (3, ""),
+    # core and wire
+    "wbengine._core": (4, CORE),
+    "wbengine.transports": (4, WIRE),
+    "wbengine.engines.worker_based": (4, WIRE),
+    # engines
+    "wbengine.engines": (5, ""),
+    "wbengine.engines.worker_based.engine": (5, ""),
+    # services
+    "wbengine.listeners": (6, ""),
+    "wbengine.jobs": (6, ""),
+    "wbengine.conductors": (6, ""),
+    "wbengine.formatters": (6, ""),
+    # doors
+    "wbengine.__main__": (7, ""),
+    "wbengine.cli": (7, ""),
+    "wbengine.worker": (7, ""),
+    "wbengine.dashboard": (7, ""),
+    "wbengine.testing": (7, ""),
+    "wbengine.examples": (7, ""),
+}
+
+
+def floor(module: str) -> tuple[int, str] | None:
+    """Where a module lives, None if nobody said."""
+    if module == "wbengine":
+        return 0, ""
+    name = module
+    while name != "wbengine":
+        if name in FLOORS:
+            return FLOORS[name]
+        name = name.rpartition(".")[0]
+    return None
+
+
+def problems(found: Mapping[str, pathlib.Path]) -> list[str]:
+    """One line for each module without a floor, each import that climbs, and each cycle."""
+    lines = [
+        f"{path}: {module} has no floor; add it to FLOORS in tests/architecture/test_floors.py"
+        for module, path in found.items()
+        if floor(module) is None
+    ]
+    edges = imports.imports(found)
+    for edge in edges:
+        source, target = floor(edge.source), floor(edge.target)
+        if source is None or target is None:
+            continue
+        if target[0] > source[0]:
+            verdict = f"floor {source[0]} must not know floor {target[0]}"
+        elif {source[1], target[1]} == {CORE, WIRE}:
+            verdict = "core and wire must not know each other"
+        else:
+            continue
+        lines.append(f"{edge} ({found[edge.target]}): {verdict}")
+    for cycle in imports.cycles(edges):
+        lines.append("import cycle: " + "; ".join(map(str, cycle)))
+    return lines
+
+
+def test_the_package_keeps_its_floors() -> None:
+    found = imports.modules(imports.ROOT / "wbengine")
+    assert len(found) > 10
+    lines = problems(found)
+    assert not lines, "\n" + "\n".join(lines)
+
+
+# The checker itself: each rule must be seen to fail. ---------------------------------------------
+
+
+def check(folder: pathlib.Path, files: Mapping[str, str]) -> list[str]:
+    """The problems of a made-up package."""
+    package = folder / "wbengine"
+    for name, text in {"__init__.py": "", **files}.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return problems(imports.modules(package))
+
+
+CLEAN = {"task.py": "import wbengine.atom\nfrom wbengine import exceptions", "atom.py": ""}
+
+
+def test_accepts_lower_floors_and_type_checking(tmp_path: pathlib.Path) -> None:
+    files = {
+        **CLEAN,
+        "exceptions.py": """
+            from typing import TYPE_CHECKING
+            if TYPE_CHECKING:
+                from wbengine import storage
+        """,
+        "storage.py": "from wbengine.task import Task",
+        "_core/__init__.py": "",
+        "_core/plan.py": "from wbengine import storage",
+        "engines/__init__.py": "",
+        "engines/action.py": "from .. import _core\nfrom . import base",
+        "engines/base.py": "",
+        "engines/worker_based/__init__.py": "",
+        "engines/worker_based/engine.py": "from wbengine._core import plan\nfrom . import proxy",
+        "engines/worker_based/proxy.py": "from wbengine import task",
+    }
+    assert check(tmp_path, files) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"odd.py": ""}, ["wbengine.odd has no floor"]),
+        (
+            {"states.py": "\nfrom wbengine import task"},
+            ["states.py:2", "task.py)", "floor 0 must not know floor 2"],
+        ),
+        (
+            {"states.py": "def f():\n    import wbengine.task"},
+            ["states.py:2", "floor 0 must not know floor 2"],
+        ),
+        (
+            {"states.py": "import importlib\nimportlib.import_module('wbengine.task')"},
+            ["states.py:2", "floor 0 must not know floor 2"],
+        ),
+        (
+            {"__init__.py": "from wbengine.task import Task"},
+            ["__init__.py:1", "floor 0 must not know floor 2"],
+        ),
+        (
+            {"types/a.py": "from ..task import Task", "types/__init__.py": ""},
+            ["a.py:1", "floor 1 must not know floor 2"],
+        ),
+        (
+            {"_core/plan.py": "from wbengine.transports import redis", "transports/redis.py": ""},
+            ["plan.py:1", "core and wire"],
+        ),
+        (
+            {
+                "engines/worker_based/proxy.py": "from wbengine._core.plan import Plan",
+                "_core/plan.py": "",
+            },
+            ["proxy.py:1", "core and wire"],
+        ),
+        (
+            {"engines/worker_based/proxy.py": "from .engine import X",
+             "engines/worker_based/engine.py": ""},
+            ["proxy.py:1", "floor 4 must not know floor 5"],
+        ),
+        (
+            {"retry.py": "from wbengine import flow", "flow.py": "def f(): from wbengine import retry"},
+            ["import cycle", "retry.py:1", "flow.py:1"],
+        ),
+        (
+            {
+                "atom.py": "from wbengine import retry",
+                "retry.py": "\nfrom wbengine import flow",
+                "flow.py": "def f():\n  class A:\n    from wbengine import atom",
+            },
+            ["import cycle", "atom.py:1", "retry.py:2", "flow.py:3"],
+        ),
+    ],
+)
+def test_refuses(tmp_path: pathlib.Path, files: dict[str, str], words: list[str]) -> None:
+    lines = check(tmp_path, {**CLEAN, **files})
+    assert len(lines) == 1, lines
+    for word in words:
+        assert word in lines[0]

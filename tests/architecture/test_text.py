@@ -1,0 +1,75 @@
+"""What is in the repository is for everybody: no paths of somebody's machine; scripts explain themselves."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from . import imports
+
+#: Written so that this file does not match itself.
+PRIVATE = re.compile(
+    r"/tmp/wb[e]\b|(?<![\w.$~}])/(?:root|work|home/\w+)/\w|helper sessio[n]|INTERFACE[S]\.md|ARCHITECTUR[E]\.md",
+    re.IGNORECASE,
+)
+BINARY = {".png", ".gif", ".ico", ".woff2", ".gz"}
+
+
+def tracked() -> list[pathlib.Path]:
+    """The files that are, or would be, in version control."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        names = subprocess.run(
+            command, cwd=imports.ROOT, capture_output=True, text=True, check=True
+        ).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    paths = [imports.ROOT / name for name in names if name]
+    return [path for path in paths if path.is_file() and path.suffix not in BINARY]
+
+
+def scripts() -> list[str]:
+    folder = imports.ROOT / "tools"
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.is_file() and not path.name.startswith(("_", "."))
+    )
+
+
+def test_no_file_names_private_paths() -> None:
+    paths = tracked()
+    assert imports.ROOT / "wbengine" / "pools.py" in paths
+    hits = [
+        f"{path}:{number}: {match[0]}"
+        for path in paths
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if (match := PRIVATE.search(line))
+    ]
+    assert not hits, "\n" + "\n".join(hits)
+
+
+@pytest.mark.parametrize("line", ["see /tmp/wb" + "e/x", "in /wor" + "k/main", "/roo" + "t/.pyenv"])
+def test_the_check_sees_what_it_should(line: str) -> None:
+    assert PRIVATE.search(line)
+
+
+@pytest.mark.parametrize("line", ["$HOME/work/x", "a/work/x", "https://x.org/root/x", "tmp/in"])
+def test_the_check_lets_others_pass(line: str) -> None:
+    assert not PRIVATE.search(line)
+
+
+@pytest.mark.parametrize("name", scripts())
+def test_every_script_has_help_and_can_be_run(name: str) -> None:
+    path = imports.ROOT / "tools" / name
+    assert os.access(path, os.X_OK)
+    process = subprocess.run(
+        [sys.executable, str(path), "--help"], capture_output=True, text=True, timeout=90
+    )
+    assert process.returncode == 0, process.stderr
+    assert f"tools/{name}" in process.stdout or f"usage: {name}" in process.stdout

@@ -1,0 +1,13 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# Speed is not what properties are about; the machine may be busy.
+settings.register_profile("local", deadline=None)
+# A change must not fail because of luck; new examples are found on people's machines.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")

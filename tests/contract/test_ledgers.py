@@ -1,0 +1,512 @@
+"""What every ledger promises."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from wbengine import exceptions
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.ledger import base, memory
+from wbengine.transports import resolve
+
+_numbers = itertools.count()
+
+KINDS = ("memory", "dir")
+
+
+def open_kind(kind, folder):
+    if kind == "memory":
+        return ledgers.open_ledger(f"memory://ledger-{next(_numbers)}")
+    return ledgers.open_ledger(f"dir://{folder}")
+
+
+@pytest.fixture(params=KINDS)
+def ledger(request, tmp_path):
+    made = open_kind(request.param, tmp_path / "ledger")
+    yield made
+    made.close()
+
+
+ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
+
+
+# -- the life of a row
+
+
+def test_usual_life(ledger):
+    ledger.open(ID, 1)
+    assert ledger.state(ID) == base.Row(ID, 1, "open")
+    assert ledger.claim(ID, 1, "w1") == base.Claim("GRANTED", 1, None, "w1")
+    assert ledger.state(ID) == base.Row(ID, 1, "claimed", "w1")
+    assert ledger.finish(ID, 1, "w1", b"result") is True
+    assert ledger.state(ID) == base.Row(ID, 1, "done", None, b"result")
+    assert ledger.claim(ID, 1, "w2") == base.Claim("DONE", 1, b"result")
+    ledger.drop(ID)
+    assert ledger.state(ID) is None
+    assert ledger.claim(ID, 1, "w1") == base.Claim("MISSING", 1)
+    ledger.drop(ID)
+
+
+def test_no_row_means_do_not_run(ledger):
+    assert ledger.claim(ID, 1, "w").verdict == base.MISSING
+    assert not ledger.claim(ID, 1, "w").granted
+    assert ledger.state(ID) is None
+    assert ledger.finish(ID, 1, "w", b"") is False
+    assert ledger.revoke(ID) is False
+    with pytest.raises(exceptions.NotFound, match=ID):
+        ledger.reopen(ID, 2)
+    assert ledger.state(ID) is None
+
+
+def test_held_is_held_also_for_its_holder(ledger):
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w1")
+    assert ledger.claim(ID, 1, "w2") == base.Claim("HELD", 1, None, "w1")
+    assert ledger.claim(ID, 1, "w1") == base.Claim("HELD", 1, None, "w1")
+
+
+def test_opening_again_changes_nothing(ledger):
+    ledger.open(ID, 1)
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w")
+    ledger.open(ID, 1)
+    ledger.open(ID, 2)
+    assert ledger.state(ID) == base.Row(ID, 1, "claimed", "w")
+    ledger.finish(ID, 1, "w", b"r")
+    ledger.open(ID, 1)
+    assert ledger.state(ID) == base.Row(ID, 1, "done", None, b"r")
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 7, 10**12])
+def test_epochs(ledger, first):
+    ledger.open(ID, first)
+    assert ledger.claim(ID, first - 1, "w") == base.Claim("STALE", first)
+    assert ledger.claim(ID, first + 1, "w") == base.Claim("MISSING", first)
+    assert ledger.reopen(ID, first + 3) is None
+    assert ledger.claim(ID, first, "w") == base.Claim("STALE", first + 3)
+    assert ledger.claim(ID, first + 3, "w1").granted
+    assert ledger.reopen(ID, first + 3) is None  # already: nothing changes
+    assert ledger.state(ID) == base.Row(ID, first + 3, "claimed", "w1")
+    assert ledger.reopen(ID, first + 4) is None
+    assert ledger.finish(ID, first + 3, "w1", b"late") is False
+    assert ledger.state(ID) == base.Row(ID, first + 4, "open")
+    assert ledger.claim(ID, first + 4, "w2").granted
+    assert ledger.finish(ID, first + 4, "w1", b"not the holder") is False
+    assert ledger.finish(ID, first + 4, "w2", b"good") is True
+    assert ledger.finish(ID, first + 4, "w2", b"again") is False
+    assert ledger.reopen(ID, first + 5) == b"good"
+    assert ledger.state(ID) == base.Row(ID, first + 4, "done", None, b"good")
+    ledger.drop(ID)
+    assert ledger.state(ID) is None
+    ledger.open(ID, 1)
+    assert ledger.state(ID) == base.Row(ID, 1, "open")
+
+
+def test_revoke_only_what_nobody_runs(ledger):
+    ledger.open(ID, 1)
+    assert ledger.revoke(ID) is True
+    assert ledger.claim(ID, 1, "w").verdict == base.MISSING
+    ledger.open(ID, 3)
+    ledger.claim(ID, 3, "w")
+    assert ledger.revoke(ID) is False
+    ledger.finish(ID, 3, "w", b"r")
+    assert ledger.revoke(ID) is False
+    assert ledger.state(ID).result == b"r"
+
+
+@pytest.mark.parametrize("result", [b"", b"\x00\xff", b"x" * 3_000_000])
+def test_any_result(ledger, result):
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w")
+    ledger.finish(ID, 1, "w", result)
+    assert ledger.claim(ID, 1, "w").result == result
+    ledger.drop(ID)
+
+
+def test_rows_do_not_disturb_each_other(ledger):
+    ids = [f"{ID}{n}" for n in range(20)]
+    for number, id in enumerate(ids):
+        ledger.open(id, 1 + number % 3)
+    for number, id in enumerate(ids[::2]):
+        ledger.claim(id, 1 + (2 * number) % 3, "w")
+    for id in ids[1::2]:
+        ledger.drop(id)
+    assert [ledger.state(id) is None for id in ids] == [False, True] * 10
+    assert {ledger.state(id).state for id in ids[::2]} == {"claimed"}
+
+
+@pytest.mark.parametrize("bad", ["", "../x", "a/b", ".", "x" * 121, "a\0"])
+def test_bad_names_are_refused(ledger, bad):
+    with pytest.raises(ValueError, match="request id"):
+        ledger.open(bad, 1)
+    ledger.open(ID, 1)
+    with pytest.raises(ValueError, match="holder"):
+        ledger.claim(ID, 1, bad)
+
+
+# -- leases and sweeping
+
+
+def test_silence(ledger):
+    assert ledger.silence("w") is None
+    ledger.renew("w")
+    assert 0 <= ledger.silence("w") < 5
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w2")
+    assert 0 <= ledger.silence("w2") < 5
+
+
+def test_sweep_removes_what_is_old(ledger):
+    ledger.open("open", 1)
+    for id in ("held", "done"):
+        ledger.open(id, 2)
+        ledger.claim(id, 2, "w")
+    ledger.finish("done", 2, "w", b"r")
+    assert ledger.sweep(3600) == 0
+    assert ledger.sweep(0) == 3
+    assert [ledger.state(id) for id in ("open", "held", "done")] == [None] * 3
+    # A holder that was forgotten can claim again.
+    ledger.open(ID, 1)
+    assert ledger.claim(ID, 1, "w").granted
+
+
+def test_what_a_live_holder_has_is_not_swept(ledger):
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w")
+    assert ledger.sweep(3600) == 0
+    assert ledger.state(ID).holder == "w"
+
+
+def test_manual_clock_rules_the_memory_ledger():
+    from wbengine import _clock
+
+    clock = _clock.ManualClock()
+    ledger = memory.MemoryLedger(clock)
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w")
+    clock.advance(10)
+    assert ledger.silence("w") == 10
+    ledger.renew("w")
+    assert ledger.sweep(5) == 0  # the row is old, its holder is not silent
+    clock.advance(6)
+    assert ledger.sweep(5) == 1
+
+
+# -- which ledger
+
+
+def test_digest_says_which_ledger(tmp_path):
+    first, again = (ledgers.open_ledger(f"dir://{tmp_path}/a") for _ in range(2))
+    other = ledgers.open_ledger(f"dir://{tmp_path}/b")
+    assert first.digest == again.digest != other.digest
+    shared = ledgers.open_ledger("memory://digest")
+    assert shared is ledgers.open_ledger("memory://digest")
+    assert shared.digest != ledgers.open_ledger("memory://digest2").digest
+
+
+def test_ledger_of_a_broker(tmp_path):
+    target = resolve("memory://with-ledger")
+    with target.connect() as connection:
+        connection.connect()
+        ledger = ledgers.for_target(target)
+        assert ledger is ledgers.open_ledger("memory://with-ledger")
+    # State goes with the last connection.
+    assert ledgers.for_target(target) is not ledger
+
+    engine = {"data_folder_in": f"{tmp_path}/a", "data_folder_out": f"{tmp_path}/b"}
+    worker = {"data_folder_in": f"{tmp_path}/b", "data_folder_out": f"{tmp_path}/a"}
+    one = ledgers.for_target(resolve(None, "filesystem", engine), "engine")
+    two = ledgers.for_target(resolve(None, "filesystem", worker), "worker")
+    assert one.digest == two.digest
+    assert os.path.isdir(tmp_path / "b" / "ledger")
+
+    assert ledgers.for_target(resolve("amqp://localhost")) is None
+    with pytest.raises(ValueError, match="amqp://localhost"):
+        ledgers.open_ledger(resolve("amqp://localhost"))
+    with pytest.raises(ValueError, match="dir:///PATH"):
+        ledgers.open_ledger("sql://x")
+
+
+def test_folder_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(exceptions.LedgerFailure, match="file"):
+        ledgers.open_ledger(f"dir://{tmp_path}/file")
+    ledger = ledgers.open_ledger(f"dir://{tmp_path}/gone")
+    os.rename(tmp_path / "gone", tmp_path / "away")
+    with pytest.raises(exceptions.LedgerFailure, match="gone"):
+        ledger.open(ID, 1)
+
+
+# -- against a model
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Random calls, on both ledgers and on a plain dict that says what must come out."""
+
+    ids = st.sampled_from(["a", "b"])
+    epochs = st.integers(0, 5)
+    holders = st.sampled_from(["w1", "w2"])
+
+    @initialize()
+    def start(self):
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.ledgers = [memory.MemoryLedger(), ledgers.open_ledger(f"dir://{self.folder.name}/l")]
+        self.rows = {}
+
+    def teardown(self):
+        for ledger in self.ledgers:
+            ledger.close()
+        self.folder.cleanup()
+
+    def all(self, call, expected):
+        for ledger in self.ledgers:
+            assert call(ledger) == expected, type(ledger).__name__
+        for id in ("a", "b"):
+            row = self.rows.get(id)
+            for ledger in self.ledgers:
+                assert ledger.state(id) == (base.Row(id, *row) if row else None)
+
+    @rule(id=ids, epoch=epochs)
+    def open(self, id, epoch):
+        self.rows.setdefault(id, (epoch, "open", None, None))
+        self.all(lambda ledger: ledger.open(id, epoch), None)
+
+    @rule(id=ids, epoch=epochs, holder=holders)
+    def claim(self, id, epoch, holder):
+        row = self.rows.get(id)
+        if row is None:
+            expected = base.Claim("MISSING", epoch)
+        elif epoch != row[0]:
+            expected = base.Claim("STALE" if epoch < row[0] else "MISSING", row[0])
+        elif row[1] == "open":
+            self.rows[id] = (epoch, "claimed", holder, None)
+            expected = base.Claim("GRANTED", epoch, None, holder)
+        elif row[1] == "claimed":
+            expected = base.Claim("HELD", epoch, None, row[2])
+        else:
+            expected = base.Claim("DONE", epoch, row[3])
+        self.all(lambda ledger: ledger.claim(id, epoch, holder), expected)
+
+    @rule(id=ids, epoch=epochs, holder=holders, result=st.binary(max_size=3))
+    def finish(self, id, epoch, holder, result):
+        good = self.rows.get(id) == (epoch, "claimed", holder, None)
+        if good:
+            self.rows[id] = (epoch, "done", None, result)
+        self.all(lambda ledger: ledger.finish(id, epoch, holder, result), good)
+
+    @rule(id=ids, result=st.binary(max_size=3))
+    def finish_rightly(self, id, result):
+        row = self.rows.get(id)
+        if row and row[1] == "claimed":
+            self.finish(id, row[0], row[2], result)
+
+    @rule(id=ids, epoch=epochs)
+    def reopen(self, id, epoch):
+        def call(ledger):
+            try:
+                return ledger.reopen(id, epoch)
+            except exceptions.NotFound:
+                return "not found"
+
+        row = self.rows.get(id)
+        if row is None:
+            expected = "not found"
+        elif row[1] == "done":
+            expected = row[3]
+        else:
+            expected = None
+            if row[0] < epoch:
+                self.rows[id] = (epoch, "open", None, None)
+        self.all(call, expected)
+
+    @rule(id=ids)
+    def revoke(self, id):
+        good = self.rows.get(id, (0, ""))[1] == "open"
+        if good:
+            del self.rows[id]
+        self.all(lambda ledger: ledger.revoke(id), good)
+
+    @rule(id=ids)
+    def drop(self, id):
+        self.rows.pop(id, None)
+        self.all(lambda ledger: ledger.drop(id), None)
+
+    @rule()
+    def sweep(self):
+        count = len(self.rows)
+        self.rows.clear()
+        self.all(lambda ledger: ledger.sweep(0), count)
+
+
+LedgerMachine.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+test_against_a_model = LedgerMachine.TestCase
+
+
+# -- races
+
+
+def _run_threads(count, run):
+    errors = []
+
+    def guarded(number):
+        try:
+            run(number)
+        except BaseException as exc:
+            errors.append(exc)
+            raise
+
+    threads = [threading.Thread(target=guarded, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_threads_claim_each_row_once(ledger):
+    ids = [uuid.uuid4().hex for _ in range(300)]
+    for id in ids:
+        ledger.open(id, 1)
+    granted = [[] for _ in range(4)]
+
+    def run(number):
+        for id in ids:
+            if ledger.claim(id, 1, f"w{number}").granted:
+                granted[number].append(id)
+
+    _run_threads(4, run)
+    assert sorted(itertools.chain(*granted)) == sorted(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_finish_or_reopen_wins_never_both(kind, tmp_path):
+    one = open_kind(kind, tmp_path / "l")
+    two = one if kind == "memory" else open_kind(kind, tmp_path / "l")
+    ids = [uuid.uuid4().hex for _ in range(400)]
+    for id in ids:
+        one.open(id, 1)
+        assert one.claim(id, 1, "w").granted
+    finished, reopened = {}, {}
+    barrier = threading.Barrier(2)
+
+    def run(number):
+        for id in ids:
+            barrier.wait()
+            if number:
+                finished[id] = one.finish(id, 1, "w", id.encode())
+            else:
+                reopened[id] = two.reopen(id, 2)
+
+    _run_threads(2, run)
+    for id in ids:
+        if finished[id]:
+            assert reopened[id] == id.encode()
+            assert one.state(id) == base.Row(id, 1, "done", None, id.encode())
+        else:
+            assert reopened[id] is None
+            assert one.state(id) == base.Row(id, 2, "open")
+        two.drop(id)
+        assert one.state(id) is None
+
+
+CLAIMER = """
+import sys
+from wbengine.engines.worker_based import ledger as ledgers
+folder, holder = sys.argv[1:]
+ledger = ledgers.open_ledger("dir://" + folder)
+ids = sys.stdin.readline().split()
+print("ready", flush=True)
+sys.stdin.readline()
+for id in ids:
+    if ledger.claim(id, 1, holder).granted:
+        print(id)
+        assert ledger.finish(id, 1, holder, holder.encode())
+"""
+
+
+def test_processes_claim_each_row_once(tmp_path):
+    ledger = ledgers.open_ledger(f"dir://{tmp_path}/l")
+    ids = [uuid.uuid4().hex for _ in range(int(os.environ.get("WBENGINE_RACE_IDS", "1000")))]
+    for id in ids:
+        ledger.open(id, 1)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIMER, f"{tmp_path}/l", f"w{n}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(4)
+    ]
+    for process in running:
+        process.stdin.write(" ".join(ids) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    granted = [process.communicate()[0].split() for process in running]
+    assert [process.returncode for process in running] == [0] * 4
+    assert sorted(itertools.chain(*granted)) == sorted(ids)
+    for number, mine in enumerate(granted):
+        assert all(ledger.state(id).result == f"w{number}".encode() for id in mine)
+
+
+FINISHER = """
+import sys
+from wbengine.engines.worker_based import ledger as ledgers
+ledger = ledgers.open_ledger("dir://" + sys.argv[1])
+ids = sys.stdin.readline().split()
+for id in ids:
+    assert ledger.claim(id, 1, "w").granted
+print("ready", flush=True)
+sys.stdin.readline()
+for id in ids:
+    print(int(ledger.finish(id, 1, "w", id.encode())))
+"""
+
+
+def test_finish_and_reopen_of_two_processes(tmp_path):
+    ledger = ledgers.open_ledger(f"dir://{tmp_path}/l")
+    ids = [uuid.uuid4().hex for _ in range(1000)]
+    for id in ids:
+        ledger.open(id, 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", FINISHER, f"{tmp_path}/l"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdin.write(" ".join(ids) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        # From the other end, so that they meet.
+        found = {id: ledger.reopen(id, 2) for id in reversed(ids)}
+        finished = dict(zip(ids, process.communicate()[0].split(), strict=True))
+    for id in ids:
+        state = ledger.state(id)
+        if finished[id] == "1":
+            assert state == base.Row(id, 1, "done", None, id.encode())
+            assert found[id] == id.encode()
+        else:
+            assert state == base.Row(id, 2, "open")
+            assert found[id] is None

@@ -1,0 +1,998 @@
+"""What every transport of ours promises, seen through kombu's public interface."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError
+
+from wbengine import exceptions
+from wbengine.transports import resolve
+
+_numbers = itertools.count()
+
+KINDS = ("memory", "filesystem", "filesystem-polling", "filesystem-two-folders")
+
+
+class Site:
+    """A broker, and connections to it that are closed at the end."""
+
+    def __init__(self, kind, folder):
+        self.kind = kind
+        self.folder = folder
+        self.opened = []
+        options = {}
+        url = f"filesystem://{folder}/a"
+        if kind == "memory":
+            url = f"memory://site-{next(_numbers)}"
+        elif kind == "filesystem-polling":
+            options = {"inotify": False}
+        elif kind == "filesystem-two-folders":
+            options = {"data_folder_in": f"{folder}/a", "data_folder_out": f"{folder}/b"}
+        self.target = resolve(url, None, options)
+        # Who publishes into b and consumes from a meets who does the reverse.
+        back = {"data_folder_in": f"{folder}/b", "data_folder_out": f"{folder}/a"}
+        two = kind == "filesystem-two-folders"
+        self.peer_target = resolve(url, None, back) if two else self.target
+
+    def connect(self, peer=False):
+        connection = (self.peer_target if peer else self.target).connect()
+        self.opened.append(connection)
+        connection.connect()
+        return connection
+
+    def close(self):
+        for connection in self.opened:
+            connection.release()
+
+
+@pytest.fixture(params=KINDS)
+def site(request, tmp_path):
+    made = Site(request.param, tmp_path)
+    yield made
+    made.close()
+
+
+class Side:
+    """A sender and a receiver that meet at `site`."""
+
+    def __init__(self, site, kind="topic"):
+        self.sender = site.connect(peer=True)
+        self.receiver = site.connect()
+        self.out = self.sender.channel()
+        self.channel = self.receiver.channel()
+        self.exchange = kombu.Exchange("ex", type=kind)
+        self.exchange(self.channel).declare()
+        self.exchange(self.out).declare()
+        self.got = []
+        self.messages = []
+
+    def queue(self, name, *keys):
+        queue = kombu.Queue(
+            name, bindings=[kombu.binding(self.exchange, routing_key=key) for key in keys]
+        )
+        queue(self.channel).declare()
+        return queue
+
+    def send(self, body, key, exchange="ex", **kwargs):
+        producer = kombu.Producer(self.out, auto_declare=False, serializer="json")
+        return producer.publish(body, exchange=exchange, routing_key=key, **kwargs)
+
+    def consume(self, *names, on=None, ack=True, channel=None, prefetch=0):
+        channel = channel or self.channel
+
+        def receive(message):
+            self.got.append(message.decode())
+            self.messages.append(message)
+            if ack:
+                message.ack()
+
+        channel.basic_qos(0, prefetch, False)
+        for name in names:
+            channel.basic_consume(
+                queue=name, no_ack=False, callback=on or receive, consumer_tag=f"c-{name}"
+            )
+
+    def drain(self, count=1, timeout=10, connection=None):
+        end = time.monotonic() + timeout
+        while len(self.got) < count:
+            (connection or self.receiver).drain_events(timeout=max(0.0, end - time.monotonic()))
+        return self.got
+
+    def nothing_comes(self, connection=None):
+        with pytest.raises(TimeoutError):
+            (connection or self.receiver).drain_events(timeout=0.05)
+
+
+@pytest.fixture
+def side(site):
+    return Side(site)
+
+
+# -- routing
+
+
+def test_message_travels_whole(side):
+    side.queue("q", "k")
+    sent = {"a": [1, "ä", None]}
+    assert side.send(
+        sent, "k", headers={"h": {"x": 1}}, correlation_id="c", reply_to="back", priority=3
+    )
+    side.consume("q")
+    assert side.drain() == [sent]
+    message = side.messages[0]
+    assert message.headers["h"] == {"x": 1}
+    assert message.properties["correlation_id"] == "c"
+    assert message.properties["reply_to"] == "back"
+    assert message.content_type == "application/json"
+    assert message.delivery_info["exchange"] == "ex"
+    assert message.delivery_info["routing_key"] == "k"
+    assert message.delivery_info["redelivered"] is False
+    assert message.acknowledged
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00\xff\n{}", b"x" * 300_000])
+def test_any_body(side, body):
+    side.queue("q", "k")
+    side.send(body, "k", content_type="application/data", content_encoding="binary")
+    message = None
+    while message is None:
+        message = side.channel.basic_get("q")
+    assert message.body == body
+    message.ack()
+
+
+def test_topic_wildcards(side):
+    for name, key in [
+        ("exact", "a.b.c"),
+        ("star", "a.*.c"),
+        ("hash", "a.#"),
+        ("middle", "a.#.c"),
+        ("all", "#"),
+        ("other", "b.*"),
+    ]:
+        side.queue(name, key)
+
+    def reached(key):
+        side.send(key, key)
+        return {
+            name
+            for name in ("exact", "star", "hash", "middle", "all", "other")
+            if (message := side.channel.basic_get(name, no_ack=True)) and message.decode() == key
+        }
+
+    assert reached("a.b.c") == {"exact", "star", "hash", "middle", "all"}
+    assert reached("a.c") == {"hash", "middle", "all"}
+    assert reached("a") == {"hash", "all"}
+    assert reached("a.x.y.c") == {"hash", "middle", "all"}
+    assert reached("b.x") == {"other", "all"}
+    assert reached("b.x.y") == {"all"}
+    assert reached("a.*.c") == {"star", "hash", "middle", "all"}
+
+
+def test_direct_exchange_takes_wildcards_literally(site):
+    side = Side(site, kind="direct")
+    side.queue("q", "a.*")
+    assert not side.send(1, "a.b")
+    assert side.send(2, "a.*")
+    side.consume("q")
+    assert side.drain() == [2]
+
+
+def test_one_copy_per_queue_however_many_bindings(side):
+    side.queue("q", "a.*", "*.b", "a.b")
+    side.send(1, "a.b")
+    side.consume("q")
+    side.drain()
+    side.nothing_comes()
+
+
+def test_unroutable_is_dropped_and_told(side):
+    assert side.send(1, "nowhere") is False
+    assert side.send(1, "nowhere", exchange="no-such-exchange") is False
+    assert side.send(1, "no-such-queue", exchange="") is False
+
+
+def test_default_exchange(side):
+    side.queue("q")
+    assert side.send("direct", "q", exchange="") is True
+    side.consume("q")
+    assert side.drain() == ["direct"]
+
+
+def test_bindings_made_later_are_seen_at_once(side):
+    for number in range(20):
+        key = f"k{number}"
+        assert side.send(number, key) is False
+        side.queue(f"q{number}", key)
+        assert side.send(number, key) is True
+    side.channel.queue_unbind("q3", "ex", "k3")
+    assert side.send(3, "k3") is False
+
+
+def test_declared_twice_is_once_and_kinds_do_not_mix(side):
+    side.channel.exchange_declare(exchange="ex", type="topic")
+    with pytest.raises(ChannelError, match="is topic, not direct"):
+        side.channel.exchange_declare(exchange="ex", type="direct")
+    with pytest.raises(ChannelError, match="'fanout'"):
+        side.channel.exchange_declare(exchange="f", type="fanout")
+    with pytest.raises(ChannelError, match="no exchange 'none'"):
+        side.channel.exchange_declare(exchange="none", type="topic", passive=True)
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", ".", "..", "a\0b", "x" * 121, "ü", "a=b"])
+def test_bad_names_are_refused(side, name):
+    if name:
+        with pytest.raises(ValueError, match="queue"):
+            side.channel.queue_declare(queue=name)
+        with pytest.raises(ValueError, match="exchange"):
+            side.channel.exchange_declare(exchange=name, type="topic")
+    with pytest.raises(ValueError, match="queue"):
+        side.send(1, name, exchange="")
+    with pytest.raises(ValueError, match="queue"):
+        side.channel.queue_bind(name, "ex", "k")
+
+
+# -- order
+
+
+def test_first_in_first_out(side):
+    side.queue("q", "k")
+    for number in range(300):
+        side.send(number, "k")
+    side.consume("q")
+    assert side.drain(300) == list(range(300))
+
+
+def test_priorities(side):
+    side.queue("q", "k")
+    for priority in (0, 9, 5, None, 9, 5, 17, -4):
+        side.send(priority, "k", priority=priority)
+    side.consume("q", prefetch=1)
+    assert side.drain(8) == [9, 9, 17, 5, 5, 0, None, -4]
+
+
+def test_one_queue_is_emptied_before_the_next(side):
+    for name in ("first", "second", "third"):
+        side.queue(name, name)
+    for number in range(5):
+        for name in ("third", "first", "second"):
+            side.send(f"{name}{number}", name)
+    side.consume("second", "third", "first", prefetch=1)
+    side.drain(15)
+    assert [body[:-1] for body in side.got] == ["second"] * 5 + ["third"] * 5 + ["first"] * 5
+
+
+# -- prefetch and acknowledgement
+
+
+def test_prefetch_is_never_exceeded(side):
+    side.queue("q", "k")
+    side.queue("r", "r")
+    for number in range(10):
+        side.send(number, "k")
+        side.send(number, "r")
+    side.consume("q", "r", ack=False, prefetch=3)
+    side.receiver.drain_events(timeout=5)
+    assert len(side.got) == 3
+    side.nothing_comes()
+    side.messages[1].ack()
+    side.receiver.drain_events(timeout=5)
+    assert len(side.got) == 4
+    side.nothing_comes()
+    side.messages[0].ack()
+    side.messages[2].reject()
+    side.receiver.drain_events(timeout=5)
+    assert side.got == [0, 1, 2, 3, 4, 5]
+
+
+def test_all_that_is_there_comes_in_one_call(side):
+    side.queue("q", "k")
+    for number in range(50):
+        side.send(number, "k")
+    side.consume("q")
+    side.receiver.drain_events(timeout=5)
+    assert len(side.got) == 50
+
+
+def test_ack_in_another_thread_wakes_a_full_consumer(side):
+    side.queue("q", "k")
+    for number in range(200):
+        side.send(number, "k")
+    waiting = []
+    done = threading.Event()
+    highest = []
+
+    def receive(message):
+        side.got.append(message.decode())
+        waiting.append(message)
+        highest.append(len(waiting))
+
+    def acknowledge():
+        while not done.is_set():
+            try:
+                waiting.pop().ack()
+            except IndexError:
+                time.sleep(0.0005)
+
+    threads = [threading.Thread(target=acknowledge) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        side.consume("q", on=receive, prefetch=2)
+        side.drain(200)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert side.got == list(range(200))
+    assert max(highest) <= 2
+
+
+def test_requeue_goes_to_the_old_place_and_is_marked(side):
+    side.queue("q", "k")
+    for number in range(3):
+        side.send(number, "k")
+    first = _get(side, "q")
+    second = _get(side, "q")
+    second.requeue()
+    first.reject(requeue=True)
+    side.consume("q")
+    assert side.drain(3) == [0, 1, 2]
+    assert [m.delivery_info["redelivered"] for m in side.messages] == [True, True, False]
+
+
+def test_twice_requeued_is_still_one_message(side):
+    side.queue("q", "k")
+    side.send(1, "k")
+    for _ in range(3):
+        _get(side, "q").requeue()
+    _get(side, "q").ack()
+    assert side.channel.basic_get("q") is None
+
+
+def test_rejected_is_gone(side):
+    side.queue("q", "k")
+    side.send(1, "k")
+    _get(side, "q").reject()
+    assert side.channel.basic_get("q") is None
+
+
+def test_recover(side):
+    side.queue("q", "k")
+    side.send(1, "k")
+    _get(side, "q")
+    side.channel.basic_recover(requeue=True)
+    assert _get(side, "q").delivery_info["redelivered"] is True
+
+
+def test_ack_of_several(side):
+    side.queue("q", "k")
+    for number in range(4):
+        side.send(number, "k")
+    messages = [_get(side, "q") for _ in range(4)]
+    messages[2].ack(multiple=True)
+    side.channel.basic_recover(requeue=True)
+    assert _get(side, "q").decode() == 3
+    assert side.channel.basic_get("q") is None
+
+
+@pytest.mark.parametrize("what", ["channel", "connection"])
+def test_closing_gives_back_what_was_not_acknowledged(site, side, what):
+    side.queue("q", "k")
+    for number in range(3):
+        side.send(number, "k")
+    other = site.connect()
+    channel = other.channel()
+    kept = []
+    channel.basic_consume(queue="q", no_ack=False, callback=kept.append, consumer_tag="x")
+    while len(kept) < 3:
+        other.drain_events(timeout=5)
+    kept[1].ack()
+    if what == "channel":
+        channel.close()
+    else:
+        other.release()
+    side.consume("q")
+    assert side.drain(2) == [0, 2]
+    assert all(m.delivery_info["redelivered"] for m in side.messages)
+    assert channel.basic_ack(1) is False
+
+
+def test_no_ack_consumer_is_not_limited(side):
+    side.queue("q", "k")
+    for number in range(5):
+        side.send(number, "k")
+    side.channel.basic_qos(0, 1, False)
+    side.channel.basic_consume(
+        queue="q",
+        no_ack=True,
+        callback=lambda m: side.got.append(m.decode()),
+        consumer_tag="x",
+    )
+    assert side.drain(5) == [0, 1, 2, 3, 4]
+    side.channel.close()
+    assert side.receiver.channel().basic_get("q") is None
+
+
+def test_cancelled_consumer_gets_nothing(side):
+    side.queue("q", "k")
+    side.consume("q")
+    side.send(1, "k")
+    side.drain(1)
+    side.channel.basic_cancel("c-q")
+    side.send(2, "k")
+    side.nothing_comes()
+    side.consume("q")
+    assert side.drain(2) == [1, 2]
+
+
+def test_callback_may_publish_ack_and_cancel(side):
+    side.queue("q", "k")
+    side.send(3, "k")
+
+    def receive(message):
+        left = message.decode()
+        message.ack()
+        side.got.append(left)
+        if left:
+            side.send(left - 1, "k")
+        else:
+            side.channel.basic_cancel("c-q")
+
+    side.consume("q", on=receive)
+    assert side.drain(4) == [3, 2, 1, 0]
+
+
+def test_error_in_a_callback_goes_through_and_loses_nothing(side):
+    side.queue("q", "k")
+    for number in range(3):
+        side.send(number, "k")
+
+    def receive(message):
+        if not side.got:
+            side.got.append("error")
+            raise RuntimeError("mine")
+        side.got.append(message.decode())
+
+    side.consume("q", on=receive)
+    with pytest.raises(RuntimeError, match="mine"):
+        side.drain(1)
+    assert side.drain(3) == ["error", 1, 2]
+
+
+# -- waiting
+
+
+def test_timeout(side):
+    side.queue("q", "k")
+    side.consume("q")
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        side.receiver.drain_events(timeout=0.1)
+    assert 0.09 < time.monotonic() - started < 2
+    with pytest.raises(TimeoutError):
+        side.receiver.drain_events(timeout=0)
+
+
+def test_wake_from_another_thread(side):
+    side.queue("q", "k")
+    side.consume("q")
+    started = threading.Event()
+
+    def wake():
+        started.wait()
+        side.receiver.transport.wake()
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    started.set()
+    with pytest.raises(TimeoutError):
+        side.receiver.drain_events()
+    thread.join()
+    # A wake that came before is not lost either, and counts once.
+    side.receiver.transport.wake()
+    with pytest.raises(TimeoutError):
+        side.receiver.drain_events()
+    side.send(1, "k")
+    side.drain(1)
+
+
+def test_a_waiting_consumer_gets_a_message_soon(side):
+    side.queue("q", "k")
+    side.consume("q")
+    took = []
+    for number in range(20):
+        thread = threading.Thread(target=side.send, args=(number, "k"))
+        started = time.monotonic()
+        thread.start()
+        side.drain(number + 1)
+        took.append(time.monotonic() - started)
+        thread.join()
+    assert sorted(took)[10] < 0.5
+
+
+# -- purge and delete
+
+
+def test_purge_size_passive(side):
+    side.queue("q", "k")
+    for number in range(4):
+        side.send(number, "k")
+    kept = _get(side, "q")
+    assert side.channel.queue_declare(queue="q", passive=True).message_count == 3
+    assert side.channel.queue_purge("q") == 3
+    assert side.channel.queue_declare(queue="q", passive=True).message_count == 0
+    kept.ack()
+    with pytest.raises(ChannelError) as caught:
+        side.channel.queue_declare(queue="none", passive=True)
+    assert caught.value.code == 404 or "404" in str(caught.value)
+    with pytest.raises(ChannelError, match="no queue 'none'"):
+        side.channel.basic_consume(queue="none", no_ack=False, callback=print, consumer_tag="x")
+    with pytest.raises(ChannelError, match="no queue 'none'"):
+        side.channel.queue_bind("none", "ex", "k")
+
+
+def test_delete(side):
+    side.queue("q", "k")
+    side.consume("q")
+    side.send(1, "k")
+    side.send(2, "k")
+    assert side.channel.queue_delete("q", if_empty=True) == 0
+    assert side.channel.queue_delete("q", if_unused=True) == 0
+    assert side.channel.queue_delete("q") == 2
+    assert side.send(3, "k") is False
+    side.nothing_comes()
+    assert list(side.channel.list_bindings()) == []
+    # The consumer is still there when the queue comes back.
+    side.queue("q", "k")
+    side.send(4, "k")
+    assert side.drain(1) == [4]
+
+
+def test_deleted_while_held(side):
+    side.queue("q", "k")
+    side.send(1, "k")
+    message = _get(side, "q")
+    side.channel.queue_delete("q")
+    message.requeue()
+    assert side.channel.queue_delete("q") == 0
+
+
+# -- refused at the door
+
+
+def test_compressed_and_oversized_are_refused_when_published(side):
+    side.queue("q", "k")
+    with pytest.raises(ValueError, match="compress"):
+        side.send("x" * 100, "k", compression="zlib")
+    big = bytes(64 * 1024 * 1024)
+    with pytest.raises(exceptions.TooLarge, match="67108864"):
+        side.send(big, "k", content_type="a/b", content_encoding="binary")
+    with pytest.raises((TypeError, ValueError)):
+        side.send(1, "k", headers={"x": float("nan")})
+    with pytest.raises((TypeError, ValueError)):
+        side.send(1, "k", headers={"x": object()})
+    assert side.channel.basic_get("q") is None
+
+
+# -- many at once
+
+
+def test_many_publishing_threads(site, side):
+    side.queue("q", "k")
+    count, threads = 1000, 4
+
+    def publish(sender):
+        connection = site.peer_target.connect()
+        with connection:
+            producer = kombu.Producer(connection.channel(), auto_declare=False)
+            for number in range(count):
+                producer.publish([sender, number], exchange="ex", routing_key="k")
+
+    running = [threading.Thread(target=publish, args=(n,)) for n in range(threads)]
+    for thread in running:
+        thread.start()
+    side.consume("q", prefetch=50)
+    side.drain(count * threads, timeout=30)
+    for thread in running:
+        thread.join()
+    _check_streams(side.got, threads, count)
+
+
+def test_threads_sharing_one_channel(side):
+    side.queue("q", "k")
+    count, threads = 500, 4
+
+    def publish(sender):
+        for number in range(count):
+            side.send([sender, number], "k")
+
+    running = [threading.Thread(target=publish, args=(n,)) for n in range(threads)]
+    for thread in running:
+        thread.start()
+    side.consume("q")
+    side.drain(count * threads, timeout=30)
+    for thread in running:
+        thread.join()
+    _check_streams(side.got, threads, count)
+
+
+def test_two_consumers_share_a_queue(site, side):
+    side.queue("q", "k")
+    count = 1000
+    other = site.connect()
+    got = []
+
+    def receive(message):
+        got.append(message.decode())
+        message.ack()
+
+    channel = other.channel()
+    channel.basic_qos(0, 5, False)
+    channel.basic_consume(queue="q", no_ack=False, callback=receive, consumer_tag="x")
+    side.consume("q", prefetch=5)
+    stop = threading.Event()
+
+    def drain():
+        while not stop.is_set():
+            try:
+                other.drain_events(timeout=0.5)
+            except TimeoutError:
+                pass
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    for number in range(count):
+        side.send(number, "k")
+    end = time.monotonic() + 20
+    while len(got) + len(side.got) < count and time.monotonic() < end:
+        try:
+            side.receiver.drain_events(timeout=0.2)
+        except TimeoutError:
+            pass
+    stop.set()
+    other.transport.wake()
+    thread.join()
+    assert sorted(got + side.got) == list(range(count))
+    assert got == sorted(got)
+    assert side.got == sorted(side.got)
+
+
+# -- processes (folders only)
+
+PUBLISHER = """
+import sys, kombu
+from wbengine.transports import resolve
+url, sender, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with resolve(url).connect() as connection:
+    producer = kombu.Producer(connection.channel(), auto_declare=False)
+    for number in range(count):
+        assert producer.publish([sender, number], exchange="ex", routing_key="k")
+"""
+
+HOARDER = """
+import sys
+from wbengine.transports import resolve
+with resolve(sys.argv[1]).connect() as connection:
+    channel = connection.channel()
+    got = []
+    channel.basic_qos(0, 3, False)
+    channel.basic_consume(queue="q", no_ack=False, callback=got.append, consumer_tag="x")
+    while len(got) < 3:
+        connection.drain_events(timeout=10)
+    print("full", flush=True)
+    connection.drain_events()
+"""
+
+
+@pytest.fixture(params=["filesystem", "filesystem-polling"])
+def folder_side(request, tmp_path):
+    site = Site(request.param, tmp_path)
+    made = Side(site)
+    made.site = site
+    yield made
+    site.close()
+
+
+def test_many_publishing_processes(folder_side):
+    side = folder_side
+    side.queue("q", "k")
+    count, processes = 1500, 3
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PUBLISHER, side.site.target.url, str(n), str(count)]
+        )
+        for n in range(processes)
+    ]
+    side.consume("q", prefetch=20)
+    side.drain(count * processes, timeout=60)
+    assert [process.wait() for process in running] == [0] * processes
+    _check_streams(side.got, processes, count)
+    side.nothing_comes()
+
+
+def test_messages_of_a_killed_consumer_come_back(folder_side):
+    side = folder_side
+    side.queue("q", "k")
+    for number in range(5):
+        side.send(number, "k")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOARDER, side.site.target.url], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"full\n"
+        side.consume("q")
+        assert side.drain(2) == [3, 4]
+        side.nothing_comes()
+        os.kill(process.pid, signal.SIGSTOP)  # frozen is not dead
+        side.nothing_comes()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert side.drain(5, timeout=20) == [3, 4, 0, 1, 2]
+    assert [m.delivery_info["redelivered"] for m in side.messages] == [False] * 2 + [True] * 3
+    assert os.listdir(side.site.folder / "a" / "claims") == [_only_holder(side)]
+
+
+def _only_holder(side):
+    (holder,) = os.listdir(side.site.folder / "a" / "holders")
+    return holder
+
+
+# -- helpers
+
+
+def _get(side, queue):
+    message = side.channel.basic_get(queue)
+    assert message is not None
+    return message
+
+
+def _check_streams(got, senders, count):
+    """Nothing lost, nothing doubled, and the order of each sender kept."""
+    assert len(got) == senders * count
+    for sender in range(senders):
+        assert [number for who, number in got if who == sender] == list(range(count))
+
+
+# -- hostile files (folders only)
+
+
+def _lay_out(head, body=b"{}", **changes):
+    whole = {
+        "exchange": "ex",
+        "routing_key": "k",
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "properties": {},
+        "headers": {},
+        "size": len(body),
+    }
+    whole.update(head)
+    for name in changes.pop("without", ()):
+        del whole[name]
+    return json.dumps(whole).encode() + b"\n" + body
+
+
+HOSTILE = {
+    "empty": b"",
+    "torn head": _lay_out({})[:40],
+    "torn body": _lay_out({}, b"x" * 50)[:-1],
+    "too much": _lay_out({}) + b"x",
+    "zeros": b"\0" * 4096,
+    "no json": b"hello\n{}",
+    "no utf-8": b'{"a": "\xff\xfe"}\n{}',
+    "utf-16": _lay_out({}).decode().encode("utf-16"),
+    "list": b"[]\n",
+    "null": b"null\n",
+    "deep": b"[" * 200_000 + b"\n",
+    "long number": b"9" * 10_000 + b"\n",
+    "nan": _lay_out({"headers": {"x": float("nan")}}),
+    "surrogate": _lay_out({"headers": {"x": "\ud800"}}),
+    "compressed": _lay_out({"headers": {"compression": "bzip2"}}, b"BZh9"),
+    "compressed property": _lay_out({"properties": {"compression": "bzip2"}}, b"BZh9"),
+    "no headers": _lay_out({}, without=["headers"]),
+    "headers list": _lay_out({"headers": []}),
+    "properties null": _lay_out({"properties": None}),
+    "exchange number": _lay_out({"exchange": 5}),
+    "no routing key": _lay_out({}, without=["routing_key"]),
+    "content type list": _lay_out({"content-type": ["x"]}),
+    "size bool": _lay_out({"size": True}, b"x"),
+    "size text": _lay_out({"size": "2"}),
+}
+
+
+def _valid_name(number=0):
+    return f"9{time.time_ns() + number:020d}.0123456789ab"
+
+
+def _rejected(side):
+    return os.listdir(side.site.folder / "a" / "rejected")
+
+
+@pytest.mark.parametrize("what", sorted(HOSTILE))
+def test_unreadable_message_is_put_aside(folder_side, caplog, what):
+    side = folder_side
+    side.queue("q", "k")
+    queue = side.site.folder / "a" / "queues" / "q"
+    side.send("before", "k")
+    (queue / _valid_name()).write_bytes(HOSTILE[what])
+    side.send("after", "k")
+    side.consume("q", prefetch=1)
+    assert side.drain(2) == ["before", "after"]
+    (kept,) = _rejected(side)
+    assert (side.site.folder / "a" / "rejected" / kept).read_bytes() == HOSTILE[what]
+    (line,) = [r for r in caplog.records if r.name == "wbengine.transports.filesystem"]
+    assert "not delivered" in line.getMessage()
+    assert os.listdir(queue) == []
+
+
+def test_things_that_are_no_files_are_put_aside(folder_side, caplog, tmp_path):
+    side = folder_side
+    side.queue("q", "k")
+    queue = side.site.folder / "a" / "queues" / "q"
+    secret = tmp_path / "secret"
+    secret.write_bytes(_lay_out({}))
+    side.send("before", "k")
+    os.symlink(secret, queue / _valid_name(1))
+    os.symlink("/dev/zero", queue / _valid_name(2))
+    os.symlink("nowhere", queue / _valid_name(3))
+    os.mkfifo(queue / _valid_name(4))
+    folder = queue / _valid_name(5)
+    folder.mkdir()
+    (folder / "inside").write_text("x")
+    with open(queue / _valid_name(6), "wb") as file:
+        file.truncate(65 * 1024 * 1024)
+    with socket.socket(socket.AF_UNIX) as sock:
+        cwd = os.getcwd()
+        os.chdir(queue)
+        try:
+            sock.bind(_valid_name(7))
+        finally:
+            os.chdir(cwd)
+    for name in ("foreign", ".hidden", "123.msg", "x" * 250, "ü", b"\xff".decode(errors="replace")):
+        (queue / name).write_bytes(_lay_out({}))
+    with open(os.fsencode(queue) + b"/\xff\xfe", "wb"):
+        pass
+    side.send("after", "k")
+    side.consume("q")
+    assert side.drain(2) == ["before", "after"]
+    assert len(_rejected(side)) == 14
+    assert os.listdir(queue) == []
+    assert secret.read_bytes() == _lay_out({})
+    lines = [r for r in caplog.records if r.name == "wbengine.transports.filesystem"]
+    assert len(lines) == 14
+
+
+def test_things_planted_among_the_spares_are_not_written_through(folder_side, tmp_path):
+    side = folder_side
+    side.queue("q", "k")
+    secret = tmp_path / "secret"
+    secret.write_text("untouched")
+    spare = side.site.folder / "a" / "spare"
+    os.symlink(secret, spare / "1")
+    os.link(secret, spare / "2")
+    os.mkfifo(spare / "3")
+    (spare / "4").mkdir()
+    (spare / "4" / "x").write_text("")
+    sender = side.site.connect()
+    producer = kombu.Producer(sender.channel(), auto_declare=False)
+    for number in range(8):
+        assert producer.publish(number, exchange="ex", routing_key="k")
+    side.consume("q")
+    assert side.drain(8) == list(range(8))
+    assert secret.read_text() == "untouched"
+
+
+def test_logging_of_rejects_is_bounded(folder_side, caplog):
+    side = folder_side
+    side.queue("q", "k")
+    queue = side.site.folder / "a" / "queues" / "q"
+    for number in range(150):
+        (queue / f"foreign{number}").write_text("")
+    side.consume("q")
+    side.nothing_comes()
+    assert len(_rejected(side)) == 150
+    lines = [r for r in caplog.records if r.name == "wbengine.transports.filesystem"]
+    assert len(lines) == 100
+    assert "not logged" in lines[-1].getMessage()
+
+
+def test_recycled_file_never_shows_its_old_content(folder_side):
+    side = folder_side
+    side.queue("q", "k")
+    for size in (100_000, 10, 5000, 0, 1):
+        body = bytes([size % 251]) * size
+        side.send(body, "k", content_type="a/b", content_encoding="binary")
+        message = _get(side, "q")
+        assert message.body == body
+        message.ack()
+    spare = side.site.folder / "a" / "spare"
+    assert os.listdir(spare)
+    assert all(os.path.getsize(spare / name) <= 4096 for name in os.listdir(spare))
+
+
+def test_no_space_is_told(folder_side, monkeypatch):
+    side = folder_side
+    side.queue("q", "k")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(exceptions.TransportFailure, match="No space left"):
+            side.send(1, "k")
+    assert os.listdir(side.site.folder / "a" / "temp") == []
+    side.send(2, "k")
+    side.consume("q")
+    assert side.drain(1) == [2]
+
+
+KILLED = """
+import sys
+from wbengine.transports import resolve
+log = open(sys.argv[2], "a", buffering=1)
+with resolve(sys.argv[1]).connect() as connection:
+    channel = connection.channel()
+    channel.basic_qos(0, 4, False)
+    def receive(message):
+        # Written before the ack: killed between the two, the message comes again, marked.
+        log.write(f"{message.decode()} {int(message.delivery_info['redelivered'])}\\n")
+        message.ack()
+    channel.basic_consume(queue="q", no_ack=False, callback=receive, consumer_tag="x")
+    while True:
+        connection.drain_events()
+"""
+
+
+def test_nothing_is_lost_when_consumers_are_killed_again_and_again(folder_side, tmp_path):
+    side = folder_side
+    side.queue("q", "k")
+    count, rounds = 1500, 6
+    url = side.site.target.url
+    log = tmp_path / "log"
+    log.touch()
+    stop = threading.Event()
+
+    def publish():
+        producer = kombu.Producer(side.out, auto_declare=False)
+        for number in range(count):
+            producer.publish(number, exchange="ex", routing_key="k")
+            if number % 50 == 0:
+                stop.wait(0.02)  # spread over the kills
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    for number in range(rounds):
+        size = log.stat().st_size
+        with subprocess.Popen([sys.executable, "-c", KILLED, url, str(log)]) as process:
+            while log.stat().st_size < size + 200 + 137 * number and publisher.is_alive():
+                time.sleep(0.001)
+            process.kill()
+    stop.set()
+    publisher.join()
+    side.consume("q")
+    seen = [line.split() for line in log.read_text().splitlines()]
+    first = {int(number) for number, again in seen}
+    end = time.monotonic() + 20
+    while first | set(side.got) != set(range(count)) and time.monotonic() < end:
+        try:
+            side.receiver.drain_events(timeout=0.2)
+        except TimeoutError:
+            pass
+    assert first | set(side.got) == set(range(count))
+    # Only a message that came before may come again, and it says so.
+    fresh = [n for n, again in seen if again == "0"]
+    fresh += [str(m.decode()) for m in side.messages if not m.delivery_info["redelivered"]]
+    assert len(fresh) == len(set(fresh))

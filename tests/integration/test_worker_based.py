@@ -1,0 +1,258 @@
+"""The worker-based engine with a worker in this process, over both of our transports."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import sample_tasks as tasks
+from wbengine import engines, exceptions, retry
+from wbengine.engines.worker_based import worker as workers
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+
+@pytest.fixture(params=["memory", "filesystem"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return f"memory://{tmp_path.name}"
+    return f"filesystem://{tmp_path / 'broker'}"
+
+
+@contextlib.contextmanager
+def worker(url: str, *, topic: Any = "t", offer: Any = (tasks,), **options: Any) -> Iterator[Any]:
+    made = workers.Worker("default", topic, offer, url=url, **{"threads_count": 4, **options})
+    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
+    thread.start()
+    assert made.wait(10)
+    try:
+        yield made
+    finally:
+        made.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def load(flow: Any, url: str, **options: Any) -> Any:
+    store = options.pop("store", None)
+    return engines.load(flow, store=store, engine="worker-based", url=url, **options)
+
+
+def run(flow: Any, url: str, **options: Any) -> Any:
+    loaded = load(flow, url, **options)
+    loaded.run()
+    return loaded
+
+
+def test_arguments_and_results(url: str) -> None:
+    flow = linear_flow.Flow("f").add(tasks.Add(), tasks.Double())
+    with worker(url):
+        loaded = run(flow, url, store={"x": 1, "y": 2})
+    assert loaded.storage.fetch_all() == {"x": 1, "y": 2, "sum": 3, "double": 6}
+    assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+def test_a_decorated_function_is_found_by_workers(url: str) -> None:
+    with worker(url):
+        loaded = run(linear_flow.Flow("f").add(tasks.greet()), url, store={"name": "you"})
+    assert loaded.storage.fetch("greeting") == "hello you"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, -1.5, "text ü", [1, [2]], {"a": {"b": None}}, (1, (2,)), {1: 2}, b"\x00", {1, 2}],
+)
+def test_values_come_back_as_they_were(url: str, value: Any) -> None:
+    with worker(url):
+        loaded = run(linear_flow.Flow("f").add(tasks.Echo()), url, store={"value": value})
+    back = loaded.storage.fetch("echo")
+    assert back == value and type(back) is type(value)
+
+
+def test_attempt_says_which_worker_ran_it(url: str) -> None:
+    with worker(url) as made:
+        loaded = run(linear_flow.Flow("f").add(tasks.Nothing(name="n")), url)
+    attempt = loaded.storage.get_attempt("n")
+    assert attempt.worker == made.identity
+    assert attempt.started <= attempt.ended
+
+
+def test_progress_reaches_the_engines_listeners(url: str) -> None:
+    task = tasks.Progressing(name="p")
+    heard: list[float] = []
+    task.notifier.register("update_progress", lambda _, details: heard.append(details["progress"]))
+    with worker(url):
+        loaded = run(linear_flow.Flow("f").add(task), url)
+    assert heard[0] == 0.0 and heard[-1] == 1.0
+    assert [h for h in heard if 0 < h < 1] == [0.25, 0.5, 0.75]
+    assert loaded.storage.get_task_progress("p") == 1.0
+
+
+def test_failure_reverts_on_workers_with_result_and_failures(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    flow = linear_flow.Flow("f").add(tasks.WriteFile(name="w"), tasks.Fail(name="bad"))
+    with worker(url):
+        loaded = load(flow, url, store={"path": str(path)})
+        with pytest.raises(exceptions.WrappedFailure) as caught:
+            loaded.run()
+    assert caught.value.check(ValueError)
+    [failure] = list(caught.value)
+    assert "the line that raised" in failure.traceback_str
+    assert not path.exists()
+    assert Path(f"{path}.reverted").read_text() == f"{path}|['bad']"
+    assert loaded.storage.get_atoms_states(["w", "bad"])["w"][0] == "REVERTED"
+
+
+def test_a_retry_controls_remote_tasks(url: str) -> None:
+    flow = linear_flow.Flow("f", retry=retry.ForEach([[1], [2], 3], provides="value"))
+    flow.add(tasks.Echo(), tasks.Fail(name="bad"))
+    with worker(url):
+        loaded = load(flow, url)
+        with pytest.raises(exceptions.WrappedFailure):
+            loaded.run()
+    assert loaded.storage.get_flow_state() == "REVERTED"
+    assert loaded.storage.get_attempt("bad").attempt == 6
+
+
+def test_two_thousand_tasks(url: str) -> None:
+    flow = unordered_flow.Flow("wide")
+    flow.add(*(tasks.Nothing(name=f"n{i}") for i in range(2000)))
+    with worker(url):
+        loaded = run(flow, url)
+    assert loaded.storage.get_flow_state() == "SUCCESS"
+    assert not loaded.executor.ignored
+
+
+def test_a_graph_is_run_in_its_order(url: str) -> None:
+    flow = graph_flow.Flow("g").add(
+        tasks.Double(name="d1", provides="a", rebind={"sum": "sum"}),
+        tasks.Double(name="d2", provides="b", rebind={"sum": "a"}),
+        tasks.Add(name="last", provides="c", rebind={"x": "a", "y": "b"}),
+    )
+    with worker(url):
+        loaded = run(flow, url, store={"sum": 1})
+    assert loaded.storage.fetch("c") == 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("offered", "words"),
+    [
+        ((), ["no worker is known"]),
+        ((tasks.Add, tasks.Double), ["no worker offers tests.sample_tasks.Nothing", "known topics: t",
+                                     "tests.sample_tasks.Add"]),
+    ],
+)  # fmt: skip
+def test_a_task_nobody_offers_fails_and_says_what_is_known(
+    url: str, offered: tuple[Any, ...], words: list[str]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if offered:
+            stack.enter_context(worker(url, offer=offered))
+        loaded = load(linear_flow.Flow("f").add(tasks.Nothing(name="n")), url, transition_timeout=1)
+        with pytest.raises(exceptions.RequestTimeout) as caught:
+            loaded.run()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_result_that_can_not_travel_fails_and_names_the_path(url: str) -> None:
+    with worker(url):
+        loaded = load(linear_flow.Flow("f").add(tasks.Socket()), url)
+        with pytest.raises(exceptions.WrappedFailure, match=r"result\['a'\]\[3\]: socket"):
+            loaded.run()
+
+
+def test_an_argument_that_can_not_travel_fails_and_names_the_path(url: str) -> None:
+    with worker(url):
+        loaded = load(linear_flow.Flow("f").add(tasks.Echo()), url, store={"value": [object()]})
+        with pytest.raises(exceptions.NotEncodable, match=r"arguments\['value'\]\[0\]: object"):
+            loaded.run()
+
+
+def test_sys_exit_ends_the_task_and_nothing_else(url: str) -> None:
+    with worker(url):
+        loaded = load(linear_flow.Flow("f").add(tasks.Exit()), url)
+        with pytest.raises(exceptions.WrappedFailure, match="SystemExit: 3"):
+            loaded.run()
+        assert run(linear_flow.Flow("f").add(tasks.Nothing()), url)
+
+
+def test_a_task_whose_constructor_needs_more_says_so(url: str) -> None:
+    with worker(url):
+        loaded = load(linear_flow.Flow("f").add(tasks.NeedsMore(colour="red")), url)
+        with pytest.raises(exceptions.WrappedFailure, match="can not construct .*NeedsMore"):
+            loaded.run()
+
+
+def test_one_engine_runs_again_after_its_executor_stopped(url: str) -> None:
+    with worker(url):
+        loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), url)
+        for _ in range(3):
+            loaded.run()
+            loaded.reset()
+
+
+def test_workers_are_counted_and_topics_are_chosen(url: str) -> None:
+    with worker(url, topic="video.hd"), worker(url, topic="video.sd"), worker(url, topic="audio"):
+        loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), url, topics=["video.*"])
+        assert loaded.executor.wait_for_workers(2, timeout=10) == 0
+        assert loaded.executor.finder.topics() == ["video.hd", "video.sd"]
+        loaded.run()
+        assert loaded.executor.wait_for_workers(9, timeout=0.01) > 0
+        loaded.executor.stop()
+
+
+def test_mixed_task_lists_on_one_topic_get_only_what_they_offer(url: str) -> None:
+    flow = unordered_flow.Flow("mixed")
+    flow.add(*(tasks.Nothing(name=f"n{i}") for i in range(50)))
+    flow.add(*(tasks.Echo(name=f"e{i}", provides=f"echo{i}") for i in range(50)))
+    with worker(url, offer=[tasks.Nothing]) as first, worker(url, offer=[tasks.Echo]) as second:
+        loaded = run(flow, url, store={"value": 1})
+    ran = {loaded.storage.get_attempt(f"n{i}").worker for i in range(50)}
+    assert ran == {first.identity}
+    ran = {loaded.storage.get_attempt(f"e{i}").worker for i in range(50)}
+    assert ran == {second.identity}
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "", "nul\0", "x" * 121, "ü"])
+@pytest.mark.parametrize("what", ["exchange", "topics"])
+def test_names_that_are_no_names_are_refused(url: str, what: str, name: str) -> None:
+    with pytest.raises(ValueError, match=what.rstrip("s")):
+        load(linear_flow.Flow("f"), url, **{what: [name] if what == "topics" else name})
+
+
+def test_an_unreachable_broker_fails_at_once_and_clearly() -> None:
+    loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), "filesystem:///proc/no/where")
+    with pytest.raises(exceptions.TransportFailure, match="/proc"):
+        loaded.run()
+
+
+def test_suspend_waits_for_what_runs_and_goes_on_later(url: str, tmp_path: Path) -> None:
+    started, release = tmp_path / "started", tmp_path / "release"
+    flow = linear_flow.Flow("f").add(tasks.WaitFor(), tasks.Nothing(name="later"))
+    with worker(url):
+        loaded = load(flow, url, store={"started": str(started), "release": str(release)})
+        for state in loaded.run_iter():
+            if state == "WAITING":
+                while not started.exists():
+                    pass
+                loaded.suspend()
+                release.touch()
+        assert loaded.storage.get_flow_state() == "SUSPENDED"
+        assert loaded.storage.get_atom_state("later") == "PENDING"
+        loaded.run()
+    assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
+    url = f"filesystem://{tmp_path / 'broker'}"
+    flow = unordered_flow.Flow("wide").add(*(tasks.Nothing(name=f"n{i}") for i in range(100)))
+    with worker(url):
+        run(flow, url)
+    left = [p for p in (tmp_path / "broker").rglob("*") if p.is_file()]
+    kept = {"spare", "locks", "exchanges"}  # recycled files, and places that are never removed
+    assert [p for p in left if not kept & set(p.parts) and p.name not in ("swept", "id")] == []

@@ -1,0 +1,350 @@
+"""The scheduler's rules, written down a second time: no counters, everything looked for anew.
+
+It knows neither plans nor node ids.  It draws its own graph from the description of a flow (`Spec`),
+calls nodes by name, and after every event derives from the bare states of the atoms what may happen
+next.  Slow, and as close to the words of the definition as code can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+ATOM, LINEAR, UNORDERED, GRAPH = "atom", "linear", "unordered", "graph"
+
+
+@dataclass
+class Link:
+    source: int
+    target: int
+    depth: str | None = None  # of its decider; None: no decider
+
+
+@dataclass
+class Spec:
+    """A flow, or an atom; children of a graph stand in a topological order."""
+
+    kind: str
+    name: str
+    children: list[Spec] = field(default_factory=list)
+    retry: str | None = None
+    links: list[Link] = field(default_factory=list)
+
+    @property
+    def first(self) -> str:
+        return self.name
+
+    @property
+    def last(self) -> str:
+        return self.name if self.kind == ATOM else f"{self.name}[$]"
+
+    def everything(self) -> list[str]:
+        """Names of all nodes of it."""
+        if self.kind == ATOM:
+            return [self.name]
+        inner = [name for child in self.children for name in child.everything()]
+        return [self.name, *([self.retry] if self.retry else []), *inner, self.last]
+
+
+@dataclass
+class Scope:
+    nodes: frozenset[str]
+    retry: str | None
+    again: bool
+
+
+@dataclass
+class Ready:
+    votes: set[str] = field(default_factory=set)
+    execute: set[str] = field(default_factory=set)
+    revert: set[str] = field(default_factory=set)
+    retry: set[str] = field(default_factory=set)
+
+
+class Oracle:
+    def __init__(self, root: Spec) -> None:
+        self.root = root
+        self.before: dict[str, set[str]] = {}
+        self.after: dict[str, set[str]] = {}
+        self.flows: dict[str, Spec] = {}  # by the name of the enter node
+        self.around: dict[str, str | None] = {}  # retry that answers for a node
+        self.retry_scope: dict[str, frozenset[str]] = {}
+        self.sources: dict[str, list[str]] = {}  # target -> sources; "" for a flow
+        self._draw(root, None)
+        self.atoms = [n for n in self.before if n not in self.flows and not n.endswith("[$]")]
+
+        self.state = dict.fromkeys(self.atoms, "PENDING")
+        self.intention = dict.fromkeys(self.atoms, "EXECUTE")
+        self.out: set[str] = set()  # handed out
+        self.asked: set[str] = set()
+        self.approved: set[str] = set()
+        self.must_rerun: set[str] = set()
+        self.again: set[str] = set()  # retries to be handed out again
+        self.nays: list[tuple[str, frozenset[str]]] = []  # (target, what it made ignored)
+        self.scopes: list[Scope] = []
+
+    # -- the graph
+
+    def _edge(self, u: str, v: str) -> None:
+        self.after.setdefault(u, set()).add(v)
+        self.before.setdefault(v, set()).add(u)
+
+    def _draw(self, spec: Spec, retry: str | None) -> None:
+        for name in (spec.first, spec.last):
+            self.before.setdefault(name, set())
+            self.after.setdefault(name, set())
+            self.around[name] = retry
+        if spec.kind == ATOM:
+            return
+        self.flows[spec.name] = spec
+        head = spec.first
+        if spec.retry:
+            self.around[spec.retry] = retry
+            self._edge(head, spec.retry)
+            self.after.setdefault(spec.retry, set())
+            head = retry = spec.retry
+            inner = set(spec.everything()) - {spec.first, spec.last}
+            self.retry_scope[spec.retry] = frozenset(inner)
+        children = spec.children
+        for child in children:
+            self._draw(child, retry)
+        if not children:
+            self._edge(head, spec.last)
+        if spec.kind == LINEAR:
+            links = [Link(i, i + 1) for i in range(len(children) - 1)]
+        else:
+            links = spec.links
+        for link in links:
+            self._edge(children[link.source].last, children[link.target].first)
+            if link.depth is not None:
+                source = children[link.source]
+                self.sources.setdefault(children[link.target].first, []).append(
+                    source.name if source.kind == ATOM else ""
+                )
+        for i, child in enumerate(children):
+            if all(link.target != i for link in links):
+                self._edge(head, child.first)
+            if all(link.source != i for link in links):
+                self._edge(child.last, spec.last)
+
+    def reachable(self, name: str, inside: Callable[[str], bool] = lambda n: True) -> set[str]:
+        found: set[str] = set()
+        todo = [name]
+        while todo:
+            for n in self.after[todo.pop()]:
+                if n not in found and inside(n):
+                    found.add(n)
+                    todo.append(n)
+        return found
+
+    # -- the definitions
+
+    def ignored(self, name: str) -> bool:
+        return any(name in reached for _, reached in self.nays)
+
+    def undone(self, name: str) -> bool:
+        """Inside a scope that is being, or was, reverted."""
+        return any(name in scope.nodes for scope in self.scopes)
+
+    def settled(self) -> set[str]:
+        found: set[str] = set()
+        left = set(self.before)
+        while True:
+            new = {n for n in left if self.before[n] <= found and self._settles(n)}
+            if not new:
+                return found
+            found |= new
+            left -= new
+
+    def _settles(self, name: str) -> bool:
+        if self.undone(name):
+            return False
+        if self.ignored(name):
+            return True
+        if name in self.state:
+            return self.state[name] == "SUCCESS" and name not in self.again
+        return not self.must_vote(name) or name in self.approved
+
+    def must_vote(self, name: str) -> bool:
+        sources = self.sources.get(name, [])
+        return any(source == "" or not self.ignored(source) for source in sources)
+
+    def ready(self) -> Ready:
+        ready = Ready()
+        settled = self.settled()
+        for name, before in self.before.items():
+            atom = name in self.state
+            if not before <= settled or self.undone(name) or self.ignored(name) or name in settled:
+                continue
+            if atom and (self.state[name] != "PENDING" or name in self.again):
+                continue
+            if name in self.asked:
+                continue
+            if self.must_vote(name) and name not in self.approved:
+                ready.votes.add(name)
+            elif atom:
+                ready.execute.add(name)
+        ready.execute |= self.must_rerun
+        for scope in self.scopes:
+            busy = {
+                n
+                for n in scope.nodes & set(self.state)
+                if self.state[n] not in ("PENDING", "REVERTED")
+            }
+            for name in busy:
+                if scope.again and name == scope.retry:
+                    continue
+                if self.state[name] in ("SUCCESS", "FAILURE") and not (
+                    self.reachable(name, scope.nodes.__contains__) & busy
+                ):
+                    ready.revert.add(name)
+            if scope.again and scope.retry not in self.out and not busy - {scope.retry}:
+                assert scope.retry is not None
+                ready.retry.add(scope.retry)
+        ready.retry |= {n for n in self.again if not self.undone(n)}
+        return ready
+
+    # -- what happens
+
+    def hand_out(self, ready: Ready) -> None:
+        self.asked |= ready.votes
+        for name in ready.execute:
+            self.state[name] = "RUNNING"
+        for name in ready.revert:
+            self.state[name] = "REVERTING"
+        for name in ready.retry:
+            self.state[name] = "RUNNING"
+        self.must_rerun -= ready.execute
+        self.again -= ready.retry
+        self.out |= ready.execute | ready.revert | ready.retry
+
+    def reset(self, retry: str) -> set[str]:
+        """Before a retry executes again: what changes its state to PENDING."""
+        mine = [s for s in self.scopes if s.again and s.retry == retry]
+        if not mine:
+            return set()
+        self.scopes.remove(mine[0])
+        inside = self.retry_scope[retry] - {retry}
+        ignored = {n for n in self.atoms if self.ignored(n)}
+        self.nays = [(t, reached) for t, reached in self.nays if t not in inside]
+        changed = {n for n in ignored if not self.ignored(n)}
+        for name in inside & set(self.state):
+            if self.state[name] != "PENDING":
+                changed.add(name)
+            self.state[name] = "PENDING"
+        self.approved -= inside
+        self.asked -= inside
+        return changed
+
+    def approve(self, name: str) -> None:
+        self.asked.remove(name)
+        self.approved.add(name)
+
+    def reach(self, name: str, depth: str) -> frozenset[str]:
+        flow = self.flows.get(name)
+        found = set(flow.everything()) if flow else {name}
+        last = flow.last if flow else name
+        tasks = set(self.atoms) - set(self.retry_scope)
+        if depth == "NEIGHBORS":
+            found |= self.after[last] & tasks
+        elif depth == "FLOW":
+            found |= self.reachable(last, tasks.__contains__)
+        elif depth == "ALL":
+            found |= self.reachable(last)
+        return frozenset(found)
+
+    def ignore(self, name: str, depth: str) -> set[str]:
+        self.asked.remove(name)
+        before = {n for n in self.atoms if self.ignored(n)}
+        reached = self.reach(name, depth)
+        assert all(self.state.get(n, "PENDING") == "PENDING" for n in reached)
+        self.nays.append((name, reached))
+        return {n for n in self.atoms if self.ignored(n)} - before
+
+    def succeed(self, name: str) -> None:
+        self.out.remove(name)
+        self.state[name] = "SUCCESS"
+
+    def fail(self, name: str) -> bool:
+        self.out.discard(name)
+        self.asked.discard(name)
+        if name in self.state:
+            self.state[name] = "FAILURE"
+        return not self.undone(name)
+
+    def revert(self, name: str, state: str = "REVERTED") -> None:
+        self.out.remove(name)
+        self.state[name] = state
+
+    def give_back(self, name: str, again: bool) -> None:
+        self.out.remove(name)
+        if self.state[name] == "REVERTING" or again:
+            self.state[name] = "SUCCESS"
+            if again and not any(s.again and s.retry == name for s in self.scopes):
+                self.again.add(name)
+        else:
+            self.state[name] = "PENDING"
+            self.approved.add(name)
+
+    def resolve(
+        self, failed: str, answer: Callable[[str, str], str], defer: bool
+    ) -> tuple[str, str | None]:
+        """The decision rules, as they are told: (intention, retry), None standing for everything."""
+        retry = self.around[failed]
+        if retry is None:
+            return ("REVERT", None)
+        said = answer(retry, failed)
+        if said == "RETRY":
+            return ("RETRY", retry)
+        if said == "REVERT_ALL":
+            return ("REVERT", None)
+        parent = self.resolve(retry, answer, defer)
+        if defer:
+            return parent
+        has_parent = self.around[retry] is not None
+        parent_reverts_its_flow = parent[0] == "REVERT" and parent[1] is not None
+        if has_parent and not parent_reverts_its_flow:
+            return parent
+        return ("REVERT", retry)
+
+    def apply(self, intention: str, retry: str | None) -> bool:
+        nodes = frozenset(self.before) if retry is None else self.retry_scope[retry]
+        again = intention == "RETRY"
+        for scope in self.scopes:
+            if nodes == scope.nodes:
+                if again or not scope.again:
+                    return False
+            elif nodes < scope.nodes:
+                return False
+        self.scopes = [s for s in self.scopes if not s.nodes <= nodes]
+        self.scopes.append(Scope(nodes, retry, again))
+        self.asked -= nodes
+        self.approved -= nodes
+        self.again -= nodes
+        return True
+
+    def idle(self) -> bool:
+        ready = self.ready()
+        return not (
+            self.out or self.asked or ready.votes or ready.execute or ready.revert or ready.retry
+        )
+
+    def verdict(self) -> str:
+        if not self.scopes and all(
+            self.state[n] == "SUCCESS" or self.ignored(n) for n in self.atoms
+        ):
+            return "SUCCESS"
+        return "FAILURE" if "REVERT_FAILURE" in self.state.values() else "REVERTED"
+
+    def crash(self) -> None:
+        """The engine died; another one goes on with what was saved (votes are not)."""
+        begun = {n for n in self.atoms if self.state[n] != "PENDING"}
+        self.approved = {
+            n for n in self.approved if n in self.flows and begun & set(self.flows[n].everything())
+        }
+        self.asked.clear()
+        self.must_rerun = {n for n in self.out if self.state[n] == "RUNNING"}
+        for name in self.out:
+            if self.state[name] == "REVERTING":
+                self.state[name] = "SUCCESS"
+        self.out.clear()

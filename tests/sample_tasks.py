@@ -1,0 +1,110 @@
+"""Tasks that tests run on workers; the module imports no flow, as a worker's tasks need not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from wbengine import task
+
+
+class Nothing(task.Task):
+    def execute(self) -> None:
+        return None
+
+
+class Add(task.Task):
+    default_provides = "sum"
+
+    def execute(self, x: int, y: int) -> int:
+        return x + y
+
+
+class Double(task.Task):
+    default_provides = "double"
+
+    def execute(self, sum: int) -> int:
+        return 2 * sum
+
+
+class Echo(task.Task):
+    default_provides = "echo"
+
+    def execute(self, value: Any) -> Any:
+        return value
+
+
+class Progressing(task.Task):
+    default_provides = "steps"
+
+    def execute(self) -> int:
+        for step in range(1, 5):
+            self.update_progress(step / 4)
+        return 4
+
+
+class WriteFile(task.Task):
+    """Leaves a file, and takes it away again."""
+
+    default_provides = "written"
+
+    def execute(self, path: str) -> str:
+        Path(path).write_text("here", encoding="utf-8")
+        return path
+
+    def revert(self, result: Any, flow_failures: Any, path: str) -> None:
+        Path(f"{path}.reverted").write_text(
+            f"{result}|{sorted(flow_failures)}", encoding="utf-8"
+        )
+        Path(path).unlink()
+
+
+class Fail(task.Task):
+    def execute(self) -> None:
+        raise ValueError("this went wrong")  # the line that raised
+
+
+class Exit(task.Task):
+    def execute(self) -> None:
+        sys.exit(3)
+
+
+class Socket(task.Task):
+    def execute(self) -> Any:
+        with socket.socket() as culprit:
+            return {"a": [1, 2, 3, culprit]}
+
+
+class Die(task.Task):
+    def execute(self) -> None:
+        os._exit(9)
+
+
+class WaitFor(task.Task):
+    """Says that it runs, then waits until a file is there."""
+
+    default_provides = "waited"
+
+    def execute(self, started: str, release: str) -> str:
+        Path(started).write_text(str(os.getpid()), encoding="utf-8")
+        while not Path(release).exists():
+            time.sleep(0.01)
+        return "released"
+
+
+class NeedsMore(task.Task):
+    def __init__(self, name: str | None = None, *, colour: str) -> None:
+        super().__init__(name=name)
+        self.colour = colour
+
+    def execute(self) -> str:
+        return self.colour
+
+
+@task.task(provides="greeting")
+def greet(name: str) -> str:
+    return f"hello {name}"

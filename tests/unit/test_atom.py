@@ -1,0 +1,324 @@
+"""Atoms: what their signatures and arguments come to."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import atom
+
+
+class Atom(atom.Atom):
+    def execute(self): ...
+
+
+def atom_of(execute, revert=None, **members):
+    """A class whose methods are the given functions."""
+    members["execute"] = execute
+    if revert is not None:
+        members["revert"] = revert
+    return type("Made", (atom.Atom,), members)
+
+
+def needs(made):
+    return made.rebind, set(made.requires), set(made.optional)
+
+
+# Outputs.
+
+
+@pytest.mark.parametrize(
+    ("provides", "save_as"),
+    [
+        (None, {}),
+        ("ab", {"ab": None}),
+        (["a", "b"], {"a": 0, "b": 1}),
+        (("a",), {"a": 0}),
+        ({"a", "b"}, {"a": "a", "b": "b"}),
+        (frozenset(["a"]), {"a": "a"}),
+        ([], {}),
+        (set(), {}),
+    ],
+)
+def test_provides(provides, save_as):
+    for made in (Atom("x", provides), atom_of(Atom.execute, default_provides=provides)("x")):
+        assert made.save_as == save_as
+        assert made.provides == frozenset(save_as)
+        assert isinstance(made.provides, frozenset)
+
+
+@pytest.mark.parametrize("provides", [3, {"a": 1}, object(), iter("ab")])
+def test_provides_of_other_kinds_is_refused(provides):
+    with pytest.raises(TypeError, match="str, set, list or tuple"):
+        Atom("x", provides)
+
+
+def test_given_outputs_replace_the_default():
+    made = atom_of(Atom.execute, default_provides="d")
+    assert made("x", provides="a").provides == {"a"}
+    assert made("x", provides=[]).provides == set()
+    made.default_provides = "changed"
+    assert made("x").provides == {"changed"}
+
+
+# Inputs.
+
+
+def test_parameters_are_required_or_optional():
+    def execute(self, a, b, c=3, *, d, e=5): ...
+
+    made = atom_of(execute)("x")
+    assert needs(made) == ({k: k for k in "abdce"}, set("abd"), set("ce"))
+    assert isinstance(made.requires, frozenset) and isinstance(made.optional, frozenset)
+
+
+def test_star_arguments_ask_for_nothing():
+    made = atom_of(lambda self, *args, **kwargs: None)("x")
+    assert needs(made) == ({}, set(), set())
+
+
+def test_requires_adds_names():
+    made = atom_of(lambda self, a, **kwargs: None)("x", requires=["b", "c"])
+    assert needs(made) == ({"a": "a", "b": "b", "c": "c"}, set("abc"), set())
+    assert atom_of(lambda self, long=1: None)("x", requires="long").requires == {"long"}
+    assert atom_of(lambda self, a=1: None)("x", requires=iter("a")).optional == set()
+
+
+@pytest.mark.parametrize("how", [{"requires": ["lenght"]}, {"rebind": {"lenght": "stored"}}])
+def test_what_the_body_cannot_take_is_refused(how):
+    with pytest.raises(ValueError) as caught:
+        atom_of(lambda self, length=0: None)("measure", **how)
+    text = str(caught.value)
+    assert "Extra arguments given to atom measure" in text
+    assert "'lenght' (did you mean 'length'?)" in text and "execute()" in text
+
+
+def test_a_needed_argument_that_is_left_out_is_refused():
+    made = atom_of(lambda self, length, width: None)
+    with pytest.raises(ValueError, match=r"Missing arguments for atom m: execute\(\) needs 'width'"):
+        made("m", auto_extract=False, requires=["length"])
+    kept = made("m", auto_extract=False, requires=["length", "width"])
+    assert needs(kept)[1:] == ({"length", "width"}, set())
+
+
+def test_without_extraction_options_are_left_out():
+    made = atom_of(lambda self, a=1: None)("x", auto_extract=False)
+    assert needs(made) == ({}, set(), set())
+
+
+def test_rebind_by_dict():
+    made = atom_of(lambda self, a, b, c=1, d=2: None)("x", rebind={"a": "s", "c": "t"})
+    assert needs(made) == ({"a": "s", "b": "b", "c": "t", "d": "d"}, set("sbt"), set("d"))
+
+
+def test_rebind_by_position():
+    made = atom_of(lambda self, a, b, c=1: None)
+    assert needs(made("x", rebind=["s"])) == ({"a": "s", "b": "b", "c": "c"}, set("sb"), set("c"))
+    assert needs(made("x", rebind=("s", "t")))[1] == set("st")
+    with pytest.raises(ValueError, match="takes no 'u'"):
+        made("x", rebind=["s", "t", "u"])
+    taking = atom_of(lambda self, a, **kwargs: None)("x", rebind=["s", "t", "u"])
+    assert taking.rebind == {"a": "s", "t": "t", "u": "u"}
+
+
+@pytest.mark.parametrize("rebind", [3, "ab", {"a"}, iter("a")])
+def test_rebind_of_other_kinds_is_refused(rebind):
+    with pytest.raises(TypeError, match="Invalid rebind value"):
+        atom_of(lambda self, a: None)("x", rebind=rebind)
+
+
+def test_injected_names_need_no_provider_but_are_still_passed():
+    made = atom_of(lambda self, a, b, c=1: None)("x", rebind={"a": "s"}, inject={"s": 1, "c": 2})
+    assert needs(made) == ({"a": "s", "b": "b", "c": "c"}, set("b"), set())
+    assert made.inject == {"s": 1, "c": 2}
+    assert Atom("x").inject is None
+
+
+def test_ignored_parameters_are_not_inferred():
+    def body(self, a, b, c=1): ...
+
+    made = atom_of(body, body)("x", ignore_list=["b", "c"])
+    assert needs(made) == ({"a": "a"}, {"a"}, set())
+    assert made.revert_rebind == {"a": "a"}
+
+
+def test_parameters_by_position_only_are_refused():
+    def execute(self, a, b, /, c): ...
+
+    with pytest.raises(ValueError, match=r"takes \['a', 'b'\] by position only.*remove the '/'"):
+        atom_of(execute)("x")
+    with pytest.raises(ValueError, match="by position only"):
+        atom_of(Atom.execute, lambda self, a, /, **_: None)("x")
+
+    def fine(self, /, a): ...
+
+    assert atom_of(fine)("x").requires == {"a"}
+
+
+@pytest.mark.parametrize("wrap", [staticmethod, classmethod])
+def test_static_and_class_methods_are_bodies_too(wrap):
+    body = (lambda a: None) if wrap is staticmethod else (lambda cls, a: None)
+    assert atom_of(wrap(body))("x").requires == {"a"}
+
+
+# Revert.
+
+
+def test_the_engines_own_arguments_are_not_required():
+    made = atom_of(Atom.execute, lambda self, a, result, flow_failures, b=1: None)("x")
+    assert made.requires == {"a"} and made.revert_requires == {"a"}
+    assert made.optional == set() and made.revert_optional == {"b"}
+    assert made.revert_rebind == {"a": "a", "b": "b"}
+
+
+def test_requires_is_the_union_of_both():
+    made = atom_of(lambda self, a: None, lambda self, b, **_: None)("x")
+    assert made.requires == {"a", "b"}
+    assert made.rebind == {"a": "a"} and made.revert_rebind == {"b": "b"}
+
+
+@pytest.mark.parametrize(
+    ("revert", "accepts"),
+    [
+        (lambda self: None, set()),
+        (lambda self, result: None, {"result"}),
+        (lambda self, flow_failures=None: None, {"flow_failures"}),
+        (lambda self, a, result, flow_failures: None, {"result", "flow_failures"}),
+        (lambda self, **kwargs: None, None),
+        (lambda self, result, *args, **kwargs: None, None),
+        (None, None),
+    ],
+)
+def test_which_of_them_revert_takes(revert, accepts):
+    assert atom_of(Atom.execute, revert)("x").revert_accepts == accepts
+
+
+def test_revert_takes_over_what_it_can_of_requires_and_rebind():
+    def execute(self, a, **kwargs): ...
+
+    made = atom_of(execute, lambda self, a, result, flow_failures: None)
+    plain = made("x", requires=["b"], rebind={"a": "s"})
+    assert plain.revert_rebind == {"a": "s"} and plain.requires == {"s", "b"}
+    everything = atom_of(execute)("x", requires=["b"], rebind={"a": "s"})
+    assert everything.revert_rebind == {"a": "s", "b": "b"}
+
+
+def test_requires_only_execute_can_take_is_fine():
+    made = atom_of(lambda self, a: None, lambda self, result, flow_failures: None)
+    assert made("x", requires=["a"]).revert_rebind == {}
+    assert made("x", rebind=["s"]).revert_rebind == {}
+    assert made("x", rebind={"a": "s"}).requires == {"s"}
+
+
+def test_an_empty_list_switches_the_fall_back_off():
+    made = atom_of(lambda self, **_: None, lambda self, **_: None)
+    assert made("x", requires=["a"]).revert_requires == {"a"}
+    off = made("x", requires=["a"], revert_requires=[])
+    assert off.revert_requires == set() and off.requires == {"a"}
+    renamed = atom_of(lambda self, a: None, lambda self, a, **_: None)
+    assert renamed("x", rebind={"a": "s"}, revert_rebind={}).revert_rebind == {"a": "a"}
+
+
+def test_revert_may_have_its_own():
+    made = atom_of(lambda self, a: None, lambda self, a, **_: None)
+    own = made("x", rebind={"a": "s"}, revert_rebind={"a": "t"}, revert_requires=["u"])
+    assert own.rebind == {"a": "s"} and own.revert_rebind == {"a": "t", "u": "u"}
+    assert own.requires == {"s", "t", "u"}
+    with pytest.raises(ValueError, match=r"revert\(\) takes no 'u'"):
+        atom_of(Atom.execute, lambda self: None)("x", revert_requires=["u"])
+
+
+def test_a_list_is_laid_on_revert_as_taskflow_does_when_it_fits_else_by_name():
+    def execute(self, a, b): ...
+
+    by_position = atom_of(execute, lambda self, p, q, result, flow_failures: None)
+    assert by_position("x", rebind=["s", "t"]).revert_rebind == {"p": "s", "q": "t"}
+    by_name = atom_of(execute, lambda self, b, result, flow_failures: None)
+    assert by_name("x", rebind=["s", "t"]).revert_rebind == {"b": "t"}
+
+
+def test_injected_names_leave_revert_too():
+    made = atom_of(Atom.execute, lambda self, a, b=1, **_: None)("x", inject={"a": 1, "b": 2})
+    assert made.requires == set() and made.revert_optional == set()
+    assert made.revert_rebind == {"a": "a", "b": "b"}
+
+
+# The rest.
+
+
+def test_defaults():
+    made = Atom("x")
+    assert (made.name, made.version, made.priority) == ("x", (1, 0), 0)
+    assert str(made) == '"x==1.0"'
+    assert repr(made) == f'<{__name__}.Atom "x==1.0">'
+    assert made.pre_execute() is made.post_execute() is made.pre_revert() is None
+    assert made.revert(result=1, flow_failures={}) is made.post_revert() is None
+
+
+def test_a_version_of_ones_own():
+    made = atom_of(Atom.execute, version="2.5-beta")("x")
+    assert str(made) == '"x==2.5-beta"'
+
+
+def test_execute_must_be_written():
+    with pytest.raises(TypeError, match="abstract"):
+        atom.Atom("x")
+
+
+def test_a_class_that_changes_is_looked_at_again():
+    made = atom_of(lambda self, a: None)
+    assert made("x").requires == {"a"}
+    made.execute = lambda self, b: None
+    assert made("x").requires == {"b"}
+    made.revert = lambda self, c, **_: None
+    assert made("x").requires == {"b", "c"}
+
+
+def test_subclasses_do_not_share_what_differs():
+    base = atom_of(lambda self, a: None)
+    base("x")
+    derived = type("Derived", (base,), {"execute": lambda self, b: None})
+    assert derived("x").requires == {"b"} and base("x").requires == {"a"}
+
+
+def test_atoms_pickle():
+    made = Atom("x", provides=["a"], inject={"b": 1})
+    again = pickle.loads(pickle.dumps(made))
+    assert vars(again) == vars(made)
+
+
+def test_many_atoms_are_cheap():
+    tracemalloc.start()
+    try:
+        several = [Atom(f"t{number}") for number in range(10_000)]
+        assert tracemalloc.get_traced_memory()[0] < 6_000_000
+    finally:
+        tracemalloc.stop()
+    one, other = several[:2]
+    assert one.rebind is other.rebind and one.requires is other.requires
+
+
+NAMES = st.sampled_from("abcdef")
+
+
+@given(
+    required=st.sets(NAMES, max_size=4),
+    optional=st.sets(NAMES, max_size=4),
+    rebind=st.dictionaries(NAMES, st.sampled_from("stuv"), max_size=3),
+    inject=st.dictionaries(st.sampled_from("abstuv"), st.integers(), max_size=3),
+)
+def test_every_parameter_is_bound_once_and_names_add_up(required, optional, rebind, inject):
+    optional -= required
+    rebind = {arg: name for arg, name in rebind.items() if arg in required | optional}
+    parameters = [*required, *(f"{name}=0" for name in optional)]
+    execute = eval(f"lambda self, {', '.join(parameters)}: None")
+    made = atom_of(execute)("x", rebind=rebind, inject=inject)
+    assert set(made.rebind) == required | optional
+    assert all(made.rebind[arg] == rebind.get(arg, arg) for arg in made.rebind)
+    needed = {made.rebind[arg] for arg in required | set(rebind)}
+    assert made.requires == needed - set(inject)
+    assert made.optional == optional - set(rebind) - set(inject)

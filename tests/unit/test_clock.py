@@ -1,0 +1,31 @@
+"""Clocks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from wbengine._clock import SYSTEM, Clock, ManualClock
+
+
+def test_the_system_clock_goes():
+    assert abs(SYSTEM.time() - time.time()) < 60
+    assert SYSTEM.monotonic() <= SYSTEM.monotonic()
+
+
+def test_a_manual_clock_stands_still_until_told():
+    clock = ManualClock(10.0)
+    assert isinstance(clock, Clock)
+    assert (clock.time(), clock.monotonic()) == (10.0, 10.0)
+    clock.advance(2.5)
+    clock.advance(0)
+    assert (clock.time(), clock.monotonic()) == (12.5, 12.5)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_clock_never_goes_back(seconds):
+    clock = ManualClock()
+    with pytest.raises(ValueError, match="cannot advance"):
+        clock.advance(seconds)
+    assert clock.monotonic() == 0.0

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import random
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from wbengine import deciders, exceptions, flow, retry, task
+from wbengine._core.compiler import compile
+from wbengine._core.plan import Edge, Provider
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+
+class Step(task.Task):
+    def execute(self, **kwargs: Any) -> None: ...
+
+
+LINEAR, UNORDERED, GRAPH = linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow
+
+
+def nested(depth: int, kinds: list[Any]) -> flow.Flow:
+    made: flow.Flow = kinds[0]("f0").add(Step("a"))
+    for i in range(1, depth):
+        made = kinds[i % len(kinds)](f"f{i}").add(made)
+    return made
+
+
+# -- shapes
+
+
+def test_a_task_alone() -> None:
+    only = Step("a", provides="x")
+    plan = compile(only)
+    assert (len(plan), plan.items[0], list(plan.succ), list(plan.pred)) == (1, only, [()], [()])
+    assert (plan.parent[0], plan.controller[0], plan.by_name) == (-1, -1, {"a": 0})
+
+
+@pytest.mark.parametrize("kind", [LINEAR, UNORDERED, GRAPH])
+def test_empty_flows(kind: Any) -> None:
+    plan = compile(kind("f"))
+    assert (list(plan.succ), list(plan.pred)) == ([(1,), ()], [(), (0,)])
+    plan = compile(kind("f", retry.AlwaysRevert("r")))
+    assert (list(plan.succ), list(plan.pred)) == ([(1,), (2,), ()], [(), (0,), (1,)])
+
+
+def test_leaves_of_an_unordered_flow_share_their_edges() -> None:
+    plan = compile(UNORDERED("f").add(*(Step(str(i)) for i in range(50))))
+    assert len({id(plan.succ[n]) for n in range(1, 51)}) == 1
+    assert len({id(plan.pred[n]) for n in range(1, 51)}) == 1
+    assert plan.succ[0] is plan.pred[51]
+
+
+def test_a_link_between_flows_is_one_edge() -> None:
+    u = UNORDERED("u").add(Step("a"), Step("b"))
+    v = UNORDERED("v").add(Step("c"), Step("d"))
+    plan = compile(GRAPH("g").add(v, u).link(u, v))
+    names = plan.names
+    exit_u, enter_v = names.index("u[$]"), names.index("v")
+    assert tuple(plan.succ[exit_u]) == (enter_v,)
+    assert tuple(plan.pred[enter_v]) == (exit_u,)
+
+
+def test_only_the_target_and_its_ancestors() -> None:
+    a, b, c = Step("a", provides="x"), Step("b", requires=["x"]), Step("c", requires=["x"])
+    targeted = graph_flow.TargetedFlow("g").add(a, b, c)
+    targeted.set_target(b)
+    assert set(compile(targeted).by_name) == {"a", "b"}
+    targeted.reset_target()
+    assert set(compile(targeted).by_name) == {"a", "b", "c"}
+
+
+def test_deciders_sit_on_their_target() -> None:
+    a, b = Step("a"), LINEAR("b").add(Step("inner"))
+    c = Step("c")
+
+    def one(history: Any) -> bool:
+        return True
+
+    def two(history: Any) -> bool:
+        return False
+
+    g = GRAPH("g").add(a, b, c)
+    g.link(a, b, decider=one)
+    g.link(a, c, decider=two, decider_depth="flow")
+    g.link(b, c, decider=one, decider_depth=deciders.Depth.ATOM)
+    plan = compile(g)
+    at = plan.by_name["a"]
+    assert plan.deciders == {
+        plan.names.index("b"): (Edge(at, one, deciders.Depth.ALL),),
+        plan.by_name["c"]: (
+            Edge(at, two, deciders.Depth.FLOW),
+            Edge(-1, one, deciders.Depth.ATOM),
+        ),
+    }
+
+
+def test_compiling_twice_gives_the_same() -> None:
+    made = nested(5, [LINEAR, UNORDERED, GRAPH])
+    one, two = compile(made), compile(made)
+    assert list(one.names) == list(two.names)
+    assert list(one.succ) == list(two.succ)
+
+
+def test_a_plan_does_not_change_with_the_flow() -> None:
+    made = GRAPH("g").add(Step("a", provides="x"))
+    user = Step("b", requires=["x"])
+    made.add(user)
+    plan = compile(made)
+    before = (list(plan.names), list(plan.succ))
+    made.add(Step("c", requires=["x"]))
+    assert (list(plan.names), list(plan.succ)) == before
+
+
+# -- refusals
+
+
+def test_two_atoms_with_one_name() -> None:
+    made = LINEAR("f").add(Step("same"), LINEAR("g").add(Step("same")))
+    with pytest.raises(exceptions.Duplicate, match="'same'"):
+        compile(made)
+
+
+def test_a_retry_may_not_be_called_like_a_task() -> None:
+    with pytest.raises(exceptions.Duplicate, match="'same'"):
+        compile(LINEAR("f", retry.AlwaysRevert("same")).add(Step("same")))
+
+
+def test_flows_may_have_one_name() -> None:
+    assert len(compile(LINEAR("f").add(LINEAR("f")))) == 4
+
+
+def test_the_same_task_twice() -> None:
+    step = Step("a")
+    with pytest.raises(ValueError, match="'a'"):
+        compile(LINEAR("f").add(step, UNORDERED("g").add(step)))
+
+
+def test_the_same_flow_twice() -> None:
+    inner = LINEAR("inner")
+    with pytest.raises(ValueError, match="'inner'"):
+        compile(LINEAR("f").add(inner, UNORDERED("g").add(inner)))
+
+
+def test_a_flow_inside_itself() -> None:
+    inner = LINEAR("inner")
+    outer = LINEAR("outer").add(inner)
+    inner.add(outer)
+    with pytest.raises(ValueError, match="'outer'"):
+        compile(outer)
+
+
+@pytest.mark.parametrize("rubbish", [None, 3, "flow", Step])
+def test_rubbish(rubbish: Any) -> None:
+    with pytest.raises(exceptions.CompilationFailure):
+        compile(rubbish)
+
+
+def test_a_retry_is_not_a_member() -> None:
+    with pytest.raises(exceptions.CompilationFailure, match="'f'"):
+        compile(LINEAR("f").add(retry.AlwaysRevert("r")))
+
+
+# -- cost: counted, not timed
+
+
+@pytest.mark.parametrize("kinds", [[LINEAR], [UNORDERED], [LINEAR, UNORDERED], [GRAPH, LINEAR]])
+def test_ten_thousand_levels(kinds: list[Any]) -> None:
+    depth = 10_000 if GRAPH not in kinds else 2_000
+    plan = compile(nested(depth, kinds))
+    assert len(plan) == 2 * depth + 1
+    assert plan.visits <= 6 * len(plan)
+
+
+def flat(kind: Any, count: int, **names: Any) -> flow.Flow:
+    made: flow.Flow = kind("f").add(*(Step(f"t{i}", **names) for i in range(count)))
+    return made
+
+
+def chain(count: int) -> flow.Flow:
+    """A graph whose members are linked by hand; only the first one provides what all require."""
+    made = GRAPH("g")
+    steps = [
+        Step(f"t{i}", requires=["x"] if i else [], provides=None if i else "x")
+        for i in range(count)
+    ]
+    made.add(*steps, resolve_requires=False, resolve_existing=False)
+    for u, v in zip(steps, steps[1:], strict=False):
+        made.link(u, v)
+    return made
+
+
+def burrow(count: int) -> flow.Flow:
+    """Unordered flows in each other, a consumer on every level, the provider outside of all."""
+    made: flow.Flow = UNORDERED("inmost")
+    for i in range(count):
+        made = UNORDERED(f"f{i}").add(Step(f"t{i}", requires=["x"]), made)
+    return LINEAR("f").add(Step("p", provides="x"), made)
+
+
+def web(count: int) -> flow.Flow:
+    rng = random.Random(count)
+    made = GRAPH("g")
+    steps = [Step(f"t{i}") for i in range(count)]
+    made.add(*steps)
+    for i in range(1, count):
+        for j in rng.sample(range(i), min(i, 3)):
+            made.link(steps[j], steps[i])
+    return made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: flat(LINEAR, n),
+        lambda n: flat(UNORDERED, n),
+        lambda n: flat(LINEAR, n, requires=["x"], provides="x"),
+        lambda n: flat(UNORDERED, n, requires=["x"], provides="x"),
+        chain,
+        burrow,
+        web,
+    ],
+    ids=["linear", "unordered", "linear-x", "unordered-x", "chain", "burrow", "web"],
+)
+def test_the_work_grows_with_the_flow(make: Any) -> None:
+    small, big = compile(make(200)), compile(make(2000))
+    assert big.visits <= 10.5 * small.visits
+    edges = sum(len(after) for after in big.succ)
+    assert big.visits <= 6 * (len(big) + edges)
+
+
+def test_the_chain_finds_its_provider() -> None:
+    plan = compile(chain(300))
+    assert plan.first(plan.by_name["t299"], "x") == Provider(plan.by_name["t0"], None)
+
+
+def test_one_task_that_reads_a_thousand_results() -> None:
+    made = GRAPH("g")
+    made.add(*(Step(f"p{i}", provides=f"x{i}") for i in range(1000)))
+    made.add(Step("c", requires=[f"x{i}" for i in range(1000)]))
+    plan = compile(made)
+    node = plan.by_name["c"]
+    assert all(plan.first(node, f"x{i}") == (plan.by_name[f"p{i}"], None) for i in range(1000))
+    assert plan.visits < 10_000
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: flat(UNORDERED, 20_000), lambda: flat(LINEAR, 20_000), lambda: nested(20_000, [LINEAR])],
+    ids=["unordered", "linear", "nested"],
+)
+def test_memory(make: Any) -> None:
+    """80 MB for 100,000 of them: 800 bytes each."""
+    made = make()
+    tracemalloc.start()
+    plan = compile(made)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(plan) > 20_000
+    assert peak < 20_000 * 800

@@ -1,0 +1,41 @@
+"""Depths of deciders."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from wbengine.deciders import Depth, pick_widest
+
+ORDER = [Depth.ALL, Depth.FLOW, Depth.NEIGHBORS, Depth.ATOM]
+
+
+@pytest.mark.parametrize("depth", ORDER)
+def test_translate(depth):
+    assert Depth.translate(depth) is depth
+    assert Depth.translate(depth.value.lower()) is depth
+    assert Depth.translate(depth.value.title()) is depth
+    assert str(depth) == depth.value == depth
+
+
+def test_translate_refuses_unknown_names():
+    with pytest.raises(ValueError, match=r"'neighbours' \(did you mean 'NEIGHBORS'\?\)"):
+        Depth.translate("neighbours")
+
+
+@pytest.mark.parametrize("wrong", [2, 3.4, False, None, object()])
+def test_translate_refuses_other_types(wrong):
+    with pytest.raises(TypeError, match="Depth or a string"):
+        Depth.translate(wrong)
+
+
+def test_the_widest_wins():
+    for depths in itertools.permutations(ORDER, 3):
+        assert pick_widest(depths) is min(depths, key=ORDER.index)
+    assert pick_widest(iter([Depth.ATOM])) is Depth.ATOM
+
+
+def test_there_must_be_one_to_choose():
+    with pytest.raises(ValueError, match="no depths"):
+        pick_widest([])

@@ -1,0 +1,160 @@
+"""The errors: tree, messages, causes, pickling."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from wbengine import exceptions as exc
+from wbengine.types.failure import Failure
+
+CLASSES = [
+    value
+    for value in vars(exc).values()
+    if isinstance(value, type) and issubclass(value, exc.WbengineException)
+]
+
+TREE = {
+    exc.LedgerFailure: exc.StorageFailure,
+    exc.UnclaimableJob: exc.JobFailure,
+    exc.RequestTimeout: exc.ExecutionFailure,
+    exc.InvalidState: exc.ExecutionFailure,
+    exc.WorkerLost: exc.ExecutionFailure,
+    exc.RemoteExit: exc.ExecutionFailure,
+    exc.AmbiguousDependency: exc.DependencyFailure,
+    exc.MissingDependencies: exc.DependencyFailure,
+    exc.NotEncodable: exc.InvalidFormat,
+    exc.TooLarge: exc.InvalidFormat,
+}
+
+
+def made(cls: type[exc.WbengineException]) -> exc.WbengineException:
+    cause = ValueError("deep")
+    if cls is exc.MissingDependencies:
+        return exc.MissingDependencies("atom", ["x", "y"], cause, method="revert")
+    if cls is exc.NotEncodable:
+        return exc.NotEncodable("no", cause, path="result['a'][3]", type_name="socket")
+    if cls is exc.DisallowedAccess:
+        return exc.DisallowedAccess("not now", cause, "CLAIMED")
+    return cls("what happened", cause)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_error_has_its_place_in_the_tree(cls):
+    assert cls.__base__ in (TREE.get(cls, exc.WbengineException), Exception)
+    assert cls.__doc__
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_pickles_with_all_it_knows(cls, protocol):
+    error = made(cls)
+    error.extra = [1, 2]
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is cls
+    assert str(again) == str(error)
+    assert repr(again.cause) == repr(error.cause)
+    assert again.extra == [1, 2]
+    for name in ("missing_requirements", "path", "type_name", "state"):
+        assert getattr(again, name, None) == getattr(error, name, None)
+
+
+def test_the_old_name_of_the_base_class():
+    assert exc.TaskFlowException is exc.WbengineException
+    assert not issubclass(exc.WrappedFailure, exc.WbengineException)
+
+
+def test_a_message_alone():
+    assert str(exc.NotFound("nothing here")) == "nothing here"
+    assert exc.NotFound("nothing here").cause is None
+
+
+def test_causes_are_shown_further_and_further_in():
+    error = exc.StorageFailure(
+        "top", exc.NotFound("middle", ValueError("bottom"))
+    )
+    assert str(error) == "top\n  NotFound: middle\n    ValueError: bottom"
+    assert error.pformat(indent=1, indent_text="-", show_root_class=True) == (
+        "StorageFailure: top\n-NotFound: middle\n--ValueError: bottom"
+    )
+
+
+def test_what_is_behind_a_foreign_cause_is_not_shown():
+    foreign = ValueError("one\ntwo")
+    foreign.cause = exc.NotFound("hidden")
+    assert exc.Empty("top", foreign).pformat() == "top\n  ValueError: one\n  two"
+
+
+def test_indent_must_not_be_negative():
+    with pytest.raises(ValueError, match="zero or greater"):
+        exc.Empty("x").pformat(indent=-1)
+
+
+def test_a_circle_of_causes_ends():
+    one, two = exc.Empty("one"), exc.NotFound("two")
+    one._cause, two._cause = two, one
+    assert str(one) == "one\n  NotFound: two"
+
+
+def test_a_very_long_chain_of_causes_is_cut():
+    error = exc.Empty("last")
+    for number in range(10_000):
+        error = exc.Empty(str(number), error)
+    assert len(str(error).splitlines()) < 200
+
+
+def test_raise_with_cause_takes_the_error_being_handled():
+    with pytest.raises(exc.NotFound) as caught:
+        try:
+            raise KeyError("k")
+        except KeyError as inner:
+            handled = inner
+            exc.raise_with_cause(exc.NotFound, "no k")
+    assert caught.value.cause is handled
+    assert caught.value.__cause__ is handled
+
+
+def test_missing_dependencies_names_who_what_and_what_may_be_meant():
+    error = exc.MissingDependencies("ship", {"adress"}, method="execute", available=["address"])
+    assert error.missing_requirements == {"adress"}
+    text = str(error)
+    assert "'ship'" in text and "'execute'" in text
+    assert "'adress' (did you mean 'address'?)" in text
+
+
+def failure(message: str, kind: type[Exception] = RuntimeError) -> Failure:
+    return Failure.from_exception(kind(message))
+
+
+def test_wrapped_failure_holds_and_checks():
+    several = [failure("a"), failure("b", KeyError)]
+    wrapped = exc.WrappedFailure(several)
+    assert list(wrapped) == several and len(wrapped) == 2
+    assert wrapped.check(ValueError, KeyError) is KeyError
+    assert wrapped.check("RuntimeError") == "RuntimeError"
+    assert wrapped.check(ValueError) is None
+    assert str(exc.WrappedFailure([failure("嗨")])) == (
+        "WrappedFailure: ['Failure: RuntimeError: 嗨']"
+    )
+
+
+def test_wrapped_failures_are_flattened():
+    one, two, three = failure("1"), failure("2"), failure("3")
+    inner = Failure.from_exception(exc.WrappedFailure([one, two]))
+    assert list(exc.WrappedFailure([inner, three])) == [one, two, three]
+
+
+def test_wrapped_failure_pickles():
+    wrapped = exc.WrappedFailure([failure("a"), failure("b")])
+    again = pickle.loads(pickle.dumps(wrapped))
+    assert list(again) == list(wrapped)
+    assert isinstance(str(again), str)
+
+
+def test_a_message_that_cannot_be_made():
+    class Bad(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    assert exc.exception_message(Bad()) == "<Bad: str() raised RuntimeError>"

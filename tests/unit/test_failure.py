@@ -1,0 +1,666 @@
+"""Failures: what they tell, raise, compare, keep and send."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import pickle
+import sys
+import traceback
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import exceptions
+from wbengine.types import failure as module
+from wbengine.types.failure import Failure
+
+
+class Plain(Exception):
+    pass
+
+
+class Demanding(Exception):
+    """Cannot be re-created from its arguments."""
+
+    __slots__ = ("slotted",)
+
+    def __init__(self, code: int, detail: object) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+        self.detail = detail
+        self.slotted = code + 1
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+def captured(message: str = "Woot!", kind: type[BaseException] = RuntimeError) -> Failure:
+    try:
+        raise kind(message)
+    except BaseException:
+        return Failure()
+
+
+def described(failure: Failure) -> Failure:
+    """As `captured`, but only the description arrived."""
+    return Failure.from_dict(failure.to_dict())
+
+
+def raise_many(messages: list[str]) -> None:
+    error = RuntimeError(messages[0])
+    if messages[1:]:
+        try:
+            raise_many(messages[1:])
+        except RuntimeError as cause:
+            raise error from cause
+    raise error
+
+
+@pytest.fixture
+def chained() -> Failure:
+    try:
+        raise_many(["top", "middle", "bottom"])
+    except RuntimeError:
+        return Failure()
+    raise AssertionError
+
+
+BOTH = pytest.mark.parametrize("make", [captured, lambda: described(captured())])
+
+
+@BOTH
+def test_what_it_tells(make):
+    failure = make()
+    assert failure.exception_str == "Woot!"
+    assert list(failure) == ["RuntimeError", "Exception"]
+    assert str(failure) == failure.pformat() == "Failure: RuntimeError: Woot!"
+    assert failure.exception_args == ("Woot!",)
+    assert "Traceback" not in failure.pformat()
+    assert "Traceback (most recent call last):\n  File" in failure.pformat(traceback=True)
+    assert 'raise kind(message)' in failure.traceback_str
+    assert failure.traceback_str.startswith(f'  File "{__file__}", line ')
+
+
+@BOTH
+def test_check(make):
+    failure = make()
+    assert failure.check(RuntimeError) is RuntimeError
+    assert failure.check(ValueError, "Exception") == "Exception"
+    assert failure.check(ValueError, "ValueError") is None
+    assert failure.check() is None
+
+
+def test_names_of_own_classes_are_full():
+    failure = captured(kind=Plain)
+    assert list(failure) == [f"{__name__}.Plain", "Exception"]
+    assert failure.check(f"{__name__}.Plain", Plain) == f"{__name__}.Plain"
+    assert failure.check("Plain") is None
+
+
+def test_exception_and_exc_info():
+    failure = captured()
+    assert isinstance(failure.exception, RuntimeError)
+    kind, value, tb = failure.exc_info
+    assert kind is RuntimeError and value is failure.exception and tb is not None
+    assert described(failure).exception is None
+    assert described(failure).exc_info is None
+
+
+def test_ways_to_make_one():
+    try:
+        raise Plain("x")
+    except Plain as error:
+        made = [
+            Failure(),
+            Failure.capture(),
+            Failure(sys.exc_info()),
+            Failure.from_exception(error),
+        ]
+    assert all(failure == made[0] for failure in made)
+
+
+def test_an_exception_that_was_never_raised_has_no_traceback():
+    failure = Failure.from_exception(RuntimeError("Woot!"))
+    assert failure.traceback_str == ""
+    assert failure.pformat(traceback=True).endswith("Traceback not available.")
+
+
+def test_what_cannot_be_captured():
+    with pytest.raises(TypeError, match="needs one to capture"):
+        Failure()
+    with pytest.raises(ValueError, match="three items"):
+        Failure((RuntimeError, RuntimeError("x")))
+    with pytest.raises(TypeError, match=r"unexpected keyword argument\(s\): hi"):
+        Failure(exception_str="x", traceback_str=None, exc_type_names=["Exception"], hi="hi")
+    with pytest.raises(TypeError, match="exception_str"):
+        Failure(exc_type_names=["Exception"])
+
+
+def test_made_from_parts_without_types():
+    failure = Failure(exception_str="Woot!", traceback_str="", exc_type_names=[])
+    assert list(failure) == []
+    assert failure.pformat() == "Failure: Woot!"
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_any_base_exception_is_captured(kind):
+    failure = captured("3", kind)
+    assert list(failure)[-1] == "BaseException"
+    Failure.validate(failure.to_dict())
+    with pytest.raises(kind, match="3"):
+        failure.reraise()
+
+
+def test_an_exception_that_cannot_tell_its_message():
+    failure = captured("x", Mute)
+    assert "str() raised RuntimeError" in str(failure)
+    assert repr(failure) and failure.pformat(traceback=True)
+    assert described(failure).matches(failure)
+    assert failure == failure.copy()
+    assert pickle.loads(pickle.dumps(failure)).matches(failure)
+
+
+# Raising.
+
+
+def test_reraise_raises_the_exception_with_its_lines():
+    failure = captured()
+    with pytest.raises(RuntimeError, match=r"^Woot!$") as caught:
+        failure.reraise()
+    lines = "".join(traceback.format_exception(caught.value))
+    assert "raise kind(message)" in lines
+    assert "in captured" in lines
+
+
+def test_a_described_failure_raises_wrapped():
+    failure = described(captured())
+    with pytest.raises(exceptions.WrappedFailure) as caught:
+        failure.reraise()
+    assert list(caught.value) == [failure]
+    assert caught.value.check(RuntimeError) is RuntimeError
+
+
+def test_reraise_if_any():
+    assert Failure.reraise_if_any([]) is None
+    assert Failure.reraise_if_any(iter(())) is None
+    with pytest.raises(RuntimeError, match="one"):
+        Failure.reraise_if_any(iter([captured("one")]))
+    several = [captured("one"), captured("two")]
+    with pytest.raises(exceptions.WrappedFailure) as caught:
+        Failure.reraise_if_any(several)
+    assert list(caught.value) == several
+
+
+def test_raising_again_and_again_leaves_no_trace():
+    failure = captured()
+    text = failure.traceback_str
+    for _ in range(3):
+        with pytest.raises(RuntimeError) as caught:
+            failure.reraise()
+        assert len(traceback.extract_tb(caught.value.__traceback__)) == 3
+    assert failure.exception.__traceback__ is None
+    assert failure.traceback_str == text
+
+
+# What it keeps.
+
+
+class Local:
+    pass
+
+
+def fail_with_locals(watch: list[weakref.ref[Local]], outer: type[Exception]) -> None:
+    deep = Local()
+    watch.append(weakref.ref(deep))
+    try:
+        inner = Local()
+        watch.append(weakref.ref(inner))
+        int("not a number")
+    except ValueError as error:
+        raise outer("outer") from error
+
+
+@pytest.mark.parametrize("how", ["capture", "reraise", "pickle", "exc_info"])
+def test_local_variables_are_not_kept(how):
+    watch: list[weakref.ref[Local]] = []
+    try:
+        fail_with_locals(watch, Plain)
+    except Plain:
+        failure = Failure()
+    if how == "reraise":
+        with pytest.raises(Plain):
+            failure.reraise()
+    elif how == "pickle":
+        pickle.dumps(failure)
+    elif how == "exc_info":
+        assert failure.exc_info[2] is not None
+    gc.collect()
+    assert [ref() for ref in watch] == [None, None]
+    assert len(failure.causes) == 1
+
+
+def test_locals_of_whoever_caught_a_reraised_failure_are_not_kept():
+    failure = captured()
+
+    def catcher() -> weakref.ref[Local]:
+        mine = Local()
+        try:
+            failure.reraise()
+        except RuntimeError:
+            return weakref.ref(mine)
+        raise AssertionError
+
+    ref = catcher()
+    gc.collect()
+    assert ref() is None
+
+
+def test_the_users_exception_is_left_alone():
+    try:
+        try:
+            raise_many(["top", "bottom"])
+        except RuntimeError as caught:
+            error = caught
+            frames = traceback.extract_tb(error.__traceback__)
+            cause = error.__cause__
+            failure = Failure()
+            assert failure.exception is not error
+            assert traceback.extract_tb(error.__traceback__) == frames
+            assert error.__cause__ is cause and cause.__traceback__ is not None
+            raise
+    except RuntimeError as again:
+        assert again is error
+        assert len(traceback.extract_tb(again.__traceback__)) >= len(frames)
+
+
+EXCEPTIONS = [
+    Plain("a", 1),
+    Plain(),
+    KeyError("k"),
+    OSError(2, "no such", "file"),
+    OSError("bare"),
+    OSError(2, "no such", "file", None, "other"),
+    TimeoutError(),
+    UnicodeDecodeError("utf-8", b"x", 0, 1, "why"),
+    SystemExit(3),
+    SystemExit(),
+    StopIteration(5),
+    SyntaxError("bad", ("f", 1, 2, "text")),
+    ImportError("x", name="n", path="p"),
+    AttributeError("a", name="n"),
+    NameError("a", name="n"),
+    ExceptionGroup("g", [ValueError(1), Plain(2)]) if sys.version_info >= (3, 11) else Plain(),
+    Demanding(3, object()),
+    json.JSONDecodeError("m", "doc", 1),
+    exceptions.MissingDependencies("a", ["b"]),
+    exceptions.WrappedFailure([]),
+]
+FIELDS = [
+    "code", "detail", "slotted", "errno", "strerror", "filename", "filename2", "encoding",
+    "object", "start", "end", "reason", "value", "msg", "lineno", "offset", "text", "name",
+    "path", "message", "missing_requirements", "doc", "pos",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
+def test_the_kept_exception_is_the_same_in_all_but_identity(error):
+    error.extra = ["extra"]
+    kept = Failure.from_exception(error).exception
+    assert type(kept) is type(error)
+    assert kept is not error
+    assert repr(kept) == repr(error) and str(kept) == str(error)
+    assert repr(kept.args) == repr(error.args)
+    assert kept.extra is error.extra
+    for field in FIELDS:
+        assert getattr(kept, field, "none") == getattr(error, field, "none"), field
+
+
+def test_an_exception_with_hidden_state_stands_for_itself():
+    class Singular(Exception):
+        def __new__(cls, *args):
+            return super().__new__(cls, *args)
+
+        def __getattribute__(self, name):
+            if name == "__dict__":
+                raise RuntimeError("hands off")
+            return super().__getattribute__(name)
+
+    error = Singular("x")
+    assert Failure.from_exception(error).exception is error
+
+
+def test_groups_do_not_keep_the_locals_of_their_members():
+    if sys.version_info < (3, 11):
+        pytest.skip("no exception groups")
+    watch: list[weakref.ref[Local]] = []
+    try:
+        fail_with_locals(watch, Plain)
+    except Plain as error:
+        group = ExceptionGroup("g", [error])
+    failure = Failure.from_exception(group)
+    del group
+    gc.collect()
+    assert [ref() for ref in watch] == [None, None]
+    assert str(failure.exception.exceptions[0]) == "outer"
+
+
+def test_exceptions_that_others_hold_do_not_keep_locals_either():
+    watch: list[weakref.ref[Local]] = []
+    try:
+        try:
+            fail_with_locals(watch, Plain)
+        except Plain as inner:
+            error = Demanding(1, inner)
+            error.args = (inner, "text")
+            raise error from inner
+    except Demanding:
+        failure = Failure()
+    del error
+    gc.collect()
+    assert [ref() for ref in watch] == [None, None]
+    kept = failure.exception
+    assert kept.detail is kept.args[0] is kept.__cause__
+    assert str(kept.detail) == "outer"
+
+
+def test_exceptions_that_hold_each_other_end():
+    one, two = Plain(), Plain()
+    one.args, two.args = (two, one), (one,)
+    one.other = two
+    assert isinstance(Failure.from_exception(one).exception.args[0], Plain)
+
+
+def test_very_deep_tracebacks_are_cut_in_the_middle():
+    def down() -> None:
+        down()
+
+    try:
+        down()
+    except RecursionError:
+        failure = Failure()
+    assert "more calls" in failure.traceback_str
+    assert len(failure.traceback_str) < 20_000
+    with pytest.raises(RecursionError):
+        failure.reraise()
+
+
+# Causes.
+
+
+@pytest.mark.parametrize(
+    "way", [lambda f: f, described, lambda f: pickle.loads(pickle.dumps(f)), copy.copy]
+)
+def test_causes_are_told_nearest_first(chained, way):
+    failure = way(chained)
+    assert [cause.exception_str for cause in failure.causes] == ["middle", "bottom"]
+    middle, bottom = failure.causes
+    assert middle.causes == (bottom,) and bottom.causes == ()
+    assert "raise_many" in bottom.traceback_str
+    assert failure.matches(chained)
+
+
+def test_the_context_counts_unless_it_is_suppressed():
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raise Plain("second")  # noqa: B904
+    except Plain:
+        assert [cause.exception_str for cause in Failure().causes] == ["first"]
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raise Plain("second") from None
+    except Plain:
+        failure = Failure()
+    assert failure.causes == ()
+    assert failure.exception.__suppress_context__
+
+
+def test_circles_of_causes_end():
+    one, two = Plain("one"), Plain("two")
+    one.__cause__, two.__cause__ = two, one
+    failure = Failure.from_exception(one)
+    assert [cause.exception_str for cause in failure.causes] == ["two"]
+    for again in (described(failure), pickle.loads(pickle.dumps(failure)), failure.copy()):
+        assert again.matches(failure)
+    with pytest.raises(Plain, match="one"):
+        failure.reraise()
+
+
+def test_very_long_chains_of_causes_are_cut():
+    error = Plain("0")
+    for number in range(1, 10_000):
+        following = Plain(str(number))
+        following.__context__ = error
+        error = following
+    failure = Failure.from_exception(error)
+    assert len(failure.causes) == 99
+    data = failure.to_dict()
+    assert len(json.dumps(data)) < 100_000
+    Failure.validate(data)
+    assert Failure.from_dict(data).matches(failure)
+    assert pickle.loads(pickle.dumps(failure)).matches(failure)
+
+
+# Comparing.
+
+
+def test_equality():
+    assert captured() == captured()
+    assert captured() != captured("w00t!")
+    assert captured() != captured(kind=ValueError)
+    assert captured() is not None and captured() != "Failure"
+    assert not captured().matches(None)
+    with pytest.raises(TypeError):
+        hash(captured())
+
+
+def test_a_described_failure_matches_but_is_not_equal():
+    failure = captured()
+    other = described(failure)
+    assert other != failure and failure != other
+    assert other.matches(failure) and failure.matches(other)
+    assert other == described(failure) and not other.matches(described(captured("w00t")))
+
+
+def test_copies_are_equal(chained):
+    for make in (Failure.copy, copy.copy, copy.deepcopy):
+        again = make(chained)
+        assert again is not chained
+        assert again == chained and again.matches(chained)
+
+
+def test_different_causes_make_different_failures(chained):
+    other = described(chained)
+    data = chained.to_dict()
+    del data["causes"]
+    assert not Failure.from_dict(data).matches(other)
+
+
+# Travelling.
+
+
+def test_the_form_of_version_1(chained):
+    data = chained.to_dict()
+    assert set(data) == {
+        "exception_str", "traceback_str", "exc_type_names", "version", "exc_args", "causes",
+    }  # fmt: skip
+    assert data["version"] == 1
+    assert data["exc_type_names"] == ["RuntimeError", "Exception"]
+    assert [cause["exception_str"] for cause in data["causes"]] == ["middle", "bottom"]
+    assert not any("causes" in cause for cause in data["causes"])
+    assert "causes" not in captured().to_dict()
+
+
+def test_arguments_travel_only_when_wanted_and_plain():
+    assert captured().to_dict()["exc_args"] == ["Woot!"]
+    assert "exc_args" not in captured().to_dict(include_args=False)
+    for odd in (object(), (1,), b"x", float("nan"), {1: 2}, "\ud800", float("inf")):
+        data = Failure.from_exception(Plain("text", odd)).to_dict()
+        assert "exc_args" not in data
+        json.dumps(data, allow_nan=False).encode("utf-8")
+
+
+def test_arguments_of_causes_follow_the_same_rule():
+    error = Plain("top")
+    error.__cause__ = Plain(object())
+    data = Failure.from_exception(error).to_dict()
+    json.dumps(data)
+    assert "exc_args" in data and "exc_args" not in data["causes"][0]
+
+
+def test_nested_arguments_are_not_followed_for_ever():
+    endless: list[object] = []
+    endless.append(endless)
+    assert "exc_args" not in Failure.from_exception(Plain(endless)).to_dict()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
+def test_whatever_travels_arrives_as_it_was(value):
+    data = Failure.from_exception(Plain(value)).to_dict()
+    arrived = json.loads(json.dumps(data, allow_nan=False).encode("utf-8", "strict"))
+    Failure.validate(arrived)
+    args = Failure.from_dict(arrived).exception_args
+    assert args in ((value,), ())
+
+
+@given(st.text(), st.lists(st.text(), max_size=4))
+def test_descriptions_survive_json(message, causes):
+    error: BaseException = Plain(message)
+    top = error
+    for text in causes:
+        error.__cause__ = ValueError(text)
+        error = error.__cause__
+    failure = Failure.from_exception(top)
+    again = Failure.from_dict(json.loads(json.dumps(failure.to_dict())))
+    assert len(again.causes) == len(causes)
+    assert again.to_dict() == failure.to_dict()
+
+
+def test_lone_surrogates_do_not_stop_a_description():
+    data = Failure.from_exception(Plain("bad \udcff name")).to_dict()
+    json.dumps(data, ensure_ascii=False).encode("utf-8")
+    assert data["exception_str"] == "bad \\udcff name"
+
+
+SEED = {
+    "exc_type_names": ["RuntimeError", "StandardError", "Exception"],
+    "exception_str": "Woot!",
+    "traceback_str": '  File "x.py", line 56, in f\n    result = task.execute(**arguments)\n',
+    "version": 1,
+}
+
+
+def test_descriptions_of_taskflow_peers():
+    Failure.validate(SEED)
+    failure = Failure.from_dict(SEED)
+    assert failure.check("StandardError") == "StandardError"
+    assert failure.traceback_str == SEED["traceback_str"]
+    bottom = {**SEED, "exception_str": "bottom"}
+    middle = {**SEED, "exception_str": "middle", "causes": [bottom]}
+    for causes in ([middle, bottom], [middle]):  # TaskFlow's way, and the plainly nested one
+        data = {**SEED, "causes": causes}
+        Failure.validate(data)
+        failure = Failure.from_dict(data)
+        assert [cause.exception_str for cause in failure.causes] == ["middle", "bottom"]
+        assert [cause.exception_str for cause in failure.causes[0].causes] == ["bottom"]
+
+
+def test_another_version_is_refused():
+    with pytest.raises(ValueError, match="version 2"):
+        Failure.from_dict({**SEED, "version": 2})
+    with pytest.raises(ValueError, match="version None"):
+        Failure.from_dict({key: value for key, value in SEED.items() if key != "version"})
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"exception_str": 3}, r"failure\['exception_str'\]"),
+        ({"exc_type_names": []}, r"failure\['exc_type_names'\]"),
+        ({"exc_type_names": ["Exception", "Fake"]}, "must end in"),
+        ({"exc_type_names": "Exception"}, "exc_type_names"),
+        ({"causes": [{}]}, r"failure\['causes'\]\[0\]"),
+        ({"causes": [SEED, {**SEED, "version": "1"}]}, r"\['causes'\]\[1\]\['version'\]"),
+        ({"causes": {}}, "causes"),
+        ({"exc_args": {}}, "exc_args"),
+    ],
+)
+def test_what_validate_refuses(change, where):
+    with pytest.raises(exceptions.InvalidFormat, match=where):
+        Failure.validate({**SEED, **change})
+
+
+@pytest.mark.parametrize("data", [None, [], "x", 7, {}])
+def test_validate_refuses_anything_else(data):
+    with pytest.raises(exceptions.InvalidFormat, match="failure"):
+        Failure.validate(data)
+
+
+def test_descriptions_nested_very_deep_neither_recurse_nor_hang():
+    data = dict(SEED)
+    for _ in range(10_000):
+        data = {**SEED, "causes": [data]}
+    Failure.validate(data)
+    assert len(Failure.from_dict(data).causes) == 100
+    data["causes"][0]["causes"][0]["exception_str"] = None
+    with pytest.raises(exceptions.InvalidFormat, match="exception_str"):
+        Failure.validate(data)
+
+
+def test_the_schema_agrees_with_validate():
+    import jsonschema
+
+    jsonschema.Draft4Validator.check_schema(Failure.SCHEMA)
+    jsonschema.validate(captured().to_dict(), Failure.SCHEMA)
+
+
+def test_pickling_keeps_the_exception_when_it_can():
+    failure = captured(kind=Plain)
+    again = pickle.loads(pickle.dumps(failure))
+    assert again == failure
+    with pytest.raises(Plain, match="Woot!") as caught:
+        again.reraise()
+    assert "in captured" in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("detail", [object(), lambda: None], ids=["args", "unpicklable"])
+def test_pickling_never_fails_for_the_exception(detail):
+    failure = Failure.from_exception(Demanding(3, detail))
+    again = pickle.loads(pickle.dumps(failure))
+    assert again.exception is None
+    assert again.matches(failure)
+    with pytest.raises(exceptions.WrappedFailure):
+        again.reraise()
+
+
+def test_subclasses_stay_what_they_are():
+    class Special(Failure):
+        pass
+
+    special = Special.from_exception(Plain("x"))
+    assert type(special.copy()) is Special
+    assert type(Special.from_dict(special.to_dict())) is Special
+
+
+def test_rendering_is_put_off_until_somebody_looks(monkeypatch):
+    rendered = []
+    render = module._twin.format_places
+    monkeypatch.setattr(
+        module._twin, "format_places", lambda places: rendered.append(1) or render(places)
+    )
+    failure = captured()
+    assert not rendered
+    assert failure.traceback_str is failure.traceback_str
+    assert len(rendered) == 1

@@ -1,0 +1,201 @@
+"""What all flows have in common."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+
+from wbengine import flow as base
+from wbengine import retry, task
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+
+class T(task.Task):
+    def execute(self, **kwargs): ...
+
+
+ALL = pytest.mark.parametrize(
+    "make",
+    [linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow, graph_flow.TargetedFlow],
+    ids=lambda make: f"{make.__module__.rpartition('.')[2]}.{make.__name__}",
+)
+
+
+@ALL
+def test_a_flow_starts_empty(make):
+    flow = make("test")
+    assert flow.name == "test" and flow.retry is None
+    assert len(flow) == 0 and list(flow) == [] and list(flow.iter_links()) == []
+    assert flow.requires == flow.provides == frozenset()
+    assert bool(flow)
+    assert str(flow) == f"{make.__module__.rpartition('.')[2]}.{make.__name__}: test(len=0)"
+
+
+def test_kinds():
+    assert linear_flow.Flow.kind == "linear"
+    assert unordered_flow.Flow.kind == "unordered"
+    assert graph_flow.Flow.kind == graph_flow.TargetedFlow.kind == "graph"
+
+
+@ALL
+def test_add_returns_the_flow_and_takes_each_object_once(make):
+    flow, one, two = make("test"), T("a"), T("a")
+    assert flow.add() is flow
+    assert flow.add(one, two, one) is flow
+    assert flow.add(one) is flow
+    assert list(flow) == [one, two] and len(flow) == 2
+
+
+@ALL
+def test_objects_that_are_equal_are_two(make):
+    class Equal(T):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = T.__hash__
+
+    if make.kind == "graph":
+        pytest.skip("the graph library goes by equality")
+    assert len(make("test").add(Equal("a"), Equal("b"))) == 2
+
+
+@ALL
+def test_nodes_come_with_metadata_one_level_only(make):
+    inner = make("inner").add(T("deep"))
+    flow = make("test").add(T("a"), inner)
+    assert [(node.name, meta) for node, meta in flow.iter_nodes()] == [("a", {}), ("inner", {})]
+    assert list(flow)[1] is inner
+
+
+@ALL
+def test_names_are_strings(make):
+    assert make(7).name == "7"
+
+
+@ALL
+def test_a_flow_names_its_retry_unless_it_has_a_name(make):
+    unnamed, named = retry.AlwaysRevert(requires=["a"], provides=["b"]), retry.Times(name="mine")
+    flow = make("test", unnamed)
+    assert flow.retry is unnamed and unnamed.name == "test_retry"
+    assert flow.requires == {"a"} and flow.provides == {"b"}
+    assert len(flow) == 0
+    assert make("test", retry=named).retry.name == "mine"
+
+
+@ALL
+def test_what_the_retry_provides_is_there_for_all(make):
+    flow = make("test", retry.AlwaysRevert(provides=["x"])).add(T("a", requires=["x", "y"]))
+    assert flow.requires == {"y"} and list(flow.iter_links()) == []
+
+
+@ALL
+def test_symbols_of_nested_flows_count(make):
+    inner = make("inner").add(T("deep", requires=["x"], provides=["y"]))
+    flow = make("test").add(inner)
+    assert flow.requires == {"x"} and flow.provides == {"y"}
+    inner.add(T("deeper", requires=["z"], provides=["w"]))
+    assert flow.requires == {"x", "z"} and flow.provides == {"y", "w"}
+
+
+@ALL
+def test_asking_for_symbols_changes_nothing(make):
+    tasks = [T(f"t{n}", requires=[f"s{n - 1}"], provides=[f"s{n}"]) for n in range(6)]
+    flow = make("outer").add(tasks[0], make("middle").add(tasks[1], make("in").add(*tasks[2:])))
+    first = (flow.requires, flow.provides)
+    for inner in (*flow, *list(flow)[1]):
+        assert (inner.requires, inner.provides) == (inner.requires, inner.provides)
+    assert (flow.requires, flow.provides) == first
+    assert isinstance(flow.requires, frozenset) and isinstance(flow.provides, frozenset)
+    assert tasks[0].provides == {"s0"}
+
+
+def test_a_flow_in_itself_is_refused_when_it_is_asked():
+    one, two = linear_flow.Flow("one"), linear_flow.Flow("two")
+    one.add(two)
+    two.add(one)
+    with pytest.raises(ValueError, match="contains itself"):
+        _ = one.requires
+
+
+@pytest.mark.parametrize("make", [linear_flow.Flow, unordered_flow.Flow])
+def test_ten_thousand_levels(make):
+    flow = make("0").add(T("0", requires=["s1"], provides=["s0"]))
+    for level in range(1, 10_000):
+        name = str(level)
+        flow = make(name).add(T(name, requires=[f"s{level + 1}"], provides=[f"s{level}"]), flow)
+    started = time.perf_counter()
+    provides, requires = flow.provides, flow.requires
+    assert time.perf_counter() - started < 2
+    assert len(provides) == 10_000
+    assert len(requires) == 10_000
+    assert [len(flow), len(list(flow)), len(list(flow.iter_nodes()))] == [2, 2, 2]
+
+
+@ALL
+def test_flows_pickle_and_copy(make):
+    inner = make("inner").add(T("p", provides=["x"]))
+    flow = make("test", retry.Times(2)).add(inner, T("q", requires=["x"]), T("r", requires=["z"]))
+    make("around").add(flow)
+    for again in (pickle.loads(pickle.dumps(flow)), copy.deepcopy(flow)):
+        assert [node.name for node in again] == [node.name for node in flow]
+        assert again.requires == flow.requires and again.provides == flow.provides
+        assert again.retry.name == "test_retry"
+        assert [(u.name, v.name, meta) for u, v, meta in again.iter_links()] == [
+            (u.name, v.name, meta) for u, v, meta in flow.iter_links()
+        ]
+        node = next(iter(again))
+        assert len(again.add(node)) == 3
+        node.add(T("later", provides=["z"]))
+        assert "z" in again.provides and "z" not in flow.provides
+        again.add(T("s", requires=["z"]))
+        assert len(again) == 4
+
+
+def test_only_graph_flows_load_the_graph_library():
+    code = (
+        "import sys\n"
+        "from wbengine import task\n"
+        "from wbengine.patterns import graph_flow, linear_flow, unordered_flow\n"
+        "linear_flow.Flow('x'), unordered_flow.Flow('x')\n"
+        "assert 'networkx' not in sys.modules\n"
+        "graph_flow.Flow('x')\n"
+        "assert 'networkx' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Linear.
+
+
+def test_linear_links_follow_the_order():
+    a, b, c = T("a"), T("b"), T("c")
+    flow = linear_flow.Flow("test").add(a).add(b, c)
+    assert list(flow) == [a, b, c]
+    assert list(flow.iter_links()) == [(a, b, {"invariant": True}), (b, c, {"invariant": True})]
+    assert base.LINK_INVARIANT == "invariant"
+
+
+def test_linear_members_use_what_came_before_only():
+    flow = linear_flow.Flow("test").add(
+        T("a", provides=["x"]), T("b", requires=["x", "y"]), T("c", provides=["y"])
+    )
+    assert flow.requires == {"y"} and flow.provides == {"x", "y"}
+
+
+def test_linear_member_that_provides_what_it_requires():
+    assert linear_flow.Flow("t").add(T("a", requires=["x"], provides=["x"])).requires == {"x"}
+
+
+# Unordered.
+
+
+def test_unordered_members_do_not_serve_each_other():
+    a, b = T("a", provides=["x"]), T("b", requires=["x"])
+    flow = unordered_flow.Flow("test").add(b, a)
+    assert list(flow) == [b, a] and list(flow.iter_links()) == []
+    assert flow.requires == flow.provides == {"x"}

@@ -1,0 +1,370 @@
+"""Graph flows: links by name and by hand, circles, targets, and cheap growth."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import exceptions, retry, task
+from wbengine.deciders import Depth
+from wbengine.patterns import graph_flow as gf
+from wbengine.patterns import linear_flow
+
+
+class T(task.Task):
+    def execute(self, **kwargs): ...
+
+
+def made(name, requires=(), provides=()):
+    return T(name, requires=list(requires), provides=list(provides))
+
+
+def links(flow):
+    return {(u.name, v.name): meta for u, v, meta in flow.iter_links()}
+
+
+def snapshot(flow):
+    return (
+        [node.name for node in flow], links(flow), flow.requires, flow.provides, len(flow),
+        {name: [p.name for p in several] for name, several in flow._providers.items()},
+        {name: {w.name for w in several.values()} for name, several in flow._wanting.items()},
+        set(flow._symbols), set(flow._nodes),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_members_are_linked_by_name_in_any_order(together, order):
+    tasks = [made("a", "", "xy"), made("b", "xy", "z"), made("c", "z")]
+    flow, chosen = gf.Flow("test"), [tasks[place] for place in order]
+    if together:
+        flow.add(*chosen)
+    else:
+        for one in chosen:
+            flow.add(one)
+    assert list(flow) == tasks
+    assert links(flow) == {("a", "b"): {"reasons": {"x", "y"}}, ("b", "c"): {"reasons": {"z"}}}
+    assert flow.requires == set() and flow.provides == set("xyz")
+
+
+def test_independent_members_are_not_linked():
+    flow = gf.Flow("test").add(made("a"), made("b", "x"), made("c", "", "y"))
+    assert links(flow) == {} and flow.requires == {"x"}
+
+
+def test_several_providers_are_fine_until_somebody_asks():
+    flow = gf.Flow("test").add(made("a", "", "xy"), made("b", "", "xz"))
+    assert flow.provides == set("xyz")
+    before = snapshot(flow)
+    with pytest.raises(exceptions.AmbiguousDependency, match="'c' requires 'x'.*'a', 'b'"):
+        flow.add(made("d", "", "w"), made("c", "wx"))
+    assert snapshot(flow) == before
+
+
+def test_a_second_provider_does_not_disturb_who_is_served():
+    flow = gf.Flow("test").add(made("a", "", "x"), made("b", "x"), made("c", "", "x"))
+    assert links(flow) == {("a", "b"): {"reasons": {"x"}}}
+
+
+def test_what_the_retry_provides_is_not_linked():
+    flow = gf.Flow("test", retry.AlwaysRevert(provides="x"))
+    flow.add(made("a", "", "x"), made("b", "x"))
+    assert links(flow) == {} and flow.requires == set()
+
+
+def test_resolve_requires_and_existing_can_be_switched_off():
+    flow = gf.Flow("test").add(made("a", "", "x"), made("b", "x"), resolve_requires=False)
+    assert links(flow) == {} and flow.requires == {"x"}
+    flow = gf.Flow("test").add(made("a", "x"))
+    flow.add(made("b", "", "x"), resolve_existing=False)
+    assert links(flow) == {} and flow.requires == {"x"}
+    flow.add(made("c", "", "x"))
+    assert links(flow) == {("c", "a"): {"reasons": {"x"}}} and flow.requires == set()
+
+
+def test_who_already_comes_after_a_provider_needs_no_other():
+    a, b, c = made("a", "", "x"), made("b"), made("c", "x")
+    flow = gf.Flow("test").add(a, b, c, resolve_requires=False)
+    flow.link(a, b).link(b, c)
+    assert flow.requires == set()
+    flow.add(made("d", "", "x"))
+    assert ("d", "c") not in links(flow)
+
+
+def test_a_member_does_not_serve_itself():
+    flow = gf.Flow("test").add(made("a", "x", "x"))
+    assert links(flow) == {} and flow.requires == {"x"}
+    flow.add(made("b", "x"))
+    assert links(flow) == {("a", "b"): {"reasons": {"x"}}}
+
+
+def test_circles_by_name_are_refused_and_printed_and_change_nothing():
+    flow = gf.Flow("test").add(made("a", "c", "a"), made("b", "a", "b"))
+    before = snapshot(flow)
+    with pytest.raises(exceptions.DependencyFailure, match=r"c -> a -> b -> c"):
+        flow.add(made("other", "q", "r"), made("c", "b", "c"))
+    assert snapshot(flow) == before
+    flow.add(made("d", "", "c"))
+    assert ("d", "a") in links(flow)
+
+
+def test_circles_by_hand_are_refused_and_printed_and_change_nothing():
+    a, b, c = made("a", "", "x"), made("b", "x"), made("c")
+    flow = gf.Flow("test").add(a, b, c).link(b, c)
+    before = snapshot(flow)
+    with pytest.raises(exceptions.DependencyFailure, match="c -> a -> b -> c"):
+        flow.link(c, a)
+    with pytest.raises(exceptions.DependencyFailure, match="b -> a -> b"):
+        flow.link(b, a)
+    with pytest.raises(exceptions.DependencyFailure, match="a -> a"):
+        flow.link(a, a)
+    assert snapshot(flow) == before
+
+
+def test_linking_by_hand():
+    a, b = made("a", "", "x"), made("b", "x")
+    flow = gf.Flow("test").add(a, b)
+    assert flow.link(a, b) is flow
+    assert links(flow) == {("a", "b"): {"reasons": {"x"}, "manual": True}}
+
+    def decider(history):
+        return True
+
+    flow.link(a, b, decider=decider, decider_depth="flow")
+    flow.link(a, b)
+    assert links(flow)["a", "b"] == {
+        "reasons": {"x"}, "manual": True, "decider": decider, "decider_depth": Depth.FLOW,
+    }  # fmt: skip
+    flow.link(a, b, decider=decider)
+    assert links(flow)["a", "b"]["decider_depth"] is Depth.ALL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"decider": 3}, "callable"),
+        ({"decider_depth": "ALL"}, "needs a decider"),
+        ({"decider": print, "decider_depth": "al"}, "did you mean 'ALL'"),
+        ({"decider": print, "decider_depth": 3}, "Depth or a string"),
+        ({"decider": print, "decider_depth": False}, "Depth or a string"),
+    ],
+)
+def test_links_that_make_no_sense(arguments, message):
+    a, b = made("a"), made("b")
+    flow = gf.Flow("test").add(a, b)
+    with pytest.raises((ValueError, TypeError), match=message):
+        flow.link(a, b, **arguments)
+    assert links(flow) == {}
+
+
+def test_only_members_can_be_linked():
+    a, b = made("a"), made("b")
+    with pytest.raises(ValueError, match="Node .* not found to link from"):
+        gf.Flow("test").add(b).link(a, b)
+    with pytest.raises(ValueError, match="Node .* not found to link to"):
+        gf.Flow("test").add(a).link(a, b)
+
+
+def test_nested_flows_are_linked_by_their_symbols():
+    inner = linear_flow.Flow("inner").add(made("p", "w", "x"), made("q", "x", "y"))
+    flow = gf.Flow("test").add(made("a", "y"), inner, made("b", "", "w"))
+    assert set(links(flow)) == {("b", "inner"), ("inner", "a")}
+    assert flow.requires == set()
+
+
+def test_a_nested_flow_may_grow_after_it_was_added():
+    inner, deep = linear_flow.Flow("inner"), gf.Flow("deep")
+    flow = gf.Flow("test").add(inner, made("wants", "z"))
+    inner.add(deep)
+    deep.add(made("p", "q", "x"))
+    flow.add(made("a", "x"))
+    assert set(links(flow)) == {("inner", "a")}
+    flow.add(made("b", "", "q"))
+    assert ("b", "inner") in links(flow)
+    deep.add(made("later", "", "y"))
+    flow.add(made("c", "y"))
+    assert ("inner", "c") in links(flow)
+    assert flow.requires == {"z"}
+
+
+def test_links_and_order_of_iteration():
+    a, b, c, d = (made(name) for name in "abcd")
+    flow = gf.Flow("test").add(a, b, c, d).link(d, a).link(b, c)
+    assert [node.name for node in flow] == ["b", "d", "c", "a"]
+    assert list(flow) == list(flow) and [n for n, _ in flow.iter_nodes()] == list(flow)
+
+
+# Targets.
+
+
+@pytest.fixture
+def targeted():
+    tasks = [made("a", "", "a"), made("b", "a", "b"), made("c", "b"), made("d", "bz", "d")]
+    return gf.TargetedFlow("test").add(*tasks), tasks
+
+
+def test_only_the_target_and_what_it_needs_count(targeted):
+    flow, tasks = targeted
+    flow.set_target(tasks[2])
+    assert list(flow) == tasks[:3] and len(flow) == 3
+    assert flow.provides == {"a", "b"} and flow.requires == set()
+    assert set(links(flow)) == {("a", "b"), ("b", "c")}
+    flow.set_target(tasks[0])
+    assert list(flow) == tasks[:1]
+    flow.reset_target()
+    assert len(flow) == 4 and flow.provides == {"a", "b", "d"} and flow.requires == {"z"}
+
+
+def test_the_target_must_be_a_member(targeted):
+    with pytest.raises(ValueError, match=r"^Node .* not found"):
+        targeted[0].set_target(made("x"))
+
+
+def test_what_is_added_or_linked_later_counts(targeted):
+    flow, tasks = targeted
+    flow.set_target(tasks[3])
+    assert len(flow) == 3
+    z, other = made("z", "", "z"), made("other")
+    flow.add(z, other)
+    assert len(flow) == 4
+    flow.link(other, tasks[0])
+    assert len(flow) == 5 and list(flow)[-1] is tasks[3]
+
+
+def test_a_targeted_flow_inside_another_serves_its_part_only():
+    inner = gf.TargetedFlow("inner")
+    tasks = [made("a", "", "x"), made("b", "", "y")]
+    inner.add(*tasks).set_target(tasks[0])
+    flow = gf.Flow("outer").add(inner)
+    assert flow.provides == {"x"}
+    inner.reset_target()
+    flow.add(made("c", "y"))
+    assert set(links(flow)) == {("inner", "c")}
+
+
+# Growth.
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
+def test_ten_thousand_one_by_one(order):
+    count = 10_000
+    tasks = [made(f"t{n}", [f"s{n - 1}"] if n else [], [f"s{n}"]) for n in range(count)]
+    chosen = list(tasks)
+    if order == "backward":
+        chosen.reverse()
+    elif order == "shuffled":
+        random.Random(7).shuffle(chosen)
+    flow = gf.Flow("test")
+    started = time.perf_counter()
+    for one in chosen:
+        flow.add(one)
+    assert time.perf_counter() - started < 1.5
+    assert list(flow) == tasks
+    assert flow.requires == set()
+
+
+def test_ten_thousand_links_one_by_one():
+    tasks = [made(f"t{n}") for n in range(10_000)]
+    flow = gf.Flow("test").add(*tasks)
+    started = time.perf_counter()
+    for u, v in itertools.pairwise(tasks):
+        flow.link(u, v)
+    assert time.perf_counter() - started < 1.5
+    with pytest.raises(exceptions.DependencyFailure):
+        flow.link(tasks[-1], tasks[0])
+
+
+def test_growth_does_not_look_at_members_again(monkeypatch):
+    looked: list[str] = []
+    symbols_of = gf.flow.symbols_of
+    monkeypatch.setattr(
+        gf.flow, "symbols_of", lambda node: looked.append(node.name) or symbols_of(node)
+    )
+    flow = gf.Flow("test")
+    subflows = [linear_flow.Flow(f"f{n}").add(made(f"t{n}", "", [f"s{n}"])) for n in range(50)]
+    for one in subflows:
+        flow.add(one)
+    assert looked == [one.name for one in subflows]
+    subflows[7].add(made("new"))
+    flow.add(made("last"))
+    assert sorted(looked[50:]) == ["f7", "last"]
+
+
+# Against the definition.
+
+SYMBOLS = st.sets(st.sampled_from("uvwxyz"), max_size=3)
+SPECS = st.lists(st.tuples(SYMBOLS, SYMBOLS, st.booleans(), st.booleans()), max_size=8)
+
+
+class Oracle:
+    """The rules of `add`, looking at everything each time."""
+
+    def __init__(self):
+        self.nodes, self.edges = [], {}
+
+    def before(self, node, edges):
+        found, pending = set(), [node]
+        while pending:
+            at = pending.pop()
+            for u, v in edges:
+                if v is at and u not in found:
+                    found.add(u)
+                    pending.append(u)
+        return found
+
+    def add(self, node, resolve_requires, resolve_existing):
+        edges = {pair: set(names) for pair, names in self.edges.items()}
+        if resolve_requires:
+            for name in node.requires:
+                providers = [other for other in self.nodes if name in other.provides]
+                if len(providers) > 1:
+                    raise exceptions.AmbiguousDependency
+                for provider in providers:
+                    edges.setdefault((provider, node), set()).add(name)
+        if resolve_existing:
+            for other in self.nodes:
+                met = {n for u in self.before(other, self.edges) for n in u.provides}
+                for name in other.requires & node.provides - met:
+                    edges.setdefault((node, other), set()).add(name)
+        nodes = [*self.nodes, node]
+        if any(one in self.before(one, edges) for one in nodes):
+            raise exceptions.DependencyFailure
+        self.nodes, self.edges = nodes, edges
+
+    @property
+    def requires(self):
+        return {
+            name
+            for node in self.nodes
+            for name in node.requires
+            if not any(name in u.provides for u in self.before(node, self.edges))
+        }
+
+
+def attempt(action, *args, **kwargs):
+    try:
+        action(*args, **kwargs)
+    except exceptions.DependencyFailure as error:
+        return type(error)
+    return None
+
+
+@given(SPECS)
+def test_adding_one_by_one_follows_the_definition(specs):
+    flow, oracle = gf.Flow("test"), Oracle()
+    for number, (requires, provides, resolve_requires, resolve_existing) in enumerate(specs):
+        one = made(str(number), requires, provides)
+        ours = attempt(
+            flow.add, one, resolve_requires=resolve_requires, resolve_existing=resolve_existing
+        )
+        theirs = attempt(oracle.add, one, resolve_requires, resolve_existing)
+        assert ours is theirs
+        assert {(u, v): meta["reasons"] for u, v, meta in flow.iter_links()} == oracle.edges
+        assert flow.requires == oracle.requires
+        places = {node: place for place, node in enumerate(flow)}
+        assert all(places[u] < places[v] for u, v in oracle.edges)

@@ -1,0 +1,129 @@
+"""Names of objects, near misses, labels."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os.path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import _names
+
+
+class Outer:
+    class Inner:
+        def method(self) -> None: ...
+
+    @classmethod
+    def make(cls) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+def function() -> None: ...
+
+
+HERE = __name__
+
+
+@pytest.mark.parametrize(
+    ("obj", "name"),
+    [
+        (ValueError, "ValueError"),
+        (ValueError(), "ValueError"),
+        (len, "len"),
+        (Outer, f"{HERE}.Outer"),
+        (Outer(), f"{HERE}.Outer"),
+        (Outer.Inner, f"{HERE}.Outer.Inner"),
+        (Outer.Inner.method, f"{HERE}.Outer.Inner.method"),
+        (Outer.Inner().method, f"{HERE}.Outer.Inner.method"),
+        (Outer.make, f"{HERE}.Outer.make"),
+        (function, f"{HERE}.function"),
+        (functools.partial(functools.partial(function), 1), f"{HERE}.function"),
+        (json.JSONDecoder, "json.decoder.JSONDecoder"),
+        (str.upper, "str.upper"),
+    ],
+)
+def test_dotted(obj, name):
+    assert _names.dotted(obj) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("json", json),
+        ("json:JSONDecoder", json.JSONDecoder),
+        ("json.JSONDecoder.decode", json.JSONDecoder.decode),
+        ("json:JSONDecoder.decode", json.JSONDecoder.decode),
+        ("os.path.join", os.path.join),
+        ("collections.abc:Mapping.get", __import__("collections.abc").abc.Mapping.get),
+    ],
+)
+def test_load(name, found):
+    assert _names.load(name) is found
+
+
+def test_load_is_the_inverse_of_dotted():
+    assert _names.load(_names.dotted(json.JSONDecoder)) is json.JSONDecoder
+
+
+@pytest.mark.parametrize("name", ["", ".", "json:", ":x", "json..x", "json:a..b"])
+def test_load_refuses_names_of_no_form(name):
+    with pytest.raises(ValueError, match="not of the form"):
+        _names.load(name)
+
+
+def test_load_says_what_is_missing_and_what_is_near():
+    with pytest.raises(ImportError, match=r"module 'json' has no 'JSONDecodr' \(did you mean"):
+        _names.load("json:JSONDecodr")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        _names.load("no_such_module.x")
+
+
+def test_an_import_that_fails_inside_a_module_is_that_modules_error(tmp_path, monkeypatch):
+    (tmp_path / "wb_broken_inside.py").write_text("import wb_not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("wb_broken_inside:x", "wb_broken_inside.x"):
+        with pytest.raises(ModuleNotFoundError, match="wb_not_there_at_all"):
+            _names.load(name)
+
+
+def test_near_and_hint():
+    assert _names.near("requries", ["provides", "requires", "rebind"])[0] == "requires"
+    assert _names.near("SERIAL", ["serial"]) == ["serial"]
+    assert _names.hint("requries", ["requires"]) == " (did you mean 'requires'?)"
+    assert _names.hint("xyz", ["requires"]) == ""
+    assert _names.hint("xyz", iter(())) == ""
+
+
+@pytest.mark.parametrize("good", ["a", "A-Z_0.9", "...", "x" * 120])
+def test_good_labels(good):
+    assert _names.check_label("topic", good) == good
+    assert _names.check_pattern("topic", good) == good
+
+
+@pytest.mark.parametrize(
+    "bad", ["", ".", "..", "a/b", "a b", "x" * 121, "é", "a\n", "\0", "../x", None, 7, b"a"]
+)
+@pytest.mark.parametrize("check", [_names.check_label, _names.check_pattern])
+def test_bad_labels(check, bad):
+    with pytest.raises(ValueError, match="queue name .* is not allowed"):
+        check("queue name", bad)
+
+
+def test_only_patterns_hold_stars():
+    assert _names.check_pattern("topic", "video.*") == "video.*"
+    with pytest.raises(ValueError, match="topic"):
+        _names.check_label("topic", "video.*")
+
+
+@given(st.text())
+def test_a_label_is_a_safe_file_name(text):
+    try:
+        _names.check_label("topic", text)
+    except ValueError:
+        return
+    assert os.path.basename(text) == text and text not in ("", ".", "..")

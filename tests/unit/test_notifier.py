@@ -1,0 +1,228 @@
+"""Notifiers: who is told what, in which order, and what listeners cannot break."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+
+import pytest
+
+from wbengine.types import notifier as nt
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    def __call__(self, event, *args, details, **kwargs):
+        self.calls.append((event, args, details, kwargs))
+
+    @property
+    def events(self):
+        return [call[0] for call in self.calls]
+
+
+@pytest.fixture
+def heard() -> Recorder:
+    return Recorder()
+
+
+def test_a_callback_gets_event_arguments_and_details(heard):
+    notifier = nt.Notifier()
+    notifier.register("e", heard, args=(1, 2), kwargs={"k": 3})
+    notifier.notify("e", {"a": 1})
+    notifier.notify("e")
+    notifier.notify("other", {})
+    assert heard.calls == [("e", (1, 2), {"a": 1}, {"k": 3}), ("e", (1, 2), {}, {"k": 3})]
+
+
+def test_those_for_any_event_come_first_and_all_keep_their_order():
+    notifier, order = nt.Notifier(), []
+    for name, event in [("s1", "e"), ("a1", "*"), ("s2", "e"), ("a2", nt.Notifier.ANY)]:
+        notifier.register(event, lambda event, details, name=name: order.append(name))
+    notifier.notify("e", {})
+    assert order == ["a1", "a2", "s1", "s2"]
+
+
+def test_each_callback_gets_details_of_its_own():
+    notifier, seen = nt.Notifier(), []
+
+    def spoil(event, details):
+        seen.append(dict(details))
+        details.clear()
+
+    notifier.register("e", spoil)
+    notifier.register("e", lambda event, details: spoil(event, details))
+    details = {"a": 1}
+    notifier.notify("e", details)
+    assert seen == [{"a": 1}, {"a": 1}] and details == {"a": 1}
+
+
+def test_errors_of_listeners_are_logged_never_raised(heard, caplog):
+    notifier = nt.Notifier()
+
+    def broken(event, details):
+        raise RuntimeError("listener broke")
+
+    notifier.register("e", broken)
+    notifier.register("e", lambda **_: None)  # takes the event by no name: a TypeError
+    notifier.register("e", heard)
+    with caplog.at_level(logging.WARNING):
+        notifier.notify("e", {})
+    assert heard.events == ["e"]
+    assert "listener broke" in caplog.text and "broken" in caplog.text
+
+
+def test_a_filter_decides_each_time(heard, caplog):
+    notifier = nt.Notifier()
+    notifier.register("e", heard, details_filter=lambda details: details["n"] > 1)
+    for n in range(4):
+        notifier.notify("e", {"n": n})
+    notifier.notify("e", {})  # the filter fails: logged
+    assert [call[2]["n"] for call in heard.calls] == [2, 3]
+    assert "KeyError" in caplog.text
+
+
+def test_registering_the_same_twice_is_refused(heard):
+    notifier = nt.Notifier()
+
+    def only(details):
+        return True
+
+    notifier.register("e", heard)
+    notifier.register("e", heard, details_filter=only)
+    notifier.register("f", heard)
+    assert len(notifier) == 3
+    for details_filter in (None, only):
+        with pytest.raises(ValueError, match="already registered"):
+            notifier.register("e", heard, details_filter=details_filter)
+    assert notifier.is_registered("e", heard, only)
+    assert not notifier.is_registered("g", heard)
+
+
+def test_bound_methods_are_the_same_callback():
+    class Listener:
+        def told(self, event, details): ...
+
+    listener = Listener()
+    notifier = nt.Notifier()
+    notifier.register("e", listener.told)
+    assert notifier.is_registered("e", listener.told)
+    assert not notifier.is_registered("e", Listener().told)
+    assert notifier.deregister("e", listener.told)
+
+
+def test_what_cannot_be_registered(heard):
+    notifier = nt.Notifier()
+    with pytest.raises(ValueError, match="callable"):
+        notifier.register("e", 3)
+    with pytest.raises(ValueError, match="filter must be callable"):
+        notifier.register("e", heard, details_filter=3)
+    with pytest.raises(KeyError, match="details"):
+        notifier.register("e", heard, kwargs={"details": 1})
+    assert len(notifier) == 0
+
+
+def test_deregistering(heard):
+    notifier = nt.Notifier()
+    notifier.register("e", heard)
+    notifier.register("e", print)
+    notifier.register("f", heard)
+    assert notifier.deregister("e", heard) is True
+    assert notifier.deregister("e", heard) is False
+    assert notifier.deregister("nothing", heard) is False
+    assert notifier.deregister_event("e") == 1
+    assert notifier.deregister_event("e") == 0
+    assert [event for event, _ in notifier.listeners_iter()] == ["f"]
+    notifier.reset()
+    assert len(notifier) == 0 and bool(notifier)
+
+
+def test_listeners_may_be_changed_by_listeners(heard):
+    notifier = nt.Notifier()
+
+    def once(event, details):
+        notifier.deregister("e", once)
+        notifier.register("e", heard)
+
+    notifier.register("e", once)
+    notifier.notify("e", {})
+    assert heard.calls == []  # those told are those registered when it began
+    notifier.notify("e", {})
+    assert heard.events == ["e"]
+
+
+def test_listeners_may_be_changed_by_other_threads():
+    notifier = nt.Notifier()
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def churn() -> None:
+        try:
+            while not stop.is_set():
+                recorder = Recorder()
+                notifier.register("e", recorder)
+                len(notifier)
+                list(notifier.listeners_iter())
+                notifier.deregister("e", recorder)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    for _ in range(2_000):
+        notifier.notify("e", {})
+    stop.set()
+    thread.join()
+    assert not errors
+
+
+def test_any_itself_is_no_event(heard):
+    notifier = nt.Notifier()
+    notifier.register(nt.Notifier.ANY, heard)
+    notifier.notify(nt.Notifier.ANY, {})
+    assert heard.calls == []
+    assert not notifier.can_trigger_notification("*") and notifier.can_be_registered("*")
+
+
+@pytest.mark.parametrize("make", [nt.Notifier, lambda: nt.RestrictedNotifier(["e"])])
+def test_copies_are_independent(make, heard):
+    notifier = make()
+    notifier.register("e", heard)
+    for other in (notifier.copy(), copy.copy(notifier)):
+        assert type(other) is type(notifier)
+        other.deregister("e", heard)
+        assert len(notifier) == 1 and len(other) == 0
+
+
+def test_a_restricted_notifier_knows_its_events(heard):
+    notifier = nt.RestrictedNotifier(["started", "ended"])
+    assert set(notifier.events_iter()) == {"started", "ended"}
+    with pytest.raises(ValueError, match=r"'startd'.*did you mean 'started'.*ended, started"):
+        notifier.register("startd", heard)
+    notifier.register("*", heard)
+    notifier.notify("startd", {})
+    notifier.notify("ended", {})
+    assert heard.events == ["ended"]
+    with pytest.raises(ValueError, match=r"'\*'"):
+        nt.RestrictedNotifier(["e"], allow_any=False).register("*", heard)
+
+
+def test_register_deregister(heard):
+    notifier = nt.Notifier()
+    with pytest.raises(RuntimeError), nt.register_deregister(notifier, "e", heard):
+        notifier.notify("e", {})
+        raise RuntimeError
+    notifier.notify("e", {})
+    assert heard.events == ["e"]
+    with nt.register_deregister(notifier, "e"):
+        assert len(notifier) == 0
+
+
+def test_listener_attributes(heard):
+    listener = nt.Notifier().register("e", heard, args=[1], kwargs={"k": 2})
+    assert (listener.callback, listener.args, listener.kwargs) == (heard, (1,), {"k": 2})
+    assert listener.details_filter is None
+    listener.kwargs["k"] = 3
+    assert listener.kwargs == {"k": 2}

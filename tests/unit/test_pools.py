@@ -1,0 +1,646 @@
+"""Pools of threads and processes: one contract, and what only processes can suffer."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions, pools
+from wbengine.types import failure as ft
+
+WAIT = 30.0
+
+
+class Box:
+    """Collects what `done` and `on_event` are told."""
+
+    def __init__(self) -> None:
+        self.done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.log: list[Any] = []
+
+    def __call__(self, value: Any) -> None:
+        self.log.append(("done", value))
+        self.done.put(value)
+
+    def event(self, event_type: str, details: dict[str, Any]) -> None:
+        self.log.append((event_type, details))
+
+    def get(self) -> Any:
+        return self.done.get(timeout=WAIT)
+
+    def failure(self) -> ft.Failure:
+        value = self.get()
+        assert isinstance(value, ft.Failure), value
+        return value
+
+
+# What runs in the pools -------------------------------------------------------------------------
+
+
+def double(value: Any, emit: Any) -> Any:
+    return value + value
+
+
+def whoami(emit: Any) -> int:
+    return os.getpid()
+
+
+def tell(count: int, emit: Any) -> str:
+    for index in range(count):
+        emit("step", {"index": index})
+    return "told"
+
+
+def tell_late(emit: Any) -> str:
+    global _late
+    _late = threading.Thread(target=_tell_forever, args=(emit,), daemon=True)
+    _late.start()
+    return "told"
+
+
+def _tell_forever(emit: Any) -> None:
+    while True:
+        emit("late", {})
+
+
+def tell_lock(emit: Any) -> None:
+    emit("step", {"lock": threading.Lock()})
+
+
+def bad_exit(emit: Any) -> None:
+    sys.exit("enough")
+
+
+def interrupt(emit: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def boom(emit: Any) -> None:
+    raise LookupError("boom")
+
+
+class Strange(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.lock = threading.Lock()
+
+
+def strange(emit: Any) -> None:
+    raise Strange(1, 2)
+
+
+class Fragile:
+    def __reduce__(self) -> Any:
+        return _explode, ()
+
+
+def _explode() -> None:
+    raise ValueError("cannot be rebuilt")
+
+
+def fragile(emit: Any) -> Any:
+    return Fragile()
+
+
+def accept(value: Any, emit: Any) -> str:
+    return "accepted"
+
+
+def holds_lock(emit: Any) -> Any:
+    return {"a": [1, 2, threading.Lock()]}
+
+
+def leave(code: int, emit: Any) -> None:
+    os._exit(code)
+
+
+def die(signum: int, emit: Any) -> None:
+    os.kill(os.getpid(), signum)
+
+
+def answer_and_die(emit: Any) -> str:
+    emit("bye", {})
+    threading.Timer(0.0, os._exit, (7,)).start()
+    threading.Event().wait()
+    return "never"
+
+
+def leave_heir(emit: Any) -> None:
+    """Die while a forked process still holds our end of the pipe."""
+    emit("heir", {"pid": os.fork() or _hold()})
+    os._exit(5)
+
+
+def _hold() -> int:
+    time.sleep(WAIT)
+    os._exit(0)
+
+
+def meet(path: str, emit: Any) -> int:
+    """Say hello and wait until somebody hangs up."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
+        peer.sendall(f"{os.getpid()}\n".encode())
+        peer.recv(1)
+    return os.getpid()
+
+
+def environment(name: str, emit: Any) -> str | None:
+    return os.environ.get(name)
+
+
+def interrupt_self(emit: Any) -> str:
+    os.kill(os.getpid(), signal.SIGINT)
+    return "unimpressed"
+
+
+def open_sockets(emit: Any) -> list[str]:
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            continue
+    return [link for link in links if link.startswith("socket:")]
+
+
+def leaked_thread(emit: Any) -> str:
+    threading.Thread(target=time.sleep, args=(WAIT,)).start()
+    return "leaked"
+
+
+_mark = ""
+
+
+def set_mark(value: str) -> None:
+    global _mark
+    _mark = value
+
+
+def get_mark(emit: Any) -> str:
+    return _mark
+
+
+def fail_to_start() -> None:
+    raise RuntimeError("no database")
+
+
+class Door:
+    """Where `meet` calls knock: tells who is there, and lets them go."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.path = str(folder / "door")
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(self.path)
+        self._server.listen(8)
+        self._server.settimeout(WAIT)
+        self._guests: list[socket.socket] = []
+
+    def guest(self) -> tuple[int, socket.socket]:
+        peer, _ = self._server.accept()
+        peer.settimeout(WAIT)
+        self._guests.append(peer)
+        with peer.makefile() as lines:
+            return int(lines.readline()), peer
+
+    def close(self) -> None:
+        for guest in (*self._guests, self._server):
+            guest.close()
+
+
+@pytest.fixture
+def door(tmp_path: pathlib.Path) -> Any:
+    door = Door(tmp_path)
+    yield door
+    door.close()
+
+
+@pytest.fixture(params=[pools.ThreadPool, pools.ProcessPool], ids=["threads", "processes"])
+def pool(request: pytest.FixtureRequest) -> Any:
+    with request.param(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def process() -> Any:
+    with pools.ProcessPool(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def processes() -> Any:
+    with pools.ProcessPool(2) as pool:
+        yield pool
+
+
+# The contract of both ---------------------------------------------------------------------------
+
+
+def test_returns_the_value_in_the_thread_of_the_slot(pool: Any) -> None:
+    seen: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
+    pool.submit(double, (21,), lambda value: seen.put((value, threading.current_thread().name)))
+    value, thread = seen.get(timeout=WAIT)
+    assert value == 42
+    assert thread.startswith("wbengine-")
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind", "text"),
+    [
+        (boom, "LookupError", "boom"),
+        (bad_exit, "SystemExit", "enough"),
+        (interrupt, "KeyboardInterrupt", ""),
+    ],
+)
+def test_whatever_is_raised_is_a_failure(pool: Any, fn: Any, kind: str, text: str) -> None:
+    box = Box()
+    pool.submit(fn, (), box)
+    failure = box.failure()
+    assert failure.check(kind)
+    assert failure.exception_str == text
+    assert fn.__name__ in failure.traceback_str
+    pool.submit(double, (1,), box)
+    assert box.get() == 2
+
+
+def test_events_come_in_order_and_before_the_result(pool: Any) -> None:
+    box = Box()
+    pool.submit(tell, (100,), box, box.event)
+    box.get()
+    assert box.log == [("step", {"index": index}) for index in range(100)] + [("done", "told")]
+
+
+def test_events_that_nobody_wants_are_dropped(pool: Any) -> None:
+    box = Box()
+    pool.submit(tell, (3,), box)
+    assert box.get() == "told"
+
+
+def test_events_after_the_result_are_dropped(process: Any) -> None:
+    box = Box()
+    for _ in range(5):
+        process.submit(tell_late, (), box, box.event)
+        assert box.get() == "told"
+        assert box.log[-1] == ("done", "told")
+
+
+def test_receivers_that_raise_do_no_harm(pool: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("full")
+
+    box = Box()
+    for _ in range(4):
+        pool.submit(tell, (1,), refuse, refuse)
+        pool.submit(tell, (1,), box, refuse)
+    for _ in range(4):
+        assert box.get() == "told"
+    pool.stop()
+    assert sum("receiver of the result" in line for line in caplog.messages) == 4
+    assert sum("receiver of event 'step'" in line for line in caplog.messages) == 8
+
+
+def test_withdraw_returns_what_has_not_started(pool: Any, door: Door) -> None:
+    box = Box()
+    running = [pool.submit(meet, (door.path,), box) for _ in range(2)]
+    guests = [door.guest()[1] for _ in range(2)]
+    assert pool.idle == 0
+    waiting = [pool.submit(double, (n,), box) for n in range(3)]
+    assert pool.withdraw() == waiting
+    assert pool.withdraw() == []
+    for guest in guests:
+        guest.close()
+    pool.stop()
+    assert len(box.log) == len(running)
+
+
+def test_counts_idle_slots(pool: Any, door: Door) -> None:
+    box = Box()
+    assert (pool.size, pool.idle) == (2, 2)
+    pool.submit(meet, (door.path,), box)
+    _, guest = door.guest()
+    assert pool.idle == 1
+    guest.close()
+    box.get()
+    assert pool.idle == 2
+
+
+def test_stop_finishes_what_was_submitted(pool: Any) -> None:
+    box = Box()
+    for value in range(20):
+        pool.submit(double, (value,), box)
+    pool.stop()
+    assert sorted(value for _, value in box.log) == [2 * value for value in range(20)]
+    with pytest.raises(RuntimeError, match="stopped"):
+        pool.submit(double, (1,), box)
+    with pytest.raises(RuntimeError, match="stopped"):
+        pool.start()
+    pool.stop()
+
+
+def test_stop_with_kill_fails_what_has_not_started(pool: Any, door: Door) -> None:
+    box = Box()
+    for _ in range(2):
+        pool.submit(meet, (door.path,), box)
+    guests = [door.guest()[1] for _ in range(2)]
+    for value in range(3):
+        pool.submit(double, (value,), box)
+    pool.stop(wait=False, kill=True)
+    for guest in guests:
+        guest.close()
+    pool.stop()
+    lost = [value for _, value in box.log if isinstance(value, ft.Failure)]
+    assert len(box.log) == 5
+    assert len(lost) == (5 if isinstance(pool, pools.ProcessPool) else 3)
+    assert all(failure.check(exceptions.WorkerLost) for failure in lost)
+    assert sum("was stopped before" in failure.exception_str for failure in lost) == 3
+
+
+def test_stop_inside_done_does_not_wait_for_itself(pool: Any) -> None:
+    stopped = threading.Event()
+
+    def done(_: Any) -> None:
+        pool.stop()
+        stopped.set()
+
+    pool.submit(double, (1,), done)
+    assert stopped.wait(WAIT)
+
+
+def test_submit_inside_done(pool: Any) -> None:
+    box = Box()
+    pool.submit(double, (1,), lambda value: pool.submit(double, (value,), box))
+    assert box.get() == 4
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "2"])
+def test_refuses_sizes_that_are_none(size: Any) -> None:
+    with pytest.raises(ValueError, match="size of a pool"):
+        pools.ThreadPool(size)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_idle_pool_stops_at_once(pool: Any, eager: bool) -> None:
+    box = Box()
+    if eager:
+        pool.start()
+        pool.start()
+    for _ in range(4):
+        pool.submit(double, (1,), box)
+    for _ in range(4):
+        box.get()
+    before = time.monotonic()
+    pool.stop()
+    assert time.monotonic() - before < 0.9
+
+
+# Processes only ---------------------------------------------------------------------------------
+
+
+def test_children_are_other_processes_and_not_forks_of_this_one(processes: Any) -> None:
+    box = Box()
+    set_mark("parent")
+    try:
+        processes.submit(whoami, (), box)
+        assert box.get() != os.getpid()
+        processes.submit(get_mark, (), box)
+        assert box.get() == ""
+    finally:
+        set_mark("")
+
+
+def test_slots_start_when_needed(processes: Any) -> None:
+    box = Box()
+    assert processes.pids == []
+    processes.submit(whoami, (), box)
+    pid = box.get()
+    assert processes.pids == [pid]
+    processes.start()
+    processes.submit(whoami, (), box)
+    processes.submit(whoami, (), box)
+    assert box.get() in processes.pids
+    assert box.get() in processes.pids
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "text"),
+    [
+        (leave, (3,), "exit code 3"),
+        (leave, (0,), "exit code 0"),
+        (die, (signal.SIGKILL,), "SIGKILL"),
+        (die, (signal.SIGSEGV,), "SIGSEGV"),
+        (die, (signal.SIGTERM,), "SIGTERM"),
+        (answer_and_die, (), "exit code 7"),
+        (leave_heir, (), "exit code 5"),
+    ],
+)
+def test_a_child_that_dies_is_replaced_alone(
+    processes: Any, door: Door, fn: Any, args: tuple[Any, ...], text: str
+) -> None:
+    other, box = Box(), Box()
+    processes.submit(meet, (door.path,), other)
+    pid, guest = door.guest()
+    processes.submit(whoami, (), box)
+    victim = box.get()
+    processes.submit(fn, args, box, box.event)
+    failure = box.failure()
+    for _, details in (entry for entry in box.log if entry[0] == "heir"):
+        os.kill(details["pid"], signal.SIGKILL)
+    assert failure.check(exceptions.WorkerLost)
+    assert text in failure.exception_str
+    assert fn.__name__ in failure.exception_str
+    assert str(victim) in failure.exception_str
+    processes.submit(whoami, (), box)
+    assert box.get() not in (pid, victim, os.getpid())
+    guest.close()
+    assert other.get() == pid
+
+
+def test_a_child_that_dies_idle_costs_no_call(process: Any) -> None:
+    box = Box()
+    process.submit(whoami, (), box)
+    first = box.get()
+    fd = os.pidfd_open(first)
+    os.kill(first, signal.SIGKILL)
+    select.select([fd], [], [], WAIT)
+    os.close(fd)
+    process.submit(whoami, (), box)
+    assert box.get() not in (first, os.getpid())
+
+
+def test_kill_ends_running_calls(door: Door) -> None:
+    box = Box()
+    pool = pools.ProcessPool(1)
+    pool.submit(meet, (door.path,), box)
+    door.guest()
+    pool.stop(wait=False)
+    pool.stop(kill=True)
+    assert "SIGKILL" in box.failure().exception_str
+    assert len(box.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "path", "kind"),
+    [
+        (accept, ({"x": [1, threading.Lock()]},), "arguments[0]['x'][1]", "lock"),
+        (lambda emit: None, (), "fn", "function"),
+        (holds_lock, (), "result['a'][2]", "lock"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(
+    process: Any, fn: Any, args: tuple[Any, ...], path: str, kind: str
+) -> None:
+    box = Box()
+    process.submit(whoami, (), box)
+    pid = box.get()
+    process.submit(fn, args, box)
+    failure = box.failure()
+    assert failure.check(exceptions.NotEncodable)
+    assert path in failure.exception_str
+    assert kind in failure.exception_str
+    process.submit(whoami, (), box)
+    assert box.get() == pid
+
+
+def test_an_event_that_cannot_be_pickled_raises_where_it_is_told(process: Any) -> None:
+    box = Box()
+    process.submit(tell_lock, (), box, box.event)
+    failure = box.failure()
+    assert failure.check(exceptions.NotEncodable)
+    assert "['lock']" in failure.exception_str
+
+
+def test_what_cannot_be_rebuilt_is_a_failure(process: Any) -> None:
+    box = Box()
+    for fn, args in ((fragile, ()), (accept, (Fragile(),))):
+        process.submit(fn, args, box)
+        failure = box.failure()
+        assert failure.check(exceptions.NotEncodable)
+        assert "cannot be rebuilt" in failure.exception_str
+
+
+def test_exceptions_with_strange_arguments_come_back(process: Any) -> None:
+    box = Box()
+    process.submit(strange, (), box)
+    failure = box.failure()
+    assert failure.check(f"{__name__}.Strange")
+    assert failure.exception_str == "1 and 2"
+
+
+def test_big_arguments_and_results(process: Any) -> None:
+    box = Box()
+    big = b"x" * 3_000_000
+    process.submit(double, (big,), box)
+    assert box.get() == big + big
+
+
+def test_initializer_runs_in_every_child() -> None:
+    box = Box()
+    with pools.ProcessPool(1, initializer=set_mark, initargs=("ready",)) as pool:
+        pool.submit(get_mark, (), box)
+        assert box.get() == "ready"
+        pool.submit(leave, (1,), box)
+        box.failure()
+        pool.submit(get_mark, (), box)
+        assert box.get() == "ready"
+
+
+@pytest.mark.parametrize(
+    ("initializer", "args", "text"),
+    [
+        (fail_to_start, (), "no database"),
+        (os._exit, (9,), "exit code 9"),
+        (lambda: None, (), "lambda"),
+    ],
+)
+def test_a_child_that_does_not_start_fails_the_call(
+    initializer: Any, args: tuple[Any, ...], text: str
+) -> None:
+    box = Box()
+    with pools.ProcessPool(1, initializer=initializer, initargs=args) as pool:
+        for _ in range(2):
+            pool.submit(whoami, (), box)
+            assert text in box.failure().exception_str
+
+
+def test_children_do_not_react_to_sigint(process: Any) -> None:
+    box = Box()
+    process.submit(interrupt_self, (), box)
+    assert box.get() == "unimpressed"
+
+
+def test_children_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = Box()
+    for value in ("one", "two"):
+        monkeypatch.setenv("WBENGINE_TEST", value)
+        with pools.ProcessPool(1) as pool:
+            pool.submit(environment, ("WBENGINE_TEST",), box)
+            assert box.get() == value
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+def test_children_hold_no_sockets_of_the_parent(processes: Any, door: Door) -> None:
+    box = Box()
+    processes.submit(whoami, (), box)
+    box.get()
+    processes.submit(meet, (door.path,), box)
+    _, guest = door.guest()
+    processes.submit(open_sockets, (), box)
+    assert len(box.get()) == 1
+    guest.close()
+
+
+def test_a_thread_left_behind_does_not_hold_the_stop() -> None:
+    box = Box()
+    pool = pools.ProcessPool(1)
+    pool.submit(leaked_thread, (), box)
+    assert box.get() == "leaked"
+    before = time.monotonic()
+    pool.stop()
+    assert time.monotonic() - before < WAIT / 2
+
+
+PARENT = """
+    import os, signal, sys, threading
+    sys.path.insert(0, {folder!r})
+    import test_pools
+    from wbengine import pools
+
+    if __name__ == "__main__":
+        pool = pools.ProcessPool(2)
+        pool.submit(test_pools.meet, ({door!r},), print)
+        pool.submit(test_pools.meet, ({door!r},), print)
+        if {ending!r} == "kill":
+            threading.Event().wait()
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ending", ["kill", "exit"])
+def test_children_end_with_their_parent(tmp_path: pathlib.Path, door: Door, ending: str) -> None:
+    script = tmp_path / "parent.py"
+    folder = str(pathlib.Path(__file__).parent)
+    script.write_text(
+        textwrap.dedent(PARENT).format(folder=folder, door=door.path, ending=ending)
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE) as parent:
+        fds = [os.pidfd_open(door.guest()[0]) for _ in range(2)]
+        if ending == "kill":
+            parent.kill()
+        assert parent.stdin is not None
+        parent.stdin.close()
+        for fd in fds:
+            assert select.select([fd], [], [], WAIT)[0]
+            os.close(fd)
+        assert parent.wait(WAIT) == (-signal.SIGKILL if ending == "kill" else 0)

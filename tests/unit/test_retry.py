@@ -1,0 +1,150 @@
+"""Retries: what they provide and decide, and the history they decide by."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import exceptions, retry
+from wbengine.types.failure import Failure
+
+
+def failed(kind: type[Exception] = ValueError) -> Failure:
+    return Failure.from_exception(kind("x"))
+
+
+def history(*provided, failure=None) -> retry.History:
+    return retry.History([(value, {"atom": failed()}) for value in provided], failure)
+
+
+def test_history():
+    first, second = {"a": failed(KeyError), "b": failed()}, {}
+    past = retry.History([(1, first), (2, second)])
+    assert list(past) == [(1, first), (2, second)]
+    assert len(past) == 2 and past[0] == (1, first) and past[-1] == (2, second)
+    assert list(past.provided_iter()) == [1, 2]
+    assert list(past.outcomes_iter()) == list(first.items())
+    assert list(past.outcomes_iter(index=0)) == list(first.items())
+    assert list(past.outcomes_iter(1)) == []
+    assert past.failure is None
+    with pytest.raises(IndexError):
+        past[2]
+    with pytest.raises(IndexError):
+        list(past.outcomes_iter(2))
+
+
+def test_history_caused_by():
+    past = retry.History([(1, {"a": failed(KeyError)}), (2, {"b": failed()})], failed(OSError))
+    assert past.caused_by(KeyError) and past.caused_by(ValueError) and past.caused_by("ValueError")
+    assert past.caused_by(LookupError)
+    assert past.caused_by(KeyError, index=0) and not past.caused_by(KeyError, index=1)
+    assert not past.caused_by(OSError) and past.caused_by(OSError, include_retry=True)
+    assert past.failure.check(OSError)
+    assert not retry.History([]).caused_by(Exception, include_retry=True)
+
+
+def test_history_pickles():
+    past = history(1, 2, failure=failed(OSError))
+    again = pickle.loads(pickle.dumps(past))
+    assert list(again) == list(past) and again.failure == past.failure
+
+
+def test_decisions_are_strings():
+    assert (retry.RETRY, retry.REVERT, retry.REVERT_ALL) == ("RETRY", "REVERT", "REVERT_ALL")
+    assert str(retry.Decision.RETRY) == "RETRY" and retry.RETRY is retry.Decision.RETRY
+
+
+def test_always():
+    for made, answer in [
+        (retry.AlwaysRevert(), retry.REVERT),
+        (retry.AlwaysRevertAll(), retry.REVERT_ALL),
+    ]:
+        assert made.execute(history=history()) is None
+        assert made.on_failure(history=history(1)) == answer
+        assert made.name is None and made.requires == set()
+
+
+@pytest.mark.parametrize(("revert_all", "end"), [(False, "REVERT"), (True, "REVERT_ALL")])
+def test_times_counts_all_tries(revert_all, end):
+    made = retry.Times(3, revert_all=revert_all)
+    provided, answers = [], []
+    while not answers or answers[-1] == "RETRY":
+        provided.append(made.execute(history=history(*provided)))
+        answers.append(made.on_failure(history=history(*provided)))
+    assert provided == [1, 2, 3]
+    assert answers == ["RETRY", "RETRY", end]
+    assert retry.Times().on_failure(history=history(1)) == "REVERT"
+
+
+def drive(made, **arguments):
+    provided, answer = [], retry.RETRY
+    while answer == retry.RETRY:
+        provided.append(made.execute(history=history(*provided), **arguments))
+        answer = made.on_failure(history=history(*provided), **arguments)
+    return provided, answer
+
+
+@pytest.mark.parametrize(("revert_all", "end"), [(False, "REVERT"), (True, "REVERT_ALL")])
+def test_for_each_takes_one_after_the_other(revert_all, end):
+    assert drive(retry.ForEach([3, 1, 2], revert_all=revert_all)) == ([3, 1, 2], end)
+    made = retry.ParameterizedForEach(revert_all=revert_all)
+    assert drive(made, values=[3, 1, 2]) == ([3, 1, 2], end)
+
+
+def test_for_each_goes_by_equality_also_for_what_cannot_be_hashed():
+    made = retry.ForEach([[1], {"a": 1}])
+    assert made.execute(history=history([1])) == {"a": 1}
+    assert drive(made)[0] == [[1], {"a": 1}]
+
+
+def test_for_each_keeps_what_an_iterator_gave():
+    made = retry.ForEach(iter("abc"))
+    assert drive(made)[0] == drive(made)[0] == ["a", "b", "c"]
+
+
+def test_for_each_with_nothing_left():
+    made = retry.ForEach([1], name="colours")
+    with pytest.raises(exceptions.NotFound, match="colours"):
+        made.execute(history=history(1))
+    assert made.on_failure(history=history(1)) == "REVERT"
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6))
+def test_for_each_tries_every_value_as_often_as_it_is_given(values):
+    tried, answer = drive(retry.ForEach(values))
+    assert sorted(tried) == sorted(values) and answer == "REVERT"
+    assert tried[0] == values[0]
+
+
+def test_parameters_of_a_retry():
+    made = retry.ParameterizedForEach("r", "colour", rebind={"values": "colours"})
+    assert (made.name, made.provides, made.requires) == ("r", {"colour"}, {"colours"})
+    assert made.rebind == {"values": "colours"}
+    times = retry.Times(2, "t", "attempt", ["limit"])
+    assert (times.requires, times.provides) == ({"limit"}, {"attempt"})
+    each = retry.ForEach([1], "f", "value")
+    assert each.requires == set() and each.save_as == {"value": None}
+
+
+def test_the_engines_own_arguments_are_not_required():
+    class Own(retry.Retry):
+        def execute(self, history, a): ...
+
+        def on_failure(self, history, a): ...
+
+        def revert(self, history, b, flow_failures): ...
+
+    made = Own()
+    assert made.requires == {"a", "b"} and made.rebind == {"a": "a"}
+    assert made.revert_rebind == {"b": "b"}
+    assert made.revert_accepts == {"history", "flow_failures"}
+    assert retry.Times().revert_accepts is None
+    assert retry.Times().revert(history=history(), flow_failures={}) is None
+
+
+def test_a_retry_must_say_what_it_does():
+    with pytest.raises(TypeError, match="abstract"):
+        retry.Retry()

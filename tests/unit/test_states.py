@@ -1,0 +1,80 @@
+"""Which state may follow which."""
+
+from __future__ import annotations
+
+import pytest
+
+from wbengine import states as s
+from wbengine.exceptions import InvalidState
+
+ATOM_STATES = [
+    s.PENDING, s.RUNNING, s.SUCCESS, s.FAILURE, s.REVERTING, s.REVERTED, s.REVERT_FAILURE,
+    s.IGNORE, s.RETRYING,
+]  # fmt: skip
+TASK = {
+    s.PENDING: {s.RUNNING, s.IGNORE},
+    s.RUNNING: {s.SUCCESS, s.FAILURE},
+    s.SUCCESS: {s.REVERTING},
+    s.FAILURE: {s.REVERTING},
+    s.REVERTING: {s.REVERTED, s.REVERT_FAILURE},
+    s.REVERTED: {s.PENDING},
+    s.IGNORE: {s.PENDING},
+}
+RETRY = {**TASK, s.SUCCESS: {s.REVERTING, s.RETRYING}, s.RETRYING: {s.RUNNING}}
+FLOW_STATES = [
+    s.PENDING, s.RUNNING, s.SUCCESS, s.FAILURE, s.REVERTED, s.SUSPENDING, s.SUSPENDED, s.RESUMING,
+]  # fmt: skip
+FLOW = {
+    s.PENDING: {s.RUNNING},
+    s.RUNNING: {s.SUCCESS, s.FAILURE, s.REVERTED, s.SUSPENDING, s.RESUMING},
+    s.SUCCESS: {s.RUNNING, s.PENDING},
+    s.FAILURE: {s.RUNNING, s.PENDING},
+    s.REVERTED: {s.PENDING},
+    s.SUSPENDING: {s.SUSPENDED, s.SUCCESS, s.FAILURE, s.REVERTED, s.RESUMING},
+    s.SUSPENDED: {s.RUNNING},
+    s.RESUMING: {s.SUSPENDED},
+}
+IGNORED = {
+    old: {s.SUSPENDING, s.SUSPENDED, s.RESUMING}
+    for old in (s.PENDING, s.FAILURE, s.SUCCESS, s.SUSPENDED, s.REVERTED)
+}
+JOB = {s.UNCLAIMED: {s.CLAIMED}, s.CLAIMED: {s.COMPLETE, s.UNCLAIMED}}
+NONE: dict[str, set[str]] = {}
+
+CASES = [
+    (s.check_task_transition, ATOM_STATES, TASK, NONE),
+    (s.check_retry_transition, ATOM_STATES, RETRY, NONE),
+    (s.check_flow_transition, FLOW_STATES, FLOW, IGNORED),
+    (s.check_job_transition, [s.UNCLAIMED, s.CLAIMED, s.COMPLETE], JOB, NONE),
+]
+
+
+def expected(old, new, allowed, ignored):
+    """True: made, False: ignored, None: refused."""
+    if old == new or new in ignored.get(old, ()):
+        return False
+    return True if new in allowed.get(old, ()) else None
+
+
+@pytest.mark.parametrize(
+    ("check", "old", "new", "answer"),
+    [
+        pytest.param(
+            check, old, new, expected(old, new, allowed, ignored),
+            id=f"{check.__name__}-{old}-{new}",
+        )
+        for check, known, allowed, ignored in CASES
+        for old in known
+        for new in known
+    ],
+)  # fmt: skip
+def test_transitions(check, old, new, answer):
+    if answer is None:
+        with pytest.raises(InvalidState, match=f"from {old} to {new} is not allowed"):
+            check(old, new)
+    else:
+        assert check(old, new) is answer
+
+
+def test_intentions():
+    assert s.INTENTIONS == ("EXECUTE", "IGNORE", "REVERT", "RETRY")

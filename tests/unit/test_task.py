@@ -1,0 +1,470 @@
+"""Tasks: names, events, wrapped callables, function tasks."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+import pickle
+import threading
+
+import pytest
+
+from wbengine import _names, task
+from wbengine.invocation import EXECUTE, REVERT, Invocation, invoke
+from wbengine.types.failure import Failure
+
+
+class Nothing(task.Task):
+    def execute(self): ...
+
+
+class Telling(task.Task):
+    TASK_EVENTS = frozenset([*task.Task.TASK_EVENTS, "halfway"])
+
+    def execute(self):
+        self.update_progress(0.5)
+        self.notifier.notify("halfway", {"at": 1})
+
+
+def values(made: task.Task, **stored):
+    """Execute as an engine does: arguments by name, injections first."""
+    stored.update(made.inject or {})
+    return made.execute(**{arg: stored[name] for arg, name in made.rebind.items()})
+
+
+# Tasks.
+
+
+def test_the_default_name_is_the_class():
+    assert Nothing().name == f"{__name__}.Nothing"
+    assert Nothing("x").name == Nothing(name="x").name == "x"
+    assert Nothing.idempotent is None and Nothing.local is False
+
+
+def test_constants():
+    assert (task.REVERT_RESULT, task.REVERT_FLOW_FAILURES) == ("result", "flow_failures")
+    assert task.EVENT_UPDATE_PROGRESS == "update_progress"
+    assert "update_progress" in task.Task.TASK_EVENTS
+
+
+def test_the_constructor_passes_everything_on():
+    class Full(task.Task):
+        def execute(self, a, b, ignored=1): ...
+
+        def revert(self, a, b, ignored=1, **_): ...
+
+    made = Full("n", "p", ["b"], True, {"a": "s"}, {"b": 1}, ["ignored"], {"a": "t"}, [])
+    assert made.rebind == {"a": "s", "b": "b"} and made.provides == {"p"}
+    assert made.revert_rebind == {"a": "t", "b": "b"} and made.requires == {"s", "t"}
+
+
+def test_no_notifier_unless_somebody_listens():
+    made = Telling()
+    assert made._notifier is None
+    made.update_progress(0.3)
+    assert made._notifier is None and "_notifier" not in vars(made)
+    assert made.notifier is made.notifier
+    assert made._notifier is made.notifier
+
+
+def test_two_threads_get_the_same_notifier():
+    for _ in range(50):
+        made, barrier = Nothing(), threading.Barrier(2)
+        found = []
+
+        def look(made=made, barrier=barrier, found=found):
+            barrier.wait()
+            found.append(made.notifier)
+
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found[0] is found[1]
+
+
+def test_listeners_hear_progress_and_own_events():
+    made, heard = Telling(), []
+    made.notifier.register("*", lambda event, details: heard.append((event, details)))
+    made.execute()
+    assert heard == [("update_progress", {"progress": 0.5}), ("halfway", {"at": 1})]
+    with pytest.raises(ValueError, match="known events: halfway, update_progress"):
+        made.notifier.register("other", print)
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"), [(0, 0), (1.0, 1.0), (-0.1, 0.0), (7, 1.0), (float("nan"), 0.0)]
+)
+def test_progress_is_clamped_with_a_warning(told, kept, caplog):
+    made, heard = Nothing("n"), []
+    made.attach(lambda event, details: heard.append(details["progress"]))
+    with caplog.at_level(logging.WARNING):
+        made.update_progress(told)
+    assert heard == [kept]
+    assert ("must be from 0.0 to 1.0" in caplog.text) == (told != kept)
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_an_attached_sink_gets_every_event_after_the_listeners(listening):
+    made, order = Telling(), []
+    if listening:
+        made.notifier.register("*", lambda event, details: order.append(("listener", event)))
+    made.attach(lambda event, details: order.append(("sink", event)))
+    made.update_progress(0.5)
+    made.notifier.notify("halfway", {})
+    made.notifier.notify("unknown", {})
+    made.detach()
+    made.detach()
+    made.update_progress(0.6)
+    expected = [("sink", "update_progress"), ("sink", "halfway")]
+    if listening:
+        both = [(who, event) for _, event in expected for who in ("listener", "sink")]
+        expected = [*both, ("listener", "update_progress")]
+    assert order == expected
+
+
+def test_a_sink_that_fails_does_not_fail_the_task(caplog):
+    made = Nothing()
+
+    def broken(event, details):
+        raise RuntimeError("sink broke")
+
+    made.attach(broken)
+    made.update_progress(0.5)
+    assert made.notifier.notify("update_progress", {}) is None
+    assert len(caplog.records) == 2 and "sink broke" in caplog.text
+
+
+def test_copies_with_and_without_listeners():
+    made, heard = Nothing("n", inject={"a": 1}), []
+
+    def listen(event, details):
+        heard.append(details["progress"])
+
+    made.notifier.register("update_progress", listen)
+    made.attach(print)
+    kept, bare = made.copy(), made.copy(retain_listeners=False)
+    assert (kept.name, kept.inject) == (bare.name, bare.inject) == ("n", {"a": 1})
+    assert kept._sink is None and bare._notifier is None
+    kept.update_progress(0.1)
+    bare.update_progress(0.2)
+    kept.notifier.deregister("update_progress", listen)
+    assert heard == [0.1] and len(made.notifier) == 1
+
+
+def test_tasks_pickle_without_listeners():
+    made = Nothing("n")
+    made.notifier.register("*", lambda event, details: None)
+    made.attach(lambda event, details: None)
+    again = pickle.loads(pickle.dumps(made))
+    assert again.name == "n" and again._notifier is None and again._sink is None
+    assert len(made.notifier) == 1
+
+
+# How tasks are called.
+
+
+class Undoing(task.Task):
+    def execute(self):
+        return 1
+
+    def revert(self):
+        return "undone"
+
+
+def test_a_revert_is_given_only_what_it_takes():
+    class Some(Undoing):
+        def revert(self, result):
+            return result
+
+    class All(Undoing):
+        def revert(self, **kwargs):
+            return kwargs
+
+    failures = {"other": Failure.from_exception(ValueError("x"))}
+    outcomes = [
+        invoke(Invocation(made, REVERT, "uuid", result=7, failures=failures)).value
+        for made in (Undoing(), Some(), All())
+    ]
+    assert outcomes == ["undone", 7, {"result": 7, "flow_failures": failures}]
+
+
+@pytest.mark.parametrize("hook", ["pre_execute", "execute", "post_execute"])
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+def test_an_error_of_any_hook_is_the_tasks_failure(hook, kind):
+    calls = []
+
+    class Hooked(task.Task):
+        def execute(self): ...
+
+        def post_execute(self):
+            calls.append("post")
+
+    def fail(self):
+        calls.append(hook)
+        raise kind(hook)
+
+    setattr(Hooked, hook, fail)
+    value = invoke(Invocation(Hooked(), EXECUTE, "uuid")).value
+    assert value.check(kind) is kind and value.exception_str == hook
+    assert len(calls) == (1 if hook == "post_execute" else 2)  # post runs whatever happened
+
+
+def test_events_reach_the_invocations_sink():
+    heard = []
+    invoke(Invocation(Telling(), EXECUTE, "uuid", events=lambda *event: heard.append(event)))
+    assert heard == [("update_progress", {"progress": 0.5}), ("halfway", {"at": 1})]
+
+
+# Wrapped callables.
+
+
+def add(a, b=2):
+    return a + b
+
+
+def undo_add(a, result, flow_failures): ...
+
+
+def test_a_functor_task_is_named_and_bound_after_its_function():
+    made = task.FunctorTask(add, provides="sum")
+    assert made.name == f"{__name__}.add"
+    assert made.requires == {"a"} and made.optional == {"b"} and made.provides == {"sum"}
+    assert values(made, a=1, b=5) == 6
+    assert made.revert(result=1, flow_failures={}) is None
+    assert made.revert_accepts is None
+
+
+def test_a_functor_tasks_revert_does_not_require_what_the_engine_gives():
+    made = task.FunctorTask(add, revert=undo_add)
+    assert made.requires == {"a"} and made.revert_requires == {"a"}
+    assert made.revert_accepts == {"result", "flow_failures"}
+    only = task.FunctorTask(add, revert=lambda result: ("undid", result))
+    assert only.revert_requires == set() and only.revert_accepts == {"result"}
+    assert invoke(Invocation(only, REVERT, "uuid", result=3)).value == ("undid", 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (lambda a: a, "<lambda>"),
+        (functools.partial(add, b=1), f"{__name__}.add"),
+        (Nothing().execute, f"{__name__}.Nothing.execute"),
+    ],
+)
+def test_any_callable_may_be_wrapped(body, name):
+    assert name in task.FunctorTask(body).name
+
+
+def test_functor_task_arguments():
+    made = task.FunctorTask(
+        add, "n", ["x"], None, True, {"a": "s"}, None, (2, 1), {"b": 3}
+    )
+    assert (made.name, made.version, made.save_as) == ("n", (2, 1), {"x": 0})
+    assert made.requires == {"s"} and values(made, s=1) == 4
+    assert task.FunctorTask(add).version == (1, 0)
+    for wrong in ({"execute": 3}, {"execute": add, "revert": 3}):
+        with pytest.raises(ValueError, match="must be callable"):
+            task.FunctorTask(**wrong)
+    with pytest.raises(ValueError, match="Extra arguments"):
+        task.FunctorTask(add, requires=["nope"])
+
+
+def test_map_applies_in_order():
+    made = task.MapFunctorTask(lambda x: x * 10, requires=["c", "a", "b"])
+    assert made.requires == set("abc")
+    assert values(made, a=1, b=2, c=3) == [30, 10, 20]
+    assert values(task.MapFunctorTask(str, requires=[])) == []
+
+
+def test_reduce_folds_in_order():
+    made = task.ReduceFunctorTask(operator.sub, requires=["c", "a", "b"])
+    assert values(made, a=1, b=2, c=30) == 27
+
+
+@pytest.mark.parametrize("rebind", [{"b": "s"}, ["a", "s"]])
+def test_map_and_reduce_with_rebind(rebind):
+    mapped = task.MapFunctorTask(abs, requires=["a", "b"], rebind=rebind)
+    folded = task.ReduceFunctorTask(operator.sub, requires=["a", "b"], rebind=rebind)
+    assert mapped.requires == folded.requires == {"a", "s"}
+    assert values(mapped, a=-1, s=-2) == [1, 2]
+    assert values(folded, a=5, s=2) == 3
+
+
+def test_map_and_reduce_with_inject():
+    mapped = task.MapFunctorTask(abs, requires=["a", "b"], inject={"b": -9})
+    folded = task.ReduceFunctorTask(operator.add, requires=["a", "b"], inject={"b": 9})
+    assert mapped.requires == folded.requires == {"a"}
+    assert values(mapped, a=-1) == [1, 9]
+    assert values(folded, a=1) == 10
+
+
+@pytest.mark.parametrize(
+    ("make", "functor", "requires", "error"),
+    [
+        (task.MapFunctorTask, 3, ["a"], ValueError),
+        (task.MapFunctorTask, lambda: 0, ["a"], ValueError),
+        (task.MapFunctorTask, lambda a, b: 0, ["a"], ValueError),
+        (task.MapFunctorTask, lambda a, *, b: 0, ["a"], ValueError),
+        (task.MapFunctorTask, abs, 3, TypeError),
+        (task.MapFunctorTask, abs, "abc", TypeError),
+        (task.ReduceFunctorTask, lambda a: 0, ["a", "b"], ValueError),
+        (task.ReduceFunctorTask, lambda a, b, c: 0, ["a", "b"], ValueError),
+        (task.ReduceFunctorTask, operator.add, ["a"], ValueError),
+        (task.ReduceFunctorTask, operator.add, 3, TypeError),
+    ],
+)
+def test_map_and_reduce_refuse_what_cannot_work(make, functor, requires, error):
+    with pytest.raises(error):
+        make(functor, requires=requires)
+
+
+def test_map_and_reduce_arguments():
+    made = task.MapFunctorTask(lambda a, b=1, *c: a, ["a"], name="m", provides="out")
+    assert (made.name, made.provides) == ("m", {"out"})
+    assert task.ReduceFunctorTask(max, ["a", "b"]).name == "max"
+
+
+# Function tasks.
+
+
+@task.task
+def bare(a, b=2):
+    """Adds."""
+    return a + b
+
+
+@task.task(
+    provides="total",
+    name="adder",
+    version=(1, 3),
+    rebind={"a": "first"},
+    inject={"b": 40},
+    priority=5,
+    idempotent=True,
+    local=True,
+)
+def full(a, b):
+    return a + b
+
+
+@full.revert
+def forget(a, result):
+    return a, result
+
+
+@task.task
+def with_self(self, n):
+    self.update_progress(1.0)
+    return n
+
+
+@with_self.revert
+def _(self, **kwargs):
+    return self.name
+
+
+@task.task
+def same(a): ...
+
+
+@same.revert
+def same(a, **_):
+    return "undone"
+
+
+def test_a_bare_function_task():
+    assert issubclass(bare, task.Task) and bare.__doc__ == "Adds."
+    made = bare()
+    assert made.name == f"{__name__}.bare"
+    assert made.requires == {"a"} and made.optional == {"b"}
+    assert values(made, a=1, b=1) == 2 and bare.fn(1) == 3
+    assert made.revert(result=1, flow_failures={}) is None and made.revert_accepts is None
+    assert bare("other").name == bare(name="other").name == "other"
+
+
+def test_function_tasks_are_found_by_name():
+    for made in (bare, full, with_self, same):
+        assert _names.load(_names.dotted(made)) is made
+        again = pickle.loads(pickle.dumps(made("x")))
+        assert type(again) is made and again.name == "x"
+
+
+def test_a_function_tasks_options():
+    made = full()
+    assert (made.name, made.version, made.provides) == ("adder", (1, 3), {"total"})
+    assert (made.priority, made.idempotent, made.local) == (5, True, True)
+    assert made.requires == {"first"} and made.revert_requires == {"first"}
+    assert values(made, first=2) == 42 and full.fn(1, 2) == 3
+
+
+def test_arguments_of_an_instance_win():
+    made = full("mine", provides=["x"], rebind={"a": "z"}, inject={"c": 1})
+    assert (made.name, made.provides, made.rebind["a"]) == ("mine", {"x"}, "z")
+    assert made.inject == {"b": 40, "c": 1} and full().inject == {"b": 40}
+    with pytest.raises(TypeError, match="nonsense"):
+        full(nonsense=1)
+
+
+def test_a_function_tasks_revert():
+    made = full()
+    assert made.revert(a=1, result=2) == (1, 2)
+    assert made.revert_accepts == {"result"}
+    assert forget(3, 4) == (3, 4)
+    assert with_self("me").revert(result=1, flow_failures={}) == "me"
+    assert same("x").revert(a=1) == "undone" and issubclass(same, task.Task)
+    local = task.task(revert=lambda result: result)(lambda: 1)
+    assert local().revert(result=5) == 5
+
+
+def test_a_revert_may_be_attached_after_instances_were_made():
+    late = task.task(lambda a: a)
+    assert late("x").requires == {"a"}
+    late.revert(lambda b, **_: b)
+    assert late("x").requires == {"a", "b"}
+
+
+def test_a_subclass_does_not_change_its_base():
+    class Derived(full):
+        pass
+
+    Derived.revert(lambda **_: "derived")
+    assert Derived().revert() == "derived"
+    assert full().revert(a=1, result=2) == (1, 2)
+
+
+def test_a_function_that_asks_for_self_gets_the_task():
+    made, heard = with_self(), []
+    made.attach(lambda event, details: heard.append(details))
+    assert made.requires == {"n"} and values(made, n=3) == 3
+    assert heard == [{"progress": 1.0}]
+
+
+def test_function_tasks_work_locally_and_take_reserved_names():
+    @task.task(provides="out")
+    def inner(name, provides):
+        return name, provides
+
+    assert "<locals>" in inner().name
+    assert values(inner("x"), name=1, provides=2) == (1, 2)
+
+
+@pytest.mark.parametrize("wrong", [3, Nothing, "x"])
+def test_only_functions_become_tasks(wrong):
+    with pytest.raises(TypeError, match="goes above a function"):
+        task.task(wrong)
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(TypeError, match=r"'requries' \(did you mean 'requires'\?\)"):
+        task.task(requries=["a"])
+    with pytest.raises(TypeError, match="revert takes a function"):
+        bare.revert(3)
+
+
+def test_a_wrong_option_is_refused_with_the_first_instance():
+    made = task.task(requires=["c"])(lambda a: a)
+    with pytest.raises(ValueError, match="Extra arguments.*'c'"):
+        made()

@@ -1,0 +1,283 @@
+"""What only the filesystem transport does: sweeping, recycling, counting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import kombu
+import pytest
+
+from wbengine.transports import _arrivals, _files, _tree, resolve
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def connect(root):
+    opened = []
+
+    def make(**options):
+        connection = resolve(f"filesystem://{root}", None, options).connect()
+        opened.append(connection)
+        connection.connect()
+        return connection
+
+    yield make
+    for connection in opened:
+        connection.release()
+
+
+def _old(path, seconds):
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def _declare(connection):
+    channel = connection.channel()
+    channel.exchange_declare(exchange="ex", type="topic")
+    channel.queue_declare(queue="q")
+    channel.queue_bind("q", "ex", "k")
+    return channel
+
+
+def _publish(channel, body):
+    return kombu.Producer(channel, auto_declare=False).publish(
+        body, exchange="ex", routing_key="k", serializer="json"
+    )
+
+
+def test_closing_leaves_no_trace(root, connect):
+    connection = connect()
+    channel = _declare(connection)
+    _publish(channel, 1)
+    channel.basic_get("q").ack()
+    assert len(os.listdir(root / "holders")) == 1
+    connection.release()
+    assert os.listdir(root / "holders") == os.listdir(root / "claims") == []
+    assert os.listdir(root / "temp") == []
+    assert len(os.listdir(root / "spare")) == 1
+
+
+def test_files_are_recycled(root, connect):
+    channel = _declare(connect())
+    inodes = set()
+    for number in range(50):
+        _publish(channel, number)
+        (name,) = os.listdir(root / "queues" / "q")
+        inodes.add(os.stat(root / "queues" / "q" / name).st_ino)
+        channel.basic_get("q").ack()
+    assert len(inodes) == 1
+
+
+def test_spares_are_bounded(tmp_path):
+    for name in ("spare", "temp", "out"):
+        (tmp_path / name).mkdir()
+    spares = _files.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"), keep=20)
+    for number in range(200):
+        spares.place(b"x", f"{tmp_path}/out/{number}")
+    for number in range(200):
+        spares.give(f"{tmp_path}/out/{number}", 1)
+    assert 0 < len(os.listdir(tmp_path / "spare")) <= 20
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_bindings_are_read_only_when_they_changed(root, connect, monkeypatch):
+    channel = _declare(connect())
+    deadline = time.monotonic() + 5
+    tree = channel._store._out
+    while not tree._bindings_of("ex").settled and time.monotonic() < deadline:
+        pass
+    listed = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+    for number in range(20):
+        assert _publish(channel, number)
+    assert [path for path in listed if "exchanges" in path] == []
+
+
+def test_unused_queues_expire(root, connect):
+    first = connect()
+    channel = _declare(first)
+    channel.queue_declare(queue="used")
+    _publish(channel, 1)
+    first.release()
+    week = _tree.STALE_AFTER + 60
+    _old(root / "queues" / "q", week)
+    _old(root / "queues" / "used", week - 3600)
+    connect()  # swept less than an hour ago
+    assert sorted(os.listdir(root / "queues")) == ["q", "used"]
+    _old(root / "swept", 3700)
+    channel = connect().channel()
+    assert os.listdir(root / "queues") == ["used"]
+    assert list(channel.list_bindings()) == []
+
+
+def test_a_consumer_keeps_its_queue_fresh(root, connect):
+    connection = connect()
+    channel = _declare(connection)
+    channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
+    _old(root / "queues" / "q", _tree.STALE_AFTER)
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0)
+    assert time.time() - os.stat(root / "queues" / "q").st_mtime < 60
+
+
+def test_stale_private_files_are_swept(root, tmp_path):
+    (root / "temp").mkdir(parents=True)
+    (root / "temp" / "left").write_text("x")
+    _files.sweep_temp(str(root / "temp"), age=3600)
+    assert os.listdir(root / "temp") == ["left"]
+    _files.sweep_temp(str(root / "temp"), age=0)
+    assert os.listdir(root / "temp") == []
+
+
+def test_swept_private_file_is_written_again(root, connect, monkeypatch):
+    """A publisher that was frozen so long that its private file was taken away."""
+    channel = _declare(connect())
+    rename = os.rename
+    lost = []
+
+    def lose_once(source, target):
+        if "/queues/q/" in target and not lost:
+            lost.append(source)
+            os.unlink(source)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", lose_once)
+    assert _publish(channel, "again")
+    assert lost
+    assert channel.basic_get("q").decode() == "again"
+
+
+def test_orphaned_claims_without_holder_come_back(root, connect):
+    channel = _declare(connect())
+    _publish(channel, 1)
+    (name,) = os.listdir(root / "queues" / "q")
+    (root / "claims" / "gone").mkdir()
+    os.rename(root / "queues" / "q" / name, root / "claims" / "gone" / f"q={name}")
+    connect()  # perhaps somebody is just about to become a holder
+    assert channel.basic_get("q") is None
+    _old(root / "claims" / "gone", 120)
+    connect()
+    assert channel.basic_get("q").delivery_info["redelivered"] is True
+
+
+def test_a_forked_child_does_not_keep_its_parent_alive(root, connect):
+    """The child closes its copy of the lock; when the parent is gone, its claims come back."""
+    go, told = os.pipe(), os.pipe()
+    parent = os.fork()
+    if not parent:  # the consumer
+        try:
+            connection = resolve(f"filesystem://{root}").connect()
+            channel = _declare(connection)
+            _publish(channel, "held")
+            assert channel.basic_get("q") is not None
+            child = os.fork()
+            if child:
+                os.write(told[1], b"%d\n" % child)
+            os.read(go[0], 1)
+        finally:
+            os._exit(0)
+    child = int(os.read(told[0], 20))
+    try:
+        channel = connect().channel()
+        assert channel.basic_get("q") is None
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        message = None
+        deadline = time.monotonic() + 10
+        connect()  # sweeps
+        while message is None and time.monotonic() < deadline:
+            message = channel.basic_get("q")
+        assert message.decode() == "held"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        for fd in (*go, *told):
+            os.close(fd)
+
+
+def test_names_rise_although_the_clock_steps_back(monkeypatch):
+    names = [_files.ordered()]
+    monkeypatch.setattr(time, "time_ns", lambda: 5)
+    names += [_files.ordered() for _ in range(3)]
+    assert names == sorted(set(names))
+    assert all(_tree.MESSAGE_NAME(f"0{name}") for name in names)
+    assert all(_tree.MESSAGE_NAME(f"9{name}.r") for name in names)
+
+
+def test_overflow_of_events_loses_nothing(root, connect):
+    """More messages than the kernel keeps events for (usually 16,384)."""
+    with open("/proc/sys/fs/inotify/max_queued_events") as file:
+        limit = int(file.read())
+    if limit > 50_000:
+        pytest.skip("the limit is too high to reach it here")
+    connection = connect()
+    channel = _declare(connection)
+    got = []
+    channel.basic_consume(
+        queue="q", no_ack=True, callback=lambda m: got.append(1), consumer_tag="x"
+    )
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0)
+    queue = f"{root}/queues/q"
+    _publish(channel, 1)
+    (name,) = os.listdir(queue)
+    content = (root / "queues" / "q" / name).read_bytes()
+    staging = root / "staging"
+    staging.mkdir()
+    for _ in range(limit + 10):
+        name = _files.ordered()
+        (staging / name).write_bytes(content)
+        os.rename(staging / name, f"{queue}/9{name}")
+    while len(got) < limit + 11:
+        connection.drain_events(timeout=5)
+
+
+def test_without_inotify_instances_left_it_polls(root, connect, monkeypatch):
+    def refuse(**_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(_arrivals._inotify, "INotify", refuse)
+    connection = connect()
+    channel = _declare(connection)
+    got = []
+    channel.basic_consume(queue="q", no_ack=True, callback=got.append, consumer_tag="x")
+    _publish(channel, 1)
+    connection.drain_events(timeout=5)
+    assert len(got) == 1
+
+
+def test_polling_takes_no_later_message_before_an_earlier_one(tmp_path, monkeypatch):
+    """A listing that misses a name added while it ran, although it shows a later one."""
+    early, late = f"9{_files.ordered()}", f"9{_files.ordered()}"
+    newest = f"9{_files.ordered()}"
+    listings = iter([[late], [late, newest, early]])
+    monkeypatch.setattr(_arrivals, "_list", lambda path: next(listings))
+    view = _arrivals.View("q", str(tmp_path))
+    view.list(0.0, twice=True)
+    assert [view.pop(), view.pop(), view.pop()] == [early, late, None]
+
+
+def test_connections_do_not_leak_descriptors(root, connect):
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    for _ in range(3):
+        connection = connect()
+        channel = _declare(connection)
+        channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
+        before = count()
+        connection.release()
+    assert count() < before
+    after = count()
+    connection = connect()
+    channel = connection.channel()
+    channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
+    channel.basic_get("q")
+    connection.release()
+    assert count() == after

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine.transports import _routing
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "expected"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("", "", True),
+        ("a.b", "a", False),
+        ("*", "a", True),
+        ("*", "a.b", False),
+        ("*", "", True),
+        ("a.*", "a", False),
+        ("a.*", "a.", True),
+        ("#", "", True),
+        ("#", "a.b.c", True),
+        ("a.#", "a", True),
+        ("a.#", "ab", False),
+        ("#.c", "a.b.c", True),
+        ("#.c", "c.d", False),
+        ("a.#.b.#.c", "a.b.b.x.c.c", True),
+        ("a.#.b.#.c", "a.x.c", False),
+        ("#.#", "a", True),
+        ("*.#", "a", True),
+        ("#.*", "a.b", True),
+        ("a*", "ab", False),
+        ("(a+)+$", "aaaaaaaaaa", False),
+    ],
+)
+def test_matches(pattern, key, expected):
+    assert _routing.matches(pattern.split("."), key.split(".")) is expected
+
+
+def slow_match(pattern, words):
+    """The definition itself, with all its branches."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(slow_match(pattern[1:], words[n:]) for n in range(len(words) + 1))
+    return (
+        bool(words)
+        and (pattern[0] == "*" or pattern[0] == words[0])
+        and slow_match(pattern[1:], words[1:])
+    )
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=6),
+    st.lists(st.sampled_from(["a", "b"]), max_size=7),
+)
+def test_matches_as_the_definition_says(pattern, words):
+    assert _routing.matches(pattern, words) is slow_match(pattern, words)
+
+
+def test_no_pattern_is_slow():
+    pattern = ["#", "a"] * 40 + ["b"]
+    started = time.perf_counter()
+    assert not _routing.matches(pattern, ["a"] * 500)
+    assert time.perf_counter() - started < 1
+
+
+def test_table_memory_is_bounded():
+    table = _routing.Table("topic", [("#", "q")])
+    for number in range(3 * _routing._MEMO_LIMIT):
+        assert table.route(str(number)) == ("q",)
+    assert len(table._memo) <= _routing._MEMO_LIMIT

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+import stat
+
+import kombu
+import pytest
+
+from wbengine import exceptions
+from wbengine.transports import filesystem, memory, resolve
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("WBENGINE_URL", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    (tmp_path / "run").mkdir(mode=0o700)
+
+
+def test_url_of_a_folder(tmp_path):
+    target = resolve(f"filesystem://{tmp_path}/x")
+    assert target.ours
+    assert target.transport is filesystem.Transport
+    assert target.folders == (f"{tmp_path}/x", f"{tmp_path}/x")
+    assert target.broker is None
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "a%b", "ä", "a+b", "a?b#c"])
+def test_any_folder_name(tmp_path, name):
+    options = {"data_folder_in": str(tmp_path / name)}
+    target = resolve(None, "filesystem", options)
+    with target.connect() as connection:
+        connection.channel().queue_declare(queue="q")
+    assert (tmp_path / name / "queues" / "q").is_dir()
+    assert resolve(target.url).folders == target.folders
+
+
+def test_two_folders(tmp_path):
+    options = {"data_folder_in": tmp_path / "a", "data_folder_out": tmp_path / "b"}
+    target = resolve(None, "filesystem", {k: str(v) for k, v in options.items()})
+    assert target.folders == (str(tmp_path / "a"), str(tmp_path / "b"))
+
+
+def test_memory():
+    assert resolve("memory://x").url == "memory://x"
+    assert resolve("memory://x").broker == "x"
+    assert resolve(None, "memory").broker == "default"
+    assert resolve("memory://").broker == "default"
+    assert resolve("memory://", "memory").transport is memory.Transport
+    with pytest.raises(ValueError, match="memory broker"):
+        resolve("memory://a/b/../c")
+
+
+def test_everything_else_is_kombus():
+    target = resolve("amqp://guest@localhost//", None, {"confirm_publish": True})
+    assert (target.url, target.transport, target.ours) == ("amqp://guest@localhost//", None, False)
+    assert target.options == {"confirm_publish": True}
+    assert (target.folders, target.broker) == (None, None)
+    assert resolve("redis://h/1").transport is None
+    assert resolve(None, "pyamqp").transport == "pyamqp"
+    assert isinstance(target.connect(), kombu.Connection)
+
+
+def test_our_classes_may_be_passed(tmp_path):
+    target = resolve(f"filesystem://{tmp_path}", filesystem.Transport)
+    assert target.ours
+    assert target.transport is filesystem.Transport
+
+
+def test_nothing_given_takes_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("WBENGINE_URL", "memory://env")
+    assert resolve().broker == "env"
+    monkeypatch.setenv("WBENGINE_URL", f"filesystem://{tmp_path}/env")
+    assert resolve().folders == (f"{tmp_path}/env",) * 2
+    # Folders that were given win.
+    assert resolve(None, None, {"data_folder_in": "/x"}).folders == ("/x", "/x")
+
+
+def test_default_folder_is_private(monkeypatch, tmp_path):
+    expected = str(tmp_path / "run" / "wbengine")
+    assert resolve().folders == (expected, expected)
+    assert stat.S_IMODE(os.stat(expected).st_mode) == 0o700
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    for target in (resolve(), resolve("filesystem://"), resolve(None, "filesystem")):
+        assert target.folders[0] == str(tmp_path / f"wbengine-{os.getuid()}")
+
+
+def test_unsafe_default_folder_is_refused(tmp_path):
+    folder = tmp_path / "run" / "wbengine"
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o750)
+    with pytest.raises(exceptions.TransportFailure, match="chmod 700"):
+        resolve()
+    folder.rmdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(exceptions.TransportFailure, match="symlink"):
+        resolve()
+    folder.unlink()
+    folder.write_text("")
+    with pytest.raises(exceptions.TransportFailure, match="not a folder"):
+        resolve()
+
+
+def test_folder_of_somebody_else_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
+    with (
+        pytest.raises(exceptions.TransportFailure, match="belongs to user id"),
+        resolve(f"filesystem://{tmp_path}").connect() as connection,
+    ):
+        connection.connect()
+
+
+@pytest.mark.parametrize("interval", [0, -1, "fast"])
+def test_bad_polling_interval(interval, tmp_path):
+    with pytest.raises(ValueError, match="polling_interval"):
+        resolve(f"filesystem://{tmp_path}", None, {"polling_interval": interval})

@@ -1,0 +1,75 @@
+"""Worker processes for tests: real ones, started and always stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of a worker."""
+    return [sys.executable, "-W", "error", "-m", "wbengine.worker", *arguments]
+
+
+class WorkerProcess:
+    """One `python -m wbengine.worker`, with its log in a file."""
+
+    def __init__(self, log: Path, arguments: Sequence[str], env: dict[str, str], cwd: Path) -> None:
+        self.log = log
+        with log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                command(*arguments), stdout=stream, stderr=stream, env=env, cwd=cwd
+            )
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = 30) -> int:
+        return self.process.wait(timeout)
+
+    def stop(self) -> int:
+        """Ask it to end; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+@contextlib.contextmanager
+def workers(
+    folder: Path,
+    *arguments: str,
+    count: int = 1,
+    cwd: Path = REPOSITORY,
+    environment: dict[str, str] | None = None,
+) -> Iterator[list[WorkerProcess]]:
+    """`count` workers with the same arguments; whatever happens, they are gone afterwards."""
+    env = {**os.environ, **(environment or {})}
+    started: list[WorkerProcess] = []
+    try:
+        for _ in range(count):
+            log = folder / f"worker-{uuid.uuid4().hex[:6]}.log"
+            started.append(WorkerProcess(log, arguments, env, cwd))
+        yield started
+    finally:
+        for worker in started:
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGCONT)
+                worker.process.kill()
+            worker.process.wait()

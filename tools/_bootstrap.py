@@ -1,0 +1,139 @@
+"""A virtual environment for the scripts in this folder, made when it is first needed.
+
+Standard library only, and readable by Python 3.6: an interpreter that is too old must get as far
+as the message that says so.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+VENV = os.path.join(ROOT, ".venv")
+STAMP = os.path.join(VENV, "wbengine-installed.json")
+OLDEST = (3, 10)
+#: What pip reads: a change of any of these means that it must be asked again.
+INPUTS = ("pyproject.toml", "setup.cfg", "setup.py")
+
+
+def ensure_venv(extras):
+    """Have this checkout and its `extras` installed in `.venv`; return the path of its Python.
+
+    Costs a few milliseconds when there is nothing to do.  Concurrent runs wait for each other.
+    Ends the process with exit code 1 and one clear message when it cannot be done.
+    """
+    lock = os.open(ROOT, os.O_RDONLY)  # the folder itself: nothing is left behind
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("waiting for another run that prepares .venv")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        return _ensure(sorted(set(extras)))
+    finally:
+        os.close(lock)
+
+
+def say(text):
+    """One line about what is being done, apart from the output of what is run."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def fail(text):
+    say("error: " + text)
+    sys.exit(1)
+
+
+def _ensure(extras):
+    python = os.path.join(VENV, "bin", "python")
+    installed = _read_stamp()
+    if os.path.exists(python) and installed is not None and set(extras) <= set(installed):
+        return python
+    if not _works(python):
+        _make(python)
+    wanted = sorted(set(extras) | set(installed or ()))
+    target = f".[{','.join(wanted)}]" if wanted else "."
+    say(f"installing {target} into .venv")
+    _pip(python, target)
+    with open(STAMP, "w") as file:
+        json.dump({"digest": _digest(), "extras": wanted}, file)
+    return python
+
+
+def _read_stamp():
+    """The extras that are installed for the files as they are now, or None."""
+    try:
+        with open(STAMP) as file:
+            stamp = json.load(file)
+        return stamp["extras"] if stamp["digest"] == _digest() else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _digest():
+    digest = hashlib.sha256(ROOT.encode())  # an editable install is bound to its place
+    for name in INPUTS:
+        path = os.path.join(ROOT, name)
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                digest.update(name.encode() + b"\0" + file.read() + b"\0")
+    return digest.hexdigest()
+
+
+def _works(python):
+    """Whether `python` runs, and is new enough."""
+    check = f"import sys; sys.exit(sys.version_info < {OLDEST!r})"
+    try:
+        return subprocess.call([python, "-c", check], stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
+def _find_python():
+    if sys.version_info >= OLDEST:
+        return sys.executable
+    for minor in range(13, OLDEST[1] - 1, -1):
+        python = shutil.which(f"python3.{minor}")
+        if python and _works(python):
+            return python
+    needed, found = ".".join(map(str, OLDEST)), sys.version.split()[0]
+    return fail(f"wbengine needs Python {needed} or newer; this is {found}, PATH has none")
+
+
+def _make(python):
+    base = _find_python()
+    say("making .venv with " + base)
+    clear = ["--clear"] if os.path.lexists(VENV) else []
+    result = _run([base, "-m", "venv", *clear, VENV])
+    if result is not None:
+        hint = "" if "ensurepip" not in result else "\n(on Debian: apt-get install python3-venv)"
+        fail("cannot make .venv\n" + result + hint)
+
+
+def _pip(python, target):
+    if _run([python, "-m", "pip", "--version"]) is not None:
+        _run([python, "-m", "ensurepip"])
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    result = _run([*command, "--no-input", "--editable", target])
+    if result is not None:
+        fail("pip could not install what is needed\n" + result)
+
+
+def _run(command):
+    """Run quietly; None, or what it said when it failed."""
+    environment = dict(os.environ, PIP_ROOT_USER_ACTION="ignore")
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
+    output = process.communicate()[0]
+    return output.strip() if process.returncode else None

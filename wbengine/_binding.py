@@ -1,0 +1,185 @@
+"""From the signature of a body to the stored names it needs.
+
+A body (`execute` or `revert`) is called by keyword.  A *binding* says which stored name each of its
+arguments is filled from, which of those names it cannot do without, and which it merely likes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from wbengine import _names
+
+Rebind = Mapping[str, str] | Sequence[str]
+
+NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
+class Signature(NamedTuple):
+    """What a callable takes by keyword; `takes_any` means it has `**kwargs`."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    takes_any: bool
+
+    def takes(self, name: str) -> bool:
+        return self.takes_any or name in self.required or name in self.optional
+
+
+class Binding(NamedTuple):
+    """`rebind` maps argument to stored name, in the order of the signature."""
+
+    rebind: dict[str, str]
+    requires: frozenset[str]
+    optional: frozenset[str]
+
+
+_signatures: weakref.WeakKeyDictionary[Any, dict[bool, Signature]] = weakref.WeakKeyDictionary()
+
+
+def signature_of(body: Callable[..., Any]) -> Signature:
+    """The signature of `body`; looked at once per function.
+
+    :raises ValueError: it has positional-only parameters, or cannot be inspected.
+    """
+    bound = isinstance(body, types.MethodType)
+    function = body.__func__ if isinstance(body, types.MethodType) else body
+    if not isinstance(function, types.FunctionType):
+        return _inspect(body)
+    known = _signatures.setdefault(function, {})
+    found = known.get(bound)
+    if found is None:
+        found = known[bound] = _inspect(body)
+    return found
+
+
+def _inspect(body: Callable[..., Any]) -> Signature:
+    try:
+        parameters = inspect.signature(body).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The signature of {_names.dotted(body)} cannot be read: {error}"
+        ) from None
+    strict = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    if strict:
+        raise ValueError(
+            f"{_names.dotted(body)} takes {strict} by position only, but arguments of atoms are"
+            f" passed by name: remove the '/' from its signature"
+        )
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return Signature(
+        tuple(p.name for p in named if p.default is p.empty),
+        tuple(p.name for p in named if p.default is not p.empty),
+        any(p.kind is p.VAR_KEYWORD for p in parameters),
+    )
+
+
+def names_of(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """`names` as a tuple; a string is one name."""
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def rebind_map(required: Sequence[str], rebind: Rebind | None) -> dict[str, str]:
+    """`rebind` as a dict: a list is laid on `required` by position, what is left maps to itself.
+
+    :raises TypeError: neither a dict nor a list or tuple.
+    """
+    if rebind is None:
+        return {}
+    if isinstance(rebind, Mapping):
+        return dict(rebind)
+    if not isinstance(rebind, list | tuple):
+        raise TypeError(
+            f"Invalid rebind value {rebind!r}: expected a dict, list or tuple,"
+            f" not {type(rebind).__name__}"
+        )
+    mapped = dict(zip(required, rebind, strict=False))
+    mapped.update((name, name) for name in rebind[len(required) :])
+    return mapped
+
+
+def bind(
+    atom_name: str | None,
+    method: str,
+    signature: Signature,
+    *,
+    requires: Sequence[str] = (),
+    rebind: Rebind | None = None,
+    infer: bool = True,
+    ignore: Collection[str] = (),
+    injected: Collection[str] = (),
+) -> Binding:
+    """Bind the arguments of one body.
+
+    `infer` takes arguments from the signature, `requires` adds some, `rebind` renames; those in
+    `ignore` are not inferred; stored names in `injected` need no provider.
+
+    :raises ValueError: an argument is asked for that the body does not take, or one that it needs
+        is left out.
+    """
+    required = [name for name in signature.required if name not in ignore]
+    bound = {name: name for name in required} if infer else {}
+    bound.update((name, name) for name in requires)
+    if rebind is not None:
+        bound.update(rebind_map(required, rebind))
+    if not signature.takes_any:
+        _refuse_extra(atom_name, method, bound, signature)
+    missing = [name for name in required if name not in bound]
+    if missing:
+        raise ValueError(
+            f"Missing arguments for atom {atom_name}: {method}() needs {_listed(missing, bound)}"
+        )
+    needed = frozenset(bound.values())
+    optional = NO_NAMES
+    if infer:
+        liked = [
+            name
+            for name in (*signature.required, *signature.optional)
+            if name not in bound and name not in ignore
+        ]
+        bound.update((name, name) for name in liked)
+        optional = frozenset(liked)
+    if injected:
+        needed, optional = needed.difference(injected), optional.difference(injected)
+    return Binding(bound, needed, optional)
+
+
+def _refuse_extra(
+    atom_name: str | None, method: str, bound: Iterable[str], signature: Signature
+) -> None:
+    extra = [name for name in bound if not signature.takes(name)]
+    if extra:
+        known = (*signature.required, *signature.optional)
+        raise ValueError(
+            f"Extra arguments given to atom {atom_name}: {method}() takes no"
+            f" {_listed(extra, known)}"
+        )
+
+
+def _listed(names: Iterable[str], choices: Iterable[str]) -> str:
+    choices = list(choices)
+    return ", ".join(f"{name!r}{_names.hint(str(name), choices)}" for name in names)
+
+
+def for_revert(
+    execute: Signature, revert: Signature, ignore: Collection[str], rebind: Rebind | None
+) -> Rebind | None:
+    """What of execute's `rebind` the revert takes over when it was given none of its own.
+
+    A list means the positions of revert's own parameters if it fits them, else execute's; what
+    revert does not take is left out.
+    """
+    if not rebind:
+        return None
+    if not isinstance(rebind, Mapping):
+        required = [name for name in revert.required if name not in ignore]
+        if revert.takes_any or len(rebind) <= len(required):
+            return rebind
+        rebind = rebind_map(execute.required, rebind)
+    return {name: stored for name, stored in rebind.items() if revert.takes(name)}

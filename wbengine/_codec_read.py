@@ -1,0 +1,241 @@
+"""The reading half of typed JSON: from strict JSON text to a tree, from a tree to its value."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import sys
+from collections import defaultdict
+from typing import Any
+
+from wbengine import _codec_tags as tags
+from wbengine import _names, exceptions
+from wbengine.types import failure as ft
+
+
+class _Malformed(Exception):
+    """On its way up, collects the path in reverse."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.path: list[str] = []
+
+
+def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
+    """The tree, and whether lone surrogates may be in it."""
+    try:
+        text = data if isinstance(data, str) else str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise exceptions.InvalidFormat(f"not UTF-8: {error}") from None
+    suspect = isinstance(data, str) or "\\ud" in text or "\\uD" in text
+    # Python's own limit is faster than ours, where it is there and not changed.
+    limit = getattr(sys, "get_int_max_str_digits", lambda: None)()
+    try:
+        return (_reader if limit == tags.MAX_DIGITS else _careful_reader)(text), suspect
+    except (ValueError, RecursionError) as error:
+        raise exceptions.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        counts: dict[str, int] = defaultdict(int)
+        for key, _ in pairs:
+            counts[key] += 1
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"key {twice[:100]!r} is repeated")
+    return result
+
+
+def _read_int(text: str) -> int:
+    if len(text) > tags.MAX_DIGITS + text.startswith("-"):
+        raise ValueError(f"an integer has more than {tags.MAX_DIGITS} digits")
+    return int(text)
+
+
+_reader = json.JSONDecoder(object_pairs_hook=_read_object, parse_constant=_no_constant).decode
+_careful_reader = json.JSONDecoder(
+    object_pairs_hook=_read_object, parse_constant=_no_constant, parse_int=_read_int
+).decode
+
+
+def walk(tree: Any, typed: bool, strings: bool, depth: int) -> Any:
+    """The value of a tree (`typed`), or the tree itself once it is checked.
+
+    `strings` says whether strings may have lone surrogates, `depth` how many levels are acceptable.
+    """
+    try:
+        return _Unpacker(typed, strings).unpack(tree, depth)
+    except _Malformed as malformed:
+        path = "".join(reversed(malformed.path))
+        message = f"{path}: {malformed}" if path else str(malformed)
+    raise exceptions.InvalidFormat(message)
+
+
+class _Unpacker:
+    """One walk; `left` is how many levels of containers may still open."""
+
+    __slots__ = ("_strings", "_typed")
+
+    def __init__(self, typed: bool, strings: bool) -> None:
+        self._typed = typed
+        self._strings = strings
+
+    def unpack(self, tree: Any, left: int) -> Any:
+        kind = type(tree)
+        if kind is str:
+            if self._strings and not tree.isascii():
+                self._check_text(tree)
+            return tree
+        if tree is None or kind is int or kind is bool:
+            return tree
+        if kind is float:
+            if tree - tree != 0.0:
+                raise _Malformed(f"{tree} is not a JSON number")
+            return tree
+        if kind is not list and kind is not dict:
+            raise _Malformed(f"{_names.dotted(kind)} is not JSON")
+        if left <= 0:
+            raise _Malformed("nested too deeply")
+        if kind is list:
+            return self._list(tree, left - 1)
+        if self._typed and tags.TAG in tree:
+            return self._tagged(tree, left - 1)
+        return self._dict(tree, left - 1)
+
+    def _check_text(self, text: str) -> None:
+        if not tags.is_text(text):
+            raise _Malformed("a string has a lone surrogate")
+
+    def _list(self, tree: list[Any], left: int) -> list[Any]:
+        result = tree
+        index = 0
+        try:
+            for index, item in enumerate(tree):
+                kind = type(item)  # the first lines of `unpack`, without the call
+                if (kind is str and item.isascii()) or item is None or kind is int:
+                    continue
+                new = self.unpack(item, left)
+                if new is not item:
+                    if result is tree:
+                        result = list(tree)
+                    result[index] = new
+        except _Malformed as malformed:
+            malformed.path.append(f"[{index}]")
+            raise
+        return result
+
+    def _dict(self, tree: dict[Any, Any], left: int) -> dict[str, Any]:
+        result = tree
+        key: Any = None
+        try:
+            for key, item in tree.items():
+                if type(key) is not str:
+                    raise _Malformed("a key is not a string")
+                if self._strings and not key.isascii():
+                    self._check_text(key)
+                kind = type(item)
+                if (kind is str and item.isascii()) or item is None or kind is int:
+                    continue
+                new = self.unpack(item, left)
+                if new is not item:
+                    if result is tree:
+                        result = dict(tree)
+                    result[key] = new
+        except _Malformed as malformed:
+            malformed.path.append(f"[{tags.short(key)}]")
+            raise
+        return result
+
+    def _tagged(self, tree: dict[str, Any], left: int) -> Any:
+        name = tree[tags.TAG]
+        try:
+            if name in ("tuple", "set", "frozenset", "dict", "failure", "data", "enum"):
+                return getattr(self, f"_{name}_tag")(self._parts(tree), left)
+            reader = tags.READERS.get(name) if isinstance(name, str) else None
+            if reader is None:
+                raise _Malformed(f"unknown tag {tags.short(name)}")
+            return reader({key: item for key, item in tree.items() if key != tags.TAG})
+        except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+            raise _Malformed(f"malformed tag {tags.short(name)}: {reason}") from None
+        except exceptions.InvalidFormat as error:
+            raise _Malformed(f"malformed tag {tags.short(name)}: {error}") from None
+
+    @staticmethod
+    def _parts(tree: dict[str, Any]) -> dict[str, Any]:
+        allowed = {"enum": ("c", "v", "n"), "data": ("c", "v")}.get(tree[tags.TAG], ("v",))
+        for key in tree:
+            if key != tags.TAG and key not in allowed:
+                raise ValueError(f"key {tags.short(key)} is not expected")
+        return tree
+
+    def _items(self, tree: dict[str, Any], left: int) -> list[Any]:
+        value = tree["v"]
+        if type(value) is not list:
+            raise TypeError("v is not a list")
+        if left <= 0:
+            raise _Malformed("nested too deeply")
+        return self._list(value, left - 1)
+
+    def _tuple_tag(self, tree: dict[str, Any], left: int) -> tuple[Any, ...]:
+        return tuple(self._items(tree, left))
+
+    def _set_tag(self, tree: dict[str, Any], left: int) -> set[Any]:
+        items = self._items(tree, left)
+        result = set(items)
+        if len(result) != len(items):
+            raise ValueError("an item is repeated")
+        return result
+
+    def _frozenset_tag(self, tree: dict[str, Any], left: int) -> frozenset[Any]:
+        return frozenset(self._set_tag(tree, left))
+
+    def _dict_tag(self, tree: dict[str, Any], left: int) -> dict[Any, Any]:
+        items = self._items(tree, left)
+        if any(type(item) is not list or len(item) != 2 for item in items):
+            raise ValueError("v is not a list of pairs")
+        result = {key: item for key, item in items}  # noqa: C416  (the pairs are lists)
+        if len(result) != len(items):
+            raise ValueError("a key is repeated")
+        return result
+
+    def _failure_tag(self, tree: dict[str, Any], left: int) -> ft.Failure:
+        data = self.unpack(tree["v"], left)
+        ft.Failure.validate(data)
+        return ft.Failure.from_dict(data)
+
+    def _enum_tag(self, tree: dict[str, Any], left: int) -> enum.Enum:
+        cls = self._class(tree, enum.Enum)
+        if "v" in tree:
+            return cls.__members__[tree["v"]]  # type: ignore[no-any-return]
+        return cls(self.unpack(tree["n"], left))  # type: ignore[no-any-return]
+
+    def _data_tag(self, tree: dict[str, Any], left: int) -> Any:
+        cls = self._class(tree, object)
+        values = tree["v"]
+        names = {field.name for field in dataclasses.fields(cls)}
+        if type(values) is not dict or values.keys() != names:
+            raise ValueError(f"the fields of {tree['c']} are {', '.join(sorted(names))}")
+        if left <= 0:
+            raise _Malformed("nested too deeply")
+        values = self._dict(values, left - 1)
+        result = object.__new__(cls)
+        for name, value in values.items():
+            object.__setattr__(result, name, value)
+        return result
+
+    @staticmethod
+    def _class(tree: dict[str, Any], base: type) -> Any:
+        name = tree["c"]
+        cls = tags.allowed.get(name) if isinstance(name, str) else None
+        if cls is None:
+            raise ValueError(f"class {name!r} is not registered here")
+        if issubclass(cls, enum.Enum) is not (base is enum.Enum):
+            raise ValueError(f"class {name!r} is of another kind")
+        return cls

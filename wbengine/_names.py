@@ -1,0 +1,126 @@
+"""Names: of Python objects, near misses, and labels that reach brokers and file systems."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import re
+import types
+from collections.abc import Iterable
+from typing import Any, Final
+
+#: What an exchange, topic or queue may be called: safe as a file name and in every broker.
+_LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,120}")
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,120}")
+
+_ROUTINES: Final = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+)
+
+
+def dotted(obj: Any) -> str:
+    """The full name of a class or callable, of any other object its class's name.
+
+    Names of builtins are bare: `'ValueError'`, `'len'`.  A partial has the name of what it calls, a
+    bound method that of its class.
+    """
+    while isinstance(obj, functools.partial):
+        obj = obj.func
+    if isinstance(obj, types.MethodType):
+        owner = obj.__self__ if isinstance(obj.__self__, type) else type(obj.__self__)
+        return f"{dotted(owner)}.{obj.__name__}"
+    if not isinstance(obj, type) and not isinstance(obj, _ROUTINES):
+        obj = type(obj)
+    name = getattr(obj, "__qualname__", None) or obj.__name__
+    module = getattr(obj, "__module__", None)
+    if not isinstance(module, str) or module == "builtins":
+        return str(name)
+    return f"{module}.{name}"
+
+
+def load(name: str) -> Any:
+    """The object behind `'pkg.mod:Attr.x'`, `'pkg.mod.Attr'` or `'pkg.mod'`.
+
+    :raises ValueError: the name is empty or holds empty parts.
+    :raises ImportError: no such module, or the module has no such attribute (with a near name); an
+        error raised inside the module goes through as it is.
+    """
+    module_name, colon, path = name.partition(":")
+    parts = path.split(".") if path else []
+    if not all(module_name.split(".")) or not all(parts) or (colon and not parts):
+        raise ValueError(
+            f"{name!r} is not of the form 'package.module:Name' or 'package.module.Name'"
+        )
+    module, rest = (
+        (importlib.import_module(module_name), []) if colon else _import_longest(module_name)
+    )
+    found: Any = module
+    for part in rest + parts:
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ImportError(
+                f"{name!r} cannot be loaded: {_owner(found)} has no {part!r}"
+                f"{hint(part, dir(found))}"
+            ) from None
+    return found
+
+
+def _owner(obj: Any) -> str:
+    return f"module {obj.__name__!r}" if isinstance(obj, types.ModuleType) else repr(dotted(obj))
+
+
+def _import_longest(name: str) -> tuple[types.ModuleType, list[str]]:
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        module_name = ".".join(parts[:length])
+        try:
+            return importlib.import_module(module_name), parts[length:]
+        except ModuleNotFoundError as error:
+            # Only "this very name is no module" may be tried shorter; a missing import *inside* a
+            # module is the module's own error.
+            missing = error.name or ""
+            if length == 1 or not (module_name == missing or module_name.startswith(missing + ".")):
+                raise
+    raise AssertionError("unreachable")
+
+
+def near(word: str, choices: Iterable[str], n: int = 3) -> list[str]:
+    """At most `n` of `choices` that look like `word`, the nearest first; case does not count."""
+    by_fold: dict[str, str] = {}
+    for choice in choices:
+        by_fold.setdefault(choice.casefold(), choice)
+    found = difflib.get_close_matches(word.casefold(), by_fold, n)
+    return [by_fold[fold] for fold in found]
+
+
+def hint(word: str, choices: Iterable[str]) -> str:
+    """`" (did you mean 'x'?)"` for the end of an error message, or `''`."""
+    found = near(word, choices, 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def _check(kind: str, value: str, form: re.Pattern[str], allowed: str) -> str:
+    if not isinstance(value, str) or not form.fullmatch(value) or value in (".", ".."):
+        shown = repr(value) if len(repr(value)) <= 150 else repr(value)[:150] + "..."
+        raise ValueError(f"{kind} {shown} is not allowed: use 1 to 120 of {allowed}")
+    return value
+
+
+def check_label(kind: str, value: str) -> str:
+    """`value`, if it may name an exchange, topic or queue.
+
+    :raises ValueError: naming `kind` and the value.
+    """
+    return _check(kind, value, _LABEL, "A-Z a-z 0-9 _ . -, but not '.' or '..'")
+
+
+def check_pattern(kind: str, value: str) -> str:
+    """As `check_label`, for the topics of an engine, which may also hold `*`."""
+    return _check(kind, value, _PATTERN, "A-Z a-z 0-9 _ . - *, but not '.' or '..'")

@@ -1,0 +1,29 @@
+"""Plug-ins: objects that installed packages offer under an entry point group and a kind."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+from wbengine import _names, exceptions
+
+
+def names(group: str) -> list[str]:
+    """The kinds on offer in `group`, sorted."""
+    return sorted({point.name for point in metadata.entry_points(group=group)})
+
+
+def find(group: str, kind: str) -> Any:
+    """Load the object that `group` offers as `kind`.
+
+    The first offer that loads wins.  A plug-in that fails to import raises its own error.
+
+    :raises NotFound: nobody offers `kind`; names what is on offer, and the nearest of it.
+    """
+    for point in metadata.entry_points(group=group, name=kind):
+        return point.load()
+    known = names(group)
+    offer = ", ".join(known) if known else "nothing is installed"
+    raise exceptions.NotFound(
+        f"{group} offers no {kind!r}{_names.hint(str(kind), known)}; available: {offer}"
+    )

@@ -1,0 +1,149 @@
+"""The parent's side of one child process: start it, talk to it, learn how it ended."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing import context as mp_context
+from multiprocessing import process as mp_process
+from typing import Any, Final
+
+from wbengine import _pool_child, exceptions
+from wbengine.types import failure as ft
+
+LOG = logging.getLogger(__name__)
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+#: Modules that the process that children are forked from imports once, for all of them.
+PRELOAD: Final = ("wbengine.invocation", "wbengine.task", "wbengine._pool_child")
+
+#: Seconds that a child that was told to end may take (exit handlers, forgotten threads).
+_GRACE: Final = 2.0
+
+class Gone:
+    """Stands for the answer of a child that died."""
+
+
+GONE: Final = Gone()
+
+# `multiprocessing` keeps its books of children without a lock, and reads an exit status only once.
+_BOOKS = threading.Lock()
+
+
+class Child:
+    """One child process and its pipe; used by one thread, but for `kill`."""
+
+    def __init__(
+        self, name: str, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]
+    ) -> None:
+        context = _context()
+        self._pipe, theirs = context.Pipe()
+        try:
+            # Not a daemon: what runs in it may use multiprocessing itself.
+            self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
+                target=_pool_child.main,
+                args=(theirs, dict(os.environ), initializer, initargs),
+                name=name,
+                daemon=False,
+            )
+            with _BOOKS:
+                self._process.start()
+        except BaseException:
+            self._pipe.close()
+            raise
+        finally:
+            theirs.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        self._closed = False
+        self._exit_code: int | None = None
+        self._poll = select.poll()
+        self._poll.register(self._pipe.fileno(), select.POLLIN)
+        self._poll.register(self._process.sentinel, select.POLLIN)
+
+    def alive(self) -> bool:
+        # Between two calls a child says nothing: whatever there is to read is its end.
+        return not self._poll.poll(0)
+
+    def send(self, data: memoryview) -> bool:
+        try:
+            self._pipe.send_bytes(data)
+        except OSError:
+            return False
+        return True
+
+    def result(self, tell: Tell | None) -> Any:
+        """Wait for the outcome, handing events on; `GONE` when the child died first."""
+        while (data := self._receive()) is not None:
+            try:
+                if data[:1] == _pool_child.EVENT:
+                    event_type, details = _pool_child.decode(data, "event")
+                    if tell is not None:
+                        tell(event_type, details)
+                else:
+                    return _pool_child.decode(data, "result")
+            except exceptions.NotEncodable as error:
+                if data[:1] != _pool_child.EVENT:
+                    return ft.Failure.from_exception(error)
+                LOG.warning("an event of process %s is dropped: %s", self.pid, error)
+        return GONE
+
+    def _receive(self) -> bytes | None:
+        # The sentinel too: a process that a call left behind may hold the pipe open.
+        pipe = self._pipe.fileno()
+        try:
+            if any(fd == pipe for fd, _ in self._poll.poll()) or self._pipe.poll(0):
+                return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        return None
+
+    def fate(self) -> str:
+        """How the child ended, for a sentence; known once it is closed."""
+        code = self._exit_code
+        if code is None:
+            return "ended"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+
+    def kill(self) -> None:
+        with _BOOKS:
+            if not self._closed:
+                self._process.kill()
+
+    def close(self) -> None:
+        """Let the child end (it sees its pipe close), and kill it if it does not."""
+        self._pipe.close()
+        ended = select.poll()
+        ended.register(self._process.sentinel, select.POLLIN)
+        if not ended.poll(_GRACE * 1000):
+            self.kill()
+            ended.poll()
+        with _BOOKS:
+            self._process.join()
+            self._exit_code = self._process.exitcode
+            self._closed = True
+            self._process.close()
+
+
+def _context() -> mp_context.BaseContext:
+    methods = multiprocessing.get_all_start_methods()
+    if "forkserver" not in methods:
+        return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver
+
+    server = forkserver._forkserver
+    # Whoever uses this module may have asked for a list of their own: that one stays.
+    if getattr(server, "_preload_modules", None) == ["__main__"]:
+        forkserver.set_forkserver_preload(["__main__", *PRELOAD])
+    return multiprocessing.get_context("forkserver")

@@ -1,0 +1,263 @@
+"""The unit of work that flows are made of; tasks and retries are atoms."""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, ClassVar, Final, NamedTuple
+
+from wbengine import _binding, _names
+
+#: Arguments of `revert` that the engine itself fills.
+REVERT_RESULT: Final = "result"
+REVERT_FLOW_FAILURES: Final = "flow_failures"
+_REVERT_EXTRAS: Final = (REVERT_RESULT, REVERT_FLOW_FAILURES)
+
+Provides = str | Sequence[str] | AbstractSet[str]
+
+# Shared by all atoms that provide nothing; nobody changes it.
+_NOTHING: Final[dict[str, Any]] = {}
+
+
+class _Shape(NamedTuple):
+    """All that an atom's signatures and constructor arguments come to."""
+
+    save_as: dict[str, Any]
+    provides: frozenset[str]
+    rebind: dict[str, str]
+    requires: frozenset[str]
+    optional: frozenset[str]
+    revert_rebind: dict[str, str]
+    revert_requires: frozenset[str]
+    revert_optional: frozenset[str]
+    revert_accepts: frozenset[str] | None
+
+
+class _Usual(NamedTuple):
+    """The shape of a class's instances that are given no arguments but a name."""
+
+    execute: Any
+    revert: Any
+    default_provides: Any
+    shape: _Shape
+
+
+_usual: weakref.WeakKeyDictionary[type[Atom], _Usual] = weakref.WeakKeyDictionary()
+
+
+def save_as(provides: Provides | None) -> dict[str, Any]:
+    """Where each provided name is found in a result: name -> index or key, None = all of it.
+
+    :raises TypeError: not a string, list, tuple or set.
+    """
+    if provides is None:
+        return _NOTHING
+    if isinstance(provides, str):
+        return {provides: None}
+    if isinstance(provides, Sequence):
+        return {name: index for index, name in enumerate(provides)} or _NOTHING
+    if isinstance(provides, AbstractSet):
+        return {name: name for name in provides} or _NOTHING
+    raise TypeError(f"Atom provides should be a str, set, list or tuple, not {provides!r}")
+
+
+class Atom(abc.ABC):
+    """A named piece of work with inputs and outputs.
+
+    :param name: unique in the whole flow; records and lookups go by it.
+    :param provides: the names its result is stored under.  A string names the whole result; a list
+        or tuple its items by position; a set its items by key.  None means `default_provides`.
+    :param requires: further names that `execute` needs, besides those its signature tells.
+    :param auto_extract: infer from the signatures: parameters without default are required, those
+        with one are optional.
+    :param rebind: which stored name an argument is filled from: `{argument: stored name}`, or a
+        list for the required arguments in order.
+    :param inject: constants for this atom only, by stored name; they beat every other source.
+    :param ignore_list: parameters that are not inferred.
+    :param revert_rebind: as `rebind`, for `revert`; None takes over what of `rebind` revert takes.
+    :param revert_requires: as `requires`, for `revert`; None takes over what of `requires` revert
+        takes, an empty list takes over nothing.
+    :raises ValueError: an argument is named that the method does not take, one that it needs is
+        left out, or a method takes arguments by position only.
+    :raises TypeError: `provides` or `rebind` is of the wrong kind.
+
+    The attributes are read by the engine and not to be changed: `save_as` (name -> index or key),
+    `provides`, `requires` (what `execute` and `revert` together cannot do without), `optional`,
+    `rebind` (argument -> stored name) and their `revert_` counterparts, `inject`, `version`.
+    """
+
+    #: Among atoms that are ready together, the one with the bigger number goes first.
+    priority: int = 0
+    #: What instances provide that are not told what to provide.
+    default_provides: Any = None
+    #: Kept with the records of the atom.
+    version: Any = (1, 0)
+
+    #: `revert` is filled with these by the engine, not from the store.
+    _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _REVERT_EXTRAS
+
+    save_as: dict[str, Any]
+    provides: frozenset[str]
+    rebind: dict[str, str]
+    requires: frozenset[str]
+    optional: frozenset[str]
+    revert_rebind: dict[str, str]
+    revert_requires: frozenset[str]
+    revert_optional: frozenset[str]
+    #: Which of the engine's own arguments `revert` takes; None means all.
+    revert_accepts: frozenset[str] | None
+
+    def __init__(
+        self,
+        name: str | None = None,
+        provides: Provides | None = None,
+        requires: str | Iterable[str] | None = None,
+        auto_extract: bool = True,
+        rebind: _binding.Rebind | None = None,
+        inject: Mapping[str, Any] | None = None,
+        ignore_list: Iterable[str] | None = None,
+        revert_rebind: _binding.Rebind | None = None,
+        revert_requires: str | Iterable[str] | None = None,
+    ) -> None:
+        self.name: str = name  # type: ignore[assignment]  # a retry may be named by its flow
+        self.inject = inject
+        if (
+            provides is None
+            and requires is None
+            and auto_extract
+            and rebind is None
+            and not inject
+            and ignore_list is None
+            and revert_rebind is None
+            and revert_requires is None
+        ):
+            shape = self._usual_shape()
+        else:
+            shape = self._shape(
+                provides,
+                None if requires is None else _binding.names_of(requires),
+                auto_extract,
+                rebind,
+                _binding.names_of(ignore_list),
+                revert_rebind,
+                None if revert_requires is None else _binding.names_of(revert_requires),
+            )
+        (
+            self.save_as,
+            self.provides,
+            self.rebind,
+            self.requires,
+            self.optional,
+            self.revert_rebind,
+            self.revert_requires,
+            self.revert_optional,
+            self.revert_accepts,
+        ) = shape
+
+    def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The callables whose signatures count."""
+        return self.execute, self.revert
+
+    def _usual_shape(self) -> _Shape:
+        cls = type(self)
+        if cls._bodies is not Atom._bodies:
+            return self._shape(None, None, True, None, (), None, None)
+        known = _usual.get(cls)
+        if (
+            known is None
+            or known.execute is not cls.execute
+            or known.revert is not cls.revert
+            or known.default_provides is not self.default_provides
+        ):
+            shape = self._shape(None, None, True, None, (), None, None)
+            known = _usual[cls] = _Usual(cls.execute, cls.revert, self.default_provides, shape)
+        return known.shape
+
+    def _shape(
+        self,
+        provides: Provides | None,
+        requires: tuple[str, ...] | None,
+        infer: bool,
+        rebind: _binding.Rebind | None,
+        ignore: tuple[str, ...],
+        revert_rebind: _binding.Rebind | None,
+        revert_requires: tuple[str, ...] | None,
+    ) -> _Shape:
+        execute, revert = map(_binding.signature_of, self._bodies())
+        injected = self.inject or ()
+        outputs = save_as(self.default_provides if provides is None else provides)
+        forward = _binding.bind(
+            self.name,
+            "execute",
+            execute,
+            requires=requires or (),
+            rebind=rebind,
+            infer=infer,
+            ignore=ignore,
+            injected=injected,
+        )
+        revert_ignore = (*ignore, *self._REVERT_IGNORES)
+        if revert_rebind is None:
+            revert_rebind = _binding.for_revert(execute, revert, revert_ignore, rebind)
+        if revert_requires is None:
+            revert_requires = tuple(name for name in requires or () if revert.takes(name))
+        back = _binding.bind(
+            self.name,
+            "revert",
+            revert,
+            requires=revert_requires,
+            rebind=revert_rebind,
+            infer=infer,
+            ignore=revert_ignore,
+            injected=injected,
+        )
+        return _Shape(
+            outputs,
+            frozenset(outputs),
+            forward.rebind,
+            forward.requires | back.requires,
+            forward.optional,
+            back.rebind,
+            back.requires,
+            back.optional,
+            None
+            if revert.takes_any
+            else frozenset(name for name in self._REVERT_IGNORES if revert.takes(name)),
+        )
+
+    def pre_execute(self) -> None:  # noqa: B027  (a hook, not a stub)
+        """Called before `execute`, in the same thread; an error counts as the atom's."""
+
+    @abc.abstractmethod
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the work, and return what is to be stored.
+
+        Arguments come by name: define the ones that are needed.
+        """
+
+    def post_execute(self) -> None:  # noqa: B027  (a hook, not a stub)
+        """Called after `execute`, whatever became of it."""
+
+    def pre_revert(self) -> None:  # noqa: B027  (a hook, not a stub)
+        """Called before `revert`, in the same thread; an error counts as the atom's."""
+
+    def revert(self, *args: Any, **kwargs: Any) -> Any:  # noqa: B027
+        """Undo the work.
+
+        Besides the names it asks for, it may take `result`, what `execute` returned (a `Failure`
+        if it failed), and `flow_failures`, `{atom name: Failure}`.
+        """
+
+    def post_revert(self) -> None:  # noqa: B027  (a hook, not a stub)
+        """Called after `revert`, whatever became of it."""
+
+    def __str__(self) -> str:
+        version = self.version
+        if isinstance(version, list | tuple):
+            version = ".".join(map(str, version))
+        return f'"{self.name}=={version}"'
+
+    def __repr__(self) -> str:
+        return f"<{_names.dotted(type(self))} {self}>"

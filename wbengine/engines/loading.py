@@ -1,0 +1,215 @@
+"""From a flow and the name of a kind to an engine, and back from records to the flow."""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from wbengine import _names, _plugins, exceptions
+from wbengine.engines import base
+from wbengine.persistence import backends, models
+from wbengine.persistence import base as persistence
+
+__all__ = [
+    "ENGINES_NAMESPACE",
+    "ENGINE_DEFAULT",
+    "flow_from_detail",
+    "load",
+    "load_from_detail",
+    "load_from_factory",
+    "run",
+    "save_factory_details",
+]
+
+#: The entry point group that kinds of engines are looked up in.
+ENGINES_NAMESPACE: Final = "wbengine.engines"
+ENGINE_DEFAULT: Final = "default"
+
+#: Where a flow detail keeps what made the flow.
+_FACTORY: Final = "factory"
+
+Backend = persistence.Backend | Mapping[str, Any] | str | None
+Factory = Callable[..., Any] | str
+
+
+def load(
+    flow: Any,
+    store: Mapping[str, Any] | None = None,
+    flow_detail: models.FlowDetail | None = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str = ENGINE_DEFAULT,
+    **options: Any,
+) -> base.Engine:
+    """Make an engine that is ready to run `flow`.
+
+    `store` holds the values that are there from the start.  `engine` is a kind ('serial',
+    'parallel', 'worker-based', ...) or a URI with options ('parallel://?max_workers=4');
+    `options` win over those.  `backend` (a backend, or what `persistence.backends.fetch` takes)
+    keeps the records, in `flow_detail` of `book`; those that are not given are made.
+
+    Raises: `NotFound` for an unknown kind, `ValueError` for an option the kind does not know,
+    `Duplicate` and `CompilationFailure` for what is no flow.
+    """
+    kind, asked = _kind_and_options(engine)
+    factory = _find(namespace, kind)
+    kept = _backend(backend)
+    if flow_detail is None:
+        flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept)
+    made: base.Engine = factory(flow, flow_detail, kept, {**asked, **options})
+    if store:
+        made.storage.inject(store)
+    made.compile()
+    return made
+
+
+def run(
+    flow: Any,
+    store: Mapping[str, Any] | None = None,
+    flow_detail: models.FlowDetail | None = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str = ENGINE_DEFAULT,
+    **options: Any,
+) -> dict[str, Any]:
+    """Load (as `load` does) and run `flow`; return all values by name, injected ones included."""
+    loaded = load(
+        flow,
+        store=store,
+        flow_detail=flow_detail,
+        book=book,
+        backend=backend,
+        namespace=namespace,
+        engine=engine,
+        **options,
+    )
+    loaded.run()
+    return loaded.storage.fetch_all()
+
+
+def save_factory_details(
+    flow_detail: models.FlowDetail,
+    flow_factory: Factory,
+    factory_args: Iterable[Any] | None,
+    factory_kwargs: Mapping[str, Any] | None,
+    backend: Backend = None,
+) -> None:
+    """Note in `flow_detail` what makes its flow, so that `load_from_detail` finds it again.
+
+    Raises `ValueError` unless the factory (a function, or its dotted name) can be imported by name.
+    """
+    flow_detail.meta[_FACTORY] = {
+        "name": _factory_name(flow_factory),
+        "args": list(factory_args or ()),
+        "kwargs": dict(factory_kwargs or {}),
+    }
+    kept = _backend(backend)
+    if kept is not None:
+        with contextlib.closing(kept.get_connection()) as connection:
+            connection.save_changes(flow_detail, ())
+
+
+def load_from_factory(
+    flow_factory: Factory,
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    store: Mapping[str, Any] | None = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str = ENGINE_DEFAULT,
+    **options: Any,
+) -> base.Engine:
+    """Make the flow by `flow_factory(*factory_args, **factory_kwargs)`, note that, and load it.
+
+    The factory must make the same flow each time, or else nothing can be resumed.
+    """
+    name = _factory_name(flow_factory)
+    flow = _call(name, factory_args, factory_kwargs)
+    kept = _backend(backend)
+    flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept)
+    save_factory_details(flow_detail, name, factory_args, factory_kwargs, backend=kept)
+    return load(
+        flow,
+        store=store,
+        flow_detail=flow_detail,
+        book=book,
+        backend=kept,
+        namespace=namespace,
+        engine=engine,
+        **options,
+    )
+
+
+def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
+    """Make the flow again that `save_factory_details` noted; raises `ValueError` without a note."""
+    noted = flow_detail.meta.get(_FACTORY)
+    if not isinstance(noted, Mapping) or "name" not in noted:
+        raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
+    return _call(str(noted["name"]), noted.get("args"), noted.get("kwargs"))
+
+
+def load_from_detail(
+    flow_detail: models.FlowDetail,
+    store: Mapping[str, Any] | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str = ENGINE_DEFAULT,
+    **options: Any,
+) -> base.Engine:
+    """Load the flow of `flow_detail` (see `flow_from_detail`), to go on where it stopped."""
+    return load(
+        flow_from_detail(flow_detail),
+        store=store,
+        flow_detail=flow_detail,
+        backend=backend,
+        namespace=namespace,
+        engine=engine,
+        **options,
+    )
+
+
+def _kind_and_options(engine: str) -> tuple[str, dict[str, Any]]:
+    kind, separator, _ = engine.partition(":")
+    if not separator:
+        return engine, {}
+    query = urllib.parse.urlsplit(engine).query
+    return kind, dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+
+
+def _find(namespace: str, kind: str) -> Callable[..., base.Engine]:
+    try:
+        found: Callable[..., base.Engine] = _plugins.find(namespace, kind)
+    except exceptions.NotFound as error:
+        known = _plugins.names(namespace)
+        raise exceptions.NotFound(
+            f"Unknown engine kind {kind!r}{_names.hint(kind, known)};"
+            f" known kinds: {', '.join(known) or 'none'}"
+        ) from error
+    return found
+
+
+def _backend(backend: Backend) -> persistence.Backend | None:
+    if backend is None or isinstance(backend, persistence.Backend):
+        return backend
+    return backends.fetch(backend)
+
+
+def _factory_name(factory: Factory) -> str:
+    name = factory if isinstance(factory, str) else _names.dotted(factory)
+    try:
+        found = _names.load(name)
+    except Exception as error:
+        raise ValueError(f"Flow factory {name!r} cannot be imported by name: {error}") from error
+    if not isinstance(factory, str) and found is not factory:
+        raise ValueError(f"Flow factory {factory!r} is not what importing {name!r} gives")
+    return name
+
+
+def _call(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:
+    factory = _names.load(name)
+    return factory(*(args or ()), **(kwargs or {}))

@@ -1,0 +1,1 @@
+"""The engine that runs tasks on remote workers."""

@@ -1,0 +1,110 @@
+"""From a message's type to whoever handles it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wbengine import exceptions as exc
+
+LOG = logging.getLogger(__name__)
+
+#: `(data, message)`: the decoded body, and the kombu message that brought it.
+ProcessMessage = Callable[[Any, Any], None]
+RequeueFilter = Callable[[Any, Any], bool]
+
+
+class Handler:
+    """What to do with one type of message.
+
+    `validator(data)` raises `InvalidFormat` for bodies that must not be processed.  With
+    `owns_ack` the handler acknowledges the message itself, when its work is done; otherwise it is
+    acknowledged before it is processed, and processed at most once.
+    """
+
+    __slots__ = ("_owns_ack", "_process_message", "_validator")
+
+    def __init__(
+        self,
+        process_message: ProcessMessage,
+        validator: Callable[[Any], None] | None = None,
+        *,
+        owns_ack: bool = False,
+    ) -> None:
+        self._process_message = process_message
+        self._validator = validator
+        self._owns_ack = owns_ack
+
+    @property
+    def process_message(self) -> ProcessMessage:
+        return self._process_message
+
+    @property
+    def validator(self) -> Callable[[Any], None] | None:
+        return self._validator
+
+    @property
+    def owns_ack(self) -> bool:
+        return self._owns_ack
+
+
+class TypeDispatcher:
+    """Hand each message to the handler of its type.
+
+    No message can end the thread that delivers it: what has no handler is rejected, what does not
+    validate and what makes its handler fail is taken off the queue, counted in `refused`, and
+    named in one log line.
+
+    `requeue_filters` are asked first; if one says so, the message goes back to where it came from.
+    """
+
+    def __init__(
+        self,
+        type_handlers: Mapping[str, Handler] | None = None,
+        requeue_filters: Sequence[RequeueFilter] | None = None,
+    ) -> None:
+        self._type_handlers = dict(type_handlers or {})
+        self._requeue_filters = list(requeue_filters or ())
+        #: Number of messages that were not processed, by reason.
+        self.refused: Counter[str] = Counter()
+
+    @property
+    def type_handlers(self) -> dict[str, Handler]:
+        return self._type_handlers
+
+    @property
+    def requeue_filters(self) -> list[RequeueFilter]:
+        return self._requeue_filters
+
+    def on_message(self, data: Any, message: Any) -> None:
+        """Process one message; never raises for what the message holds."""
+        try:
+            if any(wants(data, message) for wants in self._requeue_filters):
+                message.requeue()
+                return
+            kind = message.properties.get("type")
+            handler = self._type_handlers.get(kind) if isinstance(kind, str) else None
+            if handler is None:
+                self._refuse(message, "type", f"nothing handles type {str(kind)[:80]!r}")
+                return
+            if handler.validator is not None:
+                try:
+                    handler.validator(data)
+                except exc.InvalidFormat as error:
+                    self._refuse(message, "format", str(error))
+                    return
+            if not handler.owns_ack:
+                message.ack()
+            handler.process_message(data, message)
+        except Exception:
+            self.refused["error"] += 1
+            LOG.exception("failed to process message %s", message.delivery_tag)
+            if not message.acknowledged:
+                message.reject()
+
+    def _refuse(self, message: Any, reason: str, text: str) -> None:
+        self.refused[reason] += 1
+        LOG.warning("refused message %s: %s", message.delivery_tag, text[:500])
+        message.reject()

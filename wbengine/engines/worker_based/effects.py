@@ -1,0 +1,74 @@
+"""What a `RequestBook` asks of whoever has sockets, clocks and a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wbengine import invocation
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.entries import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Open the row `(entry.id, epoch)`, set `entry.opened`, then publish `envelope`.
+
+    All of it only while `entry.live` and `entry.epoch == epoch`.
+    """
+
+    entry: Entry
+    epoch: int
+    envelope: env.Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Tell whoever submitted it: `done(invocation, outcome)`."""
+
+    entry: Entry
+    outcome: invocation.Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Pass on what a running task told."""
+
+    entry: Entry
+    event_type: str
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Nothing more is needed of a message."""
+
+    receipt: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Withdraw the row if nobody claimed it, and report to `on_revoked`."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Look who holds the row, and report to `on_row`, with `lost` as it is here.
+
+    `lost` is the identity of the worker whose loss is the reason to look.
+    """
+
+    entry: Entry
+    lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove the row: its outcome is saved."""
+
+    request_id: str
+
+
+Effect = Dispatch | Settle | Tell | Acknowledge | Revoke | Inspect | Drop

@@ -1,0 +1,118 @@
+"""What a worker offers: one task class, from which every request gets an instance of its own."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from wbengine import _names, invocation
+from wbengine import exceptions as exc
+from wbengine import task as task_module
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.types import failure as ft
+
+
+class Endpoint:
+    """A task class with its `execute` and `revert`, under its dotted name."""
+
+    def __init__(self, task_cls: type[task_module.Task]) -> None:
+        self._task_cls = task_cls
+        self._name = _names.dotted(task_cls)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def task_cls(self) -> type[task_module.Task]:
+        return self._task_cls
+
+    def __str__(self) -> str:
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Endpoint):
+            return NotImplemented
+        return self._task_cls is other._task_cls
+
+    def __hash__(self) -> int:
+        return hash(self._task_cls)
+
+    def generate(self, name: str | None = None) -> task_module.Task:
+        """Make a task of the class, under the name it has in its flow.
+
+        :raises ExecutionFailure: the class needs more than a name to be constructed; workers know
+            nothing of how the flow's author constructed it.
+        """
+        try:
+            return self._task_cls(name=name)
+        except TypeError as error:
+            raise exc.ExecutionFailure(
+                f"a worker can not construct {self._name}(name=...): {error}; a task that runs"
+                f" remotely gets what it needs as arguments of execute, not of its constructor"
+            ) from error
+
+
+def endpoints_of(tasks: Any) -> dict[str, Endpoint]:
+    """Index endpoints for task classes by dotted name."""
+    return {endpoint.name: endpoint for endpoint in map(Endpoint, tasks)}
+
+
+def run_unit(
+    task_cls: type[task_module.Task], unit: pr.WorkUnit, emit: invocation.EventSink
+) -> invocation.Outcome:
+    """Make a task and run what a request asks of it; every error is an outcome.
+
+    Importable by name, so that it can be run by a thread or by a child process.
+    """
+    try:
+        task = Endpoint(task_cls).generate(unit.task_name)
+    except BaseException as error:
+        return invocation.Outcome(ft.Failure.from_exception(error))
+    action: invocation.Action = "execute" if unit.action == pr.EXECUTE else "revert"
+    return invocation.invoke(
+        invocation.Invocation(
+            task,
+            action,
+            uuid="",
+            arguments=unit.arguments,
+            result=unit.result,
+            failures=unit.failures,
+            events=emit,
+        )
+    )
+
+
+def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
+    """The task classes named by `items`: classes, modules, or names of either.
+
+    A name is `module`, `module:Class` or `module.Class`.  A module stands for all task classes in
+    it that are not wbengine's own.  Each class is returned once, in order.
+
+    :raises ValueError: an item holds no tasks, or is no task class; it says which.
+    :raises ImportError: a name can not be imported.
+    """
+    found: dict[type[task_module.Task], None] = {}
+    for item in items:
+        thing = _names.load(item) if isinstance(item, str) else item
+        if isinstance(thing, types.ModuleType):
+            classes = [value for value in vars(thing).values() if _is_task(value)]
+            if not classes:
+                raise ValueError(f"module {thing.__name__!r} holds no tasks")
+            found.update(dict.fromkeys(classes))
+        elif _is_task(thing):
+            found[thing] = None
+        else:
+            raise ValueError(f"{item!r} is neither a task class nor a module of tasks")
+    return list(found)
+
+
+def _is_task(value: Any) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, task_module.Task)
+        and value.__module__ != task_module.__name__
+        and not inspect.isabstract(value)
+    )

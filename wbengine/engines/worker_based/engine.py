@@ -1,0 +1,62 @@
+"""The engine whose tasks run on remote workers."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from typing import Any
+
+from wbengine.engines import action
+from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based import protocol as pr
+
+
+class WorkerBasedActionEngine(action.ActionEngine):
+    """Run a flow's tasks on workers reached through a broker; retries run here.
+
+    Options, besides those of every engine:
+
+    - `url`, `transport`, `transport_options`: the broker; without any, `$WBENGINE_URL`, else a
+      folder of this user that workers on this host find too.
+    - `exchange` (`'default'`): the name under which engine and workers meet.
+    - `topics`: use only workers of these topics; without any, all that are heard of.
+    - `transition_timeout` (60 s, None for no limit): how long a request may wait for a worker.
+    - `worker_expiry` (60 s, None for never): the silence after which a worker is lost.
+    - `retry_options`: waits between two attempts to reach the broker.
+    - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
+    - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.
+    """
+
+    OPTIONS = action.ActionEngine.OPTIONS | {
+        "url",
+        "exchange",
+        "topics",
+        "transport",
+        "transport_options",
+        "transition_timeout",
+        "retry_options",
+        "worker_expiry",
+        "executor",
+        "interop",
+    }
+
+    def _make_executor(self) -> Any:
+        options = self.options
+        given = options.get("executor")
+        if given is not None:
+            return given
+        return executors.WorkerTaskExecutor(
+            uuid=str(uuids.uuid4()),
+            exchange=options.get("exchange", "default"),
+            topics=options.get("topics", ()),
+            transition_timeout=_seconds(options.get("transition_timeout", pr.REQUEST_TIMEOUT)),
+            url=options.get("url"),
+            transport=options.get("transport"),
+            transport_options=options.get("transport_options"),
+            retry_options=options.get("retry_options"),
+            worker_expiry=_seconds(options.get("worker_expiry", 60)),
+            interop=options.get("interop"),
+        )
+
+
+def _seconds(value: Any) -> float | None:
+    return float(value) if value is not None else None

@@ -1,0 +1,205 @@
+"""The requests of a book, and the one place where each of them waits."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import uuid as uuids
+from typing import Any, Final
+
+from wbengine import _names, invocation
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+
+_NAMESPACE: Final = uuids.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
+
+#: Where a request stands in the line of its queue: the more urgent first, then the earlier.
+Place = tuple[int, int]
+_NOWHERE: Final[Place] = (0, 0)
+
+#: Epoch of a request that was taken out of the book: no message of it is current any more.
+WITHDRAWN: Final = -1
+
+
+class Entry:
+    """One request in the book.
+
+    It is on at most one `Shelf` at a time.  `dispatched` says that it was handed out for publishing
+    at least once, so that a row and a message of it may exist; `opened`, set by whoever opens the
+    row, that the row does.
+    """
+
+    __slots__ = (
+        "_seqs",
+        "dispatched",
+        "done",
+        "epoch",
+        "id",
+        "invocation",
+        "key",
+        "opened",
+        "place",
+        "queue",
+        "receipt",
+        "request",
+        "shelf",
+        "task_cls",
+        "worker",
+    )
+
+    def __init__(
+        self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
+    ) -> None:
+        self.id = str(uuids.uuid5(_NAMESPACE, f"{call.uuid}|{call.action}|{call.attempt}"))
+        self.invocation = call
+        self.done = done
+        self.task_cls = _names.dotted(type(call.task))
+        self.request = pr.Request(
+            call.task,
+            call.uuid,
+            call.action,
+            call.arguments,
+            timeout,
+            result=call.result if call.action == invocation.REVERT else pr.NO_RESULT,
+            failures=call.failures,
+        )
+        self.request.created_at = self.request.since = now
+        self.epoch = 1
+        self.queue: str | None = None
+        self.worker: str | None = None
+        self.receipt: Any = None
+        self.dispatched = False
+        self.opened = False
+        self.shelf: Shelf | None = None
+        self.key = ""
+        self.place = _NOWHERE
+        self._seqs: set[tuple[str | None, int]] | None = None
+
+    @property
+    def state(self) -> str:
+        return self.request.current_state
+
+    @property
+    def live(self) -> bool:
+        """Whether the request has no outcome yet (and is still in the book)."""
+        return self.state not in pr.STOP_STATES and self.epoch != WITHDRAWN
+
+    def fresh(self, worker: str | None, seq: int) -> bool:
+        """Whether `worker` told nothing numbered `seq` of this epoch before; notes that it did."""
+        if not seq:
+            return True  # a peer that does not number what it tells
+        if self._seqs is None:
+            self._seqs = set()
+        size = len(self._seqs)
+        self._seqs.add((worker, seq))
+        return len(self._seqs) > size
+
+    def next_epoch(self) -> None:
+        """What was said of the request so far is of the past."""
+        self.epoch += 1
+        self.opened = False
+        self._seqs = None
+
+    def envelope(
+        self, reply_to: str, *, ours: bool, ledger: str | None, limit: int
+    ) -> env.Envelope:
+        """The REQUEST for the queue it was routed to, in its present epoch.
+
+        :raises InvalidFormat: an argument can not be sent, or all of them are too large.
+        """
+        call = self.invocation
+        headers: dict[str, Any] = {
+            env.WBE_VERSION: env.VERSION,
+            env.LANG: "py",
+            env.TASK: self.task_cls,
+            env.ID: self.id,
+            env.WBE_ATTEMPT: call.attempt,
+            env.WBE_EPOCH: self.epoch,
+        }
+        if call.flow_uuid:
+            headers[env.ROOT_ID] = call.flow_uuid
+        if ledger is not None:
+            headers[env.WBE_LEDGER] = ledger
+        envelope = env.Envelope(
+            pr.REQUEST,
+            self.request.encode(env.packer(ours)),
+            routing_key=self.queue or "",
+            correlation_id=self.id,
+            reply_to=reply_to,
+            headers=headers,
+            priority=min(9, max(0, call.priority)),
+        )
+        env.check_size(envelope, call.task.name, "the request", limit)
+        return envelope
+
+    def leave(self) -> None:
+        """Stand on no shelf."""
+        if self.shelf is not None:
+            self.shelf.remove(self)
+
+
+class Shelf:
+    """Entries by a key, in the order in which they came; a key without entries is not kept."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[str, Entry]] = {}
+
+    def put(self, key: str, entry: Entry) -> None:
+        """Move `entry` here, from wherever it stands."""
+        entry.leave()
+        self._rows.setdefault(key, {})[entry.id] = entry
+        entry.shelf, entry.key = self, key
+
+    def remove(self, entry: Entry) -> None:
+        row = self._rows[entry.key]
+        del row[entry.id]
+        if not row:
+            del self._rows[entry.key]
+        entry.shelf = None
+
+    def count(self, key: str) -> int:
+        row = self._rows.get(key)
+        return len(row) if row is not None else 0
+
+    def get(self, key: str) -> list[Entry]:
+        """The entries under `key`, which may then be moved."""
+        return list(self._rows.get(key, {}).values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+
+class Backlog(Shelf):
+    """A shelf that also hands out the entries of a key by their place.  O(log n) each."""
+
+    __slots__ = ("_heaps", "_order")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heaps: dict[str, list[tuple[Place, int, Entry]]] = {}
+        self._order = itertools.count()
+
+    def put(self, key: str, entry: Entry) -> None:
+        super().put(key, entry)
+        heapq.heappush(
+            self._heaps.setdefault(key, []), (entry.place, next(self._order), entry)
+        )
+
+    def remove(self, entry: Entry) -> None:
+        super().remove(entry)
+        if entry.key not in self._rows:
+            del self._heaps[entry.key]
+
+    def first(self, key: str) -> Entry | None:
+        """The entry under `key` with the least place; it stays where it is."""
+        if key not in self._rows:
+            return None
+        heap = self._heaps[key]
+        while heap[0][2].shelf is not self or heap[0][2].key != key:
+            heapq.heappop(heap)  # it was moved elsewhere since
+        return heap[0][2]

@@ -1,0 +1,350 @@
+"""The engine's side of the wire: threads, sockets and a lock around `RequestBook`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from wbengine import exceptions as exc
+from wbengine import invocation
+from wbengine import task as task_module
+from wbengine._clock import SYSTEM
+from wbengine.engines.worker_based import dispatcher, entries, ledger, proxy, requests, types
+from wbengine.engines.worker_based import effects as fx
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.types import failure as ft
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds that `stop` gives to what is still to be published.
+FLUSH_TIMEOUT: Final = 5.0
+
+
+class WorkerTaskExecutor(invocation.TaskExecutor):
+    """Run tasks on remote workers.
+
+    `uuid` names the executor and its reply queue.  `topics` limits which workers it uses (patterns
+    such as `video.*` are allowed); without any, all that it hears of.  `transition_timeout` is how
+    long, in seconds, a request may wait for a worker to offer it, or an idle one to start it (None:
+    for ever).  `worker_expiry` is the silence, in seconds, after which a worker is lost (None: it
+    never is).
+
+    Thread-safe; `start` and `stop` are idempotent.  Outcomes are reported on threads of the
+    executor's own.
+    """
+
+    def __init__(
+        self,
+        uuid: str,
+        exchange: str,
+        topics: Sequence[str] | str = (),
+        transition_timeout: float | None = pr.REQUEST_TIMEOUT,
+        url: str | None = None,
+        transport: str | None = None,
+        transport_options: Mapping[str, Any] | None = None,
+        retry_options: Mapping[str, Any] | None = None,
+        worker_expiry: float | None = 60,
+        *,
+        interop: str | None = None,
+    ) -> None:
+        self._uuid = uuid
+        self._exchange = exchange
+        self._broker = (url, transport, transport_options, retry_options)
+        self._interop = interop
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._proxy = self._make_proxy()
+        self._ledger: ledger.base.Ledger | None = None
+        self._finder = types.ProxyWorkerFinder(
+            uuid,
+            self,
+            (topics,) if isinstance(topics, str) else topics,
+            worker_expiry=worker_expiry,
+            interop=interop is not None,
+            on_change=self._on_workers,
+        )
+        self._book = requests.RequestBook(
+            uuid,
+            self._finder,
+            transition_timeout=transition_timeout,
+        )
+
+    def _make_proxy(self) -> proxy.Proxy:
+        handlers = {
+            pr.NOTIFY: dispatcher.Handler(self._on_notify, _validate_notify),
+            pr.RESPONSE: dispatcher.Handler(
+                self._on_response, pr.Response.validate, owns_ack=True
+            ),
+        }
+        return proxy.Proxy(
+            self._uuid,
+            self._exchange,
+            handlers,
+            self._on_wait,
+            *self._broker,
+            bindings=(env.ALL_ENGINES,),
+            until=self._next_alarm,
+            interop=self._interop,
+        )
+
+    @property
+    def uuid(self) -> str:
+        return self._uuid
+
+    @property
+    def finder(self) -> types.ProxyWorkerFinder:
+        return self._finder
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """Number of answers that were dropped, by reason."""
+        with self._lock:
+            return dict(self._book.ignored)
+
+    def publish(self, *args: Any, **kwargs: Any) -> None:
+        """Publish a message (see `Proxy.publish`); what the finder asks goes this way."""
+        self._proxy.publish(*args, **kwargs)
+
+    # Running.
+
+    def start(self) -> None:
+        """Start the threads that speak with the broker.
+
+        :raises TransportFailure: the broker can not be reached.
+        """
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._book.reopen()
+            if self._proxy.ended:
+                self._proxy = self._make_proxy()
+            self._ledger = ledger.for_target(self._proxy.target, "engine")
+            self._book.ledger = self._ledger.digest if self._ledger is not None else None
+            self._thread = threading.Thread(
+                target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
+            )
+            self._thread.start()
+        try:
+            self._proxy.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _serve(self) -> None:
+        try:
+            self._proxy.start()
+        except exc.TransportFailure:
+            pass  # `Proxy.wait` hands it to whoever starts the executor
+        except BaseException:
+            LOG.exception("the executor's connection ended")
+        finally:
+            with self._lock:
+                effects = self._book.close("its executor stopped", SYSTEM.monotonic())
+            self._apply(effects)
+
+    def stop(self) -> None:
+        """Publish what is queued, fail what is unfinished, disconnect."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._proxy.stop(FLUSH_TIMEOUT)
+        if thread is not threading.current_thread():
+            thread.join()
+        self._finder.reset()
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
+        """Start if need be, and wait until `workers` processes are known.
+
+        Returns how many are still missing when `timeout` seconds are over.
+        """
+        self.start()
+        return self._finder.wait_for_workers(workers, timeout)
+
+    # The waist.
+
+    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
+        self.submit_many((call,), done)
+
+    def submit_many(
+        self, invocations: Iterable[invocation.Invocation], done: invocation.Done
+    ) -> None:
+        now = SYSTEM.monotonic()
+        for call in invocations:
+            if _nothing_to_undo(call):
+                done(call, invocation.Outcome(None))
+                continue
+            with self._lock:
+                effects = self._book.submit(call, done, now)
+            self._apply(effects)
+        self._nudge()
+
+    def withdraw(self) -> list[invocation.Invocation]:
+        """Take back what no worker has started; what is under way is finished."""
+        self._proxy.flush(FLUSH_TIMEOUT)  # rows are opened in turn by the publisher
+        with self._lock:
+            entries = self._book.unstarted()
+        taken = []
+        for entry in entries:
+            has_row = entry.dispatched and self._ledger is not None
+            if has_row and not self._revoke(entry):
+                continue
+            with self._lock:
+                if entry.state in pr.WAITING_STATES and entry.invocation.ticket is entry:
+                    taken.append(entry.invocation)
+                    self._book.forget(entry)
+        return taken
+
+    def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
+        with self._lock:
+            effects = self._book.retired(invocations)
+        self._apply(effects)
+
+    # What comes.
+
+    def _on_notify(self, data: Any, message: Any) -> None:
+        self._finder.process_response(data, message)
+
+    def _on_response(self, data: Any, message: Any) -> None:
+        answer = env.received(data, message)
+        with self._lock:
+            effects = self._book.on_response(answer, message, SYSTEM.monotonic())
+        self._apply(effects)
+
+    def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
+        now = SYSTEM.monotonic()
+        with self._lock:
+            effects = self._book.on_lost(lost, now) + self._book.on_gained(gained, now)
+        self._apply(effects)
+
+    def _on_wait(self) -> None:
+        self._finder.maybe_publish()
+        self._finder.clean()
+        with self._lock:
+            effects = self._book.tick(SYSTEM.monotonic())
+        self._apply(effects)
+
+    def _next_alarm(self) -> float | None:
+        with self._lock:
+            return self._book.next_alarm()
+
+    def _nudge(self) -> None:
+        """Let the consumer's thread look at the clock, if something is due before it would."""
+        due = self._next_alarm()
+        if due is not None and due - SYSTEM.monotonic() < proxy.DRAIN_PERIOD:
+            self._proxy.call_soon(_nothing)
+
+    # What is to be done.
+
+    def _apply(self, effects: Iterable[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Dispatch():
+                    self._dispatch(effect)
+                case fx.Settle(entry, outcome):
+                    entry.done(entry.invocation, outcome)
+                case fx.Tell(entry, event_type, details):
+                    self._tell(entry, event_type, details)
+                case fx.Acknowledge(receipt):
+                    if receipt is not None:
+                        self._proxy.ack(receipt)
+                case fx.Drop(request_id):
+                    if self._ledger is not None:
+                        self._ledger.drop(request_id)
+                case fx.Revoke(entry):
+                    revoked = self._ledger is None or self._revoke(entry)
+                    with self._lock:
+                        more = self._book.on_revoked(entry, revoked, SYSTEM.monotonic())
+                    self._apply(more)
+                case fx.Inspect(entry, lost):
+                    self._inspect(entry, lost)
+
+    def _dispatch(self, effect: fx.Dispatch) -> None:
+        entry = effect.entry
+
+        def before() -> bool:
+            if not (entry.live and entry.epoch == effect.epoch):
+                return False
+            if self._ledger is not None:
+                self._ledger.open(entry.id, effect.epoch)
+                entry.opened = True
+            return True
+
+        def failed(error: BaseException) -> None:
+            with self._lock:
+                effects = self._book.on_unsent(entry, error, SYSTEM.monotonic())
+            self._apply(effects)
+
+        self._proxy.send(Parcel(effect.envelope, before=before, failed=failed))
+
+    def _revoke(self, entry: entries.Entry) -> bool:
+        assert self._ledger is not None
+        return self._ledger.revoke(entry.id)
+
+    def _tell(self, entry: entries.Entry, event_type: str, details: dict[str, Any]) -> None:
+        events = entry.invocation.events
+        if events is None:
+            return
+        try:
+            events(event_type, details)
+        except Exception:
+            LOG.exception("failed to pass on event %s of %r", event_type, entry.request)
+
+    def _inspect(self, entry: entries.Entry, lost: str | None) -> None:
+        assert self._ledger is not None
+        holder = result = None
+        state: str | None
+        try:
+            row = self._ledger.state(entry.id)
+        except exc.LedgerFailure:
+            LOG.exception("failed to look at the row of %r", entry.request)
+            state = requests.UNKNOWN
+        else:
+            state = row.state if row is not None else None
+            if row is not None:
+                holder = row.holder
+                if row.result is not None:
+                    result = env.thaw(row.result, entry.id)
+        with self._lock:
+            effects = self._book.on_row(entry, state, holder, result, SYSTEM.monotonic(), lost)
+        self._apply(effects)
+
+
+#: What an execution fails with here, before any worker has seen it.
+_NEVER_SENT: Final = (exc.RequestTimeout, exc.NotEncodable, exc.TooLarge)
+
+
+def _nothing_to_undo(call: invocation.Invocation) -> bool:
+    """Whether a reversion need not travel: it would do nothing, or undo what never began."""
+    if call.action != invocation.REVERT:
+        return False
+    if _reverts_nothing(type(call.task)):
+        return True
+    # Failures that came from a worker, or out of the store, hold no exception object.
+    failed = call.result
+    return isinstance(failed, ft.Failure) and isinstance(failed.exception, _NEVER_SENT)
+
+
+@functools.lru_cache(maxsize=1024)
+def _reverts_nothing(task_cls: type[task_module.Task]) -> bool:
+    base = task_module.Task
+    return (
+        task_cls.revert is base.revert
+        and task_cls.pre_revert is base.pre_revert
+        and task_cls.post_revert is base.post_revert
+    )
+
+
+def _nothing() -> None:
+    return None
+
+
+def _validate_notify(data: Any) -> None:
+    pr.Notify.validate(data, response=bool(data))

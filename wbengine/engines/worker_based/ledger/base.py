@@ -1,0 +1,138 @@
+"""The contract of a ledger: who may run a request, and what came of it.
+
+A ledger has one row per request that is under way.  The engine makes the row, a worker only moves
+it:
+
+    open -> OPEN --claim--> CLAIMED --finish--> DONE
+             ^  \\--revoke--> (no row)
+             +------reopen, at a higher epoch---+   (from OPEN and CLAIMED)
+
+and `drop` removes it in any state.  *No row means: do not run.*  So nothing depends on a time to
+live, and a message that is delivered long after its request ended does nothing.
+
+Each call is one atomic step among all processes that opened the same ledger: of two claims of one
+row one wins, and of `finish` and `reopen` one wins.  `claim`, `finish` and `renew` are the calls
+of workers; `open`, `reopen`, `revoke` and `drop` those of the engine that owns the request.  All
+may be called from any thread.  Each raises `LedgerFailure` when the place of the ledger cannot be
+reached or written, and ValueError for an id or holder that is no label.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Final, Literal
+
+#: States of a row.
+State = Literal["open", "claimed", "done"]
+ROW_OPEN: Final = "open"
+ROW_CLAIMED: Final = "claimed"
+ROW_DONE: Final = "done"
+
+#: Answers to a claim.
+Verdict = Literal["GRANTED", "DONE", "HELD", "MISSING", "STALE"]
+GRANTED: Final = "GRANTED"
+DONE: Final = "DONE"
+HELD: Final = "HELD"
+MISSING: Final = "MISSING"
+STALE: Final = "STALE"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim.
+
+    GRANTED: run it, you are its holder.  DONE: it ran, `result` is what came of it.  HELD:
+    `holder` has it (perhaps yourself).  MISSING: there is no such row, or it is at an older epoch
+    than asked. STALE: the row is at a newer epoch.  `epoch` is the row's where there is one, else
+    the one asked.
+    """
+
+    verdict: Verdict
+    epoch: int
+    result: bytes | None = None
+    holder: str | None = None
+
+    @property
+    def granted(self) -> bool:
+        """Whether the caller has to run it."""
+        return self.verdict == GRANTED
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row as it was when it was looked at."""
+
+    id: str
+    epoch: int
+    state: State
+    holder: str | None = None
+    result: bytes | None = None
+
+
+class Ledger(abc.ABC):
+    """One ledger; see the module for the contract."""
+
+    @property
+    @abc.abstractmethod
+    def digest(self) -> str:
+        """Which ledger this is: the same text in every process that opened the same one."""
+
+    @abc.abstractmethod
+    def open(self, id: str, epoch: int) -> None:
+        """Make the row, OPEN at `epoch`; changes nothing when there is a row, whatever its
+        epoch."""
+
+    @abc.abstractmethod
+    def claim(self, id: str, epoch: int, holder: str) -> Claim:
+        """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`, or say why not."""
+
+    @abc.abstractmethod
+    def renew(self, holder: str) -> None:
+        """The holder lives: a beat for all it holds."""
+
+    @abc.abstractmethod
+    def silence(self, holder: str) -> float | None:
+        """Seconds since the last `renew` of this holder (its first claim is one); None: never seen.
+
+        Measured on one clock, that of the ledger's place.
+        """
+
+    @abc.abstractmethod
+    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
+        """Move the row from CLAIMED by `holder` at `epoch` to DONE with its result.
+
+        False, and nothing changes, when the row is not that (any more): the result must not be
+        used.
+        """
+
+    @abc.abstractmethod
+    def reopen(self, id: str, epoch: int) -> bytes | None:
+        """Move the row from OPEN or CLAIMED at an older epoch to OPEN at `epoch`.
+
+        Returns the result instead, and changes nothing, when the row is DONE.  Changes nothing when
+        the row is at `epoch` or newer already.  Raises `NotFound` when there is no row: what became
+        of the request is not known, and only the engine can decide to `open` it again.
+        """
+
+    @abc.abstractmethod
+    def revoke(self, id: str) -> bool:
+        """Remove the row if it is OPEN, so that nobody runs it; False when it is not."""
+
+    @abc.abstractmethod
+    def drop(self, id: str) -> None:
+        """Remove the row in whatever state; fine when there is none."""
+
+    @abc.abstractmethod
+    def state(self, id: str) -> Row | None:
+        """The row as it is now."""
+
+    @abc.abstractmethod
+    def sweep(self, older_than: float) -> int:
+        """Remove rows that did not change for so many seconds; how many.
+
+        A CLAIMED row stays while its holder renews.
+        """
+
+    def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
+        """Free what this process holds; the rows stay."""

@@ -1,0 +1,49 @@
+"""What is on offer: which workers take which tasks, as far as somebody with requests cares."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from wbengine import _names
+
+#: How many known topics and tasks an error names.
+_NAMED: Final = 8
+
+
+class Offers(Protocol):
+    """What a `RequestBook` needs to know of workers (`ProxyWorkerFinder` knows it)."""
+
+    def queue_for(self, task_cls: str, waiting: Any) -> str | None:
+        """Where a request for `task_cls` should go, if there is a live worker for it."""
+
+    def slots(self, queue: str) -> int:
+        """How many tasks the live workers of `queue` run at once; 0 when there are none."""
+
+    def free(self, queue: str) -> int:
+        """How many of those slots were free when last heard of."""
+
+    def speaks(self, queue: str) -> bool:
+        """Whether they speak more than plain TaskFlow."""
+
+    def watch(self, identity: str) -> None:
+        """A worker holds a request: tell if it is lost, even if it was never heard of."""
+
+    def topics(self) -> list[str]: ...
+
+    def tasks(self) -> list[str]: ...
+
+
+def why_nobody(offers: Offers, task_cls: str) -> str:
+    """Why a request for `task_cls` can not go anywhere, for people."""
+    tasks, topics = offers.tasks(), offers.topics()
+    if not topics:
+        return f"no worker is known, on any topic; none offers {task_cls}"
+    return (
+        f"no worker offers {task_cls}{_names.hint(task_cls, tasks)};"
+        f" known topics: {_some(topics)}; known tasks: {_some(tasks)}"
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (", ".join(names[:_NAMED]) or "none") + more

@@ -1,0 +1,174 @@
+"""What is to be published, and the thread that publishes it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import kombu
+
+from wbengine.engines.worker_based import connecting, topology
+from wbengine.engines.worker_based import envelope as env
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """One thing to be done in turn by the publisher's thread.
+
+    `before()` runs first and may return False to leave the envelope unsent; `after()` runs once it
+    is published, `failed(error)` if it never can be.  All run on the publisher's thread.  A parcel
+    without an envelope is just a call in turn; one that was `withdrawn` in time is skipped.
+    """
+
+    envelope: env.Envelope | None
+    before: Callable[[], bool] | None = None
+    after: Callable[[], None] | None = None
+    failed: Callable[[BaseException], None] | None = None
+    sent: bool = False
+    withdrawn: bool = False
+
+
+class Outbox:
+    """Publish parcels in order, on one connection of its own, for as long as it takes.
+
+    What queues up while a write is under way goes out with the next one.  A parcel leaves the
+    outbox only when it was published; one that a lost connection interrupted is published again.
+    """
+
+    def __init__(
+        self, connect: Callable[[], kombu.Connection], layout: topology.Topology, name: str
+    ) -> None:
+        self._connect = connect
+        self._layout = layout
+        self._name = name
+        self._declared: set[str] = set()
+        self._parcels: deque[Parcel] = deque()
+        self._first: deque[Parcel] = deque()
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._busy = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, parcel: Parcel, first: bool = False) -> None:
+        with self._changed:
+            (self._first if first else self._parcels).append(parcel)
+            if not self._busy:
+                self._changed.notify_all()
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait until nothing is queued and nothing is being published."""
+        with self._changed:
+            if self._thread is None:
+                return not self._parcels
+            return self._changed.wait_for(
+                lambda: not (self._parcels or self._first or self._busy) or self._closed.is_set(),
+                timeout,
+            )
+
+    def start(self) -> None:
+        self._thread = threading.Thread(
+            target=self._run, name=f"wbengine-publisher-{self._name}", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Publish nothing more."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Close, and wait for the thread."""
+        self.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _next(self) -> Parcel | None:
+        with self._changed:
+            self._busy = False
+            if not (self._first or self._parcels):
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._first or self._parcels or self._closed.is_set()
+                )
+            if self._closed.is_set():
+                return None
+            self._busy = True
+            return self._first[0] if self._first else self._parcels[0]
+
+    def _done(self, parcel: Parcel) -> None:
+        parcel.sent = True
+        with self._changed:
+            for queue in (self._first, self._parcels):
+                if queue and queue[0] is parcel:
+                    queue.popleft()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            connection = self._connect()
+            errors = connection.recoverable_connection_errors
+            try:
+                with connection:
+                    connecting.reach(connection, self._closed, longest=5)
+                    if not self._closed.is_set():
+                        self._publish(connection)
+            except errors as error:
+                LOG.warning("lost the broker while publishing (%s)", error)
+            except Exception:
+                if self._closed.is_set():
+                    return
+                LOG.exception("failed to publish")
+                self._closed.wait(0.1)
+
+    def _publish(self, connection: kombu.Connection) -> None:
+        channel = connection.channel()
+        exchange = self._layout.declare_exchange(channel)
+        self._declared.clear()
+        producer = kombu.Producer(channel, exchange=exchange, auto_declare=False)
+        errors = connection.recoverable_connection_errors
+        while True:
+            parcel = self._next()
+            if parcel is None:
+                return
+            try:
+                self._deliver(producer, parcel)
+            except errors:
+                raise  # the parcel stays where it is, and goes out on the next connection
+            except Exception as error:
+                LOG.exception("a parcel can not be published")
+                self._done(parcel)
+                if parcel.failed is not None:
+                    parcel.failed(error)
+
+    def _deliver(self, producer: Any, parcel: Parcel) -> None:
+        wanted = not parcel.withdrawn
+        if wanted and parcel.before is not None:
+            wanted = parcel.before()
+        if wanted and parcel.envelope is not None:
+            self._write(producer, parcel.envelope)
+        self._done(parcel)
+        if parcel.after is not None:
+            parcel.after()
+
+    def _write(self, producer: Any, envelope: env.Envelope) -> None:
+        if self._layout.interop and envelope.routing_key not in self._declared:
+            # TaskFlow's peers declare the queue of whoever they write to.
+            self._layout.declare_shared(producer.channel, envelope.routing_key)
+            self._declared.add(envelope.routing_key)
+        producer.publish(
+            envelope.encoded,
+            routing_key=envelope.routing_key,
+            content_type="application/json",
+            content_encoding="utf-8",
+            type=envelope.type,
+            correlation_id=envelope.correlation_id,
+            reply_to=envelope.reply_to,
+            headers=envelope.headers,
+            priority=envelope.priority,
+        )

@@ -1,0 +1,392 @@
+"""The words an engine and its workers say to each other: NOTIFY, REQUEST and RESPONSE.
+
+Bodies are plain JSON in the shape that TaskFlow's peers read, checked by the JSON Schemas below.
+Whatever is new travels in message headers (see `envelope`).  All validators are built once, here.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import time
+from collections.abc import Mapping
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any, Final
+
+from automaton import machines
+
+from wbengine import _codec, _names
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import schemas
+from wbengine.types import failure as ft
+
+LOG = logging.getLogger(__name__)
+
+WAITING: Final = "WAITING"
+PENDING: Final = "PENDING"
+RUNNING: Final = "RUNNING"
+SUCCESS: Final = "SUCCESS"
+FAILURE: Final = "FAILURE"
+EVENT: Final = "EVENT"
+
+#: States in which the clock of a request runs.
+WAITING_STATES: Final = frozenset((WAITING, PENDING))
+#: States that nothing leaves.
+STOP_STATES: Final = frozenset((SUCCESS, FAILURE))
+
+NOTIFY: Final = "NOTIFY"
+REQUEST: Final = "REQUEST"
+RESPONSE: Final = "RESPONSE"
+
+EXECUTE: Final = "execute"
+REVERT: Final = "revert"
+
+#: Seconds a request may spend in each of its waiting states.
+REQUEST_TIMEOUT: Final = 60
+
+_STATES: Final = frozenset((WAITING, PENDING, RUNNING, SUCCESS, FAILURE, EVENT))
+_RESPONSE_KEYS: Final = {"state", "data"}
+_EVENT_KEYS: Final = {"event_type", "details"}
+_COMPLETION_KEYS: Final = {"result"}
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+#: Stands for "this request carries no result" (None is a result like any other).
+NO_RESULT: Final = object()
+
+
+def make_an_event(new_state: str) -> str:
+    """Name the event that moves a request to `new_state`."""
+    return f"on_{new_state.lower()}"
+
+
+def build_a_machine(freeze: bool = True) -> machines.FiniteMachine:
+    """Build the machine of a request's states, set to its start."""
+    machine = machines.FiniteMachine()
+    for state in (WAITING, PENDING, RUNNING):
+        machine.add_state(state)
+    for state in (SUCCESS, FAILURE):
+        machine.add_state(state, terminal=True)
+    for start, end in (
+        (WAITING, PENDING),
+        (WAITING, FAILURE),
+        (PENDING, RUNNING),
+        (PENDING, FAILURE),
+        (RUNNING, SUCCESS),
+        (RUNNING, FAILURE),
+    ):
+        machine.add_transition(start, end, make_an_event(end))
+    machine.default_start_state = WAITING
+    machine.initialize()
+    if freeze:
+        machine.freeze()
+    return machine
+
+
+#: (state, event) -> state, read off the machine once: a request then moves by one dict lookup
+#: instead of owning a copy of the machine.
+_MOVES: Final = {(start, event): end for start, event, end in build_a_machine()}
+
+
+def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
+    """Turn a failure into plain JSON; exception arguments that cannot travel stay behind."""
+    try:
+        data = failure.to_dict(include_args=True)
+        _codec.plain(data, "failure")
+    except Exception:
+        data = failure.to_dict(include_args=False)
+    return data
+
+
+def _check_failure(data: Any) -> None:
+    ft.Failure.validate(data)
+    version = data.get("version")
+    if version != ft.Failure.DICT_VERSION:
+        raise exc.InvalidFormat(
+            f"failure['version'] is {str(version)[:80]}: only version {ft.Failure.DICT_VERSION}"
+            f" can be read"
+        )
+
+
+class Message(abc.ABC):
+    """Anything that can be said."""
+
+    __slots__ = ()
+
+    TYPE: str
+
+    @abc.abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the body: a tree that JSON can hold."""
+
+
+class Notify(Message):
+    """Who is there?  And the answer: this worker, with these tasks, on this topic."""
+
+    TYPE = NOTIFY
+
+    RESPONSE_SCHEMA: Final = schemas.ANSWER
+    SENDER_SCHEMA: Final = schemas.QUESTION
+
+    _RESPONSE_VALIDATOR: Final = schemas.validator(RESPONSE_SCHEMA)
+    _SENDER_VALIDATOR: Final = schemas.validator(SENDER_SCHEMA)
+
+    def __init__(self, **data: Any) -> None:
+        self._data = data
+
+    @property
+    def topic(self) -> str | None:
+        return self._data.get("topic")
+
+    @property
+    def tasks(self) -> list[str] | None:
+        return self._data.get("tasks")
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._data
+
+    @classmethod
+    def validate(cls, data: Any, response: bool = False) -> None:
+        """Raise `InvalidFormat` unless `data` is a question (or, `response`, an answer)."""
+        validator = cls._RESPONSE_VALIDATOR if response else cls._SENDER_VALIDATOR
+        if not response and data == {}:
+            return
+        schemas.check(validator, data, "notify response" if response else "notify request")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """What a validated REQUEST asks for, with failures and results as objects again."""
+
+    task_cls: str
+    task_name: str
+    action: str
+    arguments: Mapping[str, Any]
+    result: Any
+    failures: Mapping[str, ft.Failure]
+
+
+class Request(Message):
+    """A task to be run elsewhere, and the state that the engine has seen it in.
+
+    A request starts WAITING; its clock (`timeout` seconds, None for no limit) runs in WAITING and
+    starts again in PENDING, and no longer matters afterwards, since nobody knows how long a task
+    takes.  `future` resolves to `(event, result)`.
+    """
+
+    TYPE = REQUEST
+
+    SCHEMA: Final = schemas.REQUEST
+    _VALIDATOR: Final = schemas.validator(SCHEMA)
+
+    __slots__ = (
+        "_future",
+        "action",
+        "arguments",
+        "created_at",
+        "current_state",
+        "failures",
+        "result",
+        "since",
+        "task",
+        "timeout",
+        "uuid",
+    )
+
+    def __init__(
+        self,
+        task: Any,
+        uuid: str,
+        action: str,
+        arguments: Mapping[str, Any],
+        timeout: float | None = REQUEST_TIMEOUT,
+        result: Any = NO_RESULT,
+        failures: Mapping[str, ft.Failure] | None = None,
+    ) -> None:
+        self.task = task
+        self.uuid = uuid
+        self.action = action
+        self.arguments = arguments
+        self.timeout = timeout
+        self.result = result
+        self.failures = failures
+        self.created_at = self.since = time.monotonic()
+        self.current_state: str = WAITING
+        self._future: futures.Future[tuple[str, Any]] | None = None
+
+    def __repr__(self) -> str:
+        # Arguments stay out: they may be secret, and they may be large.
+        return f"<Request {self.uuid} {self.action} {self.task.name!r} {self.current_state}>"
+
+    @property
+    def future(self) -> futures.Future[tuple[str, Any]]:
+        if self._future is None:
+            self._future = futures.Future()
+            self._future.set_running_or_notify_cancel()
+        return self._future
+
+    def set_result(self, result: Any) -> None:
+        """Resolve the future; a second result is ignored."""
+        if not self.future.done():
+            self.future.set_result((f"{self.action}d", result))
+
+    @property
+    def expired(self) -> bool:
+        """Whether the request has been WAITING or PENDING for longer than `timeout`."""
+        return self.expired_at(time.monotonic())
+
+    def expired_at(self, now: float) -> bool:
+        """`expired`, by somebody else's monotonic clock."""
+        return (
+            self.current_state in WAITING_STATES
+            and self.timeout is not None
+            and now - self.since >= self.timeout
+        )
+
+    def transition(self, new_state: str) -> bool:
+        """Move to `new_state`: True if moved, False if already there.
+
+        :raises InvalidState: the move is not in the table of `build_a_machine`.
+        """
+        if self.current_state == new_state:
+            return False
+        end = _MOVES.get((self.current_state, make_an_event(new_state)))
+        if end is None:
+            raise exc.InvalidState(
+                f"request {self.uuid} of task {self.task.name!r} can not go from"
+                f" {self.current_state} to {new_state}"
+            )
+        self.current_state = end
+        return True
+
+    def transition_and_log_error(
+        self, new_state: str, logger: logging.Logger | None = None
+    ) -> bool:
+        """`transition`, except that a refused move is a warning in the log, and False."""
+        try:
+            return self.transition(new_state)
+        except exc.InvalidState as error:
+            (logger or LOG).warning("%s", error)
+            return False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The body as every peer reads it; values must be plain JSON (see `encode`)."""
+        return self.encode(_codec.plain)
+
+    def encode(self, pack: Any) -> dict[str, Any]:
+        """The body, with `pack(value, where)` applied to whatever belongs to the user.
+
+        :raises NotEncodable: a value that `pack` refuses, with the path to it.
+        """
+        body: dict[str, Any] = {
+            "action": self.action,
+            "arguments": {
+                name: pack(value, f"arguments[{name!r}]")
+                for name, value in self.arguments.items()
+            },
+            "task_cls": _names.dotted(type(self.task)),
+            "task_name": self.task.name,
+            "task_version": list(self.task.version),
+        }
+        if self.result is not NO_RESULT:
+            if isinstance(self.result, ft.Failure):
+                body["result"] = ["failure", failure_to_dict(self.result)]
+            else:
+                body["result"] = ["success", pack(self.result, "result")]
+        if self.failures:
+            body["failures"] = {
+                name: failure_to_dict(failure) for name, failure in self.failures.items()
+            }
+        return body
+
+    @classmethod
+    def validate(cls, data: Any) -> None:
+        """Raise `InvalidFormat` unless `data` is the body of a REQUEST, all of it usable."""
+        if not cls._fits(data):
+            schemas.check(cls._VALIDATOR, data, "request")
+        result = data.get("result", NO_RESULT)
+        if result is not NO_RESULT:
+            pair = isinstance(result, list) and len(result) == 2
+            if not pair or result[0] not in ("success", "failure"):
+                raise exc.InvalidFormat(
+                    "request['result'] is invalid: not a pair of 'success' or 'failure' and a value"
+                )
+            if result[0] == "failure":
+                _check_failure(result[1])
+        for failure in data.get("failures", {}).values():
+            _check_failure(failure)
+
+    @staticmethod
+    def _fits(data: Any) -> bool:
+        """What the schema says, ten times as fast; whatever does not fit, the schema explains."""
+        return (
+            type(data) is dict
+            and data.get("action") in (EXECUTE, REVERT)
+            and type(data.get("task_cls")) is str
+            and type(data.get("task_name")) is str
+            and type(data.get("task_version")) in (list, str)
+            and type(data.get("arguments", _NOTHING)) is dict
+            and type(data.get("failures", _NOTHING)) is dict
+        )
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any], task_uuid: str | None = None) -> WorkUnit:
+        """Read a validated plain body (see `decode`)."""
+        return Request.decode(data, lambda value: value)
+
+    @staticmethod
+    def decode(data: Mapping[str, Any], unpack: Any) -> WorkUnit:
+        """Read a validated body, with `unpack` applied to whatever belongs to the user."""
+        result: Any = None
+        if "result" in data:
+            kind, value = data["result"]
+            result = ft.Failure.from_dict(value) if kind == "failure" else unpack(value)
+        return WorkUnit(
+            task_cls=data["task_cls"],
+            task_name=data["task_name"],
+            action=data["action"],
+            arguments={k: unpack(v) for k, v in data.get("arguments", {}).items()},
+            result=result,
+            failures={k: ft.Failure.from_dict(v) for k, v in data.get("failures", {}).items()},
+        )
+
+
+class Response(Message):
+    """What a worker tells of a request: where it stands, or how it ended."""
+
+    TYPE = RESPONSE
+
+    SCHEMA: Final = schemas.RESPONSE
+    _VALIDATOR: Final = schemas.validator(SCHEMA)
+    _NEEDED: Final = {EVENT: "event_type", SUCCESS: "result", FAILURE: "result"}
+
+    def __init__(self, state: str, **data: Any) -> None:
+        self.state = state
+        self.data = data
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"state": self.state, "data": self.data}
+
+    @classmethod
+    def validate(cls, data: Any) -> None:
+        """Raise `InvalidFormat` unless `data` is a RESPONSE's body, with the data of its state."""
+        if not cls._fits(data):
+            schemas.check(cls._VALIDATOR, data, "response")
+        state = data["state"]
+        needed = cls._NEEDED.get(state)
+        if needed is not None and needed not in data["data"]:
+            raise exc.InvalidFormat(f"response['data'] is invalid: {state} without {needed!r}")
+        if state == FAILURE:
+            _check_failure(data["data"]["result"])
+
+    @classmethod
+    def _fits(cls, data: Any) -> bool:
+        """What the schema says, ten times as fast; whatever does not fit, the schema explains."""
+        if type(data) is not dict or data.keys() != _RESPONSE_KEYS:
+            return False
+        state, held = data["state"], data["data"]
+        if type(state) is not str or state not in _STATES or type(held) is not dict:
+            return False
+        if held.keys() == _EVENT_KEYS:
+            return type(held["event_type"]) is str and type(held["details"]) is dict
+        return not held or held.keys() == _COMPLETION_KEYS

@@ -1,0 +1,435 @@
+"""Every request of an executor, from submission to its one outcome, without any I/O.
+
+`RequestBook` takes invocations, answers, news of workers and the time; it returns *effects*: what
+somebody with sockets and clocks should do next, in that order.  It owns no thread, no lock and no
+clock, so that any history can be replayed against it.
+
+The life of a request: it is WAITING while no known worker offers its task; it is PENDING from the
+moment it is routed to a queue (its ledger row is opened, then its message is published) until a
+worker says otherwise; then RUNNING; and it ends in exactly one outcome, whichever terminal answer
+of the current epoch comes first.  Anything else that comes is counted in `ignored` and dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+from wbengine import exceptions as exc
+from wbengine import invocation
+from wbengine.engines.worker_based import alarms, answers
+from wbengine.engines.worker_based import effects as fx
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.alarms import Alarms
+from wbengine.engines.worker_based.effects import Effect
+from wbengine.engines.worker_based.entries import WITHDRAWN, Backlog, Entry, Place, Shelf
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.offers import Offers, why_nobody
+from wbengine.engines.worker_based.types import TopicWorker
+from wbengine.types import failure as ft
+
+LOG = logging.getLogger(__name__)
+
+#: At most this many requests of one queue are in the broker, or `PER_SLOT` for each known slot if
+#: that is more; the rest wait here, by priority, where they can still change queues.
+MOST_IN_BROKER: Final = 1000
+PER_SLOT: Final = 8
+
+#: After so many seconds in WAITING, the log says once what a request waits for.
+WARN_AFTER: Final = 5.0
+
+#: The state of a row whose ledger could not be asked.
+UNKNOWN: Final = "UNKNOWN"
+
+class RequestBook:
+    """All requests of one executor.  Not thread-safe: its owner holds a lock around every call."""
+
+    def __init__(
+        self,
+        reply_to: str,
+        offers: Offers,
+        *,
+        transition_timeout: float | None = pr.REQUEST_TIMEOUT,
+        ledger: str | None = None,
+        max_message_size: int = env.MAX_MESSAGE_SIZE,
+    ) -> None:
+        self._reply_to = reply_to
+        self._offers = offers
+        self._timeout = transition_timeout
+        self.ledger = ledger
+        self._max_size = max_message_size
+        self._entries: dict[str, Entry] = {}
+        self._waiting = Shelf()  # by task class
+        self._backlog = Backlog()  # by queue
+        self._sent = Shelf()  # by queue
+        self._held = Shelf()  # by worker
+        self._reached: dict[str, tuple[Place, float]] = {}
+        self._alarms = Alarms()
+        self._order = itertools.count(1)
+        self._closed: str | None = None
+        #: What came and was dropped, by reason: unknown, late, old_epoch, duplicate, unexpected,
+        #: unreadable.
+        self.ignored: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # Submitting and routing.
+
+    def submit(
+        self, call: invocation.Invocation, done: invocation.Done, now: float
+    ) -> list[Effect]:
+        """Take a request on; what cannot be encoded is settled as a failure at once.
+
+        :raises Duplicate: the same action of the same attempt of the atom is already in the book.
+        """
+        entry = Entry(call, done, self._timeout, now)
+        if entry.id in self._entries:
+            raise exc.Duplicate(f"request {entry.request!r} is already in the book")
+        call.ticket = entry
+        self._entries[entry.id] = entry
+        if self._closed is not None:
+            return self._leave_undone(entry, self._closed)
+        return self._route(entry, now)
+
+    def _route(self, entry: Entry, now: float) -> list[Effect]:
+        queue = self._offers.queue_for(entry.task_cls, self._load)
+        if queue is None:
+            self._wait(entry, now)
+            return []
+        entry.request.transition(pr.PENDING)
+        entry.queue = queue
+        entry.place = (-entry.invocation.priority, next(self._order))
+        if self._sent.count(queue) >= self._capacity(queue):
+            self._backlog.put(queue, entry)
+            return []
+        return self._dispatch(entry, now)
+
+    def _load(self, queue: str) -> int:
+        return self._sent.count(queue) + self._backlog.count(queue)
+
+    def _capacity(self, queue: str) -> int:
+        return max(MOST_IN_BROKER, PER_SLOT * self._offers.slots(queue))
+
+    def _wait(self, entry: Entry, now: float) -> None:
+        entry.queue = None
+        self._waiting.put(entry.task_cls, entry)
+        self._start_clock(entry, now)
+        if self._timeout is None or self._timeout > WARN_AFTER:
+            self._alarms.set(now + WARN_AFTER, alarms.WARN, entry)
+
+    def _start_clock(self, entry: Entry, now: float) -> None:
+        entry.request.since = now
+        if self._timeout is not None:
+            self._alarms.set(now + self._timeout, alarms.EXPIRE, entry)
+
+    def _dispatch(self, entry: Entry, now: float) -> list[Effect]:
+        assert entry.queue is not None
+        try:
+            envelope = entry.envelope(
+                self._reply_to,
+                ours=self._offers.speaks(entry.queue),
+                ledger=self.ledger,
+                limit=self._max_size,
+            )
+        except Exception as error:  # whatever arguments do, nobody but their task is hurt
+            return self._settle(entry, ft.Failure.from_exception(error), now=now)
+        entry.dispatched = True
+        self._sent.put(entry.queue, entry)
+        self._start_clock(entry, now)
+        return [fx.Dispatch(entry, entry.epoch, envelope)]
+
+    def _refill(self, queue: str, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._closed is None and self._sent.count(queue) < self._capacity(queue):
+            entry = self._backlog.first(queue)
+            if entry is None:
+                break
+            effects += self._dispatch(entry, now)
+        return effects
+
+    # News of workers.
+
+    def on_gained(self, names: Iterable[str], now: float) -> list[Effect]:
+        """Task classes that a worker began to offer: what waited for them is routed."""
+        effects: list[Effect] = []
+        for name in names:
+            for entry in self._waiting.get(name):
+                entry.leave()
+                effects += self._route(entry, now)
+        return effects
+
+    def on_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
+        """Workers that stopped or fell silent.
+
+        What they claimed and did not finish fails as `WorkerLost`: whether it happened is unknown.
+        What nobody claimed is left to the other workers of its queue; without any, it is routed
+        anew.  Where there is a ledger it says which is which, so that nothing rests on the order in
+        which news arrive; without one, a new route takes a new epoch.
+        """
+        effects: list[Effect] = []
+        for worker in workers:
+            name = worker.identity if isinstance(worker.identity, str) else None
+            idle = self._offers.slots(worker.queue) == 0
+            if name is not None:
+                effects += self._look_or(self._lose, self._held.get(name), name, now)
+            if idle:
+                self._reached.pop(worker.queue, None)
+                while entry := self._backlog.first(worker.queue):
+                    entry.leave()
+                    effects += self._reroute(entry, now)
+            if idle or self.ledger is not None:
+                effects += self._look_or(self._reroute, self._sent.get(worker.queue), name, now)
+        return effects
+
+    def _look_or(
+        self, otherwise: Any, entries: list[Entry], lost: str | None, now: float
+    ) -> list[Effect]:
+        if self.ledger is not None:
+            return [fx.Inspect(entry, lost) for entry in entries]
+        return [effect for entry in entries for effect in otherwise(entry, now)]
+
+    def _reroute(self, entry: Entry, now: float) -> list[Effect]:
+        # PENDING back to WAITING is no move of the protocol: this is the same wait, begun again.
+        entry.request.current_state = pr.WAITING
+        if entry.dispatched and self.ledger is None:
+            entry.next_epoch()  # a message of it may still be taken by somebody
+        entry.leave()
+        return self._route(entry, now)
+
+    def _gone(self, entry: Entry, worker: str | None, now: float) -> list[Effect]:
+        effects = self._started(entry, None, now)
+        entry.worker = worker
+        return effects + self._lose(entry, now)
+
+    def _lose(self, entry: Entry, now: float) -> list[Effect]:
+        who = f"worker {entry.worker}" if entry.worker else "the worker"
+        error = exc.WorkerLost(
+            f"{who} was lost while it ran task {entry.invocation.task.name!r}"
+            f" ({entry.invocation.action}); whether the task took effect is unknown"
+        )
+        return self._settle(entry, ft.Failure.from_exception(error), now=now)
+
+    def on_row(
+        self,
+        entry: Entry,
+        state: str | None,
+        holder: str | None,
+        result: Any,
+        now: float,
+        lost: str | None = None,
+    ) -> list[Effect]:
+        """What an `Inspect` found: the row's state (None: no row), its holder, its answer.
+
+        `state` is `UNKNOWN` when the ledger could not be asked; `lost` is the `Inspect`'s.
+        """
+        if not entry.live:
+            return []
+        if state == ledgers.ROW_DONE and isinstance(result, env.Envelope):
+            return self.on_response(result, None, now)
+        if state == ledgers.ROW_CLAIMED and holder is not None:
+            if holder == lost:
+                return self._gone(entry, holder, now)
+            effects = self._started(entry, holder, now)
+            if entry.worker != holder:
+                self._hold(entry, holder)
+            return effects
+        if entry.state == pr.RUNNING:
+            return self._lose(entry, now) if entry.worker == lost else []
+        if state is None and entry.opened:
+            return self._gone(entry, lost, now)  # nobody can tell any more who took it
+        if lost is None or entry.queue is None:
+            self._start_clock(entry, now)  # it is not published yet, or is to be had after all
+        elif entry.shelf is self._sent and self._offers.slots(entry.queue) == 0:
+            return self._reroute(entry, now)
+        return []
+
+    # Answers.
+
+    def on_response(self, answer: env.Envelope, receipt: Any, now: float) -> list[Effect]:
+        """A validated RESPONSE.  Idempotent: repeats, late and foreign ones change nothing.
+
+        The receipt of a terminal answer is acknowledged only once its outcome was `retired`.
+        """
+        entry = self._entries.get(answer.correlation_id or "")
+        reason = answers.refusal(entry, answer)
+        if entry is None or reason is not None:
+            self.ignored[reason or "unknown"] += 1
+            return [fx.Acknowledge(receipt)]
+        effects = self._started(entry, answer.text(env.WBE_WORKER), now)
+        if answer.body["state"] in pr.STOP_STATES:
+            entry.receipt = receipt
+            return effects + self._settle(
+                entry,
+                answers.value_of(answer),
+                started=answer.seconds(env.WBE_STARTED),
+                ended=answer.seconds(env.WBE_ENDED),
+                now=now,
+            )
+        if answer.body["state"] == pr.EVENT and entry.invocation.events is not None:
+            details = answers.details_of(answer)
+            if details is None:
+                self.ignored["unreadable"] += 1
+            else:
+                effects.append(fx.Tell(entry, answer.body["data"]["event_type"], details))
+        effects.append(fx.Acknowledge(receipt))
+        return effects
+
+    def _started(self, entry: Entry, worker: str | None, now: float) -> list[Effect]:
+        if entry.state == pr.RUNNING:
+            return []
+        for state in (pr.PENDING, pr.RUNNING):
+            entry.request.transition(state)
+        queue = entry.queue if entry.shelf is self._sent else None
+        entry.leave()
+        if worker is not None:
+            self._hold(entry, worker)
+        if queue is None:
+            return []
+        if self._sent.count(queue):
+            reached = self._reached.get(queue)
+            place = entry.place if reached is None else max(entry.place, reached[0])
+            self._reached[queue] = (place, now)
+        else:
+            self._reached.pop(queue, None)
+        return self._refill(queue, now)
+
+    def _hold(self, entry: Entry, worker: str) -> None:
+        entry.worker = worker
+        self._held.put(worker, entry)
+        self._offers.watch(worker)
+
+    def _settle(
+        self,
+        entry: Entry,
+        value: Any,
+        *,
+        now: float,
+        started: float | None = None,
+        ended: float | None = None,
+    ) -> list[Effect]:
+        ran = entry.state == pr.RUNNING
+        entry.request.transition(pr.FAILURE if isinstance(value, ft.Failure) else pr.SUCCESS)
+        queue = entry.queue if entry.shelf is self._sent else None
+        entry.leave()
+        worker = (entry.worker or entry.queue) if ran else None
+        outcome = invocation.Outcome(value, worker or invocation.LOCAL, started, ended)
+        effects: list[Effect] = [fx.Settle(entry, outcome)]
+        return effects + (self._refill(queue, now) if queue is not None else [])
+
+    def retired(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
+        """Outcomes were saved: forget the requests, drop their rows, acknowledge their answers."""
+        effects: list[Effect] = []
+        for call in calls:
+            entry = call.ticket
+            if not isinstance(entry, Entry) or entry.live:
+                continue
+            if self._entries.pop(entry.id, None) is None:
+                continue
+            call.ticket = None
+            if entry.dispatched:
+                effects.append(fx.Drop(entry.id))
+            if entry.receipt is not None:
+                effects.append(fx.Acknowledge(entry.receipt))
+                entry.receipt = None
+        self._alarms.tidy(len(self._entries))
+        return effects
+
+    # Time.
+
+    def next_alarm(self) -> float | None:
+        """When `tick` should be called next, on the clock that is passed in as `now`."""
+        return self._alarms.next()
+
+    def tick(self, now: float) -> list[Effect]:
+        """Let what is due expire.  Costs O(log n) for each alarm that is due, no more."""
+        effects: list[Effect] = []
+        for kind, entry in self._alarms.due(now):
+            if kind == alarms.WARN:
+                if entry.state == pr.WAITING:
+                    LOG.warning("%s", self._why_waiting(entry, now))
+            elif entry.request.expired_at(now):
+                effects += self._expire(entry, now)
+        return effects
+
+    def _expire(self, entry: Entry, now: float) -> list[Effect]:
+        if not entry.dispatched and entry.state == pr.WAITING:
+            return self._time_out(entry, now)
+        if entry.shelf is self._backlog or (entry.shelf is self._sent and self._moves(entry)):
+            self._start_clock(entry, now)
+            return []
+        return [fx.Revoke(entry)]
+
+    def _moves(self, entry: Entry) -> bool:
+        """Whether a request waits because others are served: a busy fleet stops its clock."""
+        queue = entry.queue
+        if queue is None or not self._offers.slots(queue):
+            return False
+        if not self._offers.free(queue):
+            return True
+        # A slot may look free between two tasks; but then the line has moved, and not past us.
+        place, at = self._reached.get(queue, (entry.place, 0.0))
+        return place < entry.place and at > entry.request.since
+
+    def on_unsent(self, entry: Entry, error: BaseException, now: float) -> list[Effect]:
+        """A `Dispatch` that can never be published, for a reason that is not the broker's."""
+        if not entry.live:
+            return []
+        return self._settle(entry, ft.Failure.from_exception(error), now=now)
+
+    def on_revoked(self, entry: Entry, revoked: bool, now: float) -> list[Effect]:
+        """What a `Revoke` did: without it, either somebody has claimed the request, or it has not
+        been published yet."""
+        if not entry.live or entry.state == pr.RUNNING:
+            return []
+        return self._time_out(entry, now) if revoked else [fx.Inspect(entry)]
+
+    def _time_out(self, entry: Entry, now: float) -> list[Effect]:
+        error = exc.RequestTimeout(self._why_waiting(entry, now))
+        return self._settle(entry, ft.Failure.from_exception(error), now=now)
+
+    def _why_waiting(self, entry: Entry, now: float) -> str:
+        name, waited = entry.invocation.task.name, now - entry.request.since
+        why = why_nobody(self._offers, entry.task_cls)
+        if entry.queue is not None:
+            why = f"no worker started it, although those of {entry.queue!r} offer it"
+        return f"task {name!r} has waited {waited:.1f} s: {why}"
+
+    # Ending.
+
+    def unstarted(self) -> list[Entry]:
+        """Requests that no worker is known to have started.
+
+        Those that were `dispatched` may have a row, and must be revoked before they are forgotten.
+        """
+        return [entry for entry in self._entries.values() if entry.state in pr.WAITING_STATES]
+
+    def forget(self, entry: Entry) -> None:
+        """Take an unstarted request out of the book, without an outcome."""
+        entry.leave()
+        entry.queue = None
+        entry.epoch = WITHDRAWN
+        entry.invocation.ticket = None
+        del self._entries[entry.id]
+        self._alarms.tidy(len(self._entries))
+
+    def close(self, reason: str, now: float) -> list[Effect]:
+        """Settle everything that is left as failed, and from now on whatever is submitted."""
+        self._closed = reason
+        live = [entry for entry in self._entries.values() if entry.live]
+        return [effect for entry in live for effect in self._leave_undone(entry, reason)]
+
+    def _leave_undone(self, entry: Entry, reason: str) -> list[Effect]:
+        error = exc.ExecutionFailure(
+            f"task {entry.invocation.task.name!r} was left {entry.state}: {reason}"
+        )
+        return self._settle(entry, ft.Failure.from_exception(error), now=entry.request.since)
+
+    def reopen(self) -> None:
+        """Take requests again, after `close`."""
+        self._closed = None
+

@@ -1,0 +1,1 @@
+"""Complete programs built with wbengine, to run and to read."""

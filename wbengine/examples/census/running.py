@@ -1,0 +1,161 @@
+"""One run of the census, from the choice of engine to the record of what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from wbengine import engines, exceptions, states
+from wbengine.examples.census import flow, tasks
+from wbengine.examples.census.fleet import TOPIC, Fleet, Unavailable
+from wbengine.examples.census.options import Options
+from wbengine.examples.census.progress import Board
+from wbengine.examples.census.record import Record, compile_record
+from wbengine.examples.census.sources import Group, Tree
+from wbengine.invocation import LOCAL
+from wbengine.types.failure import Failure
+
+SERIAL: Final = "serial"
+PARALLEL: Final = "parallel"
+WORKER_BASED: Final = "worker-based"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task that failed, who ran it, and what it raised."""
+
+    task: str
+    worker: str
+    failure: Failure
+
+
+@dataclass(eq=False)
+class FlowFailed(Exception):
+    """The flow did not succeed; `state` says how it ended (REVERTED if all was undone)."""
+
+    state: str | None
+    failed: list[Failed] = field(default_factory=list)
+    error: Exception | None = None
+
+
+def run(options: Options, tree: Tree, groups: Sequence[Group], board: Board) -> Record:
+    """Take the census and write the report; raises `FlowFailed` or `Unavailable`.
+
+    A run that does not succeed leaves nothing in the output folder, also when it is interrupted.
+    """
+    made = _missing_folders(options.out / tasks.PARTIAL)
+    try:
+        with _engine(options, tree, groups, board) as engine:
+            seconds = _watch(engine, board)
+            attempts = list(_attempts(engine, groups, board))
+    except FlowFailed as failed:
+        if failed.state != states.REVERTED:
+            _sweep(options.out, groups, made)
+        raise
+    except BaseException:
+        _sweep(options.out, groups, made)
+        raise
+    census = json.loads((options.out / tasks.REPORT).read_text("utf-8"))
+    return compile_record(options.engine, seconds, attempts, census)
+
+
+@contextlib.contextmanager
+def _engine(options: Options, tree: Tree, groups: Sequence[Group], board: Board) -> Iterator[Any]:
+    """The engine of the kind asked for, ready to run the flow."""
+    census = flow.build(groups, options.fail)
+    for node, _ in census.iter_nodes():
+        node.notifier.register(tasks.BEGUN, _begun, kwargs={"board": board, "name": node.name})
+    store = flow.store(tree, str(options.out))
+    if options.engine == SERIAL:
+        yield engines.load(census, store=store, engine=SERIAL)
+    elif options.engine == PARALLEL:
+        # Parsing keeps the interpreter busy: threads would wait for each other.
+        yield engines.load(
+            census,
+            store=store,
+            engine=PARALLEL,
+            executor="processes",
+            max_workers=options.workers,
+        )
+    else:
+        with Fleet(options.workers) as fleet, _remote_executor(fleet) as executor:
+            board.say(f"waiting for {options.workers} workers")
+            fleet.wait(executor)
+            yield engines.load(census, store=store, engine=WORKER_BASED, executor=executor)
+
+
+@contextlib.contextmanager
+def _remote_executor(fleet: Fleet) -> Iterator[Any]:
+    from wbengine.engines.worker_based.executor import WorkerTaskExecutor
+
+    executor = WorkerTaskExecutor(str(uuid.uuid4()), fleet.exchange, [TOPIC], url=fleet.url)
+    try:
+        executor.start()
+        yield executor
+    except exceptions.TransportFailure as error:
+        raise Unavailable(f"no broker at {fleet.url}: {error}") from error
+    finally:
+        executor.stop()
+
+
+def _watch(engine: Any, board: Board) -> float:
+    """Run the flow; returns the seconds it took."""
+    failed: list[Failed] = []
+
+    def receive(state: str, details: dict[str, Any]) -> None:
+        board.atom(state, details)
+        result = details.get("result")
+        if state == states.FAILURE and isinstance(result, Failure):
+            name, worker = details["task_name"], details.get("worker")
+            if worker is None or worker == LOCAL:
+                worker = f"process {board.place(name)}"
+            failed.append(Failed(name, worker, result))
+
+    engine.atom_notifier.register(engine.atom_notifier.ANY, receive)
+    board.begin()
+    started = time.monotonic()
+    try:
+        engine.run()
+    except exceptions.TransportFailure:
+        raise
+    except Exception as error:
+        raise FlowFailed(engine.storage.get_flow_state(), failed, error) from error
+    return time.monotonic() - started
+
+
+def _begun(_: str, board: Board, name: str, details: dict[str, Any]) -> None:
+    board.begun(name, details["pid"])
+
+
+def _attempts(
+    engine: Any, groups: Sequence[Group], board: Board
+) -> Iterator[tuple[flow.Step, str, float, float]]:
+    """What storage keeps of who ran what when; on this host the process is the worker."""
+    for step in flow.steps(groups):
+        attempt = engine.storage.get_attempt(step.name)
+        if attempt is not None and attempt.started is not None and attempt.ended is not None:
+            worker = attempt.worker
+            if worker == LOCAL:
+                worker = f"process {board.place(step.name)}"
+            yield step, worker, attempt.started, attempt.ended
+
+
+def _missing_folders(folder: Path) -> list[Path]:
+    return [path for path in [*reversed(folder.parents), folder] if not path.exists()]
+
+
+def _sweep(out: Path, groups: Sequence[Group], made: Sequence[Path]) -> None:
+    """Remove what tasks wrote that could not be reverted any more: the run was cut short."""
+    partial = out / tasks.PARTIAL
+    for name in [tasks.REPORT, *(f"{group.name}.json" for group in groups)]:
+        with contextlib.suppress(OSError):
+            (partial / name).unlink()
+    for folder in reversed(made):
+        with contextlib.suppress(OSError):
+            folder.rmdir()

@@ -1,0 +1,307 @@
+"""Every error that wbengine raises.
+
+The tree (names and places are those TaskFlow users know; the ones marked * are new)::
+
+    Exception
+    ├── WrappedFailure                   several failures, or one that cannot be re-raised as itself
+    └── WbengineException                (also under the name TaskFlowException)
+        ├── StorageFailure               the store could not be read or written
+        │   └── LedgerFailure *          a worker ledger could not be read or written
+        ├── ConductorFailure
+        ├── JobFailure
+        │   └── UnclaimableJob           somebody else holds the job
+        ├── ExecutionFailure             running went wrong
+        │   ├── RequestTimeout           no worker took the request in time
+        │   ├── InvalidState             not allowed in this state
+        │   ├── WorkerLost *             the worker went away; the outcome is unknown
+        │   └── RemoteExit *             a task on a worker called sys.exit()
+        ├── DependencyFailure            the links of a flow make no sense
+        │   ├── AmbiguousDependency      several providers, and no rule to choose one
+        │   └── MissingDependencies      nobody provides a required name
+        ├── CompilationFailure           the flow cannot be turned into a plan
+        ├── IncompatibleVersion
+        ├── Duplicate                    a name that must be unique is not
+        ├── NotFound
+        ├── Empty
+        ├── MultipleChoices
+        ├── InvalidFormat                data is not of the promised form
+        │   ├── NotEncodable *           a value cannot be sent or stored
+        │   └── TooLarge *               a message exceeds the size limit
+        ├── TransportFailure *           the broker cannot be reached
+        └── DisallowedAccess             not now: see `.state`
+
+All of them survive pickling with their attributes.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+from wbengine import _names
+
+#: How many causes `pformat` prints at most; chains may be circular or very long.
+_MAX_CAUSES = 100
+
+
+class WbengineException(Exception):
+    """The base of all errors of this package.
+
+    `cause` is the exception (or any object) behind this one; `str()` shows the whole chain of
+    causes, one per line, each a little further in.
+    """
+
+    def __init__(self, message: str = "", cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self._cause = cause
+
+    @property
+    def cause(self) -> BaseException | None:
+        return self._cause
+
+    def __str__(self) -> str:
+        return self.pformat()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not through __init__: subclasses take other arguments than the finished message.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+    def _own_message(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def pformat(
+        self, indent: int = 2, indent_text: str = " ", show_root_class: bool = False
+    ) -> str:
+        """The message, and below it the chain of causes, each indented by `indent` more.
+
+        A chain goes on only through errors of this package; anything else ends it.
+        """
+        if indent < 0:
+            raise ValueError(f"indent must be zero or greater, not {indent}")
+        first = self._own_message()
+        lines = [f"{type(self).__name__}: {first}" if show_root_class else first]
+        seen = {id(self)}
+        cause = self.cause
+        while cause is not None and id(cause) not in seen:
+            if len(seen) > _MAX_CAUSES:
+                lines.append(indent_text * (indent * len(seen)) + "...")
+                break
+            margin = indent_text * (indent * len(seen))
+            seen.add(id(cause))
+            if isinstance(cause, WbengineException):
+                lines.append(f"{margin}{type(cause).__name__}: {cause._own_message()}")
+                cause = cause.cause
+            else:
+                lines.extend(margin + line for line in _describe(cause).splitlines())
+                cause = None
+        return "\n".join(lines)
+
+
+def _describe(cause: Any) -> str:
+    if isinstance(cause, BaseException):
+        return "".join(traceback.format_exception_only(type(cause), cause))
+    return str(cause)
+
+
+#: The name under which code written for TaskFlow knows the base class.
+TaskFlowException = WbengineException
+
+
+def raise_with_cause(
+    exc_cls: type[WbengineException], message: str, *args: Any, **kwargs: Any
+) -> NoReturn:
+    """Raise `exc_cls(message, *args, **kwargs)`, caused by the exception being handled, if any.
+
+    A `cause` in `kwargs` is used instead of the current exception.
+    """
+    cause = kwargs.setdefault("cause", sys.exc_info()[1])
+    raise exc_cls(message, *args, **kwargs) from cause
+
+
+class StorageFailure(WbengineException):
+    """The store could not be read or written."""
+
+
+class LedgerFailure(StorageFailure):
+    """A worker ledger could not be read or written."""
+
+
+class ConductorFailure(WbengineException):
+    """A conductor could not do its work."""
+
+
+class JobFailure(WbengineException):
+    """A job or a job board could not do its work."""
+
+
+class UnclaimableJob(JobFailure):
+    """The job is held by somebody else."""
+
+
+class ExecutionFailure(WbengineException):
+    """Running a flow or an atom went wrong, not through an error of the atom's own code."""
+
+
+class RequestTimeout(ExecutionFailure):
+    """No worker took the request in time."""
+
+
+class InvalidState(ExecutionFailure):
+    """The operation, or the transition, is not allowed in the present state."""
+
+
+class WorkerLost(ExecutionFailure):
+    """The worker that ran the task went away; whether the task ran to its end is not known."""
+
+
+class RemoteExit(ExecutionFailure):
+    """A task on a worker called `sys.exit()` or raised `SystemExit`; the worker lives on."""
+
+
+class DependencyFailure(WbengineException):
+    """The links between the members of a flow make no sense."""
+
+
+class AmbiguousDependency(DependencyFailure):
+    """Several members provide the required name, and no rule chooses one of them."""
+
+
+class MissingDependencies(DependencyFailure):
+    """`who` requires names that nobody provides.
+
+    `missing_requirements` holds the names; `method` (`'execute'`, `'revert'`) says what needs them;
+    `available`, when given, is searched for names that may have been meant.
+    """
+
+    def __init__(
+        self,
+        who: Any,
+        requirements: Iterable[str],
+        cause: BaseException | None = None,
+        method: str | None = None,
+        *,
+        available: Iterable[str] = (),
+    ) -> None:
+        names = list(requirements)
+        choices = list(available)
+        wanted = ", ".join(f"{name!r}{_names.hint(str(name), choices)}" for name in names)
+        where = f"{method!r} of " if method else ""
+        super().__init__(f"{where}'{who}' requires {wanted}, but nothing provides it", cause)
+        #: The names, as a set when a set was given, else as a list.
+        self.missing_requirements = (
+            requirements if isinstance(requirements, set | frozenset) else names
+        )
+
+
+class CompilationFailure(WbengineException):
+    """A flow cannot be turned into a plan."""
+
+
+class IncompatibleVersion(WbengineException):
+    """Two versions cannot work together."""
+
+
+class Duplicate(WbengineException):
+    """A name that must be unique is used twice."""
+
+
+class NotFound(WbengineException):
+    """Something that was asked for by name or number does not exist."""
+
+
+class Empty(WbengineException):
+    """Nothing is there where at least one was needed."""
+
+
+class MultipleChoices(WbengineException):
+    """More than one is there where exactly one was needed."""
+
+
+class InvalidFormat(WbengineException):
+    """Data is not of the promised form."""
+
+
+class NotEncodable(InvalidFormat):
+    """A value cannot be sent or stored.
+
+    `path` leads to the culprit (`result['a'][3]`), `type_name` is the culprit's type.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        cause: BaseException | None = None,
+        *,
+        path: str = "",
+        type_name: str = "",
+    ) -> None:
+        super().__init__(message or f"{path}: {type_name} cannot be encoded", cause)
+        self.path = path
+        self.type_name = type_name
+
+
+class TooLarge(InvalidFormat):
+    """A message exceeds the size limit; it is never sent."""
+
+
+class TransportFailure(WbengineException):
+    """The broker cannot be reached, or refused what was asked of it."""
+
+
+class DisallowedAccess(WbengineException):
+    """The thing exists, but must not be used while in `state`."""
+
+    def __init__(
+        self, message: str = "", cause: BaseException | None = None, state: str | None = None
+    ) -> None:
+        super().__init__(message, cause)
+        self.state = state
+
+
+class WrappedFailure(Exception):
+    """One exception that stands for several failures, or for one that lost its exception object.
+
+    Iterates over its failures; a `WrappedFailure` inside one of them is replaced by what it holds.
+    """
+
+    def __init__(self, causes: Iterable[Any]) -> None:
+        super().__init__()
+        flat: list[Any] = []
+        for cause in causes:
+            inner = getattr(cause, "exception", None)
+            if isinstance(inner, WrappedFailure):
+                flat.extend(inner)
+            else:
+                flat.append(cause)
+        self._causes = tuple(flat)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._causes,)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._causes)
+
+    def __len__(self) -> int:
+        return len(self._causes)
+
+    def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
+        """The first of `exc_classes` (types or names) that one of the failures is, or None."""
+        for failure in self._causes:
+            found: type[BaseException] | str | None = failure.check(*exc_classes)
+            if found is not None:
+                return found
+        return None
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}: [{', '.join(repr(str(cause)) for cause in self._causes)}]"
+
+
+def exception_message(exc: BaseException) -> str:
+    """`str(exc)`, or a stand-in when the exception's own `__str__` raises."""
+    try:
+        return str(exc)
+    except Exception as error:
+        return f"<{type(exc).__name__}: str() raised {type(error).__name__}>"

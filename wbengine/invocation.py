@@ -1,0 +1,261 @@
+"""One call of one atom: what is asked of an executor, and what it answers.
+
+This module is the narrow waist of the engine.  Above it, the core decides *what* runs next; below it,
+executors decide *where*: in this thread, in a pool, or on a remote worker.  They meet in one method,
+`TaskExecutor.submit`.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent import futures
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine import task as task_module
+
+Action = Literal["execute", "revert"]
+EXECUTE: Final = "execute"
+REVERT: Final = "revert"
+
+#: Names of the event in the (event, result) pairs that `execute_task` and `revert_task` resolve to.
+EXECUTED: Final = "executed"
+REVERTED: Final = "reverted"
+
+#: `(event_type, details)`: what a running task tells the outside while it runs.
+EventSink = Callable[[str, dict[str, Any]], None]
+
+NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
+NO_FAILURES: Final[Mapping[str, ft.Failure]] = {}
+
+# Whoever calls `execute_task` by hand keeps no count of attempts; no two of theirs may be the same.
+_attempts = itertools.count(1)
+
+#: The `worker` of everything that ran in the engine's own process.
+LOCAL: Final = "local"
+
+
+class Invocation:
+    """A request to execute or revert one task.
+
+    `uuid` is the atom's; `attempt` is its number for the life of the flow detail (it only rises).
+    `result` and `failures` have a meaning for reverts only.  `events` receives what the task tells
+    while it runs, in the order told, from any thread.  `node` belongs to whoever made the
+    invocation; executors carry it back untouched.  `ticket` is the executor's own mark.
+    """
+
+    __slots__ = (
+        "action",
+        "arguments",
+        "attempt",
+        "events",
+        "failures",
+        "flow_uuid",
+        "node",
+        "priority",
+        "result",
+        "task",
+        "ticket",
+        "uuid",
+    )
+
+    def __init__(
+        self,
+        task: task_module.Task,
+        action: Action,
+        uuid: str,
+        attempt: int = 1,
+        arguments: Mapping[str, Any] = NO_ARGUMENTS,
+        result: Any = None,
+        failures: Mapping[str, ft.Failure] = NO_FAILURES,
+        events: EventSink | None = None,
+        node: int = -1,
+        flow_uuid: str = "",
+        priority: int = 0,
+    ) -> None:
+        self.task = task
+        self.action = action
+        self.uuid = uuid
+        self.attempt = attempt
+        self.arguments = arguments
+        self.result = result
+        self.failures = failures
+        self.events = events
+        self.node = node
+        self.flow_uuid = flow_uuid
+        self.priority = priority
+        self.ticket: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Invocation {self.action} {self.task.name!r}, attempt {self.attempt}>"
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """What became of an invocation: `value` is the result, or the `Failure` that stands for it.
+
+    `started` and `ended` are unix seconds on the clock of whoever ran it (`worker`).
+    """
+
+    value: Any
+    worker: str = LOCAL
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        return isinstance(self.value, ft.Failure)
+
+
+#: Called exactly once per submitted invocation, from any thread; must return at once.
+Done = Callable[[Invocation, Outcome], None]
+
+
+class TaskExecutor(abc.ABC):
+    """Where tasks run.
+
+    Every submitted invocation ends in exactly one call of its `done`, whatever the task does, unless
+    `withdraw` handed it back first.  All methods may be called from any thread; `start` and `stop`
+    are idempotent.
+    """
+
+    @abc.abstractmethod
+    def submit(self, invocation: Invocation, done: Done) -> None:
+        """Run `invocation` some time, and then call `done(invocation, outcome)` once.
+
+        Never raises for what a task or its arguments do: that is an outcome.
+        """
+
+    def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
+        """Submit a turn's invocations, in order; executors that can write them at once do."""
+        for invocation in invocations:
+            self.submit(invocation, done)
+
+    def withdraw(self) -> list[Invocation]:
+        """Take back what has not been started; those invocations never reach their `done`."""
+        return []
+
+    def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default, not a stub)
+        """Be told that the outcomes of `invocations` are saved: nothing needs to be kept of them."""
+
+    def start(self) -> None:  # noqa: B027
+        """Acquire what running needs."""
+
+    def stop(self) -> None:  # noqa: B027
+        """Give it back; what was submitted and not finished is failed or finished first."""
+
+    def execute_task(
+        self,
+        task: task_module.Task,
+        task_uuid: str,
+        arguments: Mapping[str, Any],
+        progress_callback: EventSink | None = None,
+    ) -> futures.Future[tuple[str, Any]]:
+        """Schedule the execution of `task`; the future holds `(EXECUTED, result or Failure)`."""
+        return self._as_future(
+            Invocation(
+                task,
+                EXECUTE,
+                task_uuid,
+                next(_attempts),
+                arguments=arguments,
+                events=progress_callback,
+            ),
+            EXECUTED,
+        )
+
+    def revert_task(
+        self,
+        task: task_module.Task,
+        task_uuid: str,
+        arguments: Mapping[str, Any],
+        result: Any,
+        failures: Mapping[str, ft.Failure],
+        progress_callback: EventSink | None = None,
+    ) -> futures.Future[tuple[str, Any]]:
+        """Schedule the reversion of `task`; the future holds `(REVERTED, result or Failure)`."""
+        return self._as_future(
+            Invocation(
+                task,
+                REVERT,
+                task_uuid,
+                next(_attempts),
+                arguments=arguments,
+                result=result,
+                failures=failures,
+                events=progress_callback,
+            ),
+            REVERTED,
+        )
+
+    def _as_future(self, invocation: Invocation, event: str) -> futures.Future[tuple[str, Any]]:
+        future: futures.Future[tuple[str, Any]] = futures.Future()
+        future.set_running_or_notify_cancel()
+
+        def done(_: Invocation, outcome: Outcome) -> None:
+            future.set_result((event, outcome.value))
+            self.retire([invocation])
+
+        self.submit(invocation, done)
+        return future
+
+
+def invoke(invocation: Invocation) -> Outcome:
+    """Call the task's hooks and body here and now; whatever it raises becomes a `Failure`.
+
+    Hooks run in the order pre, body, post; `post_*` runs whatever happened before it.  An exception
+    of any of them (`SystemExit` and `KeyboardInterrupt` included) is the outcome; the body's own
+    failure wins over that of the post hook.
+    """
+    started = time.time()
+    task = invocation.task
+    run = _execute if invocation.action == EXECUTE else _revert
+    if invocation.events is None:
+        return Outcome(run(task, invocation), LOCAL, started, time.time())
+    task.attach(invocation.events)
+    try:
+        return Outcome(run(task, invocation), LOCAL, started, time.time())
+    finally:
+        task.detach()
+
+
+def _execute(task: task_module.Task, invocation: Invocation) -> Any:
+    value: Any
+    try:
+        task.pre_execute()
+        value = task.execute(**invocation.arguments)
+    except BaseException as error:
+        value = ft.Failure.from_exception(error)
+    try:
+        task.post_execute()
+    except BaseException as error:
+        if not isinstance(value, ft.Failure):
+            value = ft.Failure.from_exception(error)
+    return value
+
+
+def _revert(task: task_module.Task, invocation: Invocation) -> Any:
+    value: Any
+    arguments = dict(invocation.arguments)
+    accepts = task.revert_accepts
+    if accepts is None or "result" in accepts:
+        arguments["result"] = invocation.result
+    if accepts is None or "flow_failures" in accepts:
+        arguments["flow_failures"] = dict(invocation.failures)
+    try:
+        task.pre_revert()
+        value = task.revert(**arguments)
+    except BaseException as error:
+        value = ft.Failure.from_exception(error)
+    try:
+        task.post_revert()
+    except BaseException as error:
+        if not isinstance(value, ft.Failure):
+            value = ft.Failure.from_exception(error)
+    return value

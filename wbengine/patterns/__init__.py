@@ -1,0 +1,1 @@
+"""How the members of a flow depend on each other."""

@@ -1,0 +1,375 @@
+"""As the names and links between them say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from wbengine import deciders, exceptions, flow
+from wbengine import retry as retry_module
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_F = TypeVar("_F", bound="Flow")
+_Decider = Callable[..., Any]
+
+
+class Flow(flow.Flow):
+    """A flow whose members depend on each other by the names they provide and require.
+
+    A member that requires a name comes after the member that provides it, whichever was added
+    first; `link` adds dependencies by hand.  Adding a member costs no more than what it is linked
+    to, so a big flow may be built one by one.
+    """
+
+    kind: ClassVar[str] = "graph"
+
+    def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
+        # Not on top: a worker that has tasks and flows in one module needs no graph library.
+        import networkx as nx
+
+        super().__init__(name, retry)
+        self._graph: nx.DiGraph[Any] = nx.DiGraph()
+        # What each member, by `id`, requires and provides, as last looked at.
+        self._symbols: dict[int, flow.Symbols] = {}
+        self._providers: dict[str, list[Any]] = {}
+        # Members that no link gives a name they require, by name and `id`.
+        self._wanting: dict[str, dict[int, Any]] = {}
+        # Members that were changed after they were looked at.
+        self._stale: dict[int, Any] = {}
+
+    # Building.
+
+    def add(
+        self: _F, *nodes: Any, resolve_requires: bool = True, resolve_existing: bool = True
+    ) -> _F:
+        """Add members and link them to those they depend on.
+
+        :param resolve_requires: link the new members after those that provide what they require.
+        :param resolve_existing: link members that were there before after the new ones.
+        :raises AmbiguousDependency: a required name has several providers.
+        :raises DependencyFailure: the links would form a circle.  Either way nothing is changed.
+        """
+        new = self._new(nodes)
+        if not new:
+            return self
+        self._refresh()
+        served: list[tuple[str, Any]] = []
+        waiting: list[tuple[str, Any]] = []
+        try:
+            for node in new:
+                self._nodes[id(node)] = node
+                self._graph.add_node(node)
+                symbols = self._symbols[id(node)] = _frozen(flow.symbols_of(node))
+                for name in self._unmet_by_retry(symbols):
+                    if not resolve_requires:
+                        waiting.append((name, node))
+                    elif not self._link_to_provider(node, name):
+                        self._want(name, node)
+                for name in sorted(symbols.provides):
+                    if resolve_existing:
+                        self._serve(node, name, served)
+                    self._providers.setdefault(name, []).append(node)
+        except BaseException:
+            self._undo(new, served)
+            raise
+        for name, node in waiting:
+            self._want(name, node)
+        self._adopt(new)
+        return self
+
+    def link(
+        self: _F,
+        u: Any,
+        v: Any,
+        decider: _Decider | None = None,
+        decider_depth: deciders.Depth | str | None = None,
+    ) -> _F:
+        """Make `v` come after `u`; linking them again adds to what is known of the link.
+
+        :param decider: called with `history={name: result}` of the linked sources when `v` is about
+            to run; a falsy answer ignores `v`.
+        :param decider_depth: how much is ignored with it; everything after it by default.
+        :raises ValueError: not a member, not callable, unknown depth, or a depth without decider.
+        :raises DependencyFailure: the links would form a circle; nothing is changed.
+        """
+        if id(u) not in self._nodes:
+            raise ValueError(f"Node '{u}' not found to link from")
+        if id(v) not in self._nodes:
+            raise ValueError(f"Node '{v}' not found to link to")
+        meta: dict[str, Any] = {flow.LINK_MANUAL: True}
+        if decider is None:
+            if decider_depth is not None:
+                raise ValueError("A decider depth needs a decider to be provided along with it")
+        elif not callable(decider):
+            raise ValueError(f"Decider must be callable, not {decider!r}")
+        else:
+            meta[flow.LINK_DECIDER] = decider
+            meta[flow.LINK_DECIDER_DEPTH] = (
+                deciders.Depth.ALL
+                if decider_depth is None
+                else deciders.Depth.translate(decider_depth)
+            )
+        self._connect(u, v).update(meta)
+        self._touch()
+        return self
+
+    def _connect(self, u: Any, v: Any) -> dict[str, Any]:
+        """The metadata of the link from `u` to `v`, which is made if it is not there."""
+        graph = self._graph
+        found: dict[str, Any] | None = graph.get_edge_data(u, v)
+        if found is None:
+            self._refuse_circle(u, v)
+            graph.add_edge(u, v)
+            found = graph.get_edge_data(u, v)
+        return found
+
+    def _refuse_circle(self, u: Any, v: Any) -> None:
+        graph = self._graph
+        if u is not v and not (graph.succ[v] and graph.pred[u]):
+            return
+        import networkx as nx
+
+        try:
+            # From both ends at once: costs no more than the smaller of the two sides.
+            back = nx.bidirectional_shortest_path(graph, v, u)
+        except nx.NetworkXNoPath:
+            return
+        circle = " -> ".join(str(node.name) for node in (u, *back))
+        raise exceptions.DependencyFailure(
+            f"Flow {self.name!r} cannot be ordered, its members would depend on each other"
+            f" in a circle: {circle}"
+        )
+
+    def _unmet_by_retry(self, symbols: flow.Symbols) -> list[str]:
+        offered = self._retry_symbols().provides
+        return sorted(name for name in symbols.requires if name not in offered)
+
+    def _link_to_provider(self, node: Any, name: str) -> bool:
+        providers = self._providers.get(name)
+        if not providers:
+            return False
+        if len(providers) > 1:
+            several = ", ".join(repr(str(provider.name)) for provider in providers)
+            raise exceptions.AmbiguousDependency(
+                f"{node.name!r} requires {name!r}, which several members of flow {self.name!r}"
+                f" provide: {several}"
+            )
+        self._because(providers[0], node, name)
+        return True
+
+    def _because(self, u: Any, v: Any, name: str) -> None:
+        self._connect(u, v).setdefault(flow.LINK_REASONS, set()).add(name)
+
+    def _want(self, name: str, node: Any) -> None:
+        self._wanting.setdefault(name, {})[id(node)] = node
+
+    def _serve(self, provider: Any, name: str, served: list[tuple[str, Any]]) -> None:
+        """Link those that want `name` after its new `provider`."""
+        wanting = self._wanting.get(name)
+        if not wanting:
+            return
+        for node in list(wanting.values()):
+            if node is provider or self._is_met(node, name):
+                continue
+            self._because(provider, node, name)
+            del wanting[id(node)]
+            served.append((name, node))
+        if not wanting:
+            del self._wanting[name]
+
+    def _is_met(self, node: Any, name: str) -> bool:
+        """Does a member somewhere before `node` provide `name`?"""
+        providers = self._providers.get(name)
+        if not providers or not self._graph.pred[node]:
+            return False
+        import networkx as nx
+
+        before = nx.ancestors(self._graph, node)
+        return any(provider in before for provider in providers)
+
+    def _undo(self, new: list[Any], served: list[tuple[str, Any]]) -> None:
+        # Every link that `add` makes has a new member at one end: they go together.
+        gone = {id(node) for node in new if self._nodes.pop(id(node), None) is not None}
+        for node in new:
+            if id(node) not in gone:
+                continue
+            self._graph.remove_node(node)
+            symbols = self._symbols.pop(id(node), _NOTHING)
+            self._forget(node, symbols)
+        for name, node in served:
+            if id(node) not in gone:
+                self._want(name, node)
+
+    def _forget(self, node: Any, symbols: flow.Symbols) -> None:
+        for name in symbols.requires:
+            wanting = self._wanting.get(name)
+            if wanting is not None:
+                wanting.pop(id(node), None)
+                if not wanting:
+                    del self._wanting[name]
+        for name in symbols.provides:
+            providers = [other for other in self._providers.get(name, ()) if other is not node]
+            if providers:
+                self._providers[name] = providers
+            else:
+                self._providers.pop(name, None)
+
+    def _member_changed(self, member: flow.Flow) -> None:
+        if id(member) in self._symbols:
+            self._stale[id(member)] = member
+
+    def _refresh(self) -> None:
+        """Look again at members that were changed since; their links stay."""
+        while self._stale:
+            _, node = self._stale.popitem()
+            symbols = _frozen(flow.symbols_of(node))
+            self._forget(node, self._symbols[id(node)])
+            self._symbols[id(node)] = symbols
+            for name in symbols.provides:
+                self._providers.setdefault(name, []).append(node)
+            linked = self._linked_names(node)
+            for name in self._unmet_by_retry(symbols):
+                if name not in linked:
+                    self._want(name, node)
+
+    def _linked_names(self, node: Any) -> set[str]:
+        return {
+            name
+            for meta in self._graph.pred[node].values()
+            for name in meta.get(flow.LINK_REASONS, ())
+        }
+
+    # Looking.
+
+    def _active(self) -> nx.DiGraph[Any]:
+        """The part of the graph that counts."""
+        return self._graph
+
+    def __len__(self) -> int:
+        return len(self._active())
+
+    def iter_nodes(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """`(member, metadata)`, each after everything it depends on."""
+        import networkx as nx
+
+        graph = self._active()
+        for node in nx.topological_sort(graph):
+            yield node, graph.nodes[node]
+
+    def iter_links(self) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+        yield from self._active().edges(data=True)
+
+    def _combine(self, symbols: Mapping[int, flow.Symbols]) -> flow.Symbols:
+        requires, offered = self._retry_symbols()
+        graph = self._active()
+        # Copies: the circumstances of each member are looked at several times.
+        members = {id(node): _frozen(flow.own_symbols(node, symbols)) for node in graph}
+        providers: dict[str, list[Any]] = {}
+        for node in graph:
+            for name in members[id(node)].provides:
+                providers.setdefault(name, []).append(node)
+        needed = set(requires)
+        for node in graph:
+            own = members[id(node)].requires
+            if own:
+                needed |= self._unmet(graph, node, own - offered, providers)
+        return flow.Symbols(needed, set(offered).union(providers))
+
+    def _unmet(
+        self,
+        graph: nx.DiGraph[Any],
+        node: Any,
+        names: AbstractSet[str],
+        providers: Mapping[str, list[Any]],
+    ) -> set[str]:
+        unmet = set(names).difference(self._linked_names(node))
+        doubtful = [name for name in unmet if name in providers]
+        if doubtful and graph.pred[node]:
+            import networkx as nx
+
+            before = nx.ancestors(graph, node)
+            unmet.difference_update(
+                name for name in doubtful if any(p in before for p in providers[name])
+            )
+        return unmet
+
+    # Travelling.
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        nodes = self._nodes
+        state["_symbols"] = [(nodes[key], symbols) for key, symbols in self._symbols.items()]
+        state["_wanting"] = [
+            (name, node) for name, nodes in self._wanting.items() for node in nodes.values()
+        ]
+        state["_stale"] = list(self._stale.values())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._symbols = {id(node): symbols for node, symbols in state["_symbols"]}
+        self._stale = {id(node): node for node in state["_stale"]}
+        self._wanting = {}
+        for name, node in state["_wanting"]:
+            self._want(name, node)
+
+
+_NOTHING = flow.Symbols(frozenset(), frozenset())
+
+
+def _frozen(symbols: flow.Symbols) -> flow.Symbols:
+    return flow.Symbols(frozenset(symbols.requires), frozenset(symbols.provides))
+
+
+class TargetedFlow(Flow):
+    """A graph flow of which only a target, and what it depends on, counts.
+
+    Without a target everything counts.
+    """
+
+    def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
+        super().__init__(name, retry)
+        self._target: Any = None
+        self._part: nx.DiGraph[Any] | None = None
+
+    def set_target(self, target_node: Any) -> None:
+        """Let only `target_node` and what it depends on count.
+
+        :raises ValueError: not a member.
+        """
+        if id(target_node) not in self._nodes:
+            raise ValueError(f"Node '{target_node}' not found")
+        self._target = target_node
+        self._touch()
+
+    def reset_target(self) -> None:
+        """Let everything count."""
+        self._target = None
+        self._touch()
+
+    def _touch(self) -> None:
+        self._part = None
+        super()._touch()
+
+    def _active(self) -> nx.DiGraph[Any]:
+        if self._target is None:
+            return self._graph
+        if self._part is None:
+            import networkx as nx
+
+            kept = nx.ancestors(self._graph, self._target)
+            kept.add(self._target)
+            # A copy, in the order added: iteration must not depend on hashes.
+            part: nx.DiGraph[Any] = nx.DiGraph()
+            part.add_nodes_from((n, data) for n, data in self._graph.nodes.items() if n in kept)
+            part.add_edges_from(
+                (u, v, data) for u, v, data in self._graph.edges(data=True) if v in kept
+            )
+            self._part = part
+        return self._part
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_part": None}

@@ -1,0 +1,30 @@
+"""All at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from wbengine import flow
+
+
+class Flow(flow.Flow):
+    """A flow whose members do not depend on each other.
+
+    They may run at the same time, in any order, so none can use what another one provides.
+    """
+
+    kind: ClassVar[str] = "unordered"
+
+    def iter_links(self) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+        return iter(())
+
+    def _combine(self, symbols: Mapping[int, flow.Symbols]) -> flow.Symbols:
+        requires, offered = self._retry_symbols()
+        needed = [requires]
+        provided = [offered]
+        for node in self._nodes.values():
+            own = flow.own_symbols(node, symbols)
+            needed.append(flow.without(own.requires, offered))
+            provided.append(own.provides)
+        return flow.Symbols(flow.merged(needed), flow.merged(provided))

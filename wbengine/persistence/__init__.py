@@ -1,0 +1,1 @@
+"""What an engine remembers: the records (`models`), where they are kept (`base`, `backends`)."""

@@ -1,0 +1,165 @@
+"""Books kept in this process: for tests, and for engines that only need a place to read from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from wbengine import exceptions
+from wbengine.persistence import base, models
+
+__all__ = ["MemoryBackend", "MemoryConnection"]
+
+_K = TypeVar("_K")
+_R = TypeVar("_R")
+
+
+class MemoryBackend(base.Backend):
+    """Keeps copies of records in dictionaries.
+
+    Option `deep_copy` (default True): copy result values too.  Without it values are shared with
+    the engine: faster, and a caller that changes a value changes what is kept.
+    """
+
+    def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
+        super().__init__(conf)
+        self.deep_copy = bool(self._conf.get("deep_copy", True))
+        self.lock = threading.Lock()
+        self.books: dict[str, models.LogBook] = {}
+        #: Every flow and atom that is kept, by uuid (the books hold the same objects).
+        self.flows: dict[str, models.FlowDetail] = {}
+        self.atoms: dict[str, models.AtomDetail] = {}
+        #: How many writes there were.
+        self.writes = 0
+
+    def get_connection(self) -> MemoryConnection:
+        return MemoryConnection(self)
+
+    def close(self) -> None:
+        """Nothing is held open; the books stay readable."""
+
+
+class MemoryConnection(base.Connection):
+    """One user's view of a `MemoryBackend`."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+
+    @property
+    def backend(self) -> MemoryBackend:
+        return self._backend
+
+    def clear_all(self) -> None:
+        with self._backend.lock:
+            self._backend.writes += 1
+            for kept in (self._backend.books, self._backend.flows, self._backend.atoms):
+                kept.clear()
+
+    def save_logbook(self, book: models.LogBook) -> models.LogBook:
+        store = self._backend
+        with store.lock:
+            store.writes += 1
+            kept = store.books.get(book.uuid)
+            if kept is None:
+                kept = store.books[book.uuid] = book.copy(retain_contents=False)
+            else:
+                kept.merge(book.copy(retain_contents=False))
+            for flow in book:
+                ours = store.flows.get(flow.uuid)
+                if ours is None:
+                    ours = store.flows[flow.uuid] = flow.copy(retain_contents=False)
+                else:
+                    ours.merge(flow.copy(retain_contents=False))
+                kept.add(ours)
+                self._put_atoms(ours, flow)
+            return kept.copy()
+
+    def destroy_logbook(self, book_uuid: str) -> None:
+        store = self._backend
+        with store.lock:
+            store.writes += 1
+            book = store.books.pop(book_uuid, None)
+            if book is None:
+                raise exceptions.NotFound(f"No log book {book_uuid} is kept in memory")
+            for flow in book:
+                store.flows.pop(flow.uuid, None)
+                for atom in flow:
+                    store.atoms.pop(atom.uuid, None)
+
+    def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
+        return self._read(
+            "log book", self._backend.books, book_uuid, lambda kept: kept.copy(not lazy)
+        )
+
+    def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
+        with self._backend.lock:
+            books = [kept.copy(not lazy) for kept in self._backend.books.values()]
+        return iter(books)
+
+    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
+        def copied(book: models.LogBook) -> list[models.FlowDetail]:
+            return [flow.copy(not lazy) for flow in book]
+
+        return iter(self._read("log book", self._backend.books, book_uuid, copied))
+
+    def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
+        return self._read(
+            "flow detail", self._backend.flows, fd_uuid, lambda kept: kept.copy(not lazy)
+        )
+
+    def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
+        return self._read("atom detail", self._backend.atoms, ad_uuid, lambda kept: kept.copy())
+
+    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
+        def copied(flow: models.FlowDetail) -> list[models.AtomDetail]:
+            return [atom.copy() for atom in flow]
+
+        return iter(self._read("flow detail", self._backend.flows, fd_uuid, copied))
+
+    def save_changes(
+        self,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        *,
+        flow_row: bool = True,
+    ) -> None:
+        with self._backend.lock:
+            self._backend.writes += 1
+            kept = self._backend.flows.get(flow.uuid)
+            if kept is None:
+                raise exceptions.NotFound(f"No flow detail {flow.uuid} is kept in memory")
+            if flow_row:
+                kept.update(flow.copy(retain_contents=False))
+            self._put_atoms(kept, atoms)
+
+    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
+        with self._backend.lock:
+            self._backend.writes += 1
+            kept = self._backend.atoms.get(atom_detail.uuid)
+            if kept is None:
+                raise exceptions.NotFound(f"No atom detail {atom_detail.uuid} is kept in memory")
+            return kept.update(self._copied(atom_detail)).copy()
+
+    def _put_atoms(self, flow: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> None:
+        for atom in atoms:
+            kept = self._backend.atoms.get(atom.uuid)
+            copied = self._copied(atom)
+            if kept is None:
+                self._backend.atoms[atom.uuid] = copied
+                flow.add(copied)
+            else:
+                kept.update(copied)
+
+    def _copied(self, atom: models.AtomDetail) -> models.AtomDetail:
+        if self._backend.deep_copy:
+            return atom.copy()
+        return type(atom)(atom.name, atom.uuid).update(atom)
+
+    def _read(
+        self, what: str, kept: Mapping[str, _K], uuid: str, copied: Callable[[_K], _R]
+    ) -> _R:
+        with self._backend.lock:
+            if uuid not in kept:
+                raise exceptions.NotFound(f"No {what} {uuid} is kept in memory")
+            return copied(kept[uuid])

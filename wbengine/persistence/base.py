@@ -1,0 +1,174 @@
+"""Where records are kept: the contract of every persistence backend."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from wbengine.persistence import models
+
+__all__ = [
+    "Backend",
+    "Connection",
+    "create_flow_detail",
+    "temporary_flow_detail",
+    "temporary_log_book",
+]
+
+
+class Backend(abc.ABC):
+    """A place that keeps log books.  Thread-safe; each thread takes its own connection."""
+
+    def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
+        self._conf: dict[str, Any] = dict(conf or {})
+
+    @property
+    def conf(self) -> dict[str, Any]:
+        """The options the backend was made with."""
+        return self._conf
+
+    @abc.abstractmethod
+    def get_connection(self) -> Connection:
+        """Open a connection; close it (or use it as a context manager)."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back what the backend holds; idempotent."""
+
+
+class Connection(abc.ABC):
+    """Reads and writes records.  What is read is a copy: changing it changes nothing that is kept.
+
+    A method that writes either writes all it was given or raises `StorageFailure`.  Looking up what
+    is not there raises `NotFound`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def backend(self) -> Backend:
+        """Whose connection this is."""
+
+    def upgrade(self) -> None:  # noqa: B027  (a default, not a stub)
+        """Bring what is kept to the current layout; idempotent."""
+
+    def validate(self) -> None:  # noqa: B027
+        """Raise if the layout of what is kept is not the current one."""
+
+    @abc.abstractmethod
+    def clear_all(self) -> None:
+        """Forget every book with all that is in it."""
+
+    @abc.abstractmethod
+    def save_logbook(self, book: models.LogBook) -> models.LogBook:
+        """Create or update `book` with its flows and atoms; return what is now kept."""
+
+    @abc.abstractmethod
+    def destroy_logbook(self, book_uuid: str) -> None:
+        """Forget a book, its flows and their atoms."""
+
+    @abc.abstractmethod
+    def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
+        """Read one book; `lazy` leaves out what is in it."""
+
+    @abc.abstractmethod
+    def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
+        """Read all books."""
+
+    @abc.abstractmethod
+    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
+        """Read the flows of a book; `lazy` leaves out their atoms."""
+
+    @abc.abstractmethod
+    def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
+        """Read one flow; `lazy` leaves out its atoms."""
+
+    @abc.abstractmethod
+    def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
+        """Read one atom."""
+
+    @abc.abstractmethod
+    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
+        """Read the atoms of a flow."""
+
+    @abc.abstractmethod
+    def save_changes(
+        self,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        *,
+        flow_row: bool = True,
+    ) -> None:
+        """Write a turn of an engine, in one step: these atoms of `flow`, and its own row.
+
+        Atoms that are not kept yet are added.  With `flow_row=False` the flow's own row did not
+        change.  Cost: proportional to what is given, whatever the size of the flow.
+        """
+
+    def update_flow_details(self, flow_detail: models.FlowDetail) -> models.FlowDetail:
+        """Write a flow that is kept already, with all its atoms; return what is now kept."""
+        self.save_changes(flow_detail, flow_detail)
+        return self.get_flow_details(flow_detail.uuid)
+
+    @abc.abstractmethod
+    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
+        """Write one atom that is kept already; return what is now kept."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what the connection holds; idempotent."""
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def create_flow_detail(
+    flow: Any,
+    book: models.LogBook | None = None,
+    backend: Backend | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> models.FlowDetail:
+    """Make the record of `flow`, in `book` (or a new one), kept by `backend` if there is one."""
+    if book is None:
+        book = models.LogBook(f"{flow.name} book")
+    detail = models.FlowDetail(flow.name)
+    if meta is not None:
+        detail.meta.update(meta)
+    book.add(detail)
+    if backend is not None:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.save_logbook(book)
+    return detail
+
+
+def temporary_log_book(backend: Backend | None = None) -> models.LogBook:
+    """Make a log book for a run nobody wants to find again."""
+    book = models.LogBook("tmp")
+    if backend is not None:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.save_logbook(book)
+    return book
+
+
+def temporary_flow_detail(
+    backend: Backend | None = None, meta: Mapping[str, Any] | None = None
+) -> tuple[models.LogBook, models.FlowDetail]:
+    """Make a flow detail (and its book) for a run nobody wants to find again."""
+    book = temporary_log_book()
+    detail = models.FlowDetail("tmp-flow-detail")
+    if meta is not None:
+        detail.meta.update(meta)
+    book.add(detail)
+    if backend is not None:
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.save_logbook(book)
+    return book, detail

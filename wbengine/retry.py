@@ -1,0 +1,267 @@
+"""Retries: atoms that decide what becomes of a flow when something inside it fails.
+
+A retry sits on a flow.  It executes before the flow's members and may provide values to them; when
+one of them fails it is asked whether to run them again, and with what.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from wbengine import _binding, atom, exceptions
+from wbengine.types import failure as ft
+
+#: Arguments of a retry's methods that the engine itself fills.
+EXECUTE_REVERT_HISTORY: Final = "history"
+REVERT_FLOW_FAILURES: Final = atom.REVERT_FLOW_FAILURES
+
+
+class Decision(str, enum.Enum):
+    """What a retry may answer when something in its flow failed."""
+
+    #: Revert this flow, then ask the retry around it.
+    REVERT = "REVERT"
+    #: Revert everything.
+    REVERT_ALL = "REVERT_ALL"
+    #: Revert this flow and run it again.
+    RETRY = "RETRY"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+REVERT: Final = Decision.REVERT
+REVERT_ALL: Final = Decision.REVERT_ALL
+RETRY: Final = Decision.RETRY
+
+Outcomes = Mapping[str, ft.Failure]
+
+
+class History:
+    """What a retry provided so far, and what became of it, oldest first.
+
+    Iterates over `(provided, {atom name: Failure})`; read only.
+    """
+
+    __slots__ = ("_contents", "_failure")
+
+    def __init__(
+        self,
+        contents: Sequence[tuple[Any, Outcomes]],
+        failure: ft.Failure | None = None,
+    ) -> None:
+        self._contents = contents
+        self._failure = failure
+
+    @property
+    def failure(self) -> ft.Failure | None:
+        """The retry's own failure, if it failed itself."""
+        return self._failure
+
+    def provided_iter(self) -> Iterator[Any]:
+        """What was provided, attempt by attempt."""
+        for provided, _ in self._contents:
+            yield provided
+
+    def outcomes_iter(self, index: int | None = None) -> Iterator[tuple[str, ft.Failure]]:
+        """`(atom name, Failure)` of all attempts, or of the one at `index`."""
+        attempts = self._contents if index is None else [self._contents[index]]
+        for _, outcomes in attempts:
+            yield from outcomes.items()
+
+    def caused_by(
+        self,
+        exception_cls: type[BaseException] | str,
+        index: int | None = None,
+        include_retry: bool = False,
+    ) -> bool:
+        """Was one of the failures (of all attempts, or of the one at `index`) such an exception?
+
+        `include_retry` looks at the retry's own failure as well.
+        """
+        if any(failure.check(exception_cls) for _, failure in self.outcomes_iter(index)):
+            return True
+        own = self._failure
+        return include_retry and own is not None and own.check(exception_cls) is not None
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    def __getitem__(self, index: int) -> tuple[Any, Outcomes]:
+        return self._contents[index]
+
+    def __iter__(self) -> Iterator[tuple[Any, Outcomes]]:
+        return iter(self._contents)
+
+    def __repr__(self) -> str:
+        return f"History({self._contents!r}, failure={self._failure!r})"
+
+
+class Retry(atom.Atom):
+    """The base of retries; the parameters are those of `Atom`.
+
+    An unnamed retry is named after its flow.  Retries always run in the engine's own thread.
+    """
+
+    _REVERT_IGNORES: ClassVar[tuple[str, ...]] = (
+        atom.REVERT_RESULT,
+        REVERT_FLOW_FAILURES,
+        EXECUTE_REVERT_HISTORY,
+    )
+
+    def __init__(
+        self,
+        name: str | None = None,
+        provides: atom.Provides | None = None,
+        requires: str | Iterable[str] | None = None,
+        auto_extract: bool = True,
+        rebind: _binding.Rebind | None = None,
+    ) -> None:
+        super().__init__(
+            name, provides, requires, auto_extract, rebind, ignore_list=[EXECUTE_REVERT_HISTORY]
+        )
+
+    @abc.abstractmethod
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin an attempt; what is returned is provided to the flow.
+
+        Called with `history=`, the attempts before, and the names it asks for.  An error here is a
+        failure that the retry around this one decides about.
+        """
+
+    def revert(self, *args: Any, **kwargs: Any) -> Any:
+        """Called when the retry gave up, after its flow was reverted.
+
+        Takes `history` and `flow_failures`, and the names it asks for.
+        """
+
+    @abc.abstractmethod
+    def on_failure(self, *args: Any, **kwargs: Any) -> Decision | str:
+        """Something in the flow failed: answer `RETRY`, `REVERT` or `REVERT_ALL`.
+
+        Called as `execute` is; the last attempt in `history` is the one that failed.
+        """
+
+
+class AlwaysRevert(Retry):
+    """Never tries again; reverts its flow."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> Decision:
+        return REVERT
+
+
+class AlwaysRevertAll(Retry):
+    """Never tries again; reverts everything."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> Decision:
+        return REVERT_ALL
+
+
+class Times(Retry):
+    """Tries `attempts` times in all; provides the number of the attempt, from 1.
+
+    :param revert_all: when all attempts failed, revert everything instead of this flow.
+    """
+
+    def __init__(
+        self,
+        attempts: int = 1,
+        name: str | None = None,
+        provides: atom.Provides | None = None,
+        requires: str | Iterable[str] | None = None,
+        auto_extract: bool = True,
+        rebind: _binding.Rebind | None = None,
+        revert_all: bool = False,
+    ) -> None:
+        super().__init__(name, provides, requires, auto_extract, rebind)
+        self._attempts = attempts
+        self._revert_action = REVERT_ALL if revert_all else REVERT
+
+    def on_failure(self, history: History, *args: Any, **kwargs: Any) -> Decision:
+        return RETRY if len(history) < self._attempts else self._revert_action
+
+    def execute(self, history: History, *args: Any, **kwargs: Any) -> int:
+        return len(history) + 1
+
+
+class ForEachBase(Retry):
+    """What the retries that go through values share.
+
+    :param revert_all: when all values failed, revert everything instead of this flow.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        provides: atom.Provides | None = None,
+        requires: str | Iterable[str] | None = None,
+        auto_extract: bool = True,
+        rebind: _binding.Rebind | None = None,
+        revert_all: bool = False,
+    ) -> None:
+        super().__init__(name, provides, requires, auto_extract, rebind)
+        self._revert_action = REVERT_ALL if revert_all else REVERT
+
+    def _get_next_value(self, values: Iterable[Any], history: History) -> Any:
+        """The first of `values` that was not provided yet; each try uses up one equal value.
+
+        :raises NotFound: all were.
+        """
+        tried = list(history.provided_iter())
+        for value in values:
+            if value not in tried:
+                return value
+            tried.remove(value)
+        raise exceptions.NotFound(f"No value is left for retry {self.name} to try")
+
+    def _on_failure(self, values: Iterable[Any], history: History) -> Decision:
+        try:
+            self._get_next_value(values, history)
+        except exceptions.NotFound:
+            return self._revert_action
+        return RETRY
+
+
+class ForEach(ForEachBase):
+    """Provides one of `values` after the other, as long as the flow fails."""
+
+    def __init__(
+        self,
+        values: Iterable[Any],
+        name: str | None = None,
+        provides: atom.Provides | None = None,
+        requires: str | Iterable[str] | None = None,
+        auto_extract: bool = True,
+        rebind: _binding.Rebind | None = None,
+        revert_all: bool = False,
+    ) -> None:
+        super().__init__(name, provides, requires, auto_extract, rebind, revert_all)
+        # An iterator could be gone through only once.
+        self._values = list(values)
+
+    def on_failure(self, history: History, *args: Any, **kwargs: Any) -> Decision:
+        return self._on_failure(self._values, history)
+
+    def execute(self, history: History, *args: Any, **kwargs: Any) -> Any:
+        return self._get_next_value(self._values, history)
+
+
+class ParameterizedForEach(ForEachBase):
+    """As `ForEach`, with the stored name `values` (or what it is rebound to) as values."""
+
+    def on_failure(
+        self, values: Iterable[Any], history: History, *args: Any, **kwargs: Any
+    ) -> Decision:
+        return self._on_failure(values, history)
+
+    def execute(self, values: Iterable[Any], history: History, *args: Any, **kwargs: Any) -> Any:
+        return self._get_next_value(values, history)

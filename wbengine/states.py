@@ -1,0 +1,112 @@
+"""The states of flows, atoms and jobs, and which may follow which.
+
+The tables are data; the `check_*_transition` functions read them.  They answer True when the
+transition is to be made, False when it is to be ignored, and raise `InvalidState` when it is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from wbengine import exceptions
+
+# Jobs.
+UNCLAIMED: Final = "UNCLAIMED"
+CLAIMED: Final = "CLAIMED"
+COMPLETE: Final = "COMPLETE"
+
+# Flows and atoms.
+PENDING: Final = "PENDING"
+RUNNING: Final = "RUNNING"
+SUCCESS: Final = "SUCCESS"
+FAILURE: Final = "FAILURE"
+REVERTING: Final = "REVERTING"
+REVERTED: Final = "REVERTED"
+
+# Flows only.
+RESUMING: Final = "RESUMING"
+SUSPENDING: Final = "SUSPENDING"
+SUSPENDED: Final = "SUSPENDED"
+
+# Atoms only.
+IGNORE: Final = "IGNORE"
+REVERT_FAILURE: Final = "REVERT_FAILURE"
+RETRYING: Final = "RETRYING"
+
+# What an engine means to do with an atom (IGNORE is both a state and an intention).
+EXECUTE: Final = "EXECUTE"
+REVERT: Final = "REVERT"
+RETRY: Final = "RETRY"
+INTENTIONS: Final = (EXECUTE, IGNORE, REVERT, RETRY)
+
+# What the run loop of an engine does (besides RESUMING and the end states).
+SCHEDULING: Final = "SCHEDULING"
+WAITING: Final = "WAITING"
+ANALYZING: Final = "ANALYZING"
+GAME_OVER: Final = "GAME_OVER"
+UNDEFINED: Final = "UNDEFINED"
+
+Pair = tuple[str, str]
+
+
+def _pairs(froms: Iterable[str], tos: Iterable[str]) -> set[Pair]:
+    targets = tuple(tos)
+    return {(old, new) for old in froms for new in targets}
+
+
+_FLOW_ALLOWED: Final[frozenset[Pair]] = frozenset(
+    {(PENDING, RUNNING), (SUSPENDED, RUNNING), (RESUMING, SUSPENDED)}
+    | _pairs([RUNNING], [SUCCESS, FAILURE, REVERTED, SUSPENDING, RESUMING])
+    | _pairs([SUCCESS, FAILURE], [RUNNING])
+    # FAILURE too: what `Engine.reset` promises (TaskFlow refuses it half way).
+    | _pairs([SUCCESS, REVERTED, FAILURE], [PENDING])
+    | _pairs([SUSPENDING], [SUSPENDED, SUCCESS, FAILURE, REVERTED, RESUMING])
+)
+_FLOW_IGNORED: Final[frozenset[Pair]] = frozenset(
+    _pairs([PENDING, FAILURE, SUCCESS, SUSPENDED, REVERTED], [SUSPENDING, SUSPENDED, RESUMING])
+)
+_TASK_ALLOWED: Final[frozenset[Pair]] = frozenset(
+    _pairs([PENDING], [RUNNING, IGNORE])
+    | _pairs([RUNNING], [SUCCESS, FAILURE])
+    | _pairs([SUCCESS, FAILURE], [REVERTING])
+    | _pairs([REVERTING], [REVERTED, REVERT_FAILURE])
+    | _pairs([REVERTED, IGNORE], [PENDING])
+)
+_RETRY_ALLOWED: Final[frozenset[Pair]] = _TASK_ALLOWED | {(SUCCESS, RETRYING), (RETRYING, RUNNING)}
+_JOB_ALLOWED: Final[frozenset[Pair]] = frozenset(
+    {(UNCLAIMED, CLAIMED), (CLAIMED, COMPLETE), (CLAIMED, UNCLAIMED)}
+)
+
+
+def _check(what: str, allowed: frozenset[Pair], old: str, new: str) -> bool:
+    if old == new:
+        return False
+    if (old, new) in allowed:
+        return True
+    after = ", ".join(sorted(target for source, target in allowed if source == old))
+    raise exceptions.InvalidState(
+        f"{what} transition from {old} to {new} is not allowed (from {old}: {after or 'nothing'})"
+    )
+
+
+def check_flow_transition(old_state: str, new_state: str) -> bool:
+    """May a flow go from `old_state` to `new_state`?  Suspending what does not run is ignored."""
+    if (old_state, new_state) in _FLOW_IGNORED:
+        return False
+    return _check("Flow", _FLOW_ALLOWED, old_state, new_state)
+
+
+def check_task_transition(old_state: str, new_state: str) -> bool:
+    """May a task go from `old_state` to `new_state`?"""
+    return _check("Task", _TASK_ALLOWED, old_state, new_state)
+
+
+def check_retry_transition(old_state: str, new_state: str) -> bool:
+    """May a retry go from `old_state` to `new_state`?"""
+    return _check("Retry", _RETRY_ALLOWED, old_state, new_state)
+
+
+def check_job_transition(old_state: str, new_state: str) -> bool:
+    """May a job go from `old_state` to `new_state`?"""
+    return _check("Job", _JOB_ALLOWED, old_state, new_state)

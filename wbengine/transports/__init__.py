@@ -1,0 +1,10 @@
+"""Ways to a broker: our own kombu transports, and which one a URL means.
+
+`resolve(url, transport, transport_options)` says where to connect; see `target`.
+"""
+
+from __future__ import annotations
+
+from wbengine.transports.target import Target, resolve
+
+__all__ = ["Target", "resolve"]

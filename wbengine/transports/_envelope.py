@@ -1,0 +1,137 @@
+"""How a message is laid out in bytes, and how it is read back without trusting it.
+
+One line of JSON (properties, headers, content type, routing, the size of the body), a newline,
+then the body as it is: no base64, no second escaping of a body that is JSON itself.  The size
+tells a torn message from a whole one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+from kombu.transport import base
+
+from wbengine import exceptions
+
+#: Larger messages are neither published nor read.
+LIMIT: Final = 64 * 1024 * 1024
+
+_EMPTY: Final[dict[str, Any]] = {}
+
+
+class BadMessage(Exception):
+    """The bytes are not a message of ours; the text says why."""
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def priority_of(message: dict[str, Any]) -> int:
+    """The priority of a prepared message, 0 to 9; nonsense counts as 0."""
+    try:
+        return max(0, min(9, int(message["properties"].get("priority") or 0)))
+    except (TypeError, ValueError, KeyError):
+        return 0
+
+
+def encode(message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
+    """Lay out what `Channel.prepare_message` made.
+
+    Raises `TooLarge` above `LIMIT`, ValueError for a compressed body or headers that are no JSON
+    numbers, TypeError for headers that are no JSON at all.
+    """
+    headers = message["headers"]
+    if headers and headers.get("compression"):
+        raise ValueError("compressed messages are not carried: publish without `compression`")
+    body = message["body"]
+    if isinstance(body, str):
+        body = body.encode()
+    elif body is None:
+        body = b""
+    elif not isinstance(body, bytes):
+        body = bytes(memoryview(body))
+    properties = {k: v for k, v in message["properties"].items() if k != "delivery_info"}
+    head = _encode(
+        {
+            "exchange": exchange,
+            "routing_key": routing_key,
+            "content-type": message.get("content-type"),
+            "content-encoding": message.get("content-encoding"),
+            "properties": properties,
+            "headers": headers or _EMPTY,
+            "size": len(body),
+        }
+    ).encode()
+    if len(head) + len(body) + 1 > LIMIT:
+        raise exceptions.TooLarge(
+            f"a message of {len(head) + len(body) + 1} bytes is over the limit of {LIMIT} bytes"
+        )
+    return b"%b\n%b" % (head, body)
+
+
+def _text(head: dict[str, Any], key: str, *, optional: bool = False) -> str | None:
+    value = head.get(key)
+    if isinstance(value, str) or (optional and value is None):
+        return value
+    raise BadMessage(f"{key} is {type(value).__name__}, not text")
+
+
+def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
+    cut = data.find(b"\n")
+    if cut < 0:
+        raise BadMessage("it has no head line")
+    raw = data[:cut]
+    try:
+        head = _decode(raw.decode("utf-8"))
+        if b"\\u" in raw:  # an escaped lone surrogate would break whoever prints or stores it
+            _encode(head).encode("utf-8")
+    except (ValueError, RecursionError) as exc:
+        raise BadMessage(f"its head is not JSON in UTF-8 ({type(exc).__name__})") from None
+    if not isinstance(head, dict):
+        raise BadMessage(f"its head is {type(head).__name__}, not an object")
+    body = data[cut + 1 :]
+    size = head.get("size")
+    if type(size) is not int or size != len(body):
+        raise BadMessage(f"its body has {len(body)} bytes, its head says {str(size)[:20]}")
+    return head, body
+
+
+class Message(base.Message):  # type: ignore[misc]
+    """A received message; as any kombu message, made straight from the bytes."""
+
+    __slots__ = ("taken",)
+
+    taken: Any
+
+    @classmethod
+    def from_bytes(cls, data: bytes, channel: Any, tag: int, consumer: str, again: bool) -> Message:
+        """Read a message; raises `BadMessage` and nothing else, whatever the bytes are."""
+        head, body = _parse(data)
+        properties, headers = head.get("properties"), head.get("headers")
+        if not isinstance(properties, dict) or not isinstance(headers, dict):
+            raise BadMessage("its properties or headers are not objects")
+        if headers.get("compression") or properties.get("compression"):
+            raise BadMessage("it is compressed")
+        info = properties["delivery_info"] = {
+            "exchange": _text(head, "exchange"),
+            "routing_key": _text(head, "routing_key"),
+            "redelivered": again,
+            "consumer_tag": consumer,
+        }
+        properties["delivery_tag"] = tag
+        return cls(
+            body=body,
+            channel=channel,
+            delivery_tag=tag,
+            content_type=_text(head, "content-type", optional=True),
+            content_encoding=_text(head, "content-encoding", optional=True),
+            headers=headers,
+            properties=properties,
+            delivery_info=info,
+        )

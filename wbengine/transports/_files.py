@@ -1,0 +1,374 @@
+"""Folders that several processes write to at once: the file craft under transport and ledger.
+
+Every step another process can see is one `rename` inside one folder tree.  A rename survives the
+death of the process; nothing is fsynced, because what must survive a power cut is in the store of
+the engine.  Files are recycled: creating one costs ten times a rename once a folder has seen
+thousands of unlinks.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import stat
+import threading
+import time
+import weakref
+from typing import Final
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - only POSIX is supported, but importing must not fail
+    fcntl = None  # type: ignore[assignment]
+
+from wbengine import exceptions
+
+#: A spare file keeps at most so much of the disk, so all spares together at most 64 MiB.
+_BLOCK: Final = 4096
+#: Files above this size are unlinked instead of recycled.
+_RECYCLE_LIMIT: Final = 1024 * 1024
+
+_O_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_O_REWRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_O_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Unreadable(Exception):
+    """A file that must not be used; the text says why."""
+
+
+class _Process:
+    """What makes names of this process unique and rising; renewed in a forked child."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.uid = os.urandom(6).hex()
+        self.count = itertools.count()
+        self.lock = threading.Lock()
+        self.last = 0
+
+
+_process = _Process()
+_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    _process.renew()
+    for holder in _holders:
+        holder.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def unique() -> str:
+    """A name nobody else uses."""
+    return f"{_process.uid}-{next(_process.count):x}"
+
+
+def ordered() -> str:
+    """A name of 33 characters: wall clock nanoseconds, then the process.
+
+    Strictly rising within the process also when the clock steps back.
+    """
+    process = _process
+    with process.lock:
+        now = time.time_ns()
+        if now <= process.last:
+            now = process.last + 1
+        process.last = now
+    return f"{now:020d}.{process.uid}"
+
+
+def make_folder(path: str, *, private: bool = False) -> str:
+    """Make a folder (mode 0700) unless it is there, and check that it is ours; its absolute path.
+
+    With `private` it must also be closed to others and no symlink.  Raises `TransportFailure`.
+    """
+    path = os.path.abspath(path)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        if private and os.path.islink(path):
+            raise exceptions.TransportFailure(f"folder {path} is a symlink: refusing to use it")
+        found = os.stat(path)
+    except OSError as exc:
+        raise exceptions.TransportFailure(
+            f"folder {path} cannot be used: {exc.strerror or exc}"
+        ) from exc
+    if not stat.S_ISDIR(found.st_mode):
+        raise exceptions.TransportFailure(f"folder {path} cannot be used: it is not a folder")
+    if found.st_uid != os.geteuid():
+        raise exceptions.TransportFailure(
+            f"folder {path} belongs to user id {found.st_uid}, not to {os.geteuid()}: "
+            "refusing to use it"
+        )
+    if private and found.st_mode & 0o077:
+        raise exceptions.TransportFailure(
+            f"folder {path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): "
+            f"refusing to use it; `chmod 700 {path}` closes it"
+        )
+    return path
+
+
+def read(path: str, limit: int) -> bytes:
+    """The content of a regular file; never follows a symlink, never blocks on a FIFO.
+
+    Raises `Unreadable`, or FileNotFoundError.
+    """
+    try:
+        fd = os.open(path, _O_READ)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        why = "a symlink" if exc.errno == errno.ELOOP else (exc.strerror or str(exc))
+        raise Unreadable(f"it cannot be opened: {why}") from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unreadable("it is not a regular file")
+        if found.st_size > limit:
+            raise Unreadable(f"it has {found.st_size} bytes, {limit} are allowed")
+        data = os.read(fd, found.st_size + 1)
+        if len(data) == found.st_size:
+            return data
+        parts = [data]
+        while data:
+            data = os.read(fd, limit)
+            parts.append(data)
+        data = b"".join(parts)
+        if len(data) > limit:
+            raise Unreadable(f"it grew over {limit} bytes")
+        return data
+    except OSError as exc:
+        raise Unreadable(f"it cannot be read: {exc.strerror or exc}") from None
+    finally:
+        os.close(fd)
+
+
+class Spares:
+    """Used files, kept to be written again; the folder is shared by all processes.
+
+    Never more than about `keep` files (each process counts by itself, and looks again now and
+    then). Thread-safe.
+    """
+
+    __slots__ = ("_folder", "_keep", "_known", "_look_at", "_room", "_temp")
+
+    #: Seconds between two looks into the spare folder: a look costs a millisecond or two.
+    _PAUSE: Final = 0.05
+
+    def __init__(self, folder: str, temp: str, keep: int = 16384) -> None:
+        self._folder = folder
+        self._temp = temp
+        self._keep = keep
+        self._known: list[str] = []
+        self._look_at = 0.0
+        self._room = 0
+
+    def place(self, data: bytes, target: str) -> None:
+        """Make a file with this content appear at `target` at once, replacing what is there.
+
+        Raises FileNotFoundError when the folder of `target` is not there, OSError when there is no
+        space.
+        """
+        while True:
+            path = self._write(data)
+            try:
+                os.rename(path, target)
+                return
+            except FileNotFoundError:
+                # A process that was frozen for minutes may find its private file swept.
+                if os.path.lexists(path):
+                    os.unlink(path)
+                    raise
+
+    def _write(self, data: bytes) -> str:
+        path = f"{self._temp}/{unique()}"
+        fd = self._open(path)
+        try:
+            done = os.write(fd, data)
+            while done < len(data):
+                done += os.write(fd, memoryview(data)[done:])
+            os.ftruncate(fd, done)
+        except BaseException:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        os.close(fd)
+        return path
+
+    def move(self, target: str) -> None:
+        """Put a file of unknown content at `target`, replacing what is there."""
+        if not self._pick(target):
+            self.place(b"", target)
+
+    def give(self, path: str, size: int = 0) -> None:
+        """Recycle a file that nobody needs; FileNotFoundError when it is not there."""
+        if size > _RECYCLE_LIMIT or not self._has_room():
+            os.unlink(path)
+            return
+        if size > _BLOCK:
+            # Cut under a private name: another process may be reading the file under this one, or
+            # be writing it under its next.
+            private = f"{self._temp}/{unique()}"
+            os.rename(path, private)
+            path = private
+            os.truncate(path, _BLOCK)
+        name = unique()
+        os.rename(path, f"{self._folder}/{name}")
+        self._room -= 1
+        if len(self._known) < self._keep:
+            self._known.append(name)
+
+    def _has_room(self) -> bool:
+        if self._room <= 0 and time.monotonic() >= self._look_at:
+            self._look()
+        return self._room > 0
+
+    def _open(self, path: str) -> int:
+        if self._pick(path):
+            try:
+                fd = os.open(path, _O_REWRITE)
+                found = os.fstat(fd)
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                    return fd
+                os.close(fd)
+            except OSError:
+                pass
+            # Something planted: put it out of the way, never write through it.
+            try:
+                os.unlink(path)
+            except OSError:
+                os.rename(path, f"{path}.aside")
+        return os.open(path, _O_NEW, 0o600)
+
+    def _pick(self, target: str) -> bool:
+        known = self._known
+        if not known and time.monotonic() >= self._look_at:
+            self._look()
+            self._look_at = time.monotonic() + self._PAUSE
+        while True:
+            try:
+                name = known.pop()
+            except IndexError:
+                return False
+            try:
+                os.rename(f"{self._folder}/{name}", target)
+            except OSError:
+                continue  # another process was faster
+            self._room += 1
+            return True
+
+    def _look(self) -> None:
+        names = os.listdir(self._folder)
+        # Others fill it as well: take half of what is left and look again, without a pause while
+        # looking is worth it.
+        self._room = (self._keep - len(names)) // 2
+        # Every process starts elsewhere, so that they seldom reach for the same file.
+        cut = random.randrange(len(names) + 1)
+        self._known = names[cut:] + names[:cut]
+        self._look_at = time.monotonic() + (0.0 if self._room > 256 else self._PAUSE)
+
+
+class Holder:
+    """Proof that this process lives: a locked file, which the kernel unlocks when the process ends.
+
+    `alive(folder, name)` tells any process on the host at once.
+    """
+
+    def __init__(self, folder: str, temp: str, name: str) -> None:
+        self.name = name
+        self._path = f"{folder}/{name}"
+        private = f"{temp}/{unique()}"
+        self._fd = os.open(private, _O_NEW, 0o600)
+        # Locked before it gets its name: no peer ever sees it unlocked while we live.
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(private, self._path)
+        _holders.add(self)
+
+    def release(self) -> None:
+        """The file goes, then the lock."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            try:
+                os.unlink(self._path)
+            except OSError:
+                pass
+            os.close(fd)
+
+    def abandon(self) -> None:
+        """Only the lock goes: peers see a dead holder and clean up after it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    #: In a forked child: closing its copy leaves the parent's lock as it is.
+    forget = abandon
+
+
+def alive(folder: str, name: str) -> bool:
+    """Whether the process behind this holder lives; False also when there is no such holder."""
+    try:
+        fd = os.open(f"{folder}/{name}", _O_READ)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def remove(path: str) -> None:
+    """Unlink, whether it is there or not."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def sweep_temp(folder: str, age: float = 60.0) -> None:
+    """Remove private files that their writers left behind."""
+    now = time.time()
+    for entry in os.scandir(folder):
+        try:
+            if now - entry.stat(follow_symlinks=False).st_ctime < age:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            else:
+                os.unlink(entry.path)
+        except OSError:
+            pass
+
+
+def remove_tree(path: str) -> int:
+    """Remove a folder with everything in it, without following symlinks; how many files."""
+    count = 0
+    for base, folders, files in os.walk(path, topdown=False):
+        for name in (*files, *folders):
+            full = f"{base}/{name}"
+            try:
+                if os.path.islink(full) or not os.path.isdir(full):
+                    os.unlink(full)
+                    count += 1
+                else:
+                    os.rmdir(full)
+            except OSError:
+                pass
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass
+    return count

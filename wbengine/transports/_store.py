@@ -1,0 +1,128 @@
+"""What a transport of ours has to provide: a `Store` per connection."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from wbengine import _names
+
+
+@lru_cache(maxsize=4096)
+def label(kind: str, name: str) -> str:
+    """`_names.check_label`, remembered: hot paths pass the same few names again and again."""
+    return _names.check_label(kind, name)
+
+
+class Taken:
+    """A message that left its queue and is not settled yet; `token` belongs to the store."""
+
+    __slots__ = ("again", "data", "queue", "token")
+
+    def __init__(self, queue: str, token: Any, data: bytes, again: bool) -> None:
+        self.queue = queue
+        self.token = token
+        self.data = data
+        self.again = again
+
+
+class Store(abc.ABC):
+    """Where one connection's messages are kept.
+
+    All methods but `refresh`, `take`, `watch`, `unwatch` and `wait` (the draining thread's) may be
+    called from any thread.
+    """
+
+    @abc.abstractmethod
+    def declare_exchange(self, name: str, kind: str) -> None:
+        """Make the exchange when it is not there."""
+
+    @abc.abstractmethod
+    def exchange_kind(self, name: str) -> str | None:
+        """`direct`, `topic`, or None when there is no such exchange."""
+
+    @abc.abstractmethod
+    def delete_exchange(self, name: str) -> None:
+        """Forget the exchange and its bindings."""
+
+    @abc.abstractmethod
+    def declare_queue(self, queue: str) -> None:
+        """Make the queue when it is not there."""
+
+    @abc.abstractmethod
+    def has_queue(self, queue: str) -> bool:
+        """Whether the queue exists."""
+
+    @abc.abstractmethod
+    def delete_queue(self, queue: str) -> int:
+        """Remove the queue, its messages and its bindings; how many messages went."""
+
+    @abc.abstractmethod
+    def purge(self, queue: str) -> int:
+        """Remove the waiting messages; how many."""
+
+    @abc.abstractmethod
+    def size(self, queue: str) -> int:
+        """How many messages wait."""
+
+    @abc.abstractmethod
+    def bind(self, exchange: str, key: str, queue: str) -> None:
+        """Bind; doing it twice is once."""
+
+    @abc.abstractmethod
+    def unbind(self, exchange: str, key: str, queue: str) -> None:
+        """Undo `bind`; fine when there is no such binding."""
+
+    @abc.abstractmethod
+    def bindings(self) -> Iterable[tuple[str, str, str]]:
+        """All (queue, exchange, key)."""
+
+    @abc.abstractmethod
+    def route(self, exchange: str, key: str) -> Sequence[str]:
+        """The queues a message goes to."""
+
+    @abc.abstractmethod
+    def put(self, queue: str, priority: int, data: bytes) -> bool:
+        """Append to a queue; False when there is no such queue."""
+
+    @abc.abstractmethod
+    def watch(self, queue: str) -> None:
+        """From now on `wait` also ends when something comes into this queue."""
+
+    @abc.abstractmethod
+    def unwatch(self, queue: str) -> None:
+        """Undo `watch`."""
+
+    @abc.abstractmethod
+    def refresh(self) -> int:
+        """Look what came into the watched queues; an upper bound of what can be taken now."""
+
+    @abc.abstractmethod
+    def take(self, queue: str) -> Taken | None:
+        """Take the first message of a queue out, so that nobody else gets it."""
+
+    @abc.abstractmethod
+    def settle(self, taken: Taken) -> bool:
+        """Acknowledged: forget the message.  False when it was no longer ours."""
+
+    @abc.abstractmethod
+    def give_back(self, taken: Taken) -> None:
+        """Put it back in its old place, marked as redelivered."""
+
+    @abc.abstractmethod
+    def discard(self, taken: Taken, why: str) -> None:
+        """It cannot be delivered to anyone: put it aside and say so."""
+
+    @abc.abstractmethod
+    def wait(self, timeout: float | None) -> None:
+        """Block until something may have come, `nudge` is called, or the timeout is over."""
+
+    @abc.abstractmethod
+    def nudge(self) -> None:
+        """End a `wait` that runs, or the next one."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free everything held; doing it twice is once."""

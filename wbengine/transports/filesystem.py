@@ -1,0 +1,296 @@
+"""Transport through plain folders, for processes of one host: `filesystem:///PATH`.
+
+Transport options: `data_folder_in`, `data_folder_out` (publish into `out`, consume from `in`; one
+folder when only one is given), `polling_interval` (seconds; see `_arrivals`), `inotify` (False:
+poll).
+
+A message is written to a private file and renamed into its queue; it is taken by renaming it into
+the folder of its consumer, and settled by renaming it away.  A consumer that dies, even by kill
+-9, is noticed by its unlocked file, and what it had taken goes back to the queue in its old place.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from wbengine.transports import _base, _envelope, _files
+from wbengine.transports._arrivals import Arrivals, View
+from wbengine.transports._store import Store, Taken
+from wbengine.transports._tree import Tree, logger
+
+#: Seconds between two searches for dead consumers, should nobody have noticed their end.
+_DEAD_SWEEP: Final = 2.0
+#: Seconds between two marks that a queue has a consumer (queues without use expire after days).
+_TOUCH_EVERY: Final = 3600.0
+_ORPHAN_AGE: Final = 60.0
+
+
+class FileStore(Store):
+    """One connection's view of its folders."""
+
+    def __init__(
+        self, folder_in: str, folder_out: str, interval: float | None, inotify: bool = True
+    ) -> None:
+        self._in = Tree(folder_in)
+        same = os.path.realpath(folder_in) == os.path.realpath(folder_out)
+        self._out = self._in if same else Tree(folder_out)
+        self._arrivals = Arrivals(self._in.queues, self._in.holders, interval, inotify)
+        self._holder: _files.Holder | None = None
+        self._claims = ""
+        self._lock = threading.Lock()
+        self._sweep_at = 0.0
+        self._touch_at = 0.0
+        self._closed = False
+        self._sweep_dead()
+
+    # -- exchanges and queues: publishing looks into `out`, all else belongs to `in`
+
+    def declare_exchange(self, name: str, kind: str) -> None:
+        self._in.declare_exchange(name, kind)
+        if self._out is not self._in:
+            self._out.declare_exchange(name, kind)
+
+    def exchange_kind(self, name: str) -> str | None:
+        kind = self._in.exchange_kind(name)
+        if kind is not None and self._out is not self._in:
+            return self._out.exchange_kind(name)
+        return kind
+
+    def delete_exchange(self, name: str) -> None:
+        self._in.delete_exchange(name)
+        if self._out is not self._in:
+            self._out.delete_exchange(name)
+
+    def declare_queue(self, queue: str) -> None:
+        self._in.declare_queue(queue)
+
+    def has_queue(self, queue: str) -> bool:
+        return self._in.has_queue(queue)
+
+    def delete_queue(self, queue: str) -> int:
+        return self._in.delete_queue(queue)
+
+    def purge(self, queue: str) -> int:
+        return self._in.purge(queue)
+
+    def size(self, queue: str) -> int:
+        return self._in.size(queue)
+
+    def bind(self, exchange: str, key: str, queue: str) -> None:
+        self._in.bind(exchange, key, queue)
+
+    def unbind(self, exchange: str, key: str, queue: str) -> None:
+        self._in.unbind(exchange, key, queue)
+
+    def bindings(self) -> Iterable[tuple[str, str, str]]:
+        return self._in.bindings()
+
+    def route(self, exchange: str, key: str) -> Sequence[str]:
+        return self._out.route(exchange, key)
+
+    def put(self, queue: str, priority: int, data: bytes) -> bool:
+        return self._out.put(queue, priority, data)
+
+    # -- taking
+
+    def watch(self, queue: str) -> None:
+        self._arrivals.watch(queue)
+        self._touch_at = 0.0
+
+    def unwatch(self, queue: str) -> None:
+        self._arrivals.unwatch(queue)
+
+    def refresh(self) -> int:
+        now = time.monotonic()
+        if now >= self._sweep_at or self._arrivals.holder_ended:
+            self._sweep_dead()
+        if now >= self._touch_at:
+            self._touch_at = now + _TOUCH_EVERY
+            for view in self._arrivals.views.values():
+                try:
+                    os.utime(view.path)
+                except OSError:
+                    pass
+        known = self._arrivals.refresh()
+        for view in self._arrivals.views.values():
+            if view.foreign:
+                self._put_foreign_aside(view)
+        return known
+
+    def _put_foreign_aside(self, view: View) -> None:
+        names, view.foreign = view.foreign, []
+        for name in names:
+            why = "its name is not that of a message"
+            if not self._in.reject(f"{view.path}/{name}", view.queue, why):
+                view.ignored.add(name)
+
+    def take(self, queue: str) -> Taken | None:
+        view = self._arrivals.views.get(queue)
+        if view is None:  # basic_get, without a consumer
+            view = View(queue, f"{self._in.queues}/{queue}")
+            view.list(0.0, twice=True)
+        if not self._claims:
+            self._become_holder()
+        while (name := view.pop()) is not None:
+            claim = f"{self._claims}/{queue}={name}"
+            try:
+                os.rename(f"{view.path}/{name}", claim)
+            except FileNotFoundError:
+                continue  # somebody else took it
+            except OSError as exc:
+                logger.warning("queue %s: cannot take %r: %s", queue, name, exc)
+                view.ignored.add(name)
+                continue
+            try:
+                data = _files.read(claim, _envelope.LIMIT)
+            except FileNotFoundError:
+                continue
+            except _files.Unreadable as exc:
+                self._in.reject(claim, queue, str(exc))
+                continue
+            return Taken(queue, (claim, name, len(data)), data, name.endswith(".r"))
+        return None
+
+    def settle(self, taken: Taken) -> bool:
+        claim, _, size = taken.token
+        try:
+            self._in.spares.give(claim, size)
+        except FileNotFoundError:
+            logger.warning("queue %s: acknowledged %r, which is not ours", taken.queue, claim)
+            return False
+        return True
+
+    def give_back(self, taken: Taken) -> None:
+        claim, name, _ = taken.token
+        self._return(claim, taken.queue, name)
+
+    def discard(self, taken: Taken, why: str) -> None:
+        self._in.reject(taken.token[0], taken.queue, why)
+
+    def _return(self, claim: str, queue: str, name: str) -> None:
+        again = name if name.endswith(".r") else f"{name}.r"
+        try:
+            os.rename(claim, f"{self._in.queues}/{queue}/{again}")
+        except FileNotFoundError:
+            if not self._in.has_queue(queue):
+                _files.remove(claim)
+
+    # -- holders
+
+    def _become_holder(self) -> None:
+        with self._lock:
+            if self._claims:
+                return
+            name = _files.unique()
+            claims = f"{self._in.claims}/{name}"
+            os.mkdir(claims, 0o700)
+            self._holder = _files.Holder(self._in.holders, self._in.temp, name)
+            # Made again should a sweep have taken it for a leftover before the holder was there.
+            os.makedirs(claims, mode=0o700, exist_ok=True)
+            self._claims = claims
+
+    def _sweep_dead(self) -> None:
+        self._arrivals.holder_ended = False
+        self._sweep_at = time.monotonic() + _DEAD_SWEEP
+        tree = self._in
+        holders = set(os.listdir(tree.holders))
+        mine = self._holder.name if self._holder is not None else ""
+        now = time.time()
+        for name in os.listdir(tree.claims):
+            if name not in holders:
+                try:
+                    if now - os.stat(f"{tree.claims}/{name}").st_mtime > _ORPHAN_AGE:
+                        self._recover(name)
+                except FileNotFoundError:
+                    pass
+        for name in holders:
+            if name != mine and not _files.alive(tree.holders, name):
+                self._recover(name)
+                _files.remove(f"{tree.holders}/{name}")
+
+    def _recover(self, holder: str) -> None:
+        folder = f"{self._in.claims}/{holder}"
+        try:
+            claims = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for claim in claims:
+            queue, _, name = claim.partition("=")
+            self._return(f"{folder}/{claim}", queue, name)
+        if claims:
+            logger.warning("a consumer died: %d messages went back to their queues", len(claims))
+        try:
+            os.rmdir(folder)
+        except OSError:
+            pass
+
+    # -- waiting
+
+    def wait(self, timeout: float | None) -> None:
+        left = max(0.0, self._sweep_at - time.monotonic())
+        self._arrivals.wait(left if timeout is None else min(timeout, left))
+
+    def nudge(self) -> None:
+        self._arrivals.nudge()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._arrivals.close()
+        if self._holder is not None:
+            try:
+                os.rmdir(self._claims)
+                self._holder.release()
+            except OSError:
+                self._holder.abandon()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_closed"):
+            self.close()
+
+
+class Transport(_base.Transport):
+    """kombu transport over folders."""
+
+    driver_type = "filesystem"
+    driver_name = "wbengine-filesystem"
+
+    def open_store(self) -> FileStore:
+        """Open the folders; raises `TransportFailure` when they cannot be used."""
+        options = self.client.transport_options
+        folder_in, folder_out = folders(self.client.hostname, options)
+        return FileStore(
+            folder_in,
+            folder_out,
+            options.get("polling_interval"),
+            options.get("inotify", True),
+        )
+
+
+def folders(url: str | None, options: dict[str, Any]) -> tuple[str, str]:
+    """(in, out) as the options say, else the folder of the URL; ValueError when there is none."""
+    folder_in = options.get("data_folder_in") or options.get("data_folder_out")
+    folder_out = options.get("data_folder_out") or folder_in
+    if not folder_in:
+        folder_in = folder_out = path_of(url or "")
+    if not folder_in or not folder_out:
+        raise ValueError(
+            f"no folder: {url or 'no URL'!r} names none, and there is no `data_folder_in` in the "
+            "transport options"
+        )
+    return os.path.abspath(folder_in), os.path.abspath(folder_out)
+
+
+def path_of(url: str) -> str:
+    """The folder of `filesystem://PATH`, or ''."""
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme != "filesystem" or rest.strip("/") in ("", "localhost"):
+        return ""
+    return unquote(rest)

@@ -1,0 +1,120 @@
+"""Failures as plain JSON data, version 1: the form that TaskFlow peers write and read as well."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import exceptions
+
+if TYPE_CHECKING:
+    import jsonschema
+
+BASE_EXCEPTIONS: Final = ("Exception", "BaseException")
+
+SCHEMA: Final[dict[str, Any]] = {
+    "$ref": "#/definitions/cause",
+    "definitions": {
+        "cause": {
+            "type": "object",
+            "properties": {
+                "version": {"type": "integer", "minimum": 0},
+                "exc_args": {"type": "array", "minItems": 0},
+                "exception_str": {"type": "string"},
+                "traceback_str": {"type": ["string", "null"]},
+                "exc_type_names": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                "causes": {"type": "array", "items": {"$ref": "#/definitions/cause"}},
+            },
+            "required": ["exception_str", "traceback_str", "exc_type_names"],
+            "additionalProperties": True,
+        }
+    },
+}
+
+#: How many causes are read from one description.
+MAX_CAUSES: Final = 100
+#: How deep arguments of exceptions may be nested and still be written out.
+_MAX_ARGS_DEPTH: Final = 8
+
+
+def validate(data: Any) -> None:
+    """Check the form of a description and of all its causes, without recursion.
+
+    :raises InvalidFormat: it is not of that form.
+    """
+    queue: list[tuple[Any, str]] = [(data, "failure")]
+    for item, where in queue:
+        error = next(iter(_validator().iter_errors(item)), None)
+        if error is not None:
+            path = "".join(f"[{part!r}]" for part in error.absolute_path)
+            raise exceptions.InvalidFormat(f"{where}{path}: {error.message[:200]}")
+        root = item["exc_type_names"][-1]
+        if root not in BASE_EXCEPTIONS:
+            raise exceptions.InvalidFormat(
+                f"{where}['exc_type_names'] must end in {' or '.join(BASE_EXCEPTIONS)},"
+                f" not in {root!r}"
+            )
+        for place, cause in enumerate(item.get("causes", ())):
+            queue.append((cause, f"{where[-100:]}['causes'][{place}]"))
+
+
+@functools.lru_cache(maxsize=1)
+def _validator() -> jsonschema.Draft4Validator:
+    # Built once, and for one level: a description may nest deeper than Python recurses.
+    import jsonschema
+
+    level = copy.deepcopy(SCHEMA["definitions"]["cause"])
+    level["properties"]["causes"] = {"type": "array"}
+    return jsonschema.Draft4Validator(level)
+
+
+def sendable(text: str) -> str:
+    """`text` as what every JSON writer and reader takes: without lone surrogates."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def are_json(args: tuple[Any, ...]) -> bool:
+    return all(_is_json(arg, _MAX_ARGS_DEPTH) for arg in args)
+
+
+def _is_json(value: Any, depth: int) -> bool:
+    """Does `value` survive JSON as it is, type and all?"""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii()) or sendable(value) == value
+    if kind is float:
+        return math.isfinite(value)
+    if kind in (int, bool, type(None)):
+        return True
+    if depth == 0:
+        return False
+    if kind is list:
+        return all(_is_json(item, depth - 1) for item in value)
+    return kind is dict and all(
+        type(key) is str and _is_json(key, 1) and _is_json(item, depth - 1)
+        for key, item in value.items()
+    )
+
+
+def flat_causes(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """All causes of a description, nearest first, however they are nested."""
+    flat: list[Mapping[str, Any]] = []
+    causes = data.get("causes")
+    while causes and len(flat) < MAX_CAUSES:
+        flat.extend(causes)
+        causes = flat[-1].get("causes")
+    return flat[:MAX_CAUSES]
+
+
+def parts_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "exception_str": data["exception_str"],
+        "exc_type_names": data.get("exc_type_names", ()),
+        "traceback_str": data.get("traceback_str"),
+        "exc_args": data.get("exc_args"),
+    }

@@ -1,0 +1,184 @@
+"""Exceptions without the frames they went through.
+
+An exception's traceback holds frames, frames hold local variables: whoever keeps an exception keeps
+everything its functions had in hand.  Taking the traceback off would free all that, but it would
+also take it from the user, who may be about to log or re-raise that very exception.  So a failure
+keeps a *twin*: an object of the same class with the same attributes, and its own, empty traceback.
+Where the original went through is kept as plain text, and turned into a traceback of stand-in
+frames on demand.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+import types
+from typing import Any, Final, NamedTuple
+
+#: How many exceptions of one chain are looked at; chains may be circular or very long.
+MAX_CHAIN: Final = 100
+#: How many places of one traceback are kept at its start and at its end.
+_KEEP_FIRST, _KEEP_LAST = 32, 160
+#: How far exceptions that others hold as arguments or attributes are followed.
+_MAX_DEPTH: Final = 3
+_HEAP_TYPE: Final = 1 << 9
+_POINTER: Final = 8
+
+
+class Place(NamedTuple):
+    """A line that an exception went through."""
+
+    filename: str
+    line: int
+    function: str
+
+
+def places_of(tb: types.TracebackType | None) -> tuple[Place, ...]:
+    """What `tb` went through, oldest call first; the middle of a very deep one is left out."""
+    places: list[Place] = []
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        places.append(Place(code.co_filename, tb.tb_lineno or code.co_firstlineno, code.co_name))
+        tb = tb.tb_next
+    if len(places) > _KEEP_FIRST + _KEEP_LAST:
+        left_out = len(places) - _KEEP_FIRST - _KEEP_LAST
+        gap = Place("<...>", 0, f"{left_out} more calls")
+        return (*places[:_KEEP_FIRST], gap, *places[-_KEEP_LAST:])
+    return tuple(places)
+
+
+def format_places(places: tuple[Place, ...]) -> str:
+    """The text of a traceback, without its first line."""
+    summary = traceback.StackSummary.from_list(
+        traceback.FrameSummary(place.filename, place.line, place.function, lookup_line=False)
+        for place in places
+    )
+    return "".join(summary.format())
+
+
+@functools.lru_cache(maxsize=512)
+def _frame(filename: str, function: str) -> types.FrameType | None:
+    code = compile("raise LookupError", filename, "exec")
+    code = code.replace(co_name=function)
+    try:
+        exec(code, {"__name__": function, "__builtins__": {"LookupError": LookupError}})
+    except LookupError as error:
+        tb = error.__traceback__
+        if tb is not None and tb.tb_next is not None:
+            return tb.tb_next.tb_frame
+    return None
+
+
+def traceback_of(places: tuple[Place, ...]) -> types.TracebackType | None:
+    """A traceback that prints as the original did; its frames are stand-ins without variables."""
+    tb: types.TracebackType | None = None
+    for place in reversed(places):
+        frame = _frame(place.filename, place.function)
+        if frame is not None:
+            tb = types.TracebackType(tb, frame, -1, place.line)
+    return tb
+
+
+def behind(error: BaseException) -> BaseException | None:
+    """What `error` came from: its cause, else its context unless that is suppressed."""
+    if error.__cause__ is not None:
+        return error.__cause__
+    return None if error.__suppress_context__ else error.__context__
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """`error` and what is behind it, each once, at most `MAX_CHAIN`."""
+    chain = [error]
+    seen = {id(error)}
+    following = behind(error)
+    while following is not None and id(following) not in seen and len(chain) < MAX_CHAIN:
+        chain.append(following)
+        seen.add(id(following))
+        following = behind(following)
+    return chain
+
+
+def twins_of(chain: list[BaseException], depth: int = 0) -> list[BaseException]:
+    """A twin for each member of `chain`, linked as the originals are, as far as the chain goes.
+
+    An exception that cannot be twinned faithfully stands for itself (and keeps its frames).
+    """
+    twins: dict[int, BaseException] = {}
+    following: BaseException | None = None
+    for error in reversed(chain):
+        try:
+            twin = _twin(error, twins, depth)
+        except Exception:
+            twin = error
+        twins[id(error)] = twin
+        if twin is not error:
+            if error.__cause__ is not None:
+                twin.__cause__ = following
+            else:
+                twin.__context__ = None if error.__suppress_context__ else following
+            twin.__suppress_context__ = error.__suppress_context__
+        following = twin
+    return [twins[id(error)] for error in chain]
+
+
+class _Recipe(NamedTuple):
+    base: type[BaseException]
+    fields: tuple[str, ...]
+
+
+#: C level fields that are set with `args`, or that hold on to objects, or that have no setter.
+_SKIPPED: Final = frozenset({"args", "obj", "message", "exceptions", "characters_written"})
+
+
+@functools.lru_cache(maxsize=1024)
+def _recipe(cls: type[Any]) -> _Recipe | None:
+    """How to make a twin of an instance of `cls`, or None when its state cannot be seen."""
+    base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
+    if base.__module__ != "builtins" or not issubclass(base, BaseException):
+        return None
+    fields: list[str] = []
+    slots = 0
+    for member in cls.__mro__:
+        for name, value in vars(member).items():
+            if not isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType):
+                continue
+            slots += bool(member.__flags__ & _HEAP_TYPE)
+            if not name.startswith("__") and name not in _SKIPPED:
+                fields.append(name)
+    # An extension's own class may keep state where nobody sees it.
+    if cls.__basicsize__ > base.__basicsize__ + _POINTER * (slots + 2):
+        return None
+    return _Recipe(base, tuple(fields))
+
+
+def _twin(error: BaseException, twins: dict[int, BaseException], depth: int) -> BaseException:
+    recipe = _recipe(type(error))  # type: ignore[arg-type]
+    if recipe is None:
+        return error
+    base, fields = recipe
+
+    def inside(value: Any) -> Any:
+        """Exceptions often hold others, frames and all: those are replaced as well."""
+        if not isinstance(value, BaseException) or value is error:
+            return value
+        if id(value) not in twins and depth < _MAX_DEPTH:
+            twins[id(value)] = twins_of(chain_of(value), depth + 1)[0]
+        return twins.get(id(value), value)
+
+    twin: BaseException
+    if hasattr(base, "derive"):
+        message, members = error.args
+        twin = base.__new__(type(error), message, [inside(member) for member in members])
+    else:
+        twin = base.__new__(type(error))
+        twin.args = tuple(map(inside, error.args))
+    for field in fields:
+        try:
+            value: Any = getattr(error, field)
+        except AttributeError:
+            continue
+        # Unset reads as None, but setting None is not the same as leaving it unset.
+        if value is not None:
+            object.__setattr__(twin, field, inside(value))
+    twin.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())
+    return twin if type(twin) is type(error) else error

@@ -1,0 +1,379 @@
+"""What went wrong, in a form that can be kept, compared, sent and raised again."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
+
+from wbengine import _names, exceptions
+from wbengine.types import _description, _twin
+
+ExcInfo = tuple[type[BaseException], BaseException, types.TracebackType | None]
+
+
+class Failure:
+    """An exception that was caught, with all that can be told about it later.
+
+    Made from the exception being handled (`Failure()`), from `sys.exc_info()`, from an exception
+    (`from_exception`), or from its parts (`from_dict`, unpickling); any `BaseException` may be
+    captured.  A failure made in this process keeps a faithful copy of the exception and can raise
+    it again as itself; the frames it went through, and so the caller's local variables, are *not*
+    kept alive, and the original exception is left as it is.  A failure made from parts has no
+    exception and raises `WrappedFailure`.
+
+    Immutable.  Equal when everything is equal; `matches` also accepts that one side lost its
+    exception on the way.  Not hashable.
+    """
+
+    #: The version of the form that `to_dict` writes.
+    DICT_VERSION: ClassVar[int] = 1
+    #: What the last of `exc_type_names` must be: every exception comes from one of these.
+    BASE_EXCEPTIONS: ClassVar[tuple[str, ...]] = _description.BASE_EXCEPTIONS
+    #: The form that `to_dict` writes, as a JSON Schema.
+    SCHEMA: ClassVar[dict[str, Any]] = _description.SCHEMA
+
+    __slots__ = (
+        "__weakref__",
+        "_args",
+        "_causes",
+        "_exception",
+        "_message",
+        "_places",
+        "_traceback",
+        "_type_names",
+    )
+
+    _exception: BaseException | None
+    _causes: tuple[Failure, ...]
+    _places: tuple[_twin.Place, ...]
+    _traceback: str | None
+
+    def __init__(
+        self,
+        exc_info: tuple[Any, Any, Any] | None = None,
+        **parts: Any,
+    ) -> None:
+        """Capture `exc_info`, or the exception being handled; or build from `parts`.
+
+        The parts are `exception_str`, `exc_type_names`, `traceback_str`, `exc_args`, `causes`.
+
+        :raises TypeError: there is no exception to capture, or an unknown part is given.
+        :raises ValueError: `exc_info` is not a triple.
+        """
+        if parts:
+            self._from_parts(exc_info, parts)
+            return
+        if exc_info is None:
+            exc_info = sys.exc_info()
+        elif len(exc_info) != 3:
+            raise ValueError("'exc_info' must hold three items: type, value, traceback")
+        error = exc_info[1]
+        if not isinstance(error, BaseException):
+            raise TypeError(f"Not an exception: {error!r}; a Failure needs one to capture")
+        self._capture(error, exc_info[2])
+
+    def _capture(self, error: BaseException, tb: types.TracebackType | None) -> None:
+        chain = _twin.chain_of(error)
+        twins = _twin.twins_of(chain)
+        behind: tuple[Failure, ...] = ()
+        for original, twin in zip(chain[:0:-1], twins[:0:-1], strict=True):
+            member = Failure.__new__(Failure)
+            member._fill(original, twin, original.__traceback__, behind)
+            behind = (member, *behind)
+        self._fill(error, twins[0], tb, behind)
+
+    def _fill(
+        self,
+        error: BaseException,
+        twin: BaseException,
+        tb: types.TracebackType | None,
+        causes: tuple[Failure, ...],
+    ) -> None:
+        self._exception = twin
+        self._args = twin.args
+        self._type_names = _type_names(type(error))  # type: ignore[arg-type]
+        self._message = exceptions.exception_message(error)
+        self._places = _twin.places_of(tb)
+        self._traceback = None
+        self._causes = causes
+
+    def _from_parts(self, exc_info: Any, parts: dict[str, Any]) -> None:
+        try:
+            self._message = parts.pop("exception_str")
+        except KeyError:
+            raise TypeError("Failure() needs 'exception_str' when it is given parts") from None
+        self._type_names = tuple(parts.pop("exc_type_names", ()))
+        self._traceback = parts.pop("traceback_str", None) or ""
+        self._args = tuple(parts.pop("exc_args", None) or ())
+        self._causes = tuple(parts.pop("causes", None) or ())
+        self._exception = exc_info[1] if exc_info else None
+        self._places = ()
+        if parts:
+            raise TypeError(
+                "Failure.__init__ got unexpected keyword argument(s): " + ", ".join(sorted(parts))
+            )
+
+    @classmethod
+    def from_exception(cls, exception: BaseException) -> Failure:
+        """Capture `exception`, with the traceback it has."""
+        return cls((type(exception), exception, exception.__traceback__))
+
+    @classmethod
+    def capture(cls) -> Failure:
+        """Capture the exception being handled.
+
+        :raises TypeError: none is.
+        """
+        return cls()
+
+    # What it was.
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The exception, or None when only its description arrived here."""
+        return self._exception
+
+    @property
+    def exception_str(self) -> str:
+        """The exception's message."""
+        return self._message
+
+    @property
+    def exception_args(self) -> tuple[Any, ...]:
+        """The exception's arguments; empty when they did not travel."""
+        return self._args
+
+    @property
+    def exc_info(self) -> ExcInfo | None:
+        """`(type, exception, traceback)`, or None; the traceback names lines, not variables."""
+        if self._exception is None:
+            return None
+        return type(self._exception), self._exception, _twin.traceback_of(self._places)
+
+    @property
+    def traceback_str(self) -> str:
+        """The lines it went through; rendered on first use."""
+        if self._traceback is None:
+            self._traceback = _twin.format_places(self._places)
+        return self._traceback
+
+    @property
+    def causes(self) -> tuple[Failure, ...]:
+        """What was behind it, nearest first: `__cause__`, else `__context__` unless suppressed."""
+        return self._causes
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the exception's classes, most specific first."""
+        return iter(self._type_names)
+
+    def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
+        """The first of `exc_classes` (types or full names) that the exception is, or None."""
+        for wanted in exc_classes:
+            name = _names.dotted(wanted) if isinstance(wanted, type) else wanted
+            if name in self._type_names:
+                return wanted
+        return None
+
+    # Raising.
+
+    def reraise(self) -> NoReturn:
+        """Raise the exception again; `WrappedFailure` when there is none."""
+        if self._exception is None:
+            raise exceptions.WrappedFailure([self])
+        # A fresh twin each time: what is raised collects the frames of whoever it passes.
+        error = _twin.twins_of(_twin.chain_of(self._exception))[0]
+        raise error.with_traceback(_twin.traceback_of(self._places))
+
+    @staticmethod
+    def reraise_if_any(failures: Iterable[Failure]) -> None:
+        """Raise the only failure as itself, several as one `WrappedFailure`; else do nothing."""
+        several = list(failures)
+        if len(several) == 1:
+            several[0].reraise()
+        elif several:
+            raise exceptions.WrappedFailure(several)
+
+    # Comparing.
+
+    def _same_story(self, other: Failure) -> bool:
+        return (
+            self._type_names == other._type_names
+            and self._message == other._message
+            and self.traceback_str == other.traceback_str
+        )
+
+    def matches(self, other: Any) -> bool:
+        """Is `other` the same failure, even if one of the two lost its exception?"""
+        if not isinstance(other, Failure):
+            return False
+        if self is other:
+            return True
+        if self._exception is not None and other._exception is not None:
+            return self == other
+        return _same_causes(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Failure):
+            return NotImplemented
+        if self is other:
+            return True
+        mine, theirs = self._exception, other._exception
+        if type(mine) is not type(theirs):
+            return False
+        return (mine is theirs or _safe_repr(mine) == _safe_repr(theirs)) and _same_causes(
+            self, other
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # Showing.
+
+    def pformat(self, traceback: bool = False) -> str:
+        """One line of type and message; with `traceback`, the lines it went through as well."""
+        kind = f"{self._type_names[0]}: " if self._type_names else ""
+        text = f"Failure: {kind}{self._message}"
+        if not traceback:
+            return text
+        lines = self.traceback_str.rstrip()
+        if not lines:
+            return f"{text}\nTraceback not available."
+        return f"{text}\nTraceback (most recent call last):\n{lines}"
+
+    def __str__(self) -> str:
+        return self.pformat()
+
+    def __repr__(self) -> str:
+        return f"<{self.pformat()}>"
+
+    # Travelling.
+
+    def copy(self) -> Failure:
+        """An equal failure."""
+        twin = Failure.__new__(type(self))
+        for slot in Failure.__slots__[1:]:
+            setattr(twin, slot, getattr(self, slot))
+        return twin
+
+    __copy__ = copy
+
+    def to_dict(self, include_args: bool = True) -> dict[str, Any]:
+        """A JSON-able description; the exception itself does not travel.
+
+        `exc_args` holds the exception's arguments, if they are wanted and plain JSON.  The causes
+        are one flat list, nearest first.
+        """
+        data = self._to_plain(include_args)
+        if self._causes:
+            data["causes"] = [cause._to_plain(include_args) for cause in self._causes]
+        return data
+
+    def _to_plain(self, include_args: bool) -> dict[str, Any]:
+        data = {
+            "exception_str": _description.sendable(self._message),
+            "traceback_str": _description.sendable(self.traceback_str),
+            "exc_type_names": list(self._type_names),
+            "version": self.DICT_VERSION,
+        }
+        if include_args and _description.are_json(self._args):
+            data["exc_args"] = list(self._args)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Failure:
+        """Rebuild from what `to_dict` (ours or TaskFlow's) wrote; see `validate` for strangers'.
+
+        :raises ValueError: the description is of another version.
+        """
+        version = data.get("version")
+        if version != cls.DICT_VERSION:
+            raise ValueError(
+                f"A failure's description of version {version!r} cannot be read,"
+                f" only of version {cls.DICT_VERSION}"
+            )
+        return _chained(
+            cls, [_description.parts_of(item) for item in (data, *_description.flat_causes(data))]
+        )
+
+    @classmethod
+    def validate(cls, data: Any) -> None:
+        """Check that `data` is what `from_dict` takes.
+
+        :raises InvalidFormat: it is not.
+        """
+        _description.validate(data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        chain = [
+            (failure._pickled_parts(), failure._pickled_exception(), failure._places)
+            for failure in (self, *self._causes)
+        ]
+        return _unpickle, (type(self), chain)
+
+    def _pickled_parts(self) -> dict[str, Any]:
+        return {
+            "exception_str": self._message,
+            "exc_type_names": self._type_names,
+            "traceback_str": self.traceback_str,
+            "exc_args": self._args if _description.are_json(self._args) else (),
+        }
+
+    def _pickled_exception(self) -> bytes | None:
+        # In a pickle of its own: an exception that cannot be pickled, or not be re-created where
+        # it arrives, must not stop the failure from arriving.
+        if self._exception is None:
+            return None
+        try:
+            return pickle.dumps(self._exception, pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _type_names(cls: type[Any]) -> tuple[str, ...]:
+    end = Exception if issubclass(cls, Exception) else BaseException
+    return tuple(_names.dotted(base) for base in cls.__mro__[: cls.__mro__.index(end) + 1])
+
+
+def _safe_repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def _same_causes(one: Failure, other: Failure) -> bool:
+    mine, theirs = (one, *one.causes), (other, *other.causes)
+    return len(mine) == len(theirs) and all(map(Failure._same_story, mine, theirs))
+
+
+def _chained(cls: type[Failure], chain: Sequence[Mapping[str, Any]]) -> Failure:
+    """The failure of the first of `chain`; each one's causes are those after it."""
+    causes: tuple[Failure, ...] = ()
+    for parts in reversed(chain[1:]):
+        causes = (Failure(**parts, causes=causes), *causes)
+    return cls(**chain[0], causes=causes)
+
+
+_Pickled = tuple[dict[str, Any], bytes | None, Sequence[tuple[str, int, str]]]
+
+
+def _unpickle(cls: type[Failure], chain: Sequence[_Pickled]) -> Failure:
+    found = _chained(cls, [parts for parts, _, _ in chain])
+    for failure, (_, data, places) in zip((found, *found._causes), chain, strict=True):
+        failure._exception = _load(data)
+        failure._places = tuple(_twin.Place(*place) for place in places)
+    return found
+
+
+def _load(data: bytes | None) -> BaseException | None:
+    if data is None:
+        return None
+    try:
+        error = pickle.loads(data)
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None
