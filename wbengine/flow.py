@@ -59,6 +59,8 @@ class Flow(abc.ABC):
         self._holders: list[weakref.ref[Flow]] = []
         # False between the moment somebody relies on our symbols and the next change.
         self._changed = True
+        # Our symbols, while they are unchanged and not too many to keep.
+        self._summary: Symbols | None = None
 
     @property
     def name(self) -> str:
@@ -166,6 +168,8 @@ class Flow(abc.ABC):
         return f"<{self}>"
 
 
+#: Flows with more names than this are looked at anew whenever they are asked.
+_MAX_KEPT: Final = 64
 _NO_SYMBOLS: Final = Symbols(frozenset(), frozenset())
 
 
@@ -178,12 +182,25 @@ def symbols_of(node: Any) -> Symbols:
         return Symbols(node.requires, node.provides)
     known: dict[int, Symbols] = {}
     for flow in _innermost_first(node):
-        flow._changed = False
-        known[id(flow)] = flow._combine(known)
+        if flow._changed or flow._summary is None:
+            flow._changed = False
+            known[id(flow)] = _kept(flow, flow._combine(known))
+        else:
+            known[id(flow)] = flow._summary
         # What was taken over may have been changed by it.
         for member in flow._nodes:
             known.pop(member, None)
     return known[id(node)]
+
+
+def _kept(flow: Flow, symbols: Symbols) -> Symbols:
+    # Without this, flows put into graph flows from the inside out would be walked at every level;
+    # with no limit, names that many levels share would be kept at every level.
+    if len(symbols.requires) + len(symbols.provides) > _MAX_KEPT:
+        flow._summary = None
+        return symbols
+    flow._summary = Symbols(frozenset(symbols.requires), frozenset(symbols.provides))
+    return flow._summary
 
 
 def _innermost_first(root: Flow) -> Iterator[Flow]:
@@ -194,6 +211,8 @@ def _innermost_first(root: Flow) -> Iterator[Flow]:
         flow = pending[-1]
         if id(flow) not in entered:
             entered.add(id(flow))
+            if not flow._changed and flow._summary is not None:
+                continue
             for member in flow._nodes.values():
                 if isinstance(member, Flow) and id(member) not in left:
                     if id(member) in entered:

@@ -16,37 +16,14 @@ from typing import Any, ClassVar, Final, TypeVar, cast, overload
 from wbengine import _binding, _names, atom
 from wbengine.atom import REVERT_FLOW_FAILURES as REVERT_FLOW_FAILURES
 from wbengine.atom import REVERT_RESULT as REVERT_RESULT
-from wbengine.types import notifier
+from wbengine.types import notifier as nt
 
 LOG = logging.getLogger(__name__)
 
 #: The event behind `Task.update_progress`; its details are `{'progress': 0.0 to 1.0}`.
 EVENT_UPDATE_PROGRESS: Final = "update_progress"
 
-_EventSink = Callable[[str, dict[str, Any]], Any]
 _T = TypeVar("_T", bound="Task")
-
-
-def _pour(sink: _EventSink, event_type: str, details: Mapping[str, Any] | None) -> None:
-    try:
-        sink(event_type, dict(details) if details else {})
-    except Exception:
-        LOG.warning("Event %r of a task could not be passed on", event_type, exc_info=True)
-
-
-class _TaskNotifier(notifier.RestrictedNotifier):
-    """Passes what it is told on to the task's sink, after the listeners."""
-
-    __slots__ = ("sink",)
-
-    def __init__(self, watchable_events: Iterable[str], sink: _EventSink | None) -> None:
-        super().__init__(watchable_events)
-        self.sink = sink
-
-    def notify(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
-        super().notify(event_type, details)
-        if self.sink is not None and self.can_trigger_notification(event_type):
-            _pour(self.sink, event_type, details)
 
 
 class Task(atom.Atom):
@@ -65,8 +42,8 @@ class Task(atom.Atom):
     local: bool = False
 
     # Made on first use: most tasks have no listener.
-    _notifier: _TaskNotifier | None = None
-    _sink: _EventSink | None = None
+    _notifier: nt.RelayingNotifier | None = None
+    _sink: nt.Sink | None = None
 
     def __init__(
         self,
@@ -96,17 +73,17 @@ class Task(atom.Atom):
         return _names.dotted(type(self))
 
     @property
-    def notifier(self) -> notifier.RestrictedNotifier:
+    def notifier(self) -> nt.RestrictedNotifier:
         """Where to listen to what the task tells while it runs."""
         found = self._notifier
         if found is None:
-            made = _TaskNotifier(self.TASK_EVENTS, self._sink)
+            made = nt.RelayingNotifier(self.TASK_EVENTS, self._sink)
             # Two threads may come here at once: both must get the same one.
-            found = cast(_TaskNotifier, self.__dict__.setdefault("_notifier", made))
+            found = cast(nt.RelayingNotifier, self.__dict__.setdefault("_notifier", made))
             found.sink = self._sink
         return found
 
-    def attach(self, sink: _EventSink) -> None:
+    def attach(self, sink: nt.Sink) -> None:
         """Pass every event to `sink(event_type, details)` as well, after the listeners."""
         self._sink = sink
         if self._notifier is not None:
@@ -126,13 +103,13 @@ class Task(atom.Atom):
         if self._notifier is not None:
             self._notifier.notify(EVENT_UPDATE_PROGRESS, {"progress": clamped})
         elif self._sink is not None:
-            _pour(self._sink, EVENT_UPDATE_PROGRESS, {"progress": clamped})
+            nt.relay(self._sink, EVENT_UPDATE_PROGRESS, {"progress": clamped})
 
     def copy(self: _T, retain_listeners: bool = True) -> _T:
         """A shallow copy, with or without the listeners of the original."""
         other = copy.copy(self)
         if retain_listeners and self._notifier is not None:
-            other._notifier = cast(_TaskNotifier, self._notifier.copy())
+            other._notifier = cast(nt.RelayingNotifier, self._notifier.copy())
             other._notifier.sink = None
         return other
 
@@ -336,6 +313,24 @@ class FunctionTask(Task):
         return self._name or super()._default_name()
 
 
+def _class_of(
+    body: Callable[..., Any], revert: Callable[..., Any] | None, attributes: Mapping[str, Any]
+) -> type[FunctionTask]:
+    if not inspect.isroutine(body):
+        raise TypeError(f"@task goes above a function, not above {body!r}")
+    members = {
+        "__module__": body.__module__,
+        "__qualname__": body.__qualname__,
+        "__doc__": body.__doc__,
+        "execute": body if _takes_self(body) else staticmethod(body),
+        "fn": staticmethod(body),
+        **attributes,
+    }
+    made: Any = type(body.__name__, (FunctionTask,), members)
+    made.revert = _RevertSlot(made, revert)
+    return cast(type[FunctionTask], made)
+
+
 @overload
 def task(function: Callable[..., Any], /) -> type[FunctionTask]: ...
 
@@ -398,27 +393,19 @@ def task(
         word = min(unknown)
         raise TypeError(f"task() takes no option {word!r}{_names.hint(word, _OPTIONS)}")
 
+    attributes = {
+        "default_provides": provides,
+        "priority": priority,
+        "idempotent": idempotent,
+        "local": local,
+        "_name": name,
+        "_options": {key: value for key, value in options.items() if value is not None},
+    }
+    if version is not None:
+        attributes["version"] = version
+
     def make(body: Callable[..., Any]) -> type[FunctionTask]:
-        if not inspect.isroutine(body):
-            raise TypeError(f"@task goes above a function, not above {body!r}")
-        members: dict[str, Any] = {
-            "__module__": body.__module__,
-            "__qualname__": body.__qualname__,
-            "__doc__": body.__doc__,
-            "execute": body if _takes_self(body) else staticmethod(body),
-            "fn": staticmethod(body),
-            "default_provides": provides,
-            "priority": priority,
-            "idempotent": idempotent,
-            "local": local,
-            "_name": name,
-            "_options": {key: value for key, value in options.items() if value is not None},
-        }
-        if version is not None:
-            members["version"] = version
-        made: Any = type(body.__name__, (FunctionTask,), members)
-        made.revert = _RevertSlot(made, revert)
-        return cast(type[FunctionTask], made)
+        return _class_of(body, revert, attributes)
 
     return make if function is None else make(function)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import sample_tasks, workers
-from wbengine import engines
+from wbengine import engines, exceptions
 from wbengine.patterns import linear_flow
 
 TASKS = "tests.sample_tasks"
@@ -20,7 +20,7 @@ TASKS = "tests.sample_tasks"
 ENGINE = """
 import sys
 from tests import sample_tasks
-from wbengine import engines
+from wbengine import engines, exceptions
 from wbengine.patterns import linear_flow
 flow = linear_flow.Flow("shells").add(sample_tasks.Add(), sample_tasks.Double())
 print(engines.run(flow, store={"x": 1, "y": 2}, engine="worker-based")["double"])
@@ -194,3 +194,50 @@ def test_processes_run_tasks_and_burst_ends(tmp_path: Path) -> None:
         assert results["double"] == 10
         assert worker.wait() == 0
         assert "Traceback" not in worker.text
+
+
+def test_a_killed_worker_is_noticed_and_what_it_had_not_started_goes_elsewhere(
+    tmp_path: Path,
+) -> None:
+    url = f"filesystem://{tmp_path / 'broker'}"
+    started = tmp_path / "started"
+    flow = linear_flow.Flow("f").add(sample_tasks.WaitFor(name="w"))
+    store = {"started": str(started), "release": str(tmp_path / "never")}
+    one = engines.load(flow, store=store, engine="worker-based", url=url, worker_expiry=2)
+    other = engines.load(
+        linear_flow.Flow("g").add(sample_tasks.Nothing(name="n")), engine="workers", url=url,
+        worker_expiry=2,
+    )  # fmt: skip
+    arguments = ("--topic", "t", "--tasks", TASKS, "--url", url, "--threads", "1")
+    with workers.workers(tmp_path, *arguments) as (first,):
+        states = one.run_iter()
+        for state in states:
+            if state == "WAITING":
+                break
+        until(started.exists)
+        queued = other.run_iter()  # its request waits behind the one that runs
+        for state in queued:
+            if state == "WAITING":
+                break
+        until(lambda: {w.period for w in one.executor.finder.workers()} == {0.5})
+        first.process.kill()
+        with workers.workers(tmp_path, *arguments) as (second,):
+            for _ in queued:
+                pass
+            with pytest.raises(exceptions.WorkerLost, match="was lost while it ran task 'w'"):
+                for _ in states:
+                    pass
+            assert other.storage.get_attempt("n").worker.split("-")[-2] == str(second.process.pid)
+            assert second.stop() == 0
+
+
+def test_a_child_process_that_dies_fails_its_task_and_is_replaced(tmp_path: Path) -> None:
+    url = f"filesystem://{tmp_path / 'broker'}"
+    arguments = ("--topic", "t", "--tasks", TASKS, "--url", url, "--processes", "1")
+    with workers.workers(tmp_path, *arguments) as (worker,):
+        flow = linear_flow.Flow("f").add(sample_tasks.Die())
+        with pytest.raises(exceptions.WrappedFailure, match="exit code 9"):
+            engines.run(flow, engine="workers", url=url)
+        flow = linear_flow.Flow("f").add(sample_tasks.Add())
+        assert engines.run(flow, store={"x": 1, "y": 1}, engine="workers", url=url)["sum"] == 2
+        assert worker.stop() == 0

@@ -1,4 +1,4 @@
-"""What is in the repository is for everybody: no paths of somebody's machine; scripts explain themselves."""
+"""The repository is for everybody: no paths of one machine, scripts that explain themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import imports
 
 #: Written so that this file does not match itself.
 PRIVATE = re.compile(
-    r"/tmp/wb[e]\b|(?<![\w.$~}])/(?:root|work|home/\w+)/\w|helper sessio[n]|INTERFACE[S]\.md|ARCHITECTUR[E]\.md",
+    r"/tmp/wb[e]\b|(?<![\w.$~}])/(?:root|work|home/\w+)/[\w.]|helper sessio[n]",
     re.IGNORECASE,
 )
 BINARY = {".png", ".gif", ".ico", ".woff2", ".gz"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 
@@ -30,9 +32,18 @@ def open_kind(kind, folder):
     return ledgers.open_ledger(f"dir://{folder}")
 
 
+@pytest.fixture
+def folder():
+    """In memory where the host has such a place: these tests make and remove many files."""
+    shared = "/dev/shm"
+    parent = shared if os.access(shared, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
+        yield pathlib.Path(path)
+
+
 @pytest.fixture(params=KINDS)
-def ledger(request, tmp_path):
-    made = open_kind(request.param, tmp_path / "ledger")
+def ledger(request, folder):
+    made = open_kind(request.param, folder / "ledger")
     yield made
     made.close()
 
@@ -205,16 +216,16 @@ def test_manual_clock_rules_the_memory_ledger():
 # -- which ledger
 
 
-def test_digest_says_which_ledger(tmp_path):
-    first, again = (ledgers.open_ledger(f"dir://{tmp_path}/a") for _ in range(2))
-    other = ledgers.open_ledger(f"dir://{tmp_path}/b")
+def test_digest_says_which_ledger(folder):
+    first, again = (ledgers.open_ledger(f"dir://{folder}/a") for _ in range(2))
+    other = ledgers.open_ledger(f"dir://{folder}/b")
     assert first.digest == again.digest != other.digest
     shared = ledgers.open_ledger("memory://digest")
     assert shared is ledgers.open_ledger("memory://digest")
     assert shared.digest != ledgers.open_ledger("memory://digest2").digest
 
 
-def test_ledger_of_a_broker(tmp_path):
+def test_ledger_of_a_broker(folder):
     target = resolve("memory://with-ledger")
     with target.connect() as connection:
         connection.connect()
@@ -223,12 +234,12 @@ def test_ledger_of_a_broker(tmp_path):
     # State goes with the last connection.
     assert ledgers.for_target(target) is not ledger
 
-    engine = {"data_folder_in": f"{tmp_path}/a", "data_folder_out": f"{tmp_path}/b"}
-    worker = {"data_folder_in": f"{tmp_path}/b", "data_folder_out": f"{tmp_path}/a"}
+    engine = {"data_folder_in": f"{folder}/a", "data_folder_out": f"{folder}/b"}
+    worker = {"data_folder_in": f"{folder}/b", "data_folder_out": f"{folder}/a"}
     one = ledgers.for_target(resolve(None, "filesystem", engine), "engine")
     two = ledgers.for_target(resolve(None, "filesystem", worker), "worker")
     assert one.digest == two.digest
-    assert os.path.isdir(tmp_path / "b" / "ledger")
+    assert os.path.isdir(folder / "b" / "ledger")
 
     assert ledgers.for_target(resolve("amqp://localhost")) is None
     with pytest.raises(ValueError, match="amqp://localhost"):
@@ -237,12 +248,12 @@ def test_ledger_of_a_broker(tmp_path):
         ledgers.open_ledger("sql://x")
 
 
-def test_folder_that_cannot_be_used(tmp_path):
-    (tmp_path / "file").write_text("")
+def test_folder_that_cannot_be_used(folder):
+    (folder / "file").write_text("")
     with pytest.raises(exceptions.LedgerFailure, match="file"):
-        ledgers.open_ledger(f"dir://{tmp_path}/file")
-    ledger = ledgers.open_ledger(f"dir://{tmp_path}/gone")
-    os.rename(tmp_path / "gone", tmp_path / "away")
+        ledgers.open_ledger(f"dir://{folder}/file")
+    ledger = ledgers.open_ledger(f"dir://{folder}/gone")
+    os.rename(folder / "gone", folder / "away")
     with pytest.raises(exceptions.LedgerFailure, match="gone"):
         ledger.open(ID, 1)
 
@@ -259,8 +270,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        import tempfile
-
         self.folder = tempfile.TemporaryDirectory()
         self.ledgers = [memory.MemoryLedger(), ledgers.open_ledger(f"dir://{self.folder.name}/l")]
         self.rows = {}
@@ -396,9 +405,9 @@ def test_threads_claim_each_row_once(ledger):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_finish_or_reopen_wins_never_both(kind, tmp_path):
-    one = open_kind(kind, tmp_path / "l")
-    two = one if kind == "memory" else open_kind(kind, tmp_path / "l")
+def test_finish_or_reopen_wins_never_both(kind, folder):
+    one = open_kind(kind, folder / "l")
+    two = one if kind == "memory" else open_kind(kind, folder / "l")
     ids = [uuid.uuid4().hex for _ in range(400)]
     for id in ids:
         one.open(id, 1)
@@ -441,14 +450,14 @@ for id in ids:
 """
 
 
-def test_processes_claim_each_row_once(tmp_path):
-    ledger = ledgers.open_ledger(f"dir://{tmp_path}/l")
+def test_processes_claim_each_row_once(folder):
+    ledger = ledgers.open_ledger(f"dir://{folder}/l")
     ids = [uuid.uuid4().hex for _ in range(int(os.environ.get("WBENGINE_RACE_IDS", "1000")))]
     for id in ids:
         ledger.open(id, 1)
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", CLAIMER, f"{tmp_path}/l", f"w{n}"],
+            [sys.executable, "-c", CLAIMER, f"{folder}/l", f"w{n}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -483,13 +492,13 @@ for id in ids:
 """
 
 
-def test_finish_and_reopen_of_two_processes(tmp_path):
-    ledger = ledgers.open_ledger(f"dir://{tmp_path}/l")
+def test_finish_and_reopen_of_two_processes(folder):
+    ledger = ledgers.open_ledger(f"dir://{folder}/l")
     ids = [uuid.uuid4().hex for _ in range(1000)]
     for id in ids:
         ledger.open(id, 1)
     with subprocess.Popen(
-        [sys.executable, "-c", FINISHER, f"{tmp_path}/l"],
+        [sys.executable, "-c", FINISHER, f"{folder}/l"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

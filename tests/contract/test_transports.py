@@ -6,10 +6,12 @@ import errno
 import itertools
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -57,9 +59,18 @@ class Site:
             connection.release()
 
 
+@pytest.fixture
+def folder():
+    """In memory where the host has such a place: these tests make and remove many files."""
+    shared = "/dev/shm"
+    parent = shared if os.access(shared, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as path:
+        yield pathlib.Path(path)
+
+
 @pytest.fixture(params=KINDS)
-def site(request, tmp_path):
-    made = Site(request.param, tmp_path)
+def site(request, folder):
+    made = Site(request.param, folder)
     yield made
     made.close()
 
@@ -698,8 +709,8 @@ with resolve(sys.argv[1]).connect() as connection:
 
 
 @pytest.fixture(params=["filesystem", "filesystem-polling"])
-def folder_side(request, tmp_path):
-    site = Site(request.param, tmp_path)
+def folder_side(request, folder):
+    site = Site(request.param, folder)
     made = Side(site)
     made.site = site
     yield made
@@ -736,6 +747,7 @@ def test_messages_of_a_killed_consumer_come_back(folder_side):
         assert side.drain(2) == [3, 4]
         side.nothing_comes()
         os.kill(process.pid, signal.SIGSTOP)  # frozen is not dead
+        side.site.connect()  # looks for dead consumers
         side.nothing_comes()
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -848,9 +860,9 @@ def test_things_that_are_no_files_are_put_aside(folder_side, caplog, tmp_path):
     os.symlink("/dev/zero", queue / _valid_name(2))
     os.symlink("nowhere", queue / _valid_name(3))
     os.mkfifo(queue / _valid_name(4))
-    folder = queue / _valid_name(5)
-    folder.mkdir()
-    (folder / "inside").write_text("x")
+    inner = queue / _valid_name(5)
+    inner.mkdir()
+    (inner / "inside").write_text("x")
     with open(queue / _valid_name(6), "wb") as file:
         file.truncate(65 * 1024 * 1024)
     with socket.socket(socket.AF_UNIX) as sock:
@@ -874,10 +886,10 @@ def test_things_that_are_no_files_are_put_aside(folder_side, caplog, tmp_path):
     assert len(lines) == 14
 
 
-def test_things_planted_among_the_spares_are_not_written_through(folder_side, tmp_path):
+def test_things_planted_among_the_spares_are_not_written_through(folder_side):
     side = folder_side
     side.queue("q", "k")
-    secret = tmp_path / "secret"
+    secret = side.site.folder / "secret"  # of the same file system, for the hard link
     secret.write_text("untouched")
     spare = side.site.folder / "a" / "spare"
     os.symlink(secret, spare / "1")
@@ -911,9 +923,16 @@ def test_logging_of_rejects_is_bounded(folder_side, caplog):
 def test_recycled_file_never_shows_its_old_content(folder_side):
     side = folder_side
     side.queue("q", "k")
+    producer = kombu.Producer(side.channel, auto_declare=False)
     for size in (100_000, 10, 5000, 0, 1):
         body = bytes([size % 251]) * size
-        side.send(body, "k", content_type="a/b", content_encoding="binary")
+        producer.publish(
+            body,
+            exchange="ex",
+            routing_key="k",
+            content_type="a/b",
+            content_encoding="binary",
+        )
         message = _get(side, "q")
         assert message.body == body
         message.ack()

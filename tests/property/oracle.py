@@ -1,7 +1,7 @@
 """The scheduler's rules, written down a second time: no counters, everything looked for anew.
 
-It knows neither plans nor node ids.  It draws its own graph from the description of a flow (`Spec`),
-calls nodes by name, and after every event derives from the bare states of the atoms what may happen
+It knows neither plans nor node ids.  It draws its own graph from the description of a flow
+(`Spec`), calls nodes by name, and after every event derives from the bare states of the atoms what may happen
 next.  Slow, and as close to the words of the definition as code can be.
 """
 
@@ -280,7 +280,7 @@ class Oracle:
         self.out.remove(name)
         if self.state[name] == "REVERTING" or again:
             self.state[name] = "SUCCESS"
-            if again and not any(s.again and s.retry == name for s in self.scopes):
+            if again and not self.undone(name):
                 self.again.add(name)
         else:
             self.state[name] = "PENDING"
@@ -289,7 +289,7 @@ class Oracle:
     def resolve(
         self, failed: str, answer: Callable[[str, str], str], defer: bool
     ) -> tuple[str, str | None]:
-        """The decision rules, as they are told: (intention, retry), None standing for everything."""
+        """The decision rules, as they are told: (intention, retry); None stands for everything."""
         retry = self.around[failed]
         if retry is None:
             return ("REVERT", None)

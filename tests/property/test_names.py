@@ -139,9 +139,7 @@ def test_every_name_of_every_atom() -> None:
                 assert first == (candidates[0] if candidates else None), where
                 # Visible is what is a predecessor, no more and no less.
                 assert set(expected) == {
-                    n
-                    for n in before
-                    if plan.is_atom(n) and name in plan.items[n].save_as
+                    n for n in before if plan.is_atom(n) and name in plan.items[n].save_as
                 }, where
                 looked_up += 1
                 found += bool(expected)

@@ -44,30 +44,45 @@ class Composer:
         self.rng = rng
         self.count = 0
         self.left = rng.choice([3, 8, 24, 60])
+        self.deciding = rng.random() < 0.3
 
     def name(self, kind: str) -> str:
         self.count += 1
         return f"{kind}{self.count}"
+
+    def root(self) -> Spec:
+        """Any flow; or what is rare among any: a no inside a retried flow with much behind it."""
+        if not self.deciding:
+            return self.spec()
+        inner = Spec(GRAPH, self.name("f"), retry=self.name("r"))
+        inner.children = [self.spec(4) for _ in range(self.rng.randint(3, 6))]
+        outer = Spec(GRAPH, self.name("f"), retry=self.rng.choice([None, self.name("r")]))
+        outer.children = [self.spec(4), inner, *(self.spec(4) for _ in range(4))]
+        for spec in (inner, outer):
+            self.link(spec, 0.4, 0.5)
+        return outer
+
+    def link(self, spec: Spec, density: float, deciding: float) -> None:
+        rng = self.rng
+        for target in range(1, len(spec.children)):
+            for source in range(target):
+                if rng.random() < density:
+                    depth = rng.choice([*DEPTHS, "ALL"]) if rng.random() < deciding else None
+                    spec.links.append(Link(source, target, depth))
 
     def spec(self, depth: int = 0) -> Spec:
         rng = self.rng
         if depth > 0 and (depth > 5 or rng.random() < 0.55):
             self.left -= 1
             return Spec(ATOM, self.name("a"))
-        spec = Spec(rng.choice([LINEAR, UNORDERED, GRAPH, GRAPH]), self.name("f"))
+        spec = Spec(rng.choice([LINEAR, UNORDERED, GRAPH]), self.name("f"))
         if rng.random() < 0.5:
             spec.retry = self.name("r")
         for _ in range(rng.choice([0, 1, 2, 2, 3, 4, 5] if depth else [2, 3, 5, 8])):
             if self.left > 0:
                 spec.children.append(self.spec(depth + 1))
         if spec.kind == GRAPH:
-            density = rng.choice([0.2, 0.5, 0.9])
-            deciding = rng.choice([0, 0.3, 0.8])
-            for target in range(1, len(spec.children)):
-                for source in range(target):
-                    if rng.random() < density:
-                        depth_name = rng.choice(DEPTHS) if rng.random() < deciding else None
-                        spec.links.append(Link(source, target, depth_name))
+            self.link(spec, rng.choice([0.2, 0.5, 0.9]), rng.choice([0, 0.3, 0.8]))
         return spec
 
     def build(self, spec: Spec) -> Any:
@@ -95,7 +110,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         rng = self.rng = random.Random(seed)
         composer = Composer(rng)
-        self.spec = composer.spec()
+        self.spec = composer.root()
         self.plan = compile(composer.build(self.spec))
         self.id = {name: node for node, name in enumerate(self.plan.names)}
         self.oracle = Oracle(self.spec)
@@ -231,6 +246,9 @@ class Life:
             assert {self.plan.names[n] for n in ignored} == self.oracle.ignore(name, depth)
             for n in ignored:
                 self.save(n, "IGNORE", "IGNORE")
+            around = self.oracle.around[name]
+            if around is not None and self.rng.random() < 0.4:
+                self.meddle([around])
         else:
             self.history.append(f"{name} approved")
             self.scheduler.approve(node)
@@ -283,16 +301,18 @@ class Life:
         assert resolution.retry == (self.id[controller] if controller else -1)
         self.apply(resolution, intention, controller)
 
-    def meddle(self) -> None:
-        """A resolution out of the blue; what it asks for may be under way already, or overridden."""
+    def meddle(self, wanted: list[str] | None = None) -> None:
+        """A resolution out of the blue; what it asks for may be under way, or overridden."""
         oracle, plan = self.oracle, self.plan
         settled = oracle.settled()
         begun = [
             name
-            for name, scope in sorted(oracle.retry_scope.items())
+            for name in wanted or sorted(oracle.retry_scope)
             if oracle.state[name] in ("SUCCESS", "REVERTED", "REVERTING")
             and plan.names[plan.end[plan.parent[self.id[name]]]] not in settled
         ]
+        if wanted and not begun:
+            return
         if not begun or self.rng.random() < 0.1:
             self.apply(recovery.everything(plan), "REVERT", None)
             return

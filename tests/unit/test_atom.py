@@ -99,7 +99,9 @@ def test_what_the_body_cannot_take_is_refused(how):
 
 def test_a_needed_argument_that_is_left_out_is_refused():
     made = atom_of(lambda self, length, width: None)
-    with pytest.raises(ValueError, match=r"Missing arguments for atom m: execute\(\) needs 'width'"):
+    with pytest.raises(
+        ValueError, match=r"Missing arguments for atom m: execute\(\) needs 'width'"
+    ):
         made("m", auto_extract=False, requires=["length"])
     kept = made("m", auto_extract=False, requires=["length", "width"])
     assert needs(kept)[1:] == ({"length", "width"}, set())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 import tracemalloc
 from typing import Any
@@ -185,7 +186,7 @@ def chain(count: int) -> flow.Flow:
         for i in range(count)
     ]
     made.add(*steps, resolve_requires=False, resolve_existing=False)
-    for u, v in zip(steps, steps[1:], strict=False):
+    for u, v in itertools.pairwise(steps):
         made.link(u, v)
     return made
 
@@ -246,7 +247,11 @@ def test_one_task_that_reads_a_thousand_results() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: flat(UNORDERED, 20_000), lambda: flat(LINEAR, 20_000), lambda: nested(20_000, [LINEAR])],
+    [
+        lambda: flat(UNORDERED, 20_000),
+        lambda: flat(LINEAR, 20_000),
+        lambda: nested(20_000, [LINEAR]),
+    ],
     ids=["unordered", "linear", "nested"],
 )
 def test_memory(make: Any) -> None:

@@ -71,9 +71,7 @@ def test_a_message_alone():
 
 
 def test_causes_are_shown_further_and_further_in():
-    error = exc.StorageFailure(
-        "top", exc.NotFound("middle", ValueError("bottom"))
-    )
+    error = exc.StorageFailure("top", exc.NotFound("middle", ValueError("bottom")))
     assert str(error) == "top\n  NotFound: middle\n    ValueError: bottom"
     assert error.pformat(indent=1, indent_text="-", show_root_class=True) == (
         "StorageFailure: top\n-NotFound: middle\n--ValueError: bottom"

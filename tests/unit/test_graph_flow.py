@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wbengine import exceptions, retry, task
@@ -60,8 +60,9 @@ def test_independent_members_are_not_linked():
 def test_several_providers_are_fine_until_somebody_asks():
     flow = gf.Flow("test").add(made("a", "", "xy"), made("b", "", "xz"))
     assert flow.provides == set("xyz")
+    flow.add(made("wants", "w"))
     before = snapshot(flow)
-    with pytest.raises(exceptions.AmbiguousDependency, match="'c' requires 'x'.*'a', 'b'"):
+    with pytest.raises(exceptions.AmbiguousDependency, match=r"'c' requires 'x'.*'a', 'b'"):
         flow.add(made("d", "", "w"), made("c", "wx"))
     assert snapshot(flow) == before
 
@@ -164,9 +165,9 @@ def test_links_that_make_no_sense(arguments, message):
 
 def test_only_members_can_be_linked():
     a, b = made("a"), made("b")
-    with pytest.raises(ValueError, match="Node .* not found to link from"):
+    with pytest.raises(ValueError, match=r"Node .* not found to link from"):
         gf.Flow("test").add(b).link(a, b)
-    with pytest.raises(ValueError, match="Node .* not found to link to"):
+    with pytest.raises(ValueError, match=r"Node .* not found to link to"):
         gf.Flow("test").add(a).link(a, b)
 
 
@@ -260,10 +261,10 @@ def test_ten_thousand_one_by_one(order):
     elif order == "shuffled":
         random.Random(7).shuffle(chosen)
     flow = gf.Flow("test")
-    started = time.perf_counter()
+    started = time.process_time()
     for one in chosen:
         flow.add(one)
-    assert time.perf_counter() - started < 1.5
+    assert time.process_time() - started < 1.5
     assert list(flow) == tasks
     assert flow.requires == set()
 
@@ -271,10 +272,10 @@ def test_ten_thousand_one_by_one(order):
 def test_ten_thousand_links_one_by_one():
     tasks = [made(f"t{n}") for n in range(10_000)]
     flow = gf.Flow("test").add(*tasks)
-    started = time.perf_counter()
+    started = time.process_time()
     for u, v in itertools.pairwise(tasks):
         flow.link(u, v)
-    assert time.perf_counter() - started < 1.5
+    assert time.process_time() - started < 1.5
     with pytest.raises(exceptions.DependencyFailure):
         flow.link(tasks[-1], tasks[0])
 
@@ -354,6 +355,7 @@ def attempt(action, *args, **kwargs):
     return None
 
 
+@example([("", "uv", False, False), ("uv", "", False, False), ("u", "uv", True, True)])
 @given(SPECS)
 def test_adding_one_by_one_follows_the_definition(specs):
     flow, oracle = gf.Flow("test"), Oracle()

@@ -110,7 +110,7 @@ def test_good_labels(good):
 )
 @pytest.mark.parametrize("check", [_names.check_label, _names.check_pattern])
 def test_bad_labels(check, bad):
-    with pytest.raises(ValueError, match="queue name .* is not allowed"):
+    with pytest.raises(ValueError, match=r"queue name .* is not allowed"):
         check("queue name", bad)
 
 

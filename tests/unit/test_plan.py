@@ -135,7 +135,8 @@ def test_every_kind_of_argument_is_looked_up_at_compile(name: str) -> None:
 
 
 def test_rebound_names_are_looked_up_by_their_stored_name() -> None:
-    flow = linear_flow.Flow("f").add(provider("p", "stored"), Optional("o", rebind={"must": "stored"}))
+    rebound = Optional("o", rebind={"must": "stored"})
+    flow = linear_flow.Flow("f").add(provider("p", "stored"), rebound)
     plan = compile(flow)
     assert plan._firsts[plan.by_name["o"]]["stored"] == Provider(plan.by_name["p"], 0)
 

@@ -290,10 +290,16 @@ def test_events_that_nobody_wants_are_dropped(pool: Any) -> None:
 
 def test_events_after_the_result_are_dropped(process: Any) -> None:
     box = Box()
-    for _ in range(5):
-        process.submit(tell_late, (), box, box.event)
-        assert box.get() == "told"
-        assert box.log[-1] == ("done", "told")
+    process.submit(tell_late, (), box, box.event)
+    assert box.get() == "told"
+    pids = process.pids
+    for _ in range(20):
+        next_box = Box()
+        process.submit(tell, (2,), next_box, next_box.event)
+        assert next_box.get() == "told"
+        assert [name for name, _ in next_box.log] == ["step", "step", "done"]
+    assert process.pids == pids
+    assert box.log[-1] == ("done", "told")
 
 
 def test_receivers_that_raise_do_no_harm(pool: Any, caplog: pytest.LogCaptureFixture) -> None:

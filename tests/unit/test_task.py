@@ -144,7 +144,7 @@ def test_copies_with_and_without_listeners():
         heard.append(details["progress"])
 
     made.notifier.register("update_progress", listen)
-    made.attach(print)
+    made.attach(lambda event, details: heard.append("the original's sink"))
     kept, bare = made.copy(), made.copy(retain_listeners=False)
     assert (kept.name, kept.inject) == (bare.name, bare.inject) == ("n", {"a": 1})
     assert kept._sink is None and bare._notifier is None
@@ -259,9 +259,7 @@ def test_any_callable_may_be_wrapped(body, name):
 
 
 def test_functor_task_arguments():
-    made = task.FunctorTask(
-        add, "n", ["x"], None, True, {"a": "s"}, None, (2, 1), {"b": 3}
-    )
+    made = task.FunctorTask(add, "n", ["x"], None, True, {"a": "s"}, None, (2, 1), {"b": 3})
     assert (made.name, made.version, made.save_as) == ("n", (2, 1), {"x": 0})
     assert made.requires == {"s"} and values(made, s=1) == 4
     assert task.FunctorTask(add).version == (1, 0)
@@ -466,5 +464,5 @@ def test_an_unknown_option_is_refused():
 
 def test_a_wrong_option_is_refused_with_the_first_instance():
     made = task.task(requires=["c"])(lambda a: a)
-    with pytest.raises(ValueError, match="Extra arguments.*'c'"):
+    with pytest.raises(ValueError, match=r"Extra arguments.*'c'"):
         made()

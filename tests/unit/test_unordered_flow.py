@@ -14,9 +14,9 @@ class T(task.Task):
 
 def test_a_wide_flow_is_built_and_asked_in_linear_time():
     flow = unordered_flow.Flow("wide")
-    started = time.perf_counter()
+    started = time.process_time()
     for number in range(20_000):
         flow.add(T(str(number), requires=["in"], provides=[f"s{number}"]))
     assert flow.requires == {"in"}
     assert len(flow.provides) == 20_000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

@@ -7,8 +7,6 @@ has been met before it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from typing import Any, Final
 
 from wbengine import atom, exceptions, flow, retry, task
@@ -21,9 +19,8 @@ from wbengine._core.plan import (
     TASK,
     Edge,
     Plan,
-    Provider,
-    Suppliers,
 )
+from wbengine._core.resolver import Frame, Links, Resolver
 
 _NONE: Final[tuple[int, ...]] = ()
 
@@ -39,62 +36,6 @@ def compile(root: flow.Flow | task.Task) -> Plan:
     :raises CompilationFailure: something in there is neither a task nor a flow.
     """
     return _Compiler().compile(root)
-
-
-class _Frame:
-    """A flow whose end has not been met yet."""
-
-    __slots__ = (
-        "branch",
-        "children",
-        "controller",
-        "enter",
-        "flow",
-        "head",
-        "last",
-        "links",
-        "outer",
-        "starts",
-        "view",
-    )
-
-    def __init__(
-        self, item: flow.Flow, enter: int, branch: int, outer: _Frame | None, controller: int
-    ) -> None:
-        self.flow = item
-        self.enter = enter
-        # Cheaper than a generator that stays suspended in each of many nested flows.
-        self.children: Iterator[Any] = iter([node for node, _ in item.iter_nodes()])
-        # The node everything inside comes after: the retry, else the enter node.
-        self.head = enter
-        self.controller = controller
-        # Where the flow itself stands: the branch of the innermost flow around that is not linear.
-        self.branch = branch
-        self.outer = outer
-        # Of a linear flow: where its latest child ends.  Else: the latest child.
-        self.last = enter
-        self.starts: list[int] | None = None if item.kind == "linear" else []
-        self.links = _Links(item) if item.kind == "graph" else None
-        #: Name -> the nearest provider outside the latest child, as that child sees it.
-        self.view: dict[str, Provider | None] | None = None
-
-
-class _Links:
-    """The links among the children of one graph flow."""
-
-    __slots__ = ("begins", "best", "decided", "ends", "incoming", "named", "outgoing")
-
-    def __init__(self, item: flow.Flow) -> None:
-        self.incoming: dict[int, list[tuple[Any, dict[str, Any]]]] = {}
-        for u, v, meta in item.iter_links():
-            self.incoming.setdefault(id(v), []).append((u, meta))
-        self.begins: dict[int, int] = {}
-        self.ends: dict[int, int] = {}
-        self.outgoing: dict[int, list[int]] = {}
-        # Name -> the nodes the latest child is linked to for it.
-        self.named: dict[str, list[int]] | None = None
-        # Name -> child -> position among the suppliers of the nearest one that is an ancestor.
-        self.best: dict[str, dict[int, int]] = {}
 
 
 class _Compiler:
@@ -113,8 +54,7 @@ class _Compiler:
         self.deciders: dict[int, tuple[Edge, ...]] = {}
         self.by_name: dict[str, int] = {}
         self.reasons: dict[int, tuple[tuple[str, ...], ...]] = {}
-        self.suppliers: dict[str, Suppliers] = {}
-        self.firsts: dict[int, dict[str, Provider | None]] = {}
+        self.resolver = Resolver(self.pred, self.reasons)
         self.flows: set[int] = set()
         self.visits = 0
 
@@ -138,13 +78,13 @@ class _Compiler:
             controller=self.controller,
             deciders=self.deciders,
             by_name=self.by_name,
-            visits=self.visits + len(self.kinds),
+            visits=self.visits + self.resolver.visits + len(self.kinds),
             _branch=self.branch,
             _around=self.around,
             _begin=self.begin,
             _reasons=self.reasons,
-            _suppliers=self.suppliers,
-            _firsts=self.firsts,
+            _suppliers=self.resolver.suppliers,
+            _firsts=self.resolver.firsts,
         )
 
     # -- the walk
@@ -171,7 +111,7 @@ class _Compiler:
                 self._leave(frame, stack[-1] if stack else None)
 
     def _node(
-        self, kind: int, item: Any, name: str, frame: _Frame | None, preds: tuple[int, ...]
+        self, kind: int, item: Any, name: str, frame: Frame | None, preds: tuple[int, ...]
     ) -> int:
         """Append a node inside `frame`."""
         node = len(self.kinds)
@@ -197,23 +137,23 @@ class _Compiler:
             self.around.append(-1 if frame.outer is None else frame.outer.enter)
         return node
 
-    def _enter(self, item: flow.Flow, frame: _Frame | None) -> _Frame:
+    def _enter(self, item: flow.Flow, frame: Frame | None) -> Frame:
         if id(item) in self.flows:
             raise ValueError(f"Flow {item.name!r} is in there twice; each may be used once")
         self.flows.add(id(item))
         preds = _NONE if frame is None else self._preds(frame, item)
         node = self._node(FLOW, item, item.name, frame, preds)
         if frame is None:
-            inner = _Frame(item, node, 0, None, -1)
+            inner = Frame(item, node, 0, None, -1)
         elif frame.starts is not None:
-            inner = _Frame(item, node, node, frame, frame.controller)
+            inner = Frame(item, node, node, frame, frame.controller)
         else:
-            inner = _Frame(item, node, frame.branch, frame.outer, frame.controller)
+            inner = Frame(item, node, frame.branch, frame.outer, frame.controller)
         if item.retry is not None:
             self._retry(item.retry, inner, frame)
         return inner
 
-    def _retry(self, item: retry.Retry, inner: _Frame, frame: _Frame | None) -> None:
+    def _retry(self, item: retry.Retry, inner: Frame, frame: Frame | None) -> None:
         """Append the retry of the flow just entered: it stands, and sees, where its flow does."""
         enter = inner.enter
         node = len(self.kinds)
@@ -226,7 +166,7 @@ class _Compiler:
         inner.head = inner.last = inner.controller = node
 
     def _atom(
-        self, kind: int, item: atom.Atom, frame: _Frame | None, at: int, preds: tuple[int, ...]
+        self, kind: int, item: atom.Atom, frame: Frame | None, at: int, preds: tuple[int, ...]
     ) -> None:
         """Append an atom that sees what the node `at` of `frame` sees."""
         name = item.name
@@ -240,31 +180,14 @@ class _Compiler:
             )
         node = self._node(kind, item, name, frame, preds)
         self.by_name[name] = node
-        if item.rebind or item.revert_rebind or item.optional or item.revert_optional:
-            if frame is None:
-                branch, scope = 0, None
-            elif frame.starts is not None:
-                branch, scope = at, frame
-            else:
-                branch, scope = frame.branch, frame.outer
-            self.firsts[node] = {
-                bound: self._lookup(bound, branch, scope)
-                for names in (
-                    item.rebind.values(),
-                    item.optional,
-                    item.revert_rebind.values(),
-                    item.revert_optional,
-                )
-                for bound in names
-            }
-        for provided, index in item.save_as.items():
-            suppliers = self.suppliers.get(provided)
-            if suppliers is None:
-                suppliers = self.suppliers[provided] = Suppliers([], [])
-            suppliers.ids.append(node)
-            suppliers.providers.append(Provider(node, index))
+        if frame is None:
+            self.resolver.add(node, item, 0, None)
+        elif frame.starts is not None:
+            self.resolver.add(node, item, at, frame)
+        else:
+            self.resolver.add(node, item, frame.branch, frame.outer)
 
-    def _leave(self, frame: _Frame, parent: _Frame | None) -> None:
+    def _leave(self, frame: Frame, parent: Frame | None) -> None:
         item, enter = frame.flow, frame.enter
         starts, links = frame.starts, frame.links
         node = len(self.kinds)
@@ -300,7 +223,7 @@ class _Compiler:
 
     # -- edges
 
-    def _preds(self, frame: _Frame, item: Any) -> tuple[int, ...]:
+    def _preds(self, frame: Frame, item: Any) -> tuple[int, ...]:
         """What the next child of `frame` comes after; the child is about to get the next id."""
         node = len(self.kinds)
         self.visits += 1
@@ -321,7 +244,7 @@ class _Compiler:
         return (frame.head,) if first == node else self.pred[first]
 
     def _linked(
-        self, links: _Links, incoming: list[tuple[Any, dict[str, Any]]], node: int
+        self, links: Links, incoming: list[tuple[Any, dict[str, Any]]], node: int
     ) -> tuple[int, ...]:
         self.visits += len(incoming)
         arrows = sorted(((links.ends[id(u)], u, meta) for u, meta in incoming), key=_by_end)
@@ -342,7 +265,7 @@ class _Compiler:
             self.deciders[node] = tuple(edges)
         return tuple(end for end, _, _ in arrows)
 
-    def _ended(self, frame: _Frame, item: Any, start: int, end: int) -> None:
+    def _ended(self, frame: Frame, item: Any, start: int, end: int) -> None:
         """A child of `frame` is complete."""
         if frame.starts is None:
             frame.last = end
@@ -350,96 +273,6 @@ class _Compiler:
         if frame.links is not None:
             frame.links.begins[end] = start
             frame.links.ends[id(item)] = end
-
-    # -- names
-
-    def _lookup(self, name: str, branch: int, scope: _Frame | None) -> Provider | None:
-        """The nearest provider of `name` for the node that gets the next id."""
-        self.visits += 1
-        suppliers = self.suppliers.get(name)
-        if suppliers is None:
-            return None
-        if suppliers.ids[-1] >= branch:
-            return suppliers.providers[-1]
-        # Further out: what one branch found there holds for its siblings, and for what they hold.
-        missed: list[dict[str, Provider | None]] = []
-        found: Provider | None = None
-        while scope is not None:
-            self.visits += 1
-            if scope.view is None:
-                scope.view = {}
-            elif name in scope.view:
-                found = scope.view[name]
-                break
-            missed.append(scope.view)
-            found = self._outside(name, suppliers, scope)
-            if found is not None:
-                break
-            scope = scope.outer
-        for view in missed:
-            view[name] = found
-        return found
-
-    def _outside(self, name: str, suppliers: Suppliers, frame: _Frame) -> Provider | None:
-        """What the latest child of `frame` sees of `frame`, and of the branch `frame` is in."""
-        if frame.links is not None:
-            at = self._sibling(name, suppliers.ids, frame, frame.links)
-            if at >= 0:
-                return suppliers.providers[at]
-        # The head last, as the nearest one: nothing of `frame` has a smaller id.
-        at = bisect_right(suppliers.ids, frame.head) - 1
-        if at >= 0 and suppliers.ids[at] >= frame.branch:
-            return suppliers.providers[at]
-        return None
-
-    def _sibling(self, name: str, ids: list[int], frame: _Frame, links: _Links) -> int:
-        """Position in `ids` of the nearest provider among a graph child's ancestors, or -1."""
-        child = frame.last
-        low = bisect_right(ids, frame.head)
-        if low == bisect_left(ids, child):
-            return -1
-        if links.named is None:
-            links.named = {}
-            for node, names in zip(self.pred[child], self.reasons.get(child, ()), strict=False):
-                for reason in names:
-                    links.named.setdefault(reason, []).append(node)
-        for node in reversed(links.named.get(name, ())):
-            at = bisect_right(ids, node) - 1
-            if ids[at] >= links.begins[node]:
-                return at
-        return self._nearest(child, ids, ids[low], links.begins, links.best.setdefault(name, {}))
-
-    def _nearest(
-        self, child: int, ids: list[int], low: int, begins: dict[int, int], best: dict[int, int]
-    ) -> int:
-        """Fill `best` for `child` and for as many of its ancestors as that needs.
-
-        Ids ascend along links, so the nearest provider behind an ancestor that provides the name
-        itself is never nearer than that one: the search need not pass it.
-        """
-        stack = [child]
-        while stack:
-            top = stack[-1]
-            if top in best:
-                stack.pop()
-                continue
-            nearest, waiting = -1, len(stack)
-            for end in self.pred[top]:
-                self.visits += 1
-                if end < low:
-                    continue
-                at = bisect_right(ids, end) - 1
-                begin = begins[end]
-                if ids[at] < begin:
-                    if begin not in best:
-                        stack.append(begin)
-                        continue
-                    at = best[begin]
-                nearest = max(nearest, at)
-            if len(stack) == waiting:
-                best[top] = nearest
-                stack.pop()
-        return best[child]
 
 
 def _by_end(arrow: tuple[int, Any, dict[str, Any]]) -> int:

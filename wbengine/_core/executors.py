@@ -6,8 +6,7 @@ import functools
 import os
 import pickle
 import threading
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Final
 
@@ -30,32 +29,8 @@ class SerialTaskExecutor(calls.TaskExecutor):
     #: Tasks run in the engine's process: their own notifiers have heard their events already.
     in_process: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        self._waiting: deque[calls.Invocation] = deque()
-
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
         done(invocation, calls.invoke(invocation))
-
-    def submit_many(self, invocations: Iterable[calls.Invocation], done: calls.Done) -> None:
-        waiting = self._waiting
-        waiting.extend(invocations)
-        invoke = calls.invoke
-        while waiting:
-            try:
-                invocation = waiting.popleft()
-            except IndexError:  # withdrawn by another thread in between
-                return
-            done(invocation, invoke(invocation))
-
-    def withdraw(self) -> list[calls.Invocation]:
-        """Take back what the running `submit_many` has not come to; from any thread, or a task."""
-        taken: list[calls.Invocation] = []
-        while self._waiting:
-            try:
-                taken.append(self._waiting.popleft())
-            except IndexError:
-                break
-        return taken
 
 
 class ThreadTaskExecutor(calls.TaskExecutor):

@@ -201,8 +201,14 @@ class Lifecycle:
                 value = retry.execute(history=history, **found)
             else:
                 found = self._arguments(retry.name, retry.revert_rebind, retry.revert_optional)
-                failures = dict(self._storage.get_execute_failures())
-                value = retry.revert(history=history, flow_failures=failures, **found)
+                offered = {
+                    retry_module.EXECUTE_REVERT_HISTORY: history,
+                    retry_module.REVERT_FLOW_FAILURES: dict(self._storage.get_execute_failures()),
+                }
+                accepted = retry.revert_accepts
+                if accepted is not None:
+                    offered = {name: offered[name] for name in offered if name in accepted}
+                value = retry.revert(**offered, **found)
         except BaseException as error:
             value = ft.Failure.from_exception(error)
         return calls.Outcome(value, calls.LOCAL, started, time.time())

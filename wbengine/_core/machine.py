@@ -249,11 +249,19 @@ class Machine:
         begun, self._begun = self._begun, []
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
         if tasks:
-            self._executor.submit_many(tasks, self._done)
+            self._executor.submit_many(self._while_wanted(tasks), self._done)
         if len(tasks) != len(begun):
             for call in begun:
                 if isinstance(call, lifecycle_module.RetryCall):
                     self._inbox.put((call, self._lifecycle.run_retry(call)))
+
+    def _while_wanted(self, tasks: list[calls.Invocation]) -> Iterator[calls.Invocation]:
+        """Stop in the middle of a turn when somebody suspends: the executor cannot know."""
+        for place, call in enumerate(tasks):
+            if self._suspending:
+                self._inbox.put(Withdrawn(tasks[place:]))
+                return
+            yield call
 
     def _done(self, invocation: calls.Invocation, outcome: calls.Outcome) -> None:
         self._inbox.put((invocation, outcome))

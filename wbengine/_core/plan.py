@@ -5,8 +5,8 @@ topological order, and a flow is one contiguous range of ids: its enter node, it
 one, its children, its exit node.  "Is this node inside that flow" is a comparison of integers, and
 "everything inside that flow" is a `range`.
 
-Names are resolved without any table per atom.  Every stored name has one ascending list of the nodes
-that provide it.  Inside one branch of a flow that is not linear, whatever has a smaller id is a
+Names are resolved without any table per atom.  Every stored name has one ascending list of the
+nodes that provide it.  Inside one branch of a flow that is not linear, whatever has a smaller id is a
 predecessor, so a slice of that list *is* the list of visible providers; only at the borders of
 unordered and graph flows something has to be hidden or searched.
 """
@@ -84,8 +84,8 @@ class Plan:
     #: How many nodes, edges and search steps compiling touched; grows with the size of the flow.
     visits: int
 
-    # How names are resolved: the branch a node is in (the child of the innermost flow around it that
-    # is not linear), that flow's enter node (-1: linear up to the root), the enter node of an exit.
+    # How names are resolved: the branch a node is in (the child of the innermost flow around it
+    # that is not linear), that flow's enter node (-1: linear up to the root), the enter node of an exit.
     _branch: Sequence[int]
     _around: Sequence[int]
     _begin: Sequence[int]

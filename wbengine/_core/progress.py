@@ -127,22 +127,21 @@ def _read_votes(plan: Plan, progress: Progress) -> None:
     begun = [n for n in plan.atoms() if marks[n] not in (PENDING, IGNORED)]
     pending = [n for n in plan.atoms() if marks[n] == PENDING]
     ignored = [n for n in plan.atoms() if marks[n] == IGNORED]
+    settled = bytearray(len(plan))
     for node in range(len(plan)):
+        reached = all(settled[p] for p in plan.pred[node])
         end = plan.end.get(node)
         if end is not None and node in plan.deciders:
             if _any_within(begun, node, end):
                 progress.begun.add(node)
             elif _any_within(ignored, node, end) and not _any_within(pending, node, end):
                 marks[node] = IGNORED
-                origins[node] = node
-                continue
-        if marks[node] == IGNORED and node in plan.deciders:
-            asked = any(e.source < 0 or marks[e.source] == DONE for e in plan.deciders[node])
-            if asked:
-                origins[node] = node
-                continue
-        atom = plan.is_atom(node)
-        if not atom or marks[node] == IGNORED:
+        settled[node] = reached and (not plan.is_atom(node) or marks[node] in (DONE, IGNORED))
+        if reached and marks[node] == IGNORED and node in plan.deciders:
+            # It was asked.  (Or not, because something before it was; then it does not matter:
+            # nothing that is settled is ever taken back without what comes after it.)
+            origins[node] = node
+        elif marks[node] == IGNORED or not plan.is_atom(node):
             before = [origins[p] for p in plan.pred[node] if p in origins]
             if before:
                 origins[node] = min(before)

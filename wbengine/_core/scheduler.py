@@ -4,7 +4,7 @@ Forward, `unmet[n]` counts the predecessors of a node that have not settled; a n
 (succeeded or ignored, and everything before it settled) decrements its successors, and at zero a
 node is ready.  Backward, a *scope* (a retry's subflow, or the whole plan) is being reverted:
 `holders[n]` counts the successors inside the scope that are not clear yet; a node is clear when
-neither it nor anything after it in the scope has something left to undo, and at zero it is its turn.
+neither it nor anything after it in the scope has something left to undo; at zero it is its turn.
 Nothing is ever looked for: one sweep sets the holders of a scope, everything else follows edges.
 
 Pure: no I/O, no clock, no user code.  One thread calls it.
@@ -12,11 +12,12 @@ Pure: no I/O, no clock, no user code.  One thread calls it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from wbengine import deciders
 from wbengine import states as st
+from wbengine._core.ignoring import Ignored, reach
 from wbengine._core.plan import FLOW, RETRY, TASK, Plan
 from wbengine._core.progress import (
     AGAIN,
@@ -86,9 +87,7 @@ class Scheduler:
         self._failed = set(self._progress.failed)
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
-        # Target -> what it made ignored; and the other way round.
-        self._ignored: dict[int, list[int]] = {}
-        self._origins: dict[int, tuple[int, ...]] = {}
+        self._ignored = Ignored(self._progress.origins)
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
         #: How many edges were followed.
@@ -104,9 +103,6 @@ class Scheduler:
         failures nobody decided upon are in `unresolved`.
         """
         progress = self._progress
-        for node, origin in progress.origins.items():
-            self._origins[node] = (origin,)
-            self._ignored.setdefault(origin, []).append(node)
         self._waiting += len(self._rerun)
         for start, again in sorted(progress.scopes.items()):
             scope = range(len(self._plan)) if start == 0 else self._plan.scope(start)
@@ -178,13 +174,14 @@ class Scheduler:
         self._waiting -= 1
         marks[node] = PENDING
         ignored = []
-        reached = [n for n in self._reach(node, depth) if marks[n] in (PENDING, IGNORED)]
+        reached, edges = reach(self._plan, node, depth)
+        self.visits += edges
+        reached = [n for n in reached if marks[n] in (PENDING, IGNORED)]
         for n in reached:
             if kinds[n] in (TASK, RETRY) and marks[n] == PENDING:
                 ignored.append(n)
             marks[n] = IGNORED
-            self._origins[n] = (*self._origins.get(n, ()), node)
-        self._ignored[node] = reached
+        self._ignored.add(node, reached)
         self._settle(node)
         return sorted(ignored)
 
@@ -213,7 +210,7 @@ class Scheduler:
         if mark == ASKED:
             self._waiting -= 1
             self._marks[node] = FAILED
-        elif mark != FAILED:
+        elif mark not in (FAILED, DUE):
             self._landed(node, RUNNING, FAILED)
         if self._holders[node] == _FREE:
             self._failed.add(node)
@@ -297,7 +294,10 @@ class Scheduler:
                 marks[node] = PENDING
                 changed.append(node)
             if self._ignored:
-                changed += self._forget(node, scope.stop)
+                for n in self._ignored.drop(node):
+                    if n >= scope.stop and marks[n] == IGNORED:
+                        marks[n] = PENDING
+                        changed.append(n)
         # What was settled inside had been counted off here.
         self._unmet[scope.stop] = len(pred[scope.stop])
         self._progress.begun.difference_update(scope)
@@ -336,43 +336,10 @@ class Scheduler:
             self._queue(node, READY, self._execute)
         return not is_atom
 
-    def _reach(self, node: int, depth: deciders.Depth) -> Iterable[int]:
-        """The target (a flow: all of it) and what `depth` adds to it."""
-        plan, kinds = self._plan, self._plan.kinds
-        tail = plan.end[node] if kinds[node] == FLOW else node
-        reached = set(range(node, tail + 1))
-        if depth == deciders.Depth.ATOM:
-            return reached
-        work = [tail]
-        while work:
-            after = plan.succ[work.pop()]
-            self.visits += len(after)
-            for n in after:
-                # Only ALL goes into the flows that follow, and out of the flow it began in.
-                if n not in reached and (depth == deciders.Depth.ALL or kinds[n] == TASK):
-                    reached.add(n)
-                    if depth != deciders.Depth.NEIGHBORS:
-                        work.append(n)
-        return reached
-
-    def _forget(self, target: int, stop: int) -> list[int]:
-        """Undo that a target inside a scope made others ignored; returns those behind `stop`."""
-        freed = []
-        for node in self._ignored.pop(target, ()):
-            others = tuple(origin for origin in self._origins[node] if origin != target)
-            if others:
-                self._origins[node] = others
-                continue
-            del self._origins[node]
-            if node >= stop and self._marks[node] == IGNORED:
-                self._marks[node] = PENDING
-                freed.append(node)
-        return freed
-
     # -- backward
 
     def _sweep(self, scope: range, again: bool) -> list[tuple[int, str]]:
-        """Count the holders of every node of a scope, last node first, and free what nobody holds."""
+        """Count the holders of every node of a scope, last one first; free what nobody holds."""
         low, stop = scope.start, scope.stop
         marks, holders = self._marks, self._holders
         succ, kinds = self._plan.succ, self._plan.kinds

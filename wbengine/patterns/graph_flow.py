@@ -68,9 +68,9 @@ class Flow(flow.Flow):
                         waiting.append((name, node))
                     elif not self._link_to_provider(node, name):
                         self._want(name, node)
-                for name in sorted(symbols.provides):
-                    if resolve_existing:
-                        self._serve(node, name, served)
+                if resolve_existing:
+                    self._serve(node, frozenset(symbols.provides), served)
+                for name in symbols.provides:
                     self._providers.setdefault(name, []).append(node)
         except BaseException:
             self._undo(new, served)
@@ -166,19 +166,26 @@ class Flow(flow.Flow):
     def _want(self, name: str, node: Any) -> None:
         self._wanting.setdefault(name, {})[id(node)] = node
 
-    def _serve(self, provider: Any, name: str, served: list[tuple[str, Any]]) -> None:
-        """Link those that want `name` after its new `provider`."""
-        wanting = self._wanting.get(name)
-        if not wanting:
-            return
-        for node in list(wanting.values()):
-            if node is provider or self._is_met(node, name):
-                continue
+    def _serve(self, provider: Any, names: frozenset[str], served: list[tuple[str, Any]]) -> None:
+        """Link those that want one of `names` after their new `provider`."""
+        # Who is to be linked is found first: a link for one name may lead on to another provider.
+        unmet = [
+            (name, node)
+            for name in sorted(names.intersection(self._wanting))
+            for node in self._wanting[name].values()
+            if node is not provider and not self._is_met(node, name)
+        ]
+        for name, node in unmet:
             self._because(provider, node, name)
-            del wanting[id(node)]
+            self._unwant(name, node)
             served.append((name, node))
-        if not wanting:
-            del self._wanting[name]
+
+    def _unwant(self, name: str, node: Any) -> None:
+        wanting = self._wanting.get(name)
+        if wanting is not None:
+            wanting.pop(id(node), None)
+            if not wanting:
+                del self._wanting[name]
 
     def _is_met(self, node: Any, name: str) -> bool:
         """Does a member somewhere before `node` provide `name`?"""
@@ -205,11 +212,7 @@ class Flow(flow.Flow):
 
     def _forget(self, node: Any, symbols: flow.Symbols) -> None:
         for name in symbols.requires:
-            wanting = self._wanting.get(name)
-            if wanting is not None:
-                wanting.pop(id(node), None)
-                if not wanting:
-                    del self._wanting[name]
+            self._unwant(name, node)
         for name in symbols.provides:
             providers = [other for other in self._providers.get(name, ()) if other is not node]
             if providers:

@@ -6,6 +6,8 @@
     claims/<holder>/<queue>=<message>        a message that is being worked on
     holders/<holder>                         locked as long as the consumer lives
     spare/ temp/ rejected/                   to recycle, half-written, undeliverable files
+
+Every step that another process can see is one rename, or the making of one empty file.
 """
 
 from __future__ import annotations

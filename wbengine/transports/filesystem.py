@@ -252,8 +252,12 @@ class FileStore(Store):
                 self._holder.abandon()
 
     def __del__(self) -> None:
+        # A connection that was dropped without `release()`; half-made stores have no `_closed`.
         if hasattr(self, "_closed"):
-            self.close()
+            try:
+                self.close()
+            except OSError:
+                pass
 
 
 class Transport(_base.Transport):

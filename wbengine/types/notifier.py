@@ -12,6 +12,7 @@ from wbengine import _names
 LOG = logging.getLogger(__name__)
 
 Callback = Callable[..., Any]
+Sink = Callable[[str, dict[str, Any]], Any]
 DetailsFilter = Callable[[dict[str, Any]], Any]
 
 
@@ -236,6 +237,29 @@ class RestrictedNotifier(Notifier):
             f"{super()._refusal(event_type)}{_names.hint(str(event_type), known)};"
             f" known events: {', '.join(known) or 'none'}"
         )
+
+
+def relay(sink: Sink, event_type: str, details: Mapping[str, Any] | None) -> None:
+    """Tell `sink`; what it raises is logged."""
+    try:
+        sink(event_type, dict(details) if details else {})
+    except Exception:
+        LOG.warning("Event %r could not be passed on", event_type, exc_info=True)
+
+
+class RelayingNotifier(RestrictedNotifier):
+    """Passes what it is told on to one `sink`, if there is one, after the listeners."""
+
+    __slots__ = ("sink",)
+
+    def __init__(self, watchable_events: Iterable[str], sink: Sink | None = None) -> None:
+        super().__init__(watchable_events)
+        self.sink = sink
+
+    def notify(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
+        super().notify(event_type, details)
+        if self.sink is not None and self.can_trigger_notification(event_type):
+            relay(self.sink, event_type, details)
 
 
 @contextlib.contextmanager

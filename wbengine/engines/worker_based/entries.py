@@ -203,3 +203,34 @@ class Backlog(Shelf):
         while heap[0][2].shelf is not self or heap[0][2].key != key:
             heapq.heappop(heap)  # it was moved elsewhere since
         return heap[0][2]
+
+
+class Line(Shelf):
+    """A shelf of what stands in the line of a broker's queue, which knows how far the line came."""
+
+    __slots__ = ("_reached",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reached: dict[str, tuple[Place, float]] = {}
+
+    def remove(self, entry: Entry) -> None:
+        super().remove(entry)
+        if entry.key not in self._rows:
+            self._reached.pop(entry.key, None)
+
+    def serve(self, entry: Entry, now: float) -> None:
+        """An entry that stands here was taken."""
+        before = self._reached.get(entry.key)
+        place = entry.place if before is None else max(entry.place, before[0])
+        self._reached[entry.key] = (place, now)
+        self.remove(entry)
+
+    def approaches(self, entry: Entry) -> bool:
+        """Whether the line has moved while `entry` stood in it, and not past it."""
+        reached = self._reached.get(entry.key)
+        return (
+            reached is not None
+            and reached[0] < entry.place
+            and reached[1] > entry.request.since
+        )

@@ -88,7 +88,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._on_wait,
             *self._broker,
             bindings=(env.ALL_ENGINES,),
-            until=self._next_alarm,
+            until=self._until,
             interop=self._interop,
         )
 
@@ -193,11 +193,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             entries = self._book.unstarted()
         taken = []
         for entry in entries:
-            has_row = entry.dispatched and self._ledger is not None
-            if has_row and not self._revoke(entry):
-                continue
-            with self._lock:
-                if entry.state in pr.WAITING_STATES and entry.invocation.ticket is entry:
+            with self._lock:  # or its missing row could be taken for a lost one
+                if entry.state not in pr.WAITING_STATES or entry.invocation.ticket is not entry:
+                    continue
+                has_row = entry.dispatched and self._ledger is not None
+                if not has_row or self._revoke(entry):
                     taken.append(entry.invocation)
                     self._book.forget(entry)
         return taken
@@ -234,6 +234,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def _next_alarm(self) -> float | None:
         with self._lock:
             return self._book.next_alarm()
+
+    def _until(self) -> float | None:
+        """When the consumer's thread has something to do, even if nothing comes."""
+        times = (self._next_alarm(), self._finder.next_due())
+        return min((time for time in times if time is not None), default=None)
 
     def _nudge(self) -> None:
         """Let the consumer's thread look at the clock, if something is due before it would."""

@@ -8,7 +8,6 @@ used by two threads loses messages, and a process-wide pool of connections runs 
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections import deque
@@ -296,7 +295,7 @@ class Proxy:
                     timeout = min(longest, max(0.001, due - time.monotonic()))
             try:
                 connection.drain_events(timeout=timeout)
-            except socket.timeout:
+            except TimeoutError:
                 pass
 
     def _on_message(self, message: Any) -> None:

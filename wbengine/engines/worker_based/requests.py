@@ -26,7 +26,7 @@ from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.alarms import Alarms
 from wbengine.engines.worker_based.effects import Effect
-from wbengine.engines.worker_based.entries import WITHDRAWN, Backlog, Entry, Place, Shelf
+from wbengine.engines.worker_based.entries import WITHDRAWN, Backlog, Entry, Line, Shelf
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.offers import Offers, why_nobody
 from wbengine.engines.worker_based.types import TopicWorker
@@ -65,9 +65,8 @@ class RequestBook:
         self._entries: dict[str, Entry] = {}
         self._waiting = Shelf()  # by task class
         self._backlog = Backlog()  # by queue
-        self._sent = Shelf()  # by queue
+        self._sent = Line()  # by queue
         self._held = Shelf()  # by worker
-        self._reached: dict[str, tuple[Place, float]] = {}
         self._alarms = Alarms()
         self._order = itertools.count(1)
         self._closed: str | None = None
@@ -178,7 +177,6 @@ class RequestBook:
             if name is not None:
                 effects += self._look_or(self._lose, self._held.get(name), name, now)
             if idle:
-                self._reached.pop(worker.queue, None)
                 while entry := self._backlog.first(worker.queue):
                     entry.leave()
                     effects += self._reroute(entry, now)
@@ -285,18 +283,12 @@ class RequestBook:
         for state in (pr.PENDING, pr.RUNNING):
             entry.request.transition(state)
         queue = entry.queue if entry.shelf is self._sent else None
+        if queue is not None:
+            self._sent.serve(entry, now)
         entry.leave()
         if worker is not None:
             self._hold(entry, worker)
-        if queue is None:
-            return []
-        if self._sent.count(queue):
-            reached = self._reached.get(queue)
-            place = entry.place if reached is None else max(entry.place, reached[0])
-            self._reached[queue] = (place, now)
-        else:
-            self._reached.pop(queue, None)
-        return self._refill(queue, now)
+        return self._refill(queue, now) if queue is not None else []
 
     def _hold(self, entry: Entry, worker: str) -> None:
         entry.worker = worker
@@ -371,9 +363,8 @@ class RequestBook:
             return False
         if not self._offers.free(queue):
             return True
-        # A slot may look free between two tasks; but then the line has moved, and not past us.
-        place, at = self._reached.get(queue, (entry.place, 0.0))
-        return place < entry.place and at > entry.request.since
+        # A slot may look free between two tasks; but then the line moves, and not past us.
+        return self._sent.approaches(entry)
 
     def on_unsent(self, entry: Entry, error: BaseException, now: float) -> list[Effect]:
         """A `Dispatch` that can never be published, for a reason that is not the broker's."""

@@ -261,6 +261,12 @@ class ProxyWorkerFinder:
             )
         return due
 
+    def next_due(self) -> float | None:
+        """When `maybe_publish` has something to publish next, on the finder's clock."""
+        if self._last_asked is None or self._last_pinged is None:
+            return None
+        return min(self._last_asked + self._interval, self._last_pinged + self.period)
+
     def process_response(self, data: Any, message: Any) -> None:
         """Take in a validated NOTIFY; `message` is the kombu message or anything with `headers`."""
         headers = message.headers or {}

@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f"{error}; see {_PROG} --help" if isinstance(error, UsageError) else f"{error}")
         return options.USAGE
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
     try:
         return _run(said, tree)
     except Unavailable as error:

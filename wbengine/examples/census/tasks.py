@@ -61,6 +61,8 @@ class MakeFolder(_Announced):
 class MeasureGroup(_Announced):
     """The map: measures a group of files and leaves the result in a partial file, too."""
 
+    idempotent = True  # when its worker is lost, another one may simply do it again
+
     def execute(
         self, folder: dict[str, Any], root: str, group: str, files: list[str], fail: bool = False
     ) -> measuring.Counts:
@@ -76,6 +78,8 @@ class MeasureGroup(_Announced):
 
 class AddUp(_Announced):
     """The reduce: adds up the counts of the groups of a module, or of all modules."""
+
+    idempotent = True
 
     def execute(self, **parts: measuring.Counts) -> measuring.Counts:
         return measuring.add(parts.values())

@@ -156,9 +156,7 @@ class MemoryConnection(base.Connection):
             return atom.copy()
         return type(atom)(atom.name, atom.uuid).update(atom)
 
-    def _read(
-        self, what: str, kept: Mapping[str, _K], uuid: str, copied: Callable[[_K], _R]
-    ) -> _R:
+    def _read(self, what: str, kept: Mapping[str, _K], uuid: str, copied: Callable[[_K], _R]) -> _R:
         with self._backend.lock:
             if uuid not in kept:
                 raise exceptions.NotFound(f"No {what} {uuid} is kept in memory")

@@ -45,7 +45,9 @@ def for_target(target: Target, role: str = "engine") -> base.Ledger | None:
     try:
         return open_ledger(target, role)
     except exceptions.LedgerFailure as exc:
-        raise exceptions.TransportFailure(f"the broker at {target.url} cannot be used: {exc}") from exc
+        raise exceptions.TransportFailure(
+            f"the broker at {target.url} cannot be used: {exc}"
+        ) from exc
 
 
 def _of_folder(folder: str) -> base.Ledger:

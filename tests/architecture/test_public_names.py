@@ -1,0 +1,306 @@
+"""Names that users of TaskFlow know are where they know them, and take the arguments they know."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from typing import Any
+
+import pytest
+
+from . import imports
+
+#: Module -> names that must be in it, once the module exists.
+PUBLIC: dict[str, tuple[str, ...]] = {
+    "wbengine.exceptions": ("TaskFlowException", "WrappedFailure", "NotFound", "RequestTimeout"),
+    "wbengine.states": ("SUCCESS", "REVERTED", "PENDING", "RUNNING", "check_task_transition"),
+    "wbengine.types.failure": ("Failure",),
+    "wbengine.types.notifier": ("Notifier", "RestrictedNotifier"),
+    "wbengine.types.entity": ("Entity",),
+    "wbengine.atom": ("Atom",),
+    "wbengine.task": ("Task", "FunctorTask", "MapFunctorTask", "ReduceFunctorTask", "task"),
+    "wbengine.retry": (
+        "Retry",
+        "AlwaysRevert",
+        "AlwaysRevertAll",
+        "Times",
+        "ForEach",
+        "ParameterizedForEach",
+        "History",
+        "RETRY",
+        "REVERT",
+        "REVERT_ALL",
+    ),
+    "wbengine.flow": ("Flow",),
+    "wbengine.deciders": ("Depth",),
+    "wbengine.patterns.linear_flow": ("Flow",),
+    "wbengine.patterns.unordered_flow": ("Flow",),
+    "wbengine.patterns.graph_flow": ("Flow", "TargetedFlow"),
+    "wbengine.storage": ("Storage",),
+    "wbengine.persistence.backends": ("fetch",),
+    "wbengine.persistence.models": ("LogBook", "FlowDetail", "TaskDetail", "RetryDetail"),
+    "wbengine.engines": (
+        "load",
+        "run",
+        "load_from_factory",
+        "load_from_detail",
+        "flow_from_detail",
+        "save_factory_details",
+    ),
+    "wbengine.listeners.logging": ("LoggingListener", "DynamicLoggingListener"),
+    "wbengine.jobs.backends": ("fetch",),
+    "wbengine.conductors.backends": ("fetch",),
+    "wbengine.formatters": ("FailureFormatter",),
+}
+
+REQUIRED = inspect.Parameter.empty
+#: Any default will do.
+SOME: Any = object()
+BASE = "wbengine.engines.worker_based."
+TRANSPORT = {"url": None, "transport": None, "transport_options": None, "retry_options": None}
+
+#: "module:callable" -> its parameters in order, with their defaults.
+SIGNATURES: dict[str, dict[str, Any]] = {
+    "protocol:make_an_event": {"new_state": REQUIRED},
+    "protocol:build_a_machine": {"freeze": True},
+    "protocol:failure_to_dict": {"failure": REQUIRED},
+    "protocol:Request": {
+        "task": REQUIRED,
+        "uuid": REQUIRED,
+        "action": REQUIRED,
+        "arguments": REQUIRED,
+        "timeout": 60,
+        "result": SOME,
+        "failures": None,
+    },
+    "protocol:Request.set_result": {"self": REQUIRED, "result": REQUIRED},
+    "protocol:Request.transition": {"self": REQUIRED, "new_state": REQUIRED},
+    "protocol:Request.transition_and_log_error": {
+        "self": REQUIRED,
+        "new_state": REQUIRED,
+        "logger": None,
+    },
+    "protocol:Request.from_dict": {"data": REQUIRED, "task_uuid": None},
+    "protocol:Response": {"state": REQUIRED},
+    "engine:WorkerBasedActionEngine": {
+        "flow": REQUIRED,
+        "flow_detail": REQUIRED,
+        "backend": REQUIRED,
+        "options": REQUIRED,
+    },
+    "dispatcher:Handler": {"process_message": REQUIRED, "validator": None},
+    "dispatcher:TypeDispatcher": {"type_handlers": None, "requeue_filters": None},
+    "dispatcher:TypeDispatcher.on_message": {
+        "self": REQUIRED,
+        "data": REQUIRED,
+        "message": REQUIRED,
+    },
+    "endpoint:Endpoint": {"task_cls": REQUIRED},
+    "executor:WorkerTaskExecutor": {
+        "uuid": REQUIRED,
+        "exchange": REQUIRED,
+        "topics": REQUIRED,
+        "transition_timeout": 60,
+        **TRANSPORT,
+        "worker_expiry": 60,
+    },
+    "executor:WorkerTaskExecutor.execute_task": {
+        "self": REQUIRED,
+        "task": REQUIRED,
+        "task_uuid": REQUIRED,
+        "arguments": REQUIRED,
+        "progress_callback": None,
+    },
+    "executor:WorkerTaskExecutor.revert_task": {
+        "self": REQUIRED,
+        "task": REQUIRED,
+        "task_uuid": REQUIRED,
+        "arguments": REQUIRED,
+        "result": REQUIRED,
+        "failures": REQUIRED,
+        "progress_callback": None,
+    },
+    "executor:WorkerTaskExecutor.wait_for_workers": {
+        "self": REQUIRED,
+        "workers": 1,
+        "timeout": None,
+    },
+    "proxy:Proxy": {
+        "topic": REQUIRED,
+        "exchange": REQUIRED,
+        "type_handlers": None,
+        "on_wait": None,
+        **TRANSPORT,
+    },
+    "proxy:Proxy.publish": {
+        "self": REQUIRED,
+        "msg": REQUIRED,
+        "routing_key": REQUIRED,
+        "reply_to": None,
+        "correlation_id": None,
+    },
+    "worker:Worker": {
+        "exchange": REQUIRED,
+        "topic": REQUIRED,
+        "tasks": REQUIRED,
+        "executor": None,
+        "threads_count": None,
+        **TRANSPORT,
+    },
+    "worker:Worker.run": {"self": REQUIRED, "display_banner": True, "banner_writer": None},
+    "types:TopicWorker": {"topic": REQUIRED, "tasks": REQUIRED, "identity": SOME},
+    "types:ProxyWorkerFinder": {
+        "uuid": REQUIRED,
+        "proxy": REQUIRED,
+        "topics": REQUIRED,
+        "beat_periodicity": 5,
+        "worker_expiry": 60,
+    },
+    "types:ProxyWorkerFinder.wait_for_workers": {
+        "self": REQUIRED,
+        "workers": 1,
+        "timeout": None,
+    },
+    "types:ProxyWorkerFinder.process_response": {
+        "self": REQUIRED,
+        "data": REQUIRED,
+        "message": REQUIRED,
+    },
+    "types:ProxyWorkerFinder.get_worker_for_task": {"self": REQUIRED, "task": REQUIRED},
+}
+
+#: "module:Class" -> what it has besides.
+MEMBERS: dict[str, tuple[str, ...]] = {
+    "protocol:Message": ("to_dict",),
+    "protocol:Notify": ("TYPE", "RESPONSE_SCHEMA", "SENDER_SCHEMA", "to_dict"),
+    "protocol:Request": ("TYPE", "SCHEMA", "current_state", "expired", "to_dict"),
+    "protocol:Response": ("TYPE", "SCHEMA", "to_dict"),
+    "dispatcher:Handler": ("process_message", "validator"),
+    "dispatcher:TypeDispatcher": ("type_handlers", "requeue_filters"),
+    "endpoint:Endpoint": ("execute", "revert"),
+    "executor:WorkerTaskExecutor": ("start", "stop"),
+    "proxy:Proxy": (
+        "DEFAULT_RETRY_OPTIONS",
+        "dispatcher",
+        "connection_details",
+        "is_running",
+        "start",
+        "wait",
+        "stop",
+    ),
+    "worker:Worker": ("banner", "wait", "stop"),
+    "types:ProxyWorkerFinder": (
+        "total_workers",
+        "messages_processed",
+        "maybe_publish",
+        "clean",
+        "reset",
+    ),
+}
+
+
+def find(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = importlib.import_module(BASE + module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def mismatch(function: Any, expected: dict[str, Any]) -> str | None:
+    """Why `function` cannot be called as somebody who knows `expected` calls it.
+
+    More parameters and more defaults are fine as long as nobody has to give anything new.
+    """
+    parameters = inspect.signature(function).parameters
+    positional = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if positional[: len(expected)] != list(expected):
+        return f"takes {positional}, not {list(expected)}"
+    for name, default in expected.items():
+        if default is SOME and parameters[name].default is REQUIRED:
+            return f"{name} has no default"
+        if default not in (SOME, REQUIRED) and parameters[name].default != default:
+            return f"the default of {name} is {parameters[name].default!r}, not {default!r}"
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for name, parameter in parameters.items():
+        more = name not in expected and parameter.kind not in variable
+        if more and parameter.default is REQUIRED:
+            return f"{name} must be given"
+    return None
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_there(module: str) -> None:
+    path = imports.ROOT.joinpath(*module.split("."))
+    if not path.with_suffix(".py").exists() and not (path / "__init__.py").exists():
+        pytest.skip("not built yet")
+    found = importlib.import_module(module)
+    assert [name for name in PUBLIC[module] if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name: str) -> None:
+    assert mismatch(find(name), SIGNATURES[name]) is None
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members(name: str) -> None:
+    cls = find(name)
+    assert [member for member in MEMBERS[name] if not hasattr(cls, member)] == []
+
+
+def test_messages_are_told_apart_as_ever() -> None:
+    types = [find(f"protocol:{name}").TYPE for name in ("Notify", "Request", "Response")]
+    assert types == ["NOTIFY", "REQUEST", "RESPONSE"]
+    assert find("protocol:Notify")(topic="t", tasks=["a"]).to_dict() == {
+        "topic": "t",
+        "tasks": ["a"],
+    }
+    assert find("protocol:Notify").SENDER_SCHEMA == {
+        "additionalProperties": False,
+        "type": "object",
+    }
+
+
+def test_reconnecting_is_tuned_as_ever() -> None:
+    assert find("proxy:Proxy").DEFAULT_RETRY_OPTIONS == {
+        "interval_max": 1,
+        "interval_start": 1,
+        "interval_step": 1,
+        "max_retries": 3,
+    }
+
+
+def test_every_module_can_be_imported() -> None:
+    failed = []
+    for name, path in imports.modules(imports.ROOT / "wbengine").items():
+        if path.name == "__main__.py":
+            continue
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    assert not failed, os.linesep.join(failed)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda a, b=1: None, None),
+        (lambda a, b=1, c=2, *, d=3, **more: None, None),
+        (lambda b, a=1: None, "takes"),
+        (lambda a: None, "takes"),
+        (lambda a, *, b=1: None, "takes"),
+        (lambda a, b=2: None, "default of b"),
+        (lambda a=0, b=1: None, None),
+        (lambda a, b=1, *, c: None, "c must be given"),
+    ],
+)
+def test_the_check_sees_what_it_should(function: Any, reason: str | None) -> None:
+    found = mismatch(function, {"a": REQUIRED, "b": 1})
+    assert found is None if reason is None else reason in str(found)

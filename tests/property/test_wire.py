@@ -1,0 +1,556 @@
+"""The wire, without wires: one real book, real servers, a real ledger, and a hostile network.
+
+Messages may be doubled, delayed and delivered in any order; RUNNING and EVENT answers may be lost;
+workers stop, vanish with what they hold, or are thought lost while they live; the clock moves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from wbengine import exceptions as exc
+from wbengine import invocation, task
+from wbengine._clock import ManualClock
+from wbengine.engines.worker_based import effects as fx
+from wbengine.engines.worker_based import endpoint, requests, server
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import types as finders
+from wbengine.engines.worker_based.ledger import memory
+from wbengine.types.failure import Failure
+
+ENGINE = "engine"
+PERIOD = 5.0
+TIMEOUT = 60.0
+
+
+class One(task.Task):
+    def execute(self, number: int) -> int:
+        return number
+
+
+class Two(task.Task):
+    def execute(self, number: int) -> int:
+        return -number
+
+
+OFFERS = ([One], [Two], [One, Two])
+
+
+@dataclass
+class Delivery:
+    """A message with all that kombu would tell of it; its own receipt."""
+
+    envelope: env.Envelope
+    to: str
+    headers: dict[str, Any] = field(default_factory=dict)
+    acknowledged: int = 0
+
+
+@dataclass
+class Worker:
+    """A server core, the requests it was given and has not acknowledged, and what it runs."""
+
+    core: server.Server
+    queue: str
+    unacknowledged: list[Delivery] = field(default_factory=list)
+    running: dict[tuple[str, int], server.Job] = field(default_factory=dict)
+
+
+class Network(RuleBasedStateMachine):
+    """The shells of both sides, reduced to one thread; the bag of messages is the broker."""
+
+    with_ledger = True
+    transition_timeout: float | None = TIMEOUT
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock(start=1000.0)
+        self.ledger = memory.MemoryLedger(self.clock) if self.with_ledger else None
+        digest = self.ledger.digest if self.ledger is not None else None
+        self.finder = finders.ProxyWorkerFinder(
+            ENGINE, self, (), on_change=self.on_workers, clock=self.clock
+        )
+        self.book = requests.RequestBook(
+            ENGINE, self.finder, transition_timeout=self.transition_timeout, ledger=digest
+        )
+        self.bag: list[Delivery] = []
+        self.outbox: list[fx.Dispatch] = []
+        self.workers: dict[str, Worker] = {}
+        self.ids = itertools.count(1)
+        self.ran: list[tuple[str, int]] = []
+        self.calls: dict[str, invocation.Invocation] = {}
+        self.outcomes: dict[str, list[Any]] = {}
+        self.states: dict[str, str] = {}
+        self.withdrawn: set[str] = set()
+        self.retired: set[str] = set()
+        self.told: list[tuple[str, Any]] = []
+        self.finished: dict[str, Any] = {}
+
+    # The engine's shell.
+
+    @property
+    def now(self) -> float:
+        return self.clock.monotonic()
+
+    def publish(self, message: Any, routing_key: str, **options: Any) -> None:
+        """What the finder asks; the network has no delays for that."""
+        headers = options.get("headers", {})
+        if routing_key == ENGINE:
+            self.finder.process_response({}, Delivery(env.Envelope("", {}), ENGINE, headers))
+            return
+        for worker in list(self.workers.values()):
+            question = env.Envelope(pr.NOTIFY, {}, reply_to=ENGINE, headers=headers)
+            self.perform(worker, worker.core.on_notify(question, PERIOD))
+
+    def on_workers(self, gained: set[str], lost: list[finders.TopicWorker]) -> None:
+        self.apply(self.book.on_lost(lost, self.now) + self.book.on_gained(gained, self.now))
+
+    def apply(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Dispatch():
+                    self.outbox.append(effect)
+                case fx.Settle(entry, outcome):
+                    if isinstance(outcome.value, int):
+                        assert outcome.value == entry.epoch, "an old epoch's answer was taken"
+                    self.outcomes.setdefault(entry.invocation.uuid, []).append(outcome.value)
+                case fx.Tell(entry, _, details):
+                    self.told.append((entry.invocation.uuid, details["n"]))
+                case fx.Acknowledge(receipt):
+                    if receipt is not None:
+                        receipt.acknowledged += 1
+                case fx.Drop(request_id):
+                    if self.ledger is not None:
+                        self.ledger.drop(request_id)
+                case fx.Revoke(entry):
+                    revoked = self.ledger is None or self.ledger.revoke(entry.id)
+                    self.apply(self.book.on_revoked(entry, revoked, self.now))
+                case fx.Inspect(entry, lost):
+                    self.inspect(entry, lost)
+
+    def inspect(self, entry: Any, lost: str | None) -> None:
+        assert self.ledger is not None
+        row = self.ledger.state(entry.id)
+        result = env.thaw(row.result, entry.id) if row is not None and row.result else None
+        state, holder = (row.state, row.holder) if row is not None else (None, None)
+        self.apply(self.book.on_row(entry, state, holder, result, self.now, lost))
+
+    def write(self) -> None:
+        """What the publisher's thread does."""
+        while self.outbox:
+            dispatch = self.outbox.pop(0)
+            entry = dispatch.entry
+            if not (entry.live and entry.epoch == dispatch.epoch):
+                continue
+            if self.ledger is not None:
+                self.ledger.open(entry.id, dispatch.epoch)
+                entry.opened = True
+            envelope = dispatch.envelope
+            self.bag.append(Delivery(envelope, envelope.routing_key, envelope.headers))
+
+    def hear(self, delivery: Delivery) -> None:
+        answer = delivery.envelope
+        if answer.type == pr.NOTIFY:
+            self.finder.process_response(answer.body, delivery)
+        else:
+            pr.Response.validate(answer.body)
+            self.apply(self.book.on_response(answer, delivery, self.now))
+
+    # A worker's shell.
+
+    def perform(self, worker: Worker, effects: list[server.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case server.Claim(job):
+                    assert self.ledger is not None
+                    claim = self.ledger.claim(job.id, job.epoch, worker.core.identity)
+                    self.perform(worker, worker.core.on_claim(job, claim))
+                case server.Run(job):
+                    self.ran.append((job.id, job.epoch))
+                    worker.running[job.id, job.epoch] = job
+                case server.Finish(job, frozen):
+                    assert self.ledger is not None
+                    self.ledger.finish(job.id, job.epoch, worker.core.identity, frozen)
+                case server.Reply(job, envelope, terminal):
+                    self.bag.append(Delivery(envelope, ENGINE, envelope.headers))
+                    if terminal:
+                        assert job is not None
+                        worker.unacknowledged.remove(job.receipt)
+                case server.Acknowledge(receipt):
+                    worker.unacknowledged.remove(receipt)
+
+    def give(self, worker: Worker, delivery: Delivery) -> None:
+        pr.Request.validate(delivery.envelope.body)
+        worker.unacknowledged.append(delivery)
+        self.perform(worker, worker.core.on_request(delivery.envelope, delivery))
+
+    def takers(self, queue: str) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.queue == queue]
+
+    def gone(self, identity: str) -> None:
+        """The process ended: the broker gives what it had not acknowledged to others."""
+        worker = self.workers.pop(identity)
+        for delivery in worker.unacknowledged:
+            again = env.Envelope(
+                delivery.envelope.type,
+                delivery.envelope.body,
+                routing_key=delivery.to,
+                correlation_id=delivery.envelope.correlation_id,
+                reply_to=delivery.envelope.reply_to,
+                headers=delivery.headers,
+                redelivered=True,
+            )
+            self.bag.append(Delivery(again, delivery.to, delivery.headers))
+
+    # What may happen.
+
+    @initialize()
+    def begin(self) -> None:
+        self.finder.maybe_publish()
+
+    @rule(kind=st.sampled_from([One, Two]), priority=st.integers(0, 9))
+    def submit(self, kind: Any, priority: int) -> None:
+        number = next(self.ids)
+        call = invocation.Invocation(
+            kind(f"task-{number}"),
+            "execute",
+            f"atom-{number}",
+            arguments={"number": number},
+            events=lambda *_: None,
+            priority=priority,
+        )
+        self.calls[call.uuid] = call
+        self.apply(self.book.submit(call, lambda *_: None, self.now))
+
+    @rule()
+    def publish_requests(self) -> None:
+        self.write()
+
+    @rule(offer=st.sampled_from(OFFERS), slots=st.integers(1, 3))
+    def start_worker(self, offer: Any, slots: int) -> None:
+        identity = f"worker-{next(self.ids)}"
+        queue = "q." + "".join(cls.__name__ for cls in offer)
+        core = server.Server(
+            identity,
+            {"q": queue},
+            endpoint.endpoints_of(offer),
+            slots,
+            ledger=self.ledger.digest if self.ledger is not None else None,
+        )
+        self.workers[identity] = worker = Worker(core, queue)
+        self.perform(worker, core.announce(["all"], env.READY, PERIOD))
+
+    @precondition(lambda self: self.bag)
+    @rule(data=st.data())
+    def deliver(self, data: Any) -> None:
+        index = data.draw(st.integers(0, len(self.bag) - 1))
+        self.deliver_one(index, data.draw(st.integers(0, 7)))
+
+    def deliver_one(self, index: int, choice: int = 0) -> bool:
+        delivery = self.bag[index]
+        if delivery.to == ENGINE:
+            del self.bag[index]
+            self.hear(delivery)
+            return True
+        takers = self.takers(delivery.to)
+        if takers:
+            del self.bag[index]
+            self.give(takers[choice % len(takers)], delivery)
+        return bool(takers)
+
+    @precondition(lambda self: self.bag)
+    @rule(data=st.data())
+    def double(self, data: Any) -> None:
+        delivery = data.draw(st.sampled_from(self.bag))
+        if self.ledger is not None or delivery.to == ENGINE:
+            # Without a ledger nothing can hold two workers back from the same message.
+            self.bag.append(Delivery(delivery.envelope, delivery.to, delivery.headers))
+
+    @precondition(lambda self: any(map(_may_be_lost, self.bag)))
+    @rule(data=st.data())
+    def lose_message(self, data: Any) -> None:
+        self.bag.remove(data.draw(st.sampled_from(list(filter(_may_be_lost, self.bag)))))
+
+    @precondition(lambda self: any(worker.running for worker in self.workers.values()))
+    @rule(data=st.data(), how=st.sampled_from(["value", "failure", "unsendable"]))
+    def finish(self, data: Any, how: str) -> None:
+        busy = [worker for worker in self.workers.values() if worker.running]
+        worker = data.draw(st.sampled_from(busy))
+        self.end(worker, data.draw(st.sampled_from(list(worker.running))), how)
+
+    def end(self, worker: Worker, key: tuple[str, int], how: str = "value") -> None:
+        job = worker.running.pop(key)
+        value: Any = key[1]
+        if how == "failure":
+            value = Failure.from_exception(RuntimeError("no"))
+        elif how == "unsendable":
+            value = object()
+        self.perform(worker, worker.core.on_finished(job, invocation.Outcome(value)))
+
+    @precondition(lambda self: any(worker.running for worker in self.workers.values()))
+    @rule(data=st.data())
+    def tell(self, data: Any) -> None:
+        busy = [worker for worker in self.workers.values() if worker.running]
+        worker = data.draw(st.sampled_from(busy))
+        job = data.draw(st.sampled_from(list(worker.running.values())))
+        self.perform(worker, worker.core.on_event(job, "update", {"n": next(self.ids)}))
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def kill_worker(self, data: Any) -> None:
+        self.gone(data.draw(st.sampled_from(sorted(self.workers))))
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def stop_worker(self, data: Any) -> None:
+        identity = data.draw(st.sampled_from(sorted(self.workers)))
+        worker = self.workers[identity]
+        for key in list(worker.running):
+            self.end(worker, key)
+        self.perform(worker, worker.core.announce(["all"], env.STOPPED))
+        self.gone(identity)
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data())
+    def mistake_for_lost(self, data: Any) -> None:
+        """A worker that lives is silent for long (it was frozen, or the network was)."""
+        identity = data.draw(st.sampled_from(sorted(self.workers)))
+        worker = self.workers.pop(identity)
+        for _ in range(5):
+            self.pass_time(PERIOD)
+        self.workers[identity] = worker
+
+    @rule(steps=st.integers(1, 4))
+    def advance(self, steps: int) -> None:
+        for _ in range(steps):
+            self.pass_time(PERIOD)
+
+    @rule(seconds=st.floats(1.0, 300.0))
+    def freeze_engine(self, seconds: float) -> None:
+        self.pass_time(seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        for worker in list(self.workers.values()):
+            self.perform(worker, worker.core.beat(PERIOD))
+        self.finder.maybe_publish()
+        self.finder.clean()
+        self.apply(self.book.tick(self.now))
+
+    @precondition(lambda self: any(map(self.may_retire, self.calls)))
+    @rule(data=st.data())
+    def retire(self, data: Any) -> None:
+        self.save(data.draw(st.sampled_from(list(filter(self.may_retire, self.calls)))))
+
+    def save(self, uuid: str) -> None:
+        self.retired.add(uuid)
+        self.apply(self.book.retired([self.calls[uuid]]))
+
+    def may_retire(self, uuid: str) -> bool:
+        return uuid in self.outcomes and uuid not in self.retired
+
+    @rule()
+    def withdraw(self) -> None:
+        self.write()
+        for entry in self.book.unstarted():
+            if not entry.dispatched or self.ledger is None or self.ledger.revoke(entry.id):
+                self.withdrawn.add(entry.invocation.uuid)
+                self.book.forget(entry)
+
+    # What must hold.
+
+    @invariant()
+    def runs_once_per_epoch(self) -> None:
+        assert len(set(self.ran)) == len(self.ran), self.ran
+
+    @invariant()
+    def runs_once_with_a_ledger(self) -> None:
+        if self.ledger is not None:
+            ids = [request_id for request_id, _ in self.ran]
+            assert len(set(ids)) == len(ids), self.ran
+
+    @invariant()
+    def ends_once(self) -> None:
+        for uuid, values in self.outcomes.items():
+            assert len(values) == 1
+            assert uuid not in self.withdrawn
+
+    @invariant()
+    def ends_stay(self) -> None:
+        for entry in self.book._entries.values():
+            before = self.states.get(entry.id, entry.state)
+            assert before not in pr.STOP_STATES or before == entry.state
+            self.states[entry.id] = entry.state
+
+    @invariant()
+    def events_are_told_once(self) -> None:
+        assert len(set(self.told)) == len(self.told)
+
+    @invariant()
+    def every_live_request_is_somewhere(self) -> None:
+        for entry in self.book._entries.values():
+            if entry.live:
+                assert entry.shelf is not None, entry.request
+            else:
+                assert entry.shelf is None, entry.request
+
+    def teardown(self) -> None:
+        """The network heals, a worker for everything comes, time passes: all is over."""
+        self.heal()
+        missing = set(self.calls) - self.withdrawn - set(self.outcomes)
+        assert not missing, [self.calls[uuid].ticket.request for uuid in missing]
+        for uuid in list(self.calls):
+            if self.may_retire(uuid):
+                self.save(uuid)
+        self.heal()
+        if self.ledger is not None:
+            assert not self.ledger._rows
+        assert len(self.book) == 0
+        shelves = (self.book._waiting, self.book._backlog, self.book._sent, self.book._held)
+        assert not any(shelves)
+        assert not self.book._backlog._heaps
+        assert not self.book._alarms
+        assert not self.book._sent._reached
+        assert not any(worker.core.running for worker in self.workers.values())
+        assert not any(worker.unacknowledged for worker in self.workers.values())
+        self.runs_once_per_epoch()
+        self.runs_once_with_a_ledger()
+        self.ends_once()
+
+    def heal(self) -> None:
+        self.start_worker([One, Two], 2)
+        for _ in range(2 * int(TIMEOUT / PERIOD) + 20):
+            self.quiet()
+            self.pass_time(PERIOD)
+            self.quiet()
+
+    def quiet_engine(self) -> None:
+        """The engine hears all that was said to it."""
+        while any(delivery.to == ENGINE for delivery in self.bag):
+            index = next(i for i, delivery in enumerate(self.bag) if delivery.to == ENGINE)
+            self.deliver_one(index)
+
+    def quiet(self) -> None:
+        self.write()
+        moved = True
+        while moved:
+            moved = False
+            for index in range(len(self.bag) - 1, -1, -1):
+                moved |= self.deliver_one(index)
+            for worker in self.workers.values():
+                for key in list(worker.running):
+                    self.end(worker, key)
+                    moved = True
+            self.write()
+
+
+def _may_be_lost(delivery: Delivery) -> bool:
+    return delivery.to == ENGINE and (
+        delivery.envelope.type == pr.NOTIFY
+        or delivery.envelope.body["state"] in (pr.RUNNING, pr.EVENT)
+    )
+
+
+class WithoutLedger(Network):
+    with_ledger = False
+
+
+class Crowded(Network):
+    """Few requests fit into the broker at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book._capacity = lambda queue: 2  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("machine", [Network, WithoutLedger, Crowded])
+def test_any_history_ends_well(machine: type[Network]) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
+
+
+def test_lost_worker_is_named() -> None:
+    """The history of a worker that dies between its claim and its first word."""
+    network = Network()
+    network.begin()
+    network.start_worker([One], 1)
+    network.start_worker([One], 1)
+    network.quiet()
+    network.submit(One, 0)
+    network.write()
+    (request,) = [d for d in network.bag if d.to != ENGINE]
+    network.bag.clear()
+    dead, _ = sorted(network.workers)
+    network.give(network.workers[dead], request)
+    network.bag.clear()
+    network.gone(dead)
+    for _ in range(10):
+        network.quiet()
+        network.pass_time(PERIOD)
+    ((failure,),) = network.outcomes.values()
+    assert failure.check(exc.WorkerLost)
+    assert dead in failure.exception_str
+
+
+def test_worker_that_nobody_knew_is_lost_too() -> None:
+    """It answered, it died, and none of its announcements was ever heard."""
+    network = Network()
+    network.begin()
+    network.start_worker([One], 1)
+    network.quiet()
+    network.start_worker([One], 1)
+    network.bag.clear()
+    _, unknown = sorted(network.workers)
+    network.submit(One, 0)
+    network.write()
+    (request,) = network.bag
+    network.bag.clear()
+    network.give(network.workers[unknown], request)
+    network.gone(unknown)
+    for _ in range(10):
+        network.quiet()
+        network.pass_time(PERIOD)
+    ((failure,),) = network.outcomes.values()
+    assert failure.check(exc.WorkerLost)
+    assert unknown in failure.exception_str
+
+
+def test_answer_that_overtook_its_workers_goodbye_is_not_needed() -> None:
+    """The goodbye comes first, the row says that the request is done: that is its outcome."""
+    network = Network()
+    network.begin()
+    network.start_worker([One], 1)
+    network.quiet()
+    network.submit(One, 0)
+    network.write()
+    network.deliver_one(0)
+    network.quiet_engine()
+    (identity,) = network.workers
+    network.end(network.workers[identity], next(iter(network.workers[identity].running)))
+    (late,) = network.bag
+    network.bag.clear()
+    network.perform(
+        network.workers[identity],
+        network.workers[identity].core.announce(["all"], env.STOPPED),
+    )
+    network.quiet_engine()
+    assert list(network.outcomes.values()) == [[1]]
+    network.hear(late)
+    assert network.book.ignored["late"] == 1

@@ -1,0 +1,221 @@
+"""One atom begins or ends: what the record says afterwards, and what listeners are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions, invocation, retry, states, storage, task
+from wbengine._core import compiler, lifecycle
+from wbengine.patterns import linear_flow
+from wbengine.persistence import models
+from wbengine.types import failure as ft
+from wbengine.types import notifier
+
+FAILURE = ft.Failure.from_exception(ValueError("no"))
+
+
+class Plain(task.Task):
+    def execute(self) -> None:
+        pass
+
+
+class Needs(task.Task):
+    default_provides = ("left", "right")
+
+    def execute(self, x: int, y: int = 0) -> None:
+        pass
+
+
+class Bench:
+    """A lifecycle with everything below it, and a list of what listeners heard."""
+
+    def __init__(self, *atoms: Any, retry: Any = None, in_process: bool = True) -> None:
+        flow = linear_flow.Flow("f", retry=retry).add(*atoms)
+        self.plan = compiler.compile(flow)
+        self.storage = storage.Storage(models.FlowDetail("f"))
+        found: list[Any] = [self.plan.items[node] for node in self.plan.atoms()]
+        self.storage.ensure_atoms(found)
+        self.storage.bind(self.plan, len(self.plan))
+        self.notifier = notifier.Notifier()
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.touches = 0
+        self.life = lifecycle.Lifecycle(
+            self.plan,
+            self.storage,
+            self.notifier,
+            in_process=in_process,
+            touched=lambda: None,
+        )
+
+    def listen(self) -> None:
+        self.notifier.register("*", lambda state, details: self.heard.append((state, details)))
+        self.life.listen()
+
+    def begin(self, name: str, action: Any = invocation.EXECUTE) -> Any:
+        return self.life.begin(self.plan.by_name[name], action)
+
+    def end(self, call: Any, value: Any) -> str:
+        return self.life.finish(call, invocation.Outcome(value, "w", 1.0, 2.0))
+
+
+def test_begin_and_finish_write_the_record() -> None:
+    """State and attempt number with the beginning, result and worker with the end."""
+    bench = Bench(Plain("a"))
+    record = bench.storage.record("a")
+    call = bench.begin("a")
+    assert (record.state, record.attempt, record.worker) == (states.RUNNING, 1, None)
+    assert (call.uuid, call.attempt, call.node) == (record.uuid, 1, bench.plan.by_name["a"])
+    assert bench.end(call, 5) == states.SUCCESS
+    assert (record.results, record.last_attempt) == (5, (1, "execute", "w", 1.0, 2.0))
+    call = bench.begin("a", invocation.REVERT)
+    assert (record.state, record.attempt, call.result) == (states.REVERTING, 2, 5)
+    assert bench.end(call, "undone") == states.REVERTED
+    assert bench.storage.get_revert_result("a") == "undone"
+
+
+def test_failures_are_states() -> None:
+    """A `Failure` is no result, returned or raised."""
+    bench = Bench(Plain("a"))
+    assert bench.end(bench.begin("a"), FAILURE) == states.FAILURE
+    call = bench.begin("a", invocation.REVERT)
+    assert call.result is FAILURE
+    assert dict(call.failures) == {"a": FAILURE}
+    assert bench.end(call, FAILURE) == states.REVERT_FAILURE
+
+
+def test_a_new_attempt_forgets_the_failure_of_the_old() -> None:
+    """Nobody sees failures of attempts that were followed by another."""
+    bench = Bench(Plain("a"))
+    bench.end(bench.begin("a"), FAILURE)
+    bench.begin("a")
+    assert not bench.storage.has_failures()
+
+
+def test_nothing_is_told_when_nobody_listens() -> None:
+    """No notices are collected; with a listener they come when delivered, in order."""
+    bench = Bench(Plain("a"))
+    bench.end(bench.begin("a"), 1)
+    assert not bench.life._notices
+    bench.listen()
+    bench.life.reset([bench.plan.by_name["a"]])
+    bench.end(bench.begin("a"), 1)
+    assert bench.heard == []
+    bench.life.deliver()
+    assert [state for state, _ in bench.heard] == ["PENDING", "RUNNING", "SUCCESS"]
+    assert bench.heard[1][1] == {
+        "task_name": "a",
+        "task_uuid": bench.storage.get_atom_uuid("a"),
+        "old_state": "PENDING",
+    }
+    bench.life.deliver()
+    assert len(bench.heard) == 3
+
+
+def test_a_call_without_its_arguments_is_born_dead() -> None:
+    """It fails with what was missing; its reversion has nothing to undo and is not called."""
+    bench = Bench(Needs("n"))
+    assert bench.begin("n") is None
+    ((call, outcome),) = bench.life.stillborn
+    assert isinstance(outcome.value.exception, exceptions.NotFound)
+    assert "'n' cannot execute" in outcome.value.exception_str
+    assert bench.life.finish(call, outcome) == states.FAILURE
+
+
+def test_arguments_are_looked_up_when_it_begins() -> None:
+    """Optional ones only if there is a value."""
+    bench = Bench(Needs("n"))
+    bench.storage.inject({"x": 1})
+    assert bench.begin("n").arguments == {"x": 1}
+
+
+def test_a_short_result_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever asks for the missing part fails later; the log says whose fault it is."""
+    bench = Bench(Needs("n"))
+    bench.storage.inject({"x": 1})
+    bench.end(bench.begin("n"), ("only one",))
+    assert "'n' promised 'right' (part 1" in caplog.text
+    assert "'left'" not in caplog.text
+
+
+def test_giving_back_restores_the_state_but_not_the_number() -> None:
+    """Numbers are never used twice."""
+    bench = Bench(Plain("a"))
+    bench.life.give_back(bench.begin("a"))
+    record = bench.storage.record("a")
+    assert (record.state, record.attempt) == (states.PENDING, 1)
+    bench.end(bench.begin("a"), 1)
+    bench.life.give_back(bench.begin("a", invocation.REVERT))
+    assert (record.state, record.results, record.attempt) == (states.SUCCESS, 1, 3)
+    bench.end(bench.begin("a"), FAILURE)
+    bench.life.give_back(bench.begin("a", invocation.REVERT))
+    assert record.state == states.FAILURE
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_events_of_tasks_reach_store_and_listeners(in_process: bool) -> None:
+    """Listeners hear events of remote tasks here; those of local ones they have heard already."""
+    plain = Plain("a")
+    heard: list[Any] = []
+    plain.notifier.register("*", lambda event, details: heard.append((event, details)))
+    bench = Bench(plain, in_process=in_process)
+    call = bench.begin("a")
+    call.events("update_progress", {"progress": 0.5, "note": 1})
+    call.events("update_progress", {"odd": True})
+    assert bench.storage.get_task_progress("a") == 0.5
+    assert bench.storage.get_task_progress_details("a")["details"] == {"note": 1}
+    assert len(heard) == (0 if in_process else 2)
+
+
+def test_retries_execute_decide_and_revert_here() -> None:
+    """With their history; what they raise is their outcome."""
+    told: list[Any] = []
+
+    class Teller(retry.Retry):
+        def execute(self, history: Any, x: int) -> int:
+            told.append(("execute", len(history), x))
+            return x
+
+        def on_failure(self, history: Any, x: int) -> Any:
+            told.append(("on_failure", [sorted(failed) for _, failed in history]))
+            return retry.RETRY
+
+        def revert(self, history: Any, flow_failures: Any) -> None:
+            told.append(("revert", len(history), sorted(flow_failures)))
+            raise OSError
+
+    bench = Bench(Plain("a"), retry=Teller("r"))
+    bench.storage.inject({"x": 7})
+    call = bench.begin("r")
+    assert bench.life.finish(call, bench.life.run_retry(call)) == states.SUCCESS
+    bench.end(bench.begin("a"), FAILURE)
+    node = bench.plan.by_name
+    assert bench.life.ask(FAILURE, node["r"], node["a"]) == retry.RETRY
+    bench.life.begin_again(node["r"])
+    assert bench.storage.get_atom_state("r") == states.RETRYING
+    call = bench.begin("r", invocation.REVERT)
+    assert bench.life.finish(call, bench.life.run_retry(call)) == states.REVERT_FAILURE
+    assert told == [("execute", 0, 7), ("on_failure", [["a"]]), ("revert", 1, ["a"])]
+
+
+def test_intentions_ignore_and_reset() -> None:
+    """Each changes what is stored, and only what differs is told."""
+    bench = Bench(Plain("a"), Plain("b"))
+    bench.listen()
+    nodes = [bench.plan.by_name["a"], bench.plan.by_name["b"]]
+    bench.life.intend([(nodes[0], states.REVERT)])
+    bench.life.ignore(nodes[1:])
+    assert bench.storage.get_atoms_states("ab") == {
+        "a": ("PENDING", "REVERT"),
+        "b": ("IGNORE", "IGNORE"),
+    }
+    bench.life.reset(nodes)
+    bench.life.reset(nodes)
+    assert bench.storage.get_atoms_states("ab") == dict.fromkeys("ab", ("PENDING", "EXECUTE"))
+    bench.life.deliver()
+    assert [(details["task_name"], state) for state, details in bench.heard] == [
+        ("b", "IGNORE"),
+        ("a", "PENDING"),
+        ("b", "PENDING"),
+    ]

@@ -1,0 +1,259 @@
+"""The run loop: what is written, submitted and told, and in which order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions, invocation, retry, states, task
+from wbengine._core import machine
+from wbengine.engines import action
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import base, models
+from wbengine.persistence.backends import memory
+
+
+class Plain(task.Task):
+    def execute(self) -> None:
+        pass
+
+
+class Boom(task.Task):
+    def execute(self) -> None:
+        raise ValueError(self.name)
+
+
+class Recording(invocation.TaskExecutor):
+    """Runs tasks at once, or when released, and writes down what it is asked."""
+
+    def __init__(self, log: list[Any], held: bool = False) -> None:
+        self.log = log
+        self.held = held
+        self.waiting: list[tuple[invocation.Invocation, invocation.Done]] = []
+        self.came = threading.Event()
+
+    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
+        self.log.append(("submit", call.task.name, call.action))
+        if self.held:
+            self.waiting.append((call, done))
+            self.came.set()
+        else:
+            done(call, invocation.invoke(call))
+
+    def release(self) -> None:
+        call, done = self.waiting.pop(0)
+        done(call, invocation.invoke(call))
+
+    def withdraw(self) -> list[invocation.Invocation]:
+        taken, self.waiting = self.waiting, []
+        return [call for call, _ in taken]
+
+    def retire(self, calls: Iterable[invocation.Invocation]) -> None:
+        self.log.append(("retire", sorted(call.task.name for call in calls)))
+
+
+class Writing(memory.MemoryBackend):
+    """Writes down the states it is given to keep."""
+
+    def __init__(self, log: list[Any]) -> None:
+        super().__init__()
+        self.log = log
+
+    def get_connection(self) -> Any:
+        log = self.log
+
+        class Connection(memory.MemoryConnection):
+            def save_changes(
+                self, flow: Any, atoms: Iterable[models.AtomDetail], *, flow_row: bool = True
+            ) -> None:
+                found = list(atoms)
+                if found:
+                    log.append(("write", {atom.name: atom.state for atom in found}))
+                super().save_changes(flow, found, flow_row=flow_row)
+
+        return Connection(self)
+
+
+class Engine(action.ActionEngine):
+    OPTIONS = frozenset({"executor"})
+
+    def _make_executor(self) -> invocation.TaskExecutor:
+        found: invocation.TaskExecutor = self.options["executor"]
+        return found
+
+
+def made(flow: Any, executor: Any, backend: Any = None, **options: Any) -> Engine:
+    detail = base.create_flow_detail(flow, backend=backend)
+    engine = Engine(flow, detail, backend, {"executor": executor, **options})
+    engine.compile()
+    engine.prepare()
+    return engine
+
+
+def test_nothing_is_submitted_before_it_is_written() -> None:
+    """RUNNING before the task, the result before its successor; forgetting after the result."""
+    log: list[Any] = []
+    engine = made(linear_flow.Flow("f").add(Plain("a"), Plain("b")), Recording(log), Writing(log))
+    engine.atom_notifier.register(
+        "*", lambda state, details: log.append(("tell", details["task_name"], state))
+    )
+    log.clear()
+    engine.run()
+    assert log == [
+        ("write", {"a": "RUNNING"}),
+        ("tell", "a", "RUNNING"),
+        ("submit", "a", "execute"),
+        ("write", {"a": "SUCCESS", "b": "RUNNING"}),
+        ("retire", ["a"]),
+        ("tell", "a", "SUCCESS"),
+        ("tell", "b", "RUNNING"),
+        ("submit", "b", "execute"),
+        ("write", {"b": "SUCCESS"}),
+        ("retire", ["b"]),
+        ("tell", "b", "SUCCESS"),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_a_turn_costs_one_write_and_one_round_of_states(size: int) -> None:
+    """However many tasks are ready."""
+    log: list[Any] = []
+    flow = unordered_flow.Flow("f").add(*[Plain(f"t{n}") for n in range(size)])
+    engine = made(flow, Recording(log), Writing(log))
+    log.clear()
+    found = list(engine.run_iter())
+    assert found == ["RESUMING", "SCHEDULING", "WAITING", "ANALYZING", "SUCCESS"]
+    assert sum(entry[0] == "write" for entry in log) == 2
+
+
+def test_work_per_task_does_not_grow_with_the_flow() -> None:
+    """The scheduler follows each edge once; the loop handles each outcome once."""
+    per_task = []
+    for size in (50, 500):
+        for pattern in (linear_flow, unordered_flow):
+            flow = pattern.Flow("f").add(*[Plain(f"t{n}") for n in range(size)])
+            engine = made(flow, Recording([]))
+            engine.run()
+            running = engine._machine
+            assert running is not None and running.completed == size
+            per_task.append(running._scheduler.visits / size)
+    assert max(per_task) < 3
+
+
+def test_outcomes_that_arrive_together_are_one_turn() -> None:
+    """ANALYZING takes all that is there."""
+    executor = Recording([], held=True)
+    flow = unordered_flow.Flow("f").add(Plain("a"), Plain("b"), Plain("c"))
+    engine = made(flow, executor)
+    steps = engine.run_iter(timeout=0.001)
+    while next(steps) != states.WAITING:
+        pass
+    for _ in range(3):
+        executor.release()
+    assert list(steps) == ["ANALYZING", "SUCCESS"]
+
+
+def test_a_wait_that_times_out_only_waits_again() -> None:
+    """`timeout` gives the caller a turn; it ends nothing and writes nothing."""
+    log: list[Any] = []
+    executor = Recording(log, held=True)
+    engine = made(linear_flow.Flow("f").add(Plain("a")), executor, Writing(log))
+    steps = engine.run_iter(timeout=0.001)
+    found = [next(steps) for _ in range(7)]
+    assert found[2:] == ["WAITING", "ANALYZING"] * 2 + ["WAITING"]
+    written = len(log)
+    executor.release()
+    assert list(steps)[-1] == "SUCCESS"
+    assert len(log) == written + 2  # the result, and that it may be forgotten
+
+
+def test_suspend_takes_back_what_waits_in_the_executor() -> None:
+    """It is PENDING again in the store; its number stays used."""
+    log: list[Any] = []
+    executor = Recording(log, held=True)
+    engine = made(unordered_flow.Flow("f").add(Plain("a"), Plain("b")), executor, Writing(log))
+    runner = threading.Thread(target=engine.run)
+    runner.start()
+    executor.came.wait()
+    while len(executor.waiting) < 2:
+        pass
+    engine.suspend()
+    runner.join()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert ("write", {"a": "PENDING", "b": "PENDING"}) in log
+    executor.held = False
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert engine.storage.record("a").attempt == 2
+
+
+def test_a_kept_failure_takes_back_what_has_not_started() -> None:
+    """With `never_resolve` nothing new starts, and what runs finishes."""
+    executor = Recording([], held=True)
+    flow = unordered_flow.Flow("f").add(Boom("a"), Plain("b"))
+    engine = made(flow, executor, never_resolve=True)
+    steps = engine.run_iter()
+    while next(steps) != states.WAITING:
+        pass
+    executor.release()
+    with pytest.raises(ValueError, match="a"):
+        list(steps)
+    assert engine.storage.get_flow_state() == states.FAILURE
+    assert engine.storage.get_atom_state("b") == states.PENDING
+
+
+class Refusing(memory.MemoryBackend):
+    """Stops accepting writes."""
+
+    refuses = False
+
+    def get_connection(self) -> memory.MemoryConnection:
+        if self.refuses:
+            raise exceptions.StorageFailure("disk full")
+        return super().get_connection()
+
+
+def test_a_store_that_fails_ends_the_run_with_its_error() -> None:
+    """What could not be written was not submitted, and is as it was."""
+    log: list[Any] = []
+    backend = Refusing()
+    engine = made(linear_flow.Flow("f").add(Plain("a")), Recording(log), backend)
+    engine.storage._write_pause = 0
+    backend.refuses = True
+    with pytest.raises(exceptions.StorageFailure, match="disk full"):
+        engine.run()
+    assert log == []
+    assert engine.storage.get_atom_state("a") == states.PENDING
+    backend.refuses = False
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_retries_run_in_the_thread_of_the_engine() -> None:
+    """They never reach the executor."""
+    log: list[Any] = []
+    threads: list[Any] = []
+
+    class Here(retry.AlwaysRevert):
+        def execute(self, *args: Any, **kwargs: Any) -> None:
+            threads.append(threading.current_thread())
+
+    flow = linear_flow.Flow("f", retry=Here("r")).add(Plain("a"))
+    made(flow, Recording(log)).run()
+    assert [entry[1] for entry in log if entry[0] == "submit"] == ["a"]
+    assert threads == [threading.current_thread()]
+
+
+def test_the_states_of_the_loop_are_the_documented_ones() -> None:
+    """Each end state is reached through GAME_OVER only."""
+    engine = made(linear_flow.Flow("f").add(Plain("a")), Recording([]))
+    engine.run()
+    running = engine._machine
+    assert running is not None
+    fsm = running._fsm
+    ends = {end for start, _, end in fsm if start == states.GAME_OVER}
+    assert ends == set(machine.END_STATES)
+    assert {start for start, _, end in fsm if end in ends} == {states.GAME_OVER}

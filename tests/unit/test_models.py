@@ -1,0 +1,173 @@
+"""Records keep what they are told, copy deeply, and survive being described as data."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import states
+from wbengine.persistence import models
+from wbengine.types import failure as ft
+
+FAILURE = ft.Failure.from_exception(ValueError("no"))
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
+)
+history = st.lists(
+    st.tuples(plain, st.dictionaries(st.text(max_size=3), st.just(FAILURE), max_size=2)), max_size=3
+)
+
+
+@st.composite
+def details(draw: Any) -> models.AtomDetail:
+    kind = draw(st.sampled_from([models.TaskDetail, models.RetryDetail]))
+    record: models.AtomDetail = kind(draw(st.text(max_size=5)))
+    record.state = draw(st.sampled_from([None, states.PENDING, states.SUCCESS, states.FAILURE]))
+    record.intention = draw(st.sampled_from(states.INTENTIONS))
+    record.version = draw(st.none() | st.just((1, 2)))
+    record.results = draw(history if kind is models.RetryDetail else plain)
+    record.failure = draw(st.sampled_from([None, FAILURE]))
+    record.revert_results = draw(plain)
+    record.revert_failure = draw(st.sampled_from([None, FAILURE]))
+    record.attempt = draw(st.integers(0, 9))
+    record.worker = draw(st.none() | st.just("w"))
+    record.started = draw(st.none() | st.floats(0, 9))
+    record.meta = draw(st.none() | st.dictionaries(st.text(max_size=3), plain, max_size=2))
+    return record
+
+
+@given(details())
+def test_a_record_survives_as_data(record: models.AtomDetail) -> None:
+    """`from_dict(to_dict())` tells the same, a retry's history and its failures included."""
+    again = models.detail_from_dict(record.kind, record.to_dict())
+    assert type(again) is type(record)
+    assert again.to_dict() == record.to_dict()
+    if isinstance(record, models.RetryDetail):
+        assert [value for value, _ in again.results] == [value for value, _ in record.results]
+
+
+@given(details())
+def test_a_record_survives_copying_and_pickling(record: models.AtomDetail) -> None:
+    """Both are equal and independent."""
+    for again in (record.copy(), pickle.loads(pickle.dumps(record))):
+        assert again.to_dict() == record.to_dict()
+        again.meta["new"] = 1
+        assert "new" not in record.meta
+
+
+def test_copies_share_no_values() -> None:
+    """Changing a value in a copy changes nothing else."""
+    record = models.TaskDetail("t")
+    record.put(states.SUCCESS, {"list": [1]})
+    copy = record.copy()
+    copy.results["list"].append(2)
+    assert record.results == {"list": [1]}
+
+
+def test_uuids_are_random_version_4() -> None:
+    """Made many at a time, they are what `uuid.uuid4` makes."""
+    found = models.new_uuids(500)
+    assert len(set(found)) == 500
+    for text in found:
+        parsed = uuid.UUID(text)
+        assert (str(parsed), parsed.version, parsed.variant) == (text, 4, uuid.RFC_4122)
+
+
+def test_meta_exists_when_asked_for() -> None:
+    """An empty one costs nothing."""
+    record = models.TaskDetail("t")
+    assert not record.has_meta
+    assert record.meta is record.meta
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        ([("SUCCESS", 1)], {"results": 1}),
+        ([("SUCCESS", 1), ("FAILURE", FAILURE)], {"failure": FAILURE}),
+        ([("FAILURE", FAILURE), ("SUCCESS", 1)], {"results": 1}),
+        (
+            [("FAILURE", FAILURE), ("REVERTED", 2)],
+            {"failure": FAILURE, "revert_results": 2},
+        ),
+        ([("SUCCESS", 1), ("REVERTED", 2)], {"revert_results": 2}),
+        ([("SUCCESS", 1), ("REVERT_FAILURE", FAILURE)], {"revert_failure": FAILURE}),
+    ],
+)
+def test_what_a_task_keeps(steps: list[tuple[str, Any]], left: dict[str, Any]) -> None:
+    """FAILURE clears results; REVERTED keeps the failure and what revert returned."""
+    record = models.TaskDetail("t")
+    for state, result in steps:
+        record.put(state, result)
+    names = ("results", "failure", "revert_results", "revert_failure")
+    assert {n: getattr(record, n) for n in names if getattr(record, n) is not None} == left
+    record.attempt = 4
+    record.reset(states.PENDING)
+    assert [getattr(record, name) for name in names] == [None] * 4
+    assert (record.state, record.intention, record.attempt) == ("PENDING", "EXECUTE", 4)
+
+
+def test_a_retry_keeps_its_history() -> None:
+    """Each success adds an entry, failures go into the last one, reverting forgets all."""
+    record = models.RetryDetail("r")
+    assert (record.last_results, record.last_failures) == (None, {})
+    record.put(states.SUCCESS, 1)
+    record.last_failures["t"] = FAILURE
+    record.put(states.SUCCESS, 2)
+    record.put(states.FAILURE, FAILURE)
+    assert record.results == [(1, {"t": FAILURE}), (2, {})]
+    record.put(states.REVERTED, None)
+    assert record.results == []
+
+
+def test_the_latest_attempt() -> None:
+    """None before the first."""
+    record = models.TaskDetail("t")
+    assert record.last_attempt is None
+    record.attempt, record.worker = 2, "w"
+    assert record.last_attempt == models.Attempt(2, "execute", "w", None, None)
+
+
+def test_books_and_flows_merge() -> None:
+    """What is new is added, what is known is updated, what only we have stays."""
+    book = models.LogBook("b")
+    flow = models.FlowDetail("f")
+    book.add(flow)
+    flow.add(models.TaskDetail("mine"))
+    flow.meta["mine"] = 1
+    shared = models.TaskDetail("shared")
+    flow.add(shared)
+
+    theirs = book.copy()
+    other = theirs.find(flow.uuid)
+    assert other is not None
+    other.state = states.RUNNING
+    other.meta = {"theirs": 2}
+    found = other.find(shared.uuid)
+    assert found is not None
+    found.put(states.SUCCESS, 7)
+    other.add(models.TaskDetail("fresh"))
+
+    book.merge(theirs, deep_copy=True)
+    assert flow.state == states.RUNNING
+    assert flow.meta == {"mine": 1, "theirs": 2}
+    assert shared.results == 7
+    assert [atom.name for atom in flow] == ["mine", "shared", "fresh"]
+
+
+def test_descriptions_name_what_they_describe() -> None:
+    """`pformat` and `repr`."""
+    book, flow, atom = models.LogBook("b"), models.FlowDetail("f"), models.TaskDetail("t")
+    book.add(flow)
+    flow.add(atom)
+    atom.put(states.FAILURE, FAILURE)
+    assert all(word in book.pformat() for word in ("'b'", "'f'", "'t'", "FAILURE", "ValueError"))
+    assert "'t' FAILURE" in repr(atom)
+    assert models.LogBook.from_dict(book.to_dict()).to_dict() == book.to_dict()
+    assert models.FlowDetail.from_dict(flow.to_dict()).to_dict() == flow.to_dict()

@@ -1,0 +1,371 @@
+"""Storage on its own: a plan is made of a flow, states and results are put in by hand."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions, retry, states, storage, task
+from wbengine._core import compiler
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base, models
+from wbengine.persistence.backends import memory
+from wbengine.types import failure as ft
+
+FAILURE = ft.Failure.from_exception(ValueError("no"))
+
+
+class One(task.Task):
+    default_provides = "one"
+
+    def execute(self) -> int:
+        return 1
+
+
+class Pair(task.Task):
+    default_provides = ("left", "right")
+
+    def execute(self) -> Any:
+        return 1, 2
+
+
+class Uses(task.Task):
+    def execute(self, one: int, left: int = 0) -> None:
+        pass
+
+
+def made(*atoms: Any, backend: base.Backend | None = None, **options: Any) -> storage.Storage:
+    flow = linear_flow.Flow("f").add(*atoms)
+    detail = base.create_flow_detail(flow, backend=backend)
+    found = storage.Storage(detail, backend, **options)
+    plan = compiler.compile(flow)
+    found.ensure_atoms([plan.items[node] for node in plan.atoms()])  # type: ignore[misc]
+    found.bind(plan, len(plan))
+    return found
+
+
+# -- atoms and states -------------------------------------------------------------------------------
+
+
+def test_atoms_get_records_once() -> None:
+    """Ensuring again changes nothing, and gives the same uuids."""
+    store = made()
+    first = store.ensure_atoms([One("a"), Pair("b")])
+    assert store.ensure_atoms([Pair("b"), One("a")]) == first[::-1]
+    assert store.ensure_atom(One("a")) == first[0] == store.get_atom_uuid("a")
+    assert store.get_atoms_states(["a", "b"]) == dict.fromkeys("ab", ("PENDING", "EXECUTE"))
+    assert len(store.flow_detail) == 2
+
+
+def test_a_name_cannot_change_its_kind() -> None:
+    """A task must not take over the record of a retry."""
+    store = made()
+    store.ensure_atom(One("a"))
+    with pytest.raises(exceptions.Duplicate, match="'a' is stored as a task"):
+        store.ensure_atom(retry.AlwaysRevert("a"))
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    """Also for states and progress."""
+    store = made(One("charge"))
+    with pytest.raises(exceptions.NotFound, match="'chrage'.*'charge'"):
+        store.get_atom_state("chrage")
+    with pytest.raises(TypeError, match="not a retry"):
+        store.get_retry_history("charge")
+
+
+def test_states_and_intentions_are_kept() -> None:
+    """As they are set."""
+    store = made(One("a"))
+    store.set_atom_state("a", states.RUNNING)
+    store.set_atom_intention("a", states.REVERT)
+    assert (store.get_atom_state("a"), store.get_atom_intention("a")) == ("RUNNING", "REVERT")
+
+
+# -- results ----------------------------------------------------------------------------------------
+
+
+def test_results_and_failures() -> None:
+    """`get` gives the one or the other; without either it is NotFound."""
+    store = made(One("a"))
+    with pytest.raises(exceptions.NotFound, match="'a' is not known"):
+        store.get("a")
+    store.save("a", None)
+    assert store.get("a") is None
+    store.save("a", FAILURE, states.FAILURE)
+    assert store.get("a") is FAILURE
+    assert store.has_failures()
+    assert store.get_failures() == {"a": FAILURE}
+    assert store.get_execute_failure("a") is FAILURE
+    store.save("a", "undone", states.REVERTED)
+    assert store.get_revert_result("a") == "undone"
+    assert store.has_failures()
+    store.save("a", 1)
+    assert not store.has_failures()
+    with pytest.raises(exceptions.NotFound):
+        store.get_revert_result("a")
+
+
+def test_revert_failures() -> None:
+    """They are kept apart from those of execute."""
+    store = made(One("a"))
+    store.save("a", FAILURE, states.REVERT_FAILURE)
+    assert store.get_revert_failures() == {"a": FAILURE}
+    assert store.get_revert_failure("a") is FAILURE is store.get_revert_result("a")
+    assert not store.has_failures()
+
+
+def test_reset_forgets_but_counts_on() -> None:
+    """The attempt number only rises."""
+    store = made(One("a"))
+    store.record("a").attempt = 3
+    store.save("a", FAILURE, states.FAILURE)
+    store.reset("a")
+    assert not store.has_failures()
+    assert store.get_atom_state("a") == states.PENDING
+    attempt = store.get_attempt("a")
+    assert attempt is not None and attempt.attempt == 3
+
+
+def test_failure_snapshots_do_not_change() -> None:
+    """Whoever was given the failures may go on reading them."""
+    store = made(One("a"), Pair("b"))
+    store.save("a", FAILURE, states.FAILURE)
+    before = store.get_execute_failures()
+    assert store.get_execute_failures() is before
+    store.save("b", FAILURE, states.FAILURE)
+    assert list(before) == ["a"]
+    assert list(store.get_execute_failures()) == ["a", "b"]
+
+
+def test_retry_histories() -> None:
+    """Failures belong to what was provided last."""
+    store = made(One("a"))
+    store.ensure_atom(retry.Times(2, "r"))
+    store.save_retry_failure("r", "a", FAILURE)  # before anything was provided: nothing to add to
+    store.save("r", 1)
+    store.save_retry_failure("r", "a", FAILURE)
+    store.save("r", 2)
+    assert list(store.get_retry_history("r")) == [(1, {"a": FAILURE}), (2, {})]
+    assert store.get("r") == [(1, {"a": FAILURE}), (2, {})]
+    assert [name for name, _ in store.get_retry_histories()] == ["r"]
+    store.cleanup_retry_history("r", states.REVERTED)
+    assert len(store.get_retry_history("r")) == 0
+
+
+# -- values and arguments ---------------------------------------------------------------------------
+
+
+def test_fetch_finds_injected_and_provided() -> None:
+    """The first value, or what the handler makes of all."""
+    store = made(One("a"), Pair("b"), One("c"))
+    with pytest.raises(exceptions.NotFound, match="Nothing has provided 'one'"):
+        store.fetch("one")
+    store.save("a", 1)
+    store.save("c", 3)
+    store.save("b", (5,))
+    assert store.fetch("one") == 1
+    assert store.fetch("one", many_handler=sum) == 4
+    assert store.fetch("left") == 5
+    assert store.fetch_all() == {"one": [1, 3], "left": 5}
+    store.inject({"one": 0})
+    store.inject({"hidden": 1}, transient=True)
+    assert store.fetch("one") == 0
+    assert store.fetch_all(len) == {"hidden": 1, "one": 3, "left": 1}
+    with pytest.raises(exceptions.NotFound, match="'lft'.*'left'"):
+        store.fetch("lft")
+
+
+def test_arguments_of_an_atom() -> None:
+    """Atom transient, atom persistent, flow transient, flow persistent, providers."""
+    store = made(One("a"), Uses("u"))
+
+    def one() -> Any:
+        return store.fetch_mapped_args({"arg": "one"}, "u")["arg"]
+
+    store.save("a", "provided")
+    assert one() == "provided"
+    store.inject({"one": "flow"})
+    assert one() == "flow"
+    store.inject({"one": "flow transient"}, transient=True)
+    assert one() == "flow transient"
+    store.inject_atom_args("u", {"one": "atom"}, transient=False)
+    assert one() == "atom"
+    store.inject_atom_args("u", {"one": "atom transient"})
+    store.inject_atom_args("u", {"other": 1})
+    assert one() == "atom transient"
+    assert store.fetch_mapped_args({"arg": "one"})["arg"] == "flow transient"
+
+
+def test_optional_and_ignored() -> None:
+    """An optional argument whose provider was ignored is left out."""
+    store = made(Pair("b"), Uses("u"))
+    store.inject({"one": 1})
+    rebind, optional = {"one": "one", "left": "left"}, {"left"}
+    store.set_atom_state("b", states.IGNORE)
+    assert store.fetch_mapped_args(rebind, "u", optional_args=optional) == {"one": 1}
+    assert store.fetch_unsatisfied_args("u", {"x": "nothing"}) == {"x": "nothing"}
+
+
+def test_before_bind_nothing_is_visible() -> None:
+    """Asking what is unsatisfied needs a plan."""
+    store = storage.Storage(models.FlowDetail("f"))
+    store.ensure_atom(One("a"))
+    with pytest.raises(exceptions.InvalidState):
+        store.fetch_unsatisfied_args("a", {"x": "x"})
+
+
+# -- progress and metadata --------------------------------------------------------------------------
+
+
+def test_progress_follows_the_state_until_told() -> None:
+    """What the task tells wins."""
+    store = made(One("a"))
+    assert store.get_task_progress("a") == 0.0
+    store.save("a", 1)
+    assert store.get_task_progress("a") == 1.0
+    store.set_task_progress("a", 0.3, {"bytes": 7})
+    assert store.get_task_progress("a") == 0.3
+    assert store.get_task_progress_details("a") == {"at_progress": 0.3, "details": {"bytes": 7}}
+
+
+def test_flow_states_are_checked() -> None:
+    """Changes that are none are told as such."""
+    store = made()
+    assert store.get_flow_state() == states.PENDING
+    assert store.change_flow_state(states.RUNNING) == (True, states.PENDING)
+    assert store.change_flow_state(states.RUNNING) == (False, states.RUNNING)
+    with pytest.raises(exceptions.InvalidState):
+        store.change_flow_state(states.PENDING)
+    assert store.get_flow_state() == states.RUNNING
+
+
+# -- writing ----------------------------------------------------------------------------------------
+
+
+def test_outside_of_a_batch_each_change_is_written() -> None:
+    """What is kept is a copy of what is said."""
+    backend = memory.MemoryBackend()
+    store = made(One("a"), backend=backend)
+    store.update_atom_metadata("a", {"note": [1]})
+    store.update_flow_metadata({"flow": "note"})
+    store.inject({"x": 1})
+    with backend.get_connection() as connection:
+        kept = connection.get_flow_details(store.flow_uuid)
+    assert kept.meta == {"flow": "note"}
+    atom = kept.find(store.get_atom_uuid("a"))
+    assert atom is not None and atom.meta == {"note": [1]}
+    assert storage.Storage(kept).fetch("x") == 1
+
+
+def test_a_batch_is_written_once_and_only_what_changed() -> None:
+    """`flush` writes each marked record once; without changes it writes nothing."""
+    backend = memory.MemoryBackend()
+    store = made(*[One(f"t{n}") for n in range(10)], backend=backend)
+    before = backend.writes
+    with store.batch():
+        for _ in range(3):
+            store.set_atom_state("t1", states.RUNNING)
+            store.save("t2", 1)
+        assert backend.writes == before
+        assert store.flush()
+        assert not store.flush()
+        store.set_flow_state(states.RUNNING)
+    assert backend.writes == before + 2
+
+
+class Flaky(memory.MemoryBackend):
+    """Fails as often as told."""
+
+    failing = 0
+
+    def get_connection(self) -> memory.MemoryConnection:
+        if self.failing:
+            self.failing -= 1
+            raise exceptions.StorageFailure("not now")
+        return super().get_connection()
+
+
+def test_a_failed_write_is_tried_again_and_nothing_is_lost() -> None:
+    """Three times; then it raises, and what was to be written stays marked."""
+    backend = Flaky()
+    store = made(One("a"), backend=backend, write_pause=0)
+    backend.failing = 2
+    store.set_atom_state("a", states.RUNNING)
+    backend.failing = 3
+    with pytest.raises(exceptions.StorageFailure):
+        store.set_atom_state("a", states.SUCCESS)
+    assert store.flush()
+    with backend.get_connection() as connection:
+        assert connection.get_atom_details(store.get_atom_uuid("a")).state == states.SUCCESS
+
+
+def test_marking_from_many_threads_loses_nothing() -> None:
+    """While the loop's thread flushes."""
+    backend = memory.MemoryBackend()
+    store = made(*[One(f"t{n}") for n in range(4)], backend=backend)
+
+    def tell(name: str) -> None:
+        for step in range(300):
+            store.set_task_progress(name, step / 300)
+            store.update_atom_metadata(name, {f"k{step}": step})
+
+    with store.batch():
+        threads = [threading.Thread(target=tell, args=(f"t{n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            store.flush()
+        for thread in threads:
+            thread.join()
+    with backend.get_connection() as connection:
+        for atom in connection.get_atoms_for_flow(store.flow_uuid):
+            assert len(atom.meta) == 300
+            assert atom.progress == 299 / 300
+
+
+# -- the memory backend -----------------------------------------------------------------------------
+
+
+def test_backends_are_found_by_name_uri_and_dict() -> None:
+    """Unknown ones are refused with the nearest name."""
+    found = backends.fetch("memory://?deep_copy=false")
+    assert isinstance(found, memory.MemoryBackend)
+    assert not found.deep_copy
+    assert isinstance(backends.fetch({"connection": "memory"}), memory.MemoryBackend)
+    with pytest.raises(exceptions.NotFound, match="'memry'.*'memory'"):
+        backends.fetch("memry")
+    with pytest.raises(ValueError, match="'connection'"):
+        backends.fetch({})
+
+
+def test_books_are_kept_read_and_destroyed() -> None:
+    """What is read is a copy; `lazy` leaves out what is inside."""
+    book, flow, atom = models.LogBook("b"), models.FlowDetail("f"), models.TaskDetail("t")
+    book.add(flow)
+    flow.add(atom)
+    with backends.backend("memory") as backend, backend.get_connection() as connection:
+        connection.save_logbook(book)
+        atom.state = states.SUCCESS
+        assert connection.get_atom_details(atom.uuid).state is None
+        connection.update_atom_details(atom)
+        assert connection.get_atom_details(atom.uuid).state == states.SUCCESS
+        atom.meta["new"] = 1
+        assert len(connection.update_flow_details(flow)) == 1
+        assert [len(found) for found in connection.get_flows_for_book(book.uuid, lazy=True)] == [0]
+        assert [found.uuid for found in connection.get_logbooks()] == [book.uuid]
+        assert len(connection.get_logbook(book.uuid, lazy=True)) == 0
+        connection.destroy_logbook(book.uuid)
+        for read in (
+            lambda: connection.get_logbook(book.uuid),
+            lambda: connection.get_flow_details(flow.uuid),
+            lambda: connection.get_atom_details(atom.uuid),
+            lambda: connection.destroy_logbook(book.uuid),
+        ):
+            with pytest.raises(exceptions.NotFound):
+                read()
+        connection.save_logbook(book)
+        connection.clear_all()
+        assert list(connection.get_logbooks()) == []
