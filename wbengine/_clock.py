@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 
 class Clock:
@@ -11,13 +12,11 @@ class Clock:
 
     __slots__ = ()
 
-    def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back.  For durations and deadlines."""
-        return time.monotonic()
+    #: Seconds since some fixed moment; never goes back.  For durations and deadlines.
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
-    def time(self) -> float:
-        """Unix seconds; may jump.  For records that people or other hosts read."""
-        return time.time()
+    #: Unix seconds; may jump.  For records that people or other hosts read.
+    time: Callable[[], float] = staticmethod(time.time)
 
 
 #: The clock that everything uses unless it is given another.

@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 #: What an exchange, topic or queue may be called: safe as a file name and in every broker.
-_LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,120}")
+_LABEL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,120}")
+
+#: Whether a string may name an exchange, topic, queue, holder or request: truthy if it may.
+is_label: Final = _LABEL.fullmatch
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,120}")
 
 _ROUTINES: Final = (
@@ -42,6 +45,12 @@ def dotted(obj: Any) -> str:
     if not isinstance(module, str) or module == "builtins":
         return str(name)
     return f"{module}.{name}"
+
+
+@functools.lru_cache(maxsize=4096)
+def class_name(cls: type) -> str:
+    """`dotted` of a class, remembered: hot paths ask for the same few again and again."""
+    return dotted(cls)
 
 
 def load(name: str) -> Any:

@@ -55,7 +55,7 @@ def element(value: Any, index: Index) -> Any:
         return value
     try:
         return value[index]
-    except (LookupError, TypeError):
+    except Exception:  # a result may be of any type, and its indexing raise anything
         return MISSING
 
 

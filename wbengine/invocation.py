@@ -1,8 +1,8 @@
 """One call of one atom: what is asked of an executor, and what it answers.
 
-This module is the narrow waist of the engine.  Above it, the core decides *what* runs next; below it,
-executors decide *where*: in this thread, in a pool, or on a remote worker.  They meet in one method,
-`TaskExecutor.submit`.
+This module is the narrow waist of the engine.  Above it, the core decides *what* runs next; below
+it, executors decide *where*: in this thread, in a pool, or on a remote worker.  They meet in one
+method, `TaskExecutor.submit`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from wbengine.atom import Atom
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -120,9 +121,9 @@ Done = Callable[[Invocation, Outcome], None]
 class TaskExecutor(abc.ABC):
     """Where tasks run.
 
-    Every submitted invocation ends in exactly one call of its `done`, whatever the task does, unless
-    `withdraw` handed it back first.  All methods may be called from any thread; `start` and `stop`
-    are idempotent.
+    Every submitted invocation ends in exactly one call of its `done`, whatever the task does,
+    unless `withdraw` handed it back first.  All methods may be called from any thread; `start` and
+    `stop` are idempotent.
     """
 
     @abc.abstractmethod
@@ -141,13 +142,13 @@ class TaskExecutor(abc.ABC):
         """Take back what has not been started; those invocations never reach their `done`."""
         return []
 
-    def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default, not a stub)
-        """Be told that the outcomes of `invocations` are saved: nothing needs to be kept of them."""
+    def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
+        """Be told that the outcomes of `invocations` are saved: nothing need be kept of them."""
 
-    def start(self) -> None:  # noqa: B027
+    def start(self) -> None:  # noqa: B027  (a default)
         """Acquire what running needs."""
 
-    def stop(self) -> None:  # noqa: B027
+    def stop(self) -> None:  # noqa: B027  (a default)
         """Give it back; what was submitted and not finished is failed or finished first."""
 
     def execute_task(
@@ -228,16 +229,11 @@ def invoke(invocation: Invocation) -> Outcome:
 def _execute(task: task_module.Task, invocation: Invocation) -> Any:
     value: Any
     try:
-        task.pre_execute()
+        _call(task.pre_execute, Atom.pre_execute)
         value = task.execute(**invocation.arguments)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
-    try:
-        task.post_execute()
-    except BaseException as error:
-        if not isinstance(value, ft.Failure):
-            value = ft.Failure.from_exception(error)
-    return value
+    return _after(task.post_execute, Atom.post_execute, value)
 
 
 def _revert(task: task_module.Task, invocation: Invocation) -> Any:
@@ -249,13 +245,24 @@ def _revert(task: task_module.Task, invocation: Invocation) -> Any:
     if accepts is None or "flow_failures" in accepts:
         arguments["flow_failures"] = dict(invocation.failures)
     try:
-        task.pre_revert()
+        _call(task.pre_revert, Atom.pre_revert)
         value = task.revert(**arguments)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
+    return _after(task.post_revert, Atom.post_revert, value)
+
+
+def _call(hook: Callable[[], Any], default: Callable[..., Any]) -> None:
+    """Call a hook, unless it is the one that does nothing."""
+    if getattr(hook, "__func__", None) is not default:
+        hook()
+
+
+def _after(hook: Callable[[], Any], default: Callable[..., Any], value: Any) -> Any:
+    """Call a hook after the body; its failure counts unless the body's own came first."""
     try:
-        task.post_revert()
+        _call(hook, default)
     except BaseException as error:
         if not isinstance(value, ft.Failure):
-            value = ft.Failure.from_exception(error)
+            return ft.Failure.from_exception(error)
     return value

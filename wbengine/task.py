@@ -70,7 +70,7 @@ class Task(atom.Atom):
         )
 
     def _default_name(self) -> str:
-        return _names.dotted(type(self))
+        return _names.class_name(type(self))
 
     @property
     def notifier(self) -> nt.RestrictedNotifier:

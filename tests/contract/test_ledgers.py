@@ -213,6 +213,23 @@ def test_manual_clock_rules_the_memory_ledger():
     assert ledger.sweep(5) == 1
 
 
+def test_closing_forgets_only_holders_that_hold_nothing(folder):
+    ledger, other = (ledgers.open_ledger(f"dir://{folder}/l") for _ in range(2))
+    for id, holder in [(ID, "busy"), ("other", "idle")]:
+        ledger.open(id, 1)
+        assert ledger.claim(id, 1, holder).granted
+    ledger.finish("other", 1, "idle", b"")
+    ledger.close()
+    assert other.silence("idle") is None
+    assert other.silence("busy") is not None
+    assert other.state(ID).holder == "busy"
+    # A holder that was forgotten too early is simply there again.
+    ledger.open("third", 1)
+    assert ledger.claim("third", 1, "idle").granted
+    ledger.close()
+    other.close()
+
+
 # -- which ledger
 
 

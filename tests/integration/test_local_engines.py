@@ -138,7 +138,7 @@ def events(engine: base.Engine) -> list[tuple[str, str]]:
     return heard
 
 
-# -- success --------------------------------------------------------------------------------------
+# -- success ---------------------------------------------------------------------------------
 
 
 def test_results_flow_from_task_to_task(kind: str) -> None:
@@ -209,7 +209,7 @@ def test_a_graph_runs_in_the_order_of_its_links(near: str) -> None:
     assert engines.run(flow, store={"a": 1, "b": 1}, engine=near)["double"] == 4
 
 
-# -- notifications ----------------------------------------------------------------------------------
+# -- notifications -----------------------------------------------------------------------------
 
 
 def test_a_turn_begins_all_before_anything_ends() -> None:
@@ -280,7 +280,7 @@ def test_progress_of_a_failed_task_stays_where_it_was() -> None:
     assert engine.storage.get_task_progress("h") == 0.5
 
 
-# -- failure ----------------------------------------------------------------------------------------
+# -- failure -----------------------------------------------------------------------------------
 
 
 def test_a_failure_is_raised_as_itself_after_everything_is_reverted(near: str) -> None:
@@ -423,7 +423,7 @@ def test_a_process_that_dies_fails_its_task() -> None:
         engines.run(Dies("d"), engine=KINDS["processes"])
 
 
-# -- retries ----------------------------------------------------------------------------------------
+# -- retries -----------------------------------------------------------------------------------
 
 
 def test_times_tries_again_and_forgets_what_failed(near: str) -> None:
@@ -513,7 +513,7 @@ def test_a_retry_that_answers_nonsense_reverts_everything() -> None:
             return "MAYBE"
 
     engine = load(linear_flow.Flow("f", retry=Odd("odd")).add(Pair("p"), Boom("b")))
-    with pytest.raises(exceptions.WrappedFailure, match="odd.*MAYBE"):
+    with pytest.raises(exceptions.WrappedFailure, match=r"odd.*MAYBE"):
         engine.run()
     assert engine.storage.get_atom_state("p") == states.REVERTED
 
@@ -535,7 +535,7 @@ def test_a_retry_that_fails_is_resolved_by_the_one_around_it() -> None:
     assert engine.storage.get_retry_history("outer").caused_by(OSError)
 
 
-# -- deciders ---------------------------------------------------------------------------------------
+# -- deciders ----------------------------------------------------------------------------------
 
 
 def diamond(decider: Any, depth: str | None = None) -> graph_flow.Flow:
@@ -605,7 +605,7 @@ def test_a_decider_of_a_flow_that_raises_fails_the_flow() -> None:
     assert engine.storage.get_atom_state("a") == states.REVERTED
 
 
-# -- suspend, resume, reset -------------------------------------------------------------------------
+# -- suspend, resume, reset --------------------------------------------------------------------
 
 
 def test_suspend_from_a_listener_and_go_on(kind: str) -> None:
@@ -847,7 +847,7 @@ def test_a_turn_is_one_write() -> None:
     assert counts[0] == counts[1]
 
 
-# -- pools given by the user ------------------------------------------------------------------------
+# -- pools given by the user -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -881,7 +881,7 @@ def test_a_busy_engine_refuses_a_second_run() -> None:
     assert inside == [True]
 
 
-# -- dying anywhere -----------------------------------------------------------------------------------
+# -- dying anywhere ------------------------------------------------------------------------------
 
 
 class Early(task.Task):
@@ -942,7 +942,8 @@ def test_a_run_can_die_after_any_write_and_is_resumed(make: Any, ends: str) -> N
 
     taken: list[models.FlowDetail] = []
     expected = finish(load(make(), backend=Snapshots()))
-    snapshots, most = list(taken), {}
+    snapshots = list(taken)
+    most: dict[str, int] = {}
     assert len(snapshots) > 4
     for detail in snapshots:
         for atom in detail:

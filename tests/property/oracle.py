@@ -1,8 +1,8 @@
 """The scheduler's rules, written down a second time: no counters, everything looked for anew.
 
 It knows neither plans nor node ids.  It draws its own graph from the description of a flow
-(`Spec`), calls nodes by name, and after every event derives from the bare states of the atoms what may happen
-next.  Slow, and as close to the words of the definition as code can be.
+(`Spec`), calls nodes by name, and after every event derives from the bare states of the atoms what
+may happen next.  Slow, and as close to the words of the definition as code can be.
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ def test_optional_arguments_are_left_out() -> None:
     """The default applies; others raise."""
     scope = Scope(x=[Maker(7, None)])
     assert gather(scope, optional=("x", "z"), a="x", b="z") == {}
-    with pytest.raises(exceptions.NotFound, match="'x'.*argument 'a'.*ignored"):
+    with pytest.raises(exceptions.NotFound, match=r"'x'.*argument 'a'.*ignored"):
         gather(scope, a="x")
-    with pytest.raises(exceptions.NotFound, match="nothing visible provides it.*'number'"):
+    with pytest.raises(exceptions.NotFound, match=r"nothing visible provides it.*'number'"):
         gather(scope, {"number": 1}, a="numbr")
 
 

@@ -163,7 +163,8 @@ def test_a_pool_that_drops_a_call_fails_it() -> None:
     """Somebody else may shut down a given pool."""
     running, leave = threading.Event(), threading.Event()
     pool = futures.ThreadPoolExecutor(1)
-    pool.submit(lambda: (running.set(), leave.wait()))
+    pool.submit(running.set)
+    pool.submit(leave.wait)
     running.wait()
     made = executors.ThreadTaskExecutor(pool)
     ends = Ends()

@@ -133,7 +133,7 @@ def test_injected_constants_can_be_kept() -> None:
         assert engine.storage.record("n").meta.get("injected") == kept
 
 
-# -- factories --------------------------------------------------------------------------------------
+# -- factories ---------------------------------------------------------------------------------
 
 
 def test_a_flow_made_by_a_factory_is_found_again() -> None:
@@ -162,7 +162,7 @@ def test_factories_must_be_importable() -> None:
         engines.flow_from_detail(models.FlowDetail("f"))
 
 
-# -- views ------------------------------------------------------------------------------------------
+# -- views -------------------------------------------------------------------------------------
 
 
 def test_the_compilation_as_graphs() -> None:

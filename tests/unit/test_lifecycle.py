@@ -142,14 +142,19 @@ def test_a_short_result_is_warned_about(caplog: pytest.LogCaptureFixture) -> Non
 def test_giving_back_restores_the_state_but_not_the_number() -> None:
     """Numbers are never used twice."""
     bench = Bench(Plain("a"))
-    bench.life.give_back(bench.begin("a"))
+    node = bench.plan.by_name["a"]
+    bench.begin("a")
+    bench.life.give_back(node)
+    bench.life.give_back(node)
     record = bench.storage.record("a")
     assert (record.state, record.attempt) == (states.PENDING, 1)
     bench.end(bench.begin("a"), 1)
-    bench.life.give_back(bench.begin("a", invocation.REVERT))
+    bench.begin("a", invocation.REVERT)
+    bench.life.give_back(node)
     assert (record.state, record.results, record.attempt) == (states.SUCCESS, 1, 3)
     bench.end(bench.begin("a"), FAILURE)
-    bench.life.give_back(bench.begin("a", invocation.REVERT))
+    bench.begin("a", invocation.REVERT)
+    bench.life.give_back(node)
     assert record.state == states.FAILURE
 
 

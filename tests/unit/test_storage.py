@@ -46,7 +46,7 @@ def made(*atoms: Any, backend: base.Backend | None = None, **options: Any) -> st
     return found
 
 
-# -- atoms and states -------------------------------------------------------------------------------
+# -- atoms and states --------------------------------------------------------------------------
 
 
 def test_atoms_get_records_once() -> None:
@@ -70,7 +70,7 @@ def test_a_name_cannot_change_its_kind() -> None:
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     """Also for states and progress."""
     store = made(One("charge"))
-    with pytest.raises(exceptions.NotFound, match="'chrage'.*'charge'"):
+    with pytest.raises(exceptions.NotFound, match=r"'chrage'.*'charge'"):
         store.get_atom_state("chrage")
     with pytest.raises(TypeError, match="not a retry"):
         store.get_retry_history("charge")
@@ -84,7 +84,7 @@ def test_states_and_intentions_are_kept() -> None:
     assert (store.get_atom_state("a"), store.get_atom_intention("a")) == ("RUNNING", "REVERT")
 
 
-# -- results ----------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------
 
 
 def test_results_and_failures() -> None:
@@ -155,7 +155,7 @@ def test_retry_histories() -> None:
     assert len(store.get_retry_history("r")) == 0
 
 
-# -- values and arguments ---------------------------------------------------------------------------
+# -- values and arguments ----------------------------------------------------------------------
 
 
 def test_fetch_finds_injected_and_provided() -> None:
@@ -174,7 +174,7 @@ def test_fetch_finds_injected_and_provided() -> None:
     store.inject({"hidden": 1}, transient=True)
     assert store.fetch("one") == 0
     assert store.fetch_all(len) == {"hidden": 1, "one": 3, "left": 1}
-    with pytest.raises(exceptions.NotFound, match="'lft'.*'left'"):
+    with pytest.raises(exceptions.NotFound, match=r"'lft'.*'left'"):
         store.fetch("lft")
 
 
@@ -217,7 +217,7 @@ def test_before_bind_nothing_is_visible() -> None:
         store.fetch_unsatisfied_args("a", {"x": "x"})
 
 
-# -- progress and metadata --------------------------------------------------------------------------
+# -- progress and metadata ---------------------------------------------------------------------
 
 
 def test_progress_follows_the_state_until_told() -> None:
@@ -242,7 +242,7 @@ def test_flow_states_are_checked() -> None:
     assert store.get_flow_state() == states.RUNNING
 
 
-# -- writing ----------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------
 
 
 def test_outside_of_a_batch_each_change_is_written() -> None:
@@ -326,7 +326,7 @@ def test_marking_from_many_threads_loses_nothing() -> None:
             assert atom.progress == 299 / 300
 
 
-# -- the memory backend -----------------------------------------------------------------------------
+# -- the memory backend ------------------------------------------------------------------------
 
 
 def test_backends_are_found_by_name_uri_and_dict() -> None:
@@ -335,7 +335,7 @@ def test_backends_are_found_by_name_uri_and_dict() -> None:
     assert isinstance(found, memory.MemoryBackend)
     assert not found.deep_copy
     assert isinstance(backends.fetch({"connection": "memory"}), memory.MemoryBackend)
-    with pytest.raises(exceptions.NotFound, match="'memry'.*'memory'"):
+    with pytest.raises(exceptions.NotFound, match=r"'memry'.*'memory'"):
         backends.fetch("memry")
     with pytest.raises(ValueError, match="'connection'"):
         backends.fetch({})

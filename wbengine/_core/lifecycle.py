@@ -170,16 +170,21 @@ class Lifecycle:
         self._note(record, atom, state, old_state, value)
         return state
 
-    def give_back(self, call: Call) -> None:
-        """Undo `begin` for a call that was taken back before it started (the number stays used)."""
-        record = self._record(call.node)
-        if call.action == calls.EXECUTE:
-            state = states.PENDING
+    def give_back(self, node: int) -> None:
+        """Undo `begin` of what did not start after all; the attempt number stays used.
+
+        Without effect on an atom that is not begun.
+        """
+        record = self._record(node)
+        old_state = record.state
+        if old_state == states.RUNNING:
+            record.state = states.PENDING
+        elif old_state == states.REVERTING:
+            record.state = states.FAILURE if record.failure is not None else states.SUCCESS
         else:
-            state = states.FAILURE if record.failure is not None else states.SUCCESS
-        old_state, record.state = record.state, state
+            return
         self._storage.mark(record)
-        self._note(record, self._plan.items[call.node], state, old_state, _NO_RESULT)
+        self._note(record, self._plan.items[node], record.state, old_state, _NO_RESULT)
 
     # -- retries --------------------------------------------------------------------------------
 

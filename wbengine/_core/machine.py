@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import queue
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -93,9 +94,10 @@ class Machine:
         self._suspending = False
         # A failure was kept as it is, or a revert failed: what is left must not go on.
         self._broken = False
-        # Begun in this turn and not handed to the executor yet.
+        # What this turn began, until it is handed to the executor: the calls, and all their nodes.
         self._begun: list[lifecycle_module.Call] = []
-        self._arrived: list[Any] = []
+        self._beginning: list[int] = []
+        self._arrived: deque[Any] = deque()
         self._finished: list[calls.Invocation] = []
         #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
         self.problems: list[ft.Failure] = []
@@ -142,19 +144,18 @@ class Machine:
 
         Afterwards the executor is to be stopped, and `collect` called.
         """
-        self._scheduler.halt()
-        begun, self._begun = self._begun, []
-        for call in begun:
-            self._give_back(call)
+        # The scheduler's part is over: it may have been interrupted anywhere.
+        for node in self._beginning:
+            self._lifecycle.give_back(node)
         for call in self._executor.withdraw():
-            self._give_back(call)
+            self._lifecycle.give_back(call.node)
 
     def collect(self) -> None:
         """Save the outcomes that arrived after `abandon`; failures are resolved by the next run."""
-        for item in self._drain():
+        for item in self._arrivals():
             if isinstance(item, Withdrawn):
                 for call in item:
-                    self._give_back(call)
+                    self._lifecycle.give_back(call.node)
             elif item is not None:
                 self.discarded += self._lifecycle.finish(*item) == states.FAILURE
                 self.completed += 1
@@ -178,7 +179,7 @@ class Machine:
         self._begin_all()
         self._save()
         if self._suspending:  # a listener asked for it, just now
-            begun, self._begun = self._begun, []
+            begun, self._begun, self._beginning = self._begun, [], []
             for call in begun:
                 self._give_back(call)
         else:
@@ -198,8 +199,9 @@ class Machine:
 
     def _analyze(self, old_state: str, new_state: str, event: str) -> str:
         self._lifecycle.listen()
-        arrived = self._drain()
-        for item in arrived:
+        woken = False
+        for item in self._arrivals():
+            woken = True
             if isinstance(item, Withdrawn):
                 for call in item:
                     self._give_back(call)
@@ -209,7 +211,7 @@ class Machine:
             self._stop_starting()
         if self._scheduler.done:
             return _FINISH
-        return _SCHEDULE if arrived or self._suspending else _WAIT
+        return _SCHEDULE if woken or self._suspending else _WAIT
 
     def _end(self, old_state: str, new_state: str, event: str) -> str:
         self._save()
@@ -223,6 +225,7 @@ class Machine:
         scheduler, begin, begun = self._scheduler, self._lifecycle.begin, self._begun
         while not self._suspending:
             turn = scheduler.take()
+            self._beginning += turn.retry + turn.execute + turn.revert
             for node in turn.retry:
                 self._lifecycle.begin_again(node)
                 self._lifecycle.reset(scheduler.reset_scope(node))
@@ -246,7 +249,7 @@ class Machine:
             self._scheduler.approve(node)
 
     def _submit(self) -> None:
-        begun, self._begun = self._begun, []
+        begun, self._begun, self._beginning = self._begun, [], []
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
         if tasks:
             self._executor.submit_many(self._while_wanted(tasks), self._done)
@@ -308,7 +311,7 @@ class Machine:
             self._give_back(call)
 
     def _give_back(self, call: lifecycle_module.Call) -> None:
-        self._lifecycle.give_back(call)
+        self._lifecycle.give_back(call.node)
         self._scheduler.give_back(call.node)
         self.withdrawn += 1
 
@@ -319,12 +322,13 @@ class Machine:
             self._executor.retire(finished)
         self._lifecycle.deliver()
 
-    def _drain(self) -> list[Any]:
-        arrived, self._arrived = self._arrived, []
-        get, empty = self._inbox.get_nowait, self._inbox.empty
+    def _arrivals(self) -> Iterator[Any]:
+        """What arrived by now, one by one; what is not handled stays for `collect`."""
+        arrived, get, empty = self._arrived, self._inbox.get_nowait, self._inbox.empty
         while not empty():
             arrived.append(get())
-        return arrived
+        while arrived:
+            yield arrived.popleft()
 
     # -- the table ------------------------------------------------------------------------------
 

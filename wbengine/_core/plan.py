@@ -6,9 +6,9 @@ one, its children, its exit node.  "Is this node inside that flow" is a comparis
 "everything inside that flow" is a `range`.
 
 Names are resolved without any table per atom.  Every stored name has one ascending list of the
-nodes that provide it.  Inside one branch of a flow that is not linear, whatever has a smaller id is a
-predecessor, so a slice of that list *is* the list of visible providers; only at the borders of
-unordered and graph flows something has to be hidden or searched.
+nodes that provide it.  Inside one branch of a flow that is not linear, whatever has a smaller id
+is a predecessor, so a slice of that list *is* the list of visible providers; only at the borders
+of unordered and graph flows something has to be hidden or searched.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Plan:
     visits: int
 
     # How names are resolved: the branch a node is in (the child of the innermost flow around it
-    # that is not linear), that flow's enter node (-1: linear up to the root), the enter node of an exit.
+    # that is not linear), that flow's enter node (-1: linear up to the root), the enter node of an
+    # exit.
     _branch: Sequence[int]
     _around: Sequence[int]
     _begin: Sequence[int]

@@ -87,7 +87,7 @@ class Resolver:
         self.visits = 0
 
     def add(self, node: int, item: atom.Atom, branch: int, scope: Frame | None) -> None:
-        """Look up all that the atom binds, as seen from `branch` of `scope`; note what it provides."""
+        """Look up all that an atom binds, seen from `branch` of `scope`; note what it provides."""
         if item.rebind or item.revert_rebind or item.optional or item.revert_optional:
             self.firsts[node] = {
                 bound: self.lookup(bound, branch, scope)

@@ -101,7 +101,9 @@ class Arrivals:
         self._pause = _FIRST_PAUSE
         self._by_wd: dict[int, View] = {}
         self._nudged = False
-        self._bell_out, self._bell_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._bell_out, self._bell_in = os.pipe()
+        os.set_blocking(self._bell_out, False)
+        os.set_blocking(self._bell_in, False)
         self._poll = select.poll()
         self._poll.register(self._bell_out, select.POLLIN)
 

@@ -9,6 +9,7 @@ thousands of unlinks.
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import random
@@ -17,11 +18,6 @@ import threading
 import time
 import weakref
 from typing import Final
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - only POSIX is supported, but importing must not fail
-    fcntl = None  # type: ignore[assignment]
 
 from wbengine import exceptions
 

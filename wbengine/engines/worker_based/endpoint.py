@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wbengine import _names, invocation
@@ -19,7 +19,8 @@ class Endpoint:
 
     def __init__(self, task_cls: type[task_module.Task]) -> None:
         self._task_cls = task_cls
-        self._name = _names.dotted(task_cls)
+        self._name = _names.class_name(task_cls)
+        self._pattern: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -46,43 +47,78 @@ class Endpoint:
         :raises ExecutionFailure: the class needs more than a name to be constructed; workers know
             nothing of how the flow's author constructed it.
         """
+        cls = self._task_cls
+        if name is not None and _is_plain(cls):
+            # Nobody's own constructor: what it would do is the same each time, but for the name.
+            if self._pattern is None:
+                self._pattern = vars(cls())
+            task = cls.__new__(cls)
+            vars(task).update(self._pattern)
+            task.name = name
+            return task
         try:
-            return self._task_cls(name=name)
+            return cls(name=name)
         except TypeError as error:
             raise exc.ExecutionFailure(
                 f"a worker can not construct {self._name}(name=...): {error}; a task that runs"
                 f" remotely gets what it needs as arguments of execute, not of its constructor"
             ) from error
 
+    def execute(
+        self,
+        task: task_module.Task,
+        arguments: Mapping[str, Any],
+        events: invocation.EventSink | None = None,
+    ) -> invocation.Outcome:
+        """Execute a task that `generate` made; whatever it raises is the outcome."""
+        return invocation.invoke(
+            invocation.Invocation(
+                task, invocation.EXECUTE, "", arguments=arguments, events=events
+            )
+        )
 
-def endpoints_of(tasks: Any) -> dict[str, Endpoint]:
+    def revert(
+        self,
+        task: task_module.Task,
+        arguments: Mapping[str, Any],
+        result: Any = None,
+        failures: Mapping[str, ft.Failure] = invocation.NO_FAILURES,
+        events: invocation.EventSink | None = None,
+    ) -> invocation.Outcome:
+        """Revert a task that `generate` made; whatever it raises is the outcome."""
+        return invocation.invoke(
+            invocation.Invocation(
+                task,
+                invocation.REVERT,
+                "",
+                arguments=arguments,
+                result=result,
+                failures=failures,
+                events=events,
+            )
+        )
+
+    def run(self, unit: pr.WorkUnit, emit: invocation.EventSink) -> invocation.Outcome:
+        """Make a task and do with it what a request asks for; every error is an outcome.
+
+        Endpoints pickle, so this may run in a child process.
+        """
+        try:
+            task = self.generate(unit.task_name)
+        except BaseException as error:
+            return invocation.Outcome(ft.Failure.from_exception(error))
+        if unit.action == pr.EXECUTE:
+            return self.execute(task, unit.arguments, emit)
+        return self.revert(task, unit.arguments, unit.result, unit.failures, emit)
+
+
+def _is_plain(cls: type[task_module.Task]) -> bool:
+    return cls.__init__ is task_module.Task.__init__ and cls.__new__ is object.__new__
+
+
+def endpoints_of(tasks: Iterable[type[task_module.Task]]) -> dict[str, Endpoint]:
     """Index endpoints for task classes by dotted name."""
     return {endpoint.name: endpoint for endpoint in map(Endpoint, tasks)}
-
-
-def run_unit(
-    task_cls: type[task_module.Task], unit: pr.WorkUnit, emit: invocation.EventSink
-) -> invocation.Outcome:
-    """Make a task and run what a request asks of it; every error is an outcome.
-
-    Importable by name, so that it can be run by a thread or by a child process.
-    """
-    try:
-        task = Endpoint(task_cls).generate(unit.task_name)
-    except BaseException as error:
-        return invocation.Outcome(ft.Failure.from_exception(error))
-    action: invocation.Action = "execute" if unit.action == pr.EXECUTE else "revert"
-    return invocation.invoke(
-        invocation.Invocation(
-            task,
-            action,
-            uuid="",
-            arguments=unit.arguments,
-            result=unit.result,
-            failures=unit.failures,
-            events=emit,
-        )
-    )
 
 
 def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid as uuids
+from collections.abc import Mapping
 from typing import Any
 
-from wbengine.engines import action
+from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 
 
-class WorkerBasedActionEngine(action.ActionEngine):
+class WorkerBasedActionEngine(ActionEngine):
     """Run a flow's tasks on workers reached through a broker; retries run here.
 
     Options, besides those of every engine:
@@ -26,7 +27,7 @@ class WorkerBasedActionEngine(action.ActionEngine):
     - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.
     """
 
-    OPTIONS = action.ActionEngine.OPTIONS | {
+    OPTIONS = ActionEngine.OPTIONS | {
         "url",
         "exchange",
         "topics",
@@ -38,6 +39,11 @@ class WorkerBasedActionEngine(action.ActionEngine):
         "executor",
         "interop",
     }
+
+    def __init__(
+        self, flow: Any, flow_detail: Any, backend: Any, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__(flow, flow_detail, backend, options)
 
     def _make_executor(self) -> Any:
         options = self.options

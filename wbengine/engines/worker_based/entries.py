@@ -53,7 +53,7 @@ class Entry:
         self.id = str(uuids.uuid5(_NAMESPACE, f"{call.uuid}|{call.action}|{call.attempt}"))
         self.invocation = call
         self.done = done
-        self.task_cls = _names.dotted(type(call.task))
+        self.task_cls = _names.class_name(type(call.task))
         self.request = pr.Request(
             call.task,
             call.uuid,

@@ -99,12 +99,13 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
 
 
 def _check_failure(data: Any) -> None:
-    ft.Failure.validate(data)
-    version = data.get("version")
-    if version != ft.Failure.DICT_VERSION:
+    try:
+        ft.Failure.validate(data)
+    except (RecursionError, ValueError):  # what can not even be shown in the message
+        raise exc.InvalidFormat("a failure is invalid") from None
+    if data.get("version") != ft.Failure.DICT_VERSION:
         raise exc.InvalidFormat(
-            f"failure['version'] is {str(version)[:80]}: only version {ft.Failure.DICT_VERSION}"
-            f" can be read"
+            f"a failure can only be read if its 'version' is {ft.Failure.DICT_VERSION}"
         )
 
 
@@ -284,7 +285,7 @@ class Request(Message):
                 name: pack(value, f"arguments[{name!r}]")
                 for name, value in self.arguments.items()
             },
-            "task_cls": _names.dotted(type(self.task)),
+            "task_cls": _names.class_name(self.task.__class__),
             "task_name": self.task.name,
             "task_version": list(self.task.version),
         }

@@ -184,13 +184,11 @@ class Server:
 
     def on_request(self, request: env.Envelope, receipt: Any) -> list[Effect]:
         """A validated REQUEST: claim it, refuse it with a failure, or ignore it."""
-        try:
-            _names.check_label("reply_to", request.reply_to or "")
-            _names.check_label("correlation_id", request.correlation_id or "")
-        except ValueError as error:
-            LOG.warning("refused a request: %s", error)
-            self.counts["unanswerable"] += 1
-            return [Acknowledge(receipt)]
+        for name in (request.reply_to, request.correlation_id):
+            if not _names.is_label(name or ""):
+                LOG.warning("refused a request: %.200r is no name to answer to", name)
+                self.counts["unanswerable"] += 1
+                return [Acknowledge(receipt)]
         job = Job(request, receipt)
         try:
             self._check_ledger(job, request)

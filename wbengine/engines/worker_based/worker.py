@@ -115,32 +115,10 @@ class Worker:
         digest = _digest(self._offered)
         self._interop = topology.check_interop(interop)
         self._queues = {name: name if interop else f"{name}.{digest}" for name in self._topics}
-        handlers = {
-            pr.NOTIFY: dispatcher.Handler(self._on_notify, pr.Notify.validate),
-            pr.REQUEST: dispatcher.Handler(self._on_request, pr.Request.validate, owns_ack=True),
-        }
-        self._proxy = proxy.Proxy(
-            self.identity,
-            exchange,
-            handlers,
-            self._on_wait,
-            url,
-            transport,
-            transport_options,
-            retry_options,
-            bindings=(env.ALL_WORKERS,),
-            interop=interop,
-        )
-        # TaskFlow's engines ask who is there on the request queue itself, which may never be full.
-        self._proxy.take_from(tuple(self._queues.values()), 0 if interop else self._slots)
+        self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._ledger: ledger.base.Ledger | None = None
         self._lock = threading.RLock()
-        self._server = server.Server(
-            self.identity,
-            self._queues,
-            self._offered,
-            self._slots,
-        )
+        self._server = server.Server(self.identity, self._queues, self._offered, self._slots)
         self._period = PERIOD
         self._next_beat = 0.0
         self._announced = False
@@ -148,6 +126,24 @@ class Worker:
         self._draining = threading.Event()
         self._unacked = 0
         self._done = threading.Event()
+
+    def _make_proxy(self, *broker: Any) -> proxy.Proxy:
+        handlers = {
+            pr.NOTIFY: dispatcher.Handler(self._on_notify, pr.Notify.validate),
+            pr.REQUEST: dispatcher.Handler(self._on_request, pr.Request.validate, owns_ack=True),
+        }
+        made = proxy.Proxy(
+            self.identity,
+            self._exchange,
+            handlers,
+            self._on_wait,
+            *broker,
+            bindings=(env.ALL_WORKERS,),
+            interop=self._interop,
+        )
+        # TaskFlow's engines ask who is there on the request queue itself, which may never be full.
+        made.take_from(tuple(self._queues.values()), 0 if self._interop else self._slots)
+        return made
 
     # What it is.
 
@@ -322,8 +318,8 @@ class Worker:
     def _run(self, job: server.Job) -> None:
         assert job.endpoint is not None
         self._pool.submit(
-            endpoint.run_unit,
-            (job.endpoint.task_cls, job.unit),
+            job.endpoint.run,
+            (job.unit,),
             functools.partial(self._ran, job),
             functools.partial(self._told, job),
         )

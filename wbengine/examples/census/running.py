@@ -114,7 +114,8 @@ def _watch(engine: Any, board: Board) -> float:
         if state == states.FAILURE and isinstance(result, Failure):
             name, worker = details["task_name"], details.get("worker")
             if worker is None or worker == LOCAL:
-                worker = f"process {board.place(name)}"
+                place = board.place(name)
+                worker = "an unknown worker" if place is None else f"process {place}"
             failed.append(Failed(name, worker, result))
 
     engine.atom_notifier.register(engine.atom_notifier.ANY, receive)

@@ -135,4 +135,4 @@ class Ledger(abc.ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
-        """Free what this process holds; the rows stay."""
+        """Forget the holders of this process that hold nothing, free the rest; the rows stay."""

@@ -64,7 +64,7 @@ class DirectoryLedger(base.Ledger):
         _files.sweep_temp(temp)
 
     def _identity(self) -> str:
-        path = f"{self._root}/identity"
+        path = f"{self._root}/id"
         if not os.path.exists(path):
             private = f"{self._root}/temp/{_files.unique()}"
             with open(private, "x", encoding="ascii") as file:
@@ -104,7 +104,7 @@ class DirectoryLedger(base.Ledger):
                 self._admit(holder)
 
     def renew(self, holder: str) -> None:
-        path = f"{self._beats}/{_names.check_label('holder', holder)}"
+        path = f"{self._beats}/{_label(holder, 'holder')}"
         with self._failures():
             try:
                 os.utime(path)
@@ -118,14 +118,14 @@ class DirectoryLedger(base.Ledger):
 
     def silence(self, holder: str) -> float | None:
         try:
-            changed = os.stat(f"{self._beats}/{_names.check_label('holder', holder)}").st_mtime
+            changed = os.stat(f"{self._beats}/{_label(holder, 'holder')}").st_mtime
         except FileNotFoundError:
             return None
         return max(0.0, time.time() - changed)
 
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         name = f"{_label(id)}.{int(epoch)}"
-        token = f"{self._held}/{_names.check_label('holder', holder)}/{name}"
+        token = f"{self._held}/{_label(holder, 'holder')}/{name}"
         with self._failures():
             if not os.path.exists(token):
                 return False
@@ -232,6 +232,13 @@ class DirectoryLedger(base.Ledger):
         return True
 
     def close(self) -> None:
+        for holder in self._known_holders:
+            try:
+                os.rmdir(f"{self._held}/{holder}")  # only when it holds nothing
+                _files.remove(f"{self._beats}/{holder}")
+            except OSError:
+                pass
+        self._known_holders.clear()
         for lock in self._locks:
             lock.close()
 
@@ -360,5 +367,5 @@ def _older(folder: str, before: float) -> Iterator[str]:
             pass
 
 
-def _label(id: str) -> str:
-    return _names.check_label("request id", id)
+def _label(name: str, kind: str = "request id") -> str:
+    return name if _names.is_label(name) else _names.check_label(kind, name)

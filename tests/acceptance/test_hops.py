@@ -1,0 +1,71 @@
+"""How many files one task visits, from being ready to being settled, on both sides of the wire."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import wbengine
+from tests import sample_tasks as tasks
+from wbengine import engines
+from wbengine.engines.worker_based import worker as workers
+from wbengine.patterns import linear_flow
+
+ROOT = f"{Path(wbengine.__file__).parent}/"
+
+#: The most files of the package that the way of one task may touch.  Transports are not counted:
+#: they stand where kombu's own stand for everybody else.
+BUDGET = 24
+
+
+class Trace:
+    """Files of the package, and how many of their functions were called, while it is on."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.calls: collections.Counter[str] = collections.Counter()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if self.on and event == "call" and frame.f_code.co_filename.startswith(ROOT):
+            self.calls[frame.f_code.co_filename.removeprefix(ROOT)] += 1
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(name for name in self.calls if not name.startswith("transports/"))
+
+
+@pytest.mark.parametrize("transport", ["memory", "filesystem"])
+def test_a_task_visits_few_files(tmp_path: Path, transport: str) -> None:
+    url = f"{transport}://{tmp_path / 'broker'}"
+    trace = Trace()
+    threading.setprofile(trace)
+    worker = workers.Worker("default", "t", [tasks], url=url, threads_count=1)
+    thread = threading.Thread(target=worker.run, kwargs={"display_banner": False})
+    thread.start()
+    assert worker.wait(10)
+    flow = linear_flow.Flow("f").add(
+        tasks.Nothing(name="warm"), tasks.Add(), tasks.Double(), tasks.Nothing(name="last")
+    )
+    loaded = engines.load(flow, store={"x": 1, "y": 2}, engine="worker-based", url=url)
+    before = sys.getprofile()
+    try:
+        sys.setprofile(trace)
+        turns = 0
+        for state in loaded.run_iter():
+            if state == "SCHEDULING":
+                turns += 1
+                # The third turn hands out `Double` and settles it: an argument, and a result.
+                trace.on = turns == 3
+    finally:
+        threading.setprofile(None)
+        sys.setprofile(before)
+        worker.stop()
+        thread.join(10)
+    assert loaded.storage.fetch("double") == 6
+    print(f"{len(trace.files)} files, {sum(trace.calls.values())} calls: {trace.files}")
+    assert len(trace.files) <= BUDGET

@@ -1,0 +1,131 @@
+"""Envelopes: headers that strangers wrote, sizes, and what a ledger keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from wbengine import _codec
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+
+
+@dataclass
+class Message:
+    properties: dict[str, Any] = field(default_factory=dict)
+    headers: Any = None
+    delivery_info: Any = None
+
+
+def made(**headers: Any) -> env.Envelope:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return env.Envelope(pr.RESPONSE, {}, headers=named)
+
+
+@pytest.mark.parametrize("value", [True, -1, 1.5, "3", None, [], 10**30])
+def test_what_is_no_count_reads_as_the_default(value: Any) -> None:
+    assert made(wbe_epoch=value).number(env.WBE_EPOCH, 7) == 7
+
+
+def test_counts() -> None:
+    assert made(wbe_epoch=3).number(env.WBE_EPOCH, 7) == 3
+    assert made(wbe_epoch=0).number(env.WBE_EPOCH, 7) == 0
+    assert made().number(env.WBE_EPOCH) == 0
+
+
+@pytest.mark.parametrize("value", [True, -0.5, "3", float("nan"), float("inf"), 1e300, None])
+def test_what_is_no_time_reads_as_none(value: Any) -> None:
+    assert made(wbe_period=value).seconds(env.WBE_PERIOD) is None
+
+
+def test_seconds() -> None:
+    assert made(wbe_period=2).seconds(env.WBE_PERIOD) == 2.0
+    assert made(wbe_period=0.5).seconds(env.WBE_PERIOD) == 0.5
+
+
+def test_texts() -> None:
+    assert made(wbe_worker="w").text(env.WBE_WORKER) == "w"
+    assert made(wbe_worker="w" * 513).text(env.WBE_WORKER) is None
+    assert made(wbe_worker=3).text(env.WBE_WORKER) is None
+
+
+def test_a_peer_without_a_version_speaks_plainly() -> None:
+    assert made(wbe_version="1").ours
+    assert not made().ours
+    assert env.packer(True)((1, 2)) != (1, 2)
+    with pytest.raises(exc.NotEncodable):
+        env.packer(False)((1, 2), "result")
+    assert env.unpacker(False)({"$wbe": "tuple", "v": []}) == {"$wbe": "tuple", "v": []}
+
+
+def test_too_large_a_body_is_refused_with_names_and_figures() -> None:
+    large = env.Envelope(pr.RESPONSE, {"data": "x" * 100})
+    env.check_size(large, "copy", "the result", limit=len(large.encoded))
+    with pytest.raises(exc.TooLarge, match=r"the result of task 'copy' .* 111 bytes, at most 110"):
+        env.check_size(large, "copy", "the result", limit=110)
+
+
+@pytest.mark.parametrize(
+    "result", [None, "text", "grüße \u2028 \x00", _codec.pack((1, b"x")), {"a": [1.5, None]}]
+)
+def test_a_ledger_gives_back_what_it_was_given(result: Any) -> None:
+    answer = env.Envelope(
+        pr.RESPONSE,
+        {"state": pr.SUCCESS, "data": {"result": result}},
+        routing_key="engine",
+        correlation_id="id-1",
+        headers={env.WBE_VERSION: "1", env.WBE_SEQ: 2, env.WBE_STARTED: 1.5},
+    )
+    again = env.thaw(env.freeze(answer), "id-1", "engine")
+    assert (again.type, again.body, again.headers) == (answer.type, answer.body, answer.headers)
+    assert (again.routing_key, again.correlation_id) == ("engine", "id-1")
+    pr.Response.validate(again.body)
+
+
+def test_lone_surrogates_do_not_stop_an_answer() -> None:
+    answer = env.Envelope(pr.RESPONSE, {"a": "\ud800"})
+    assert json.loads(answer.encoded) == {"a": "?"}
+    assert json.loads(env.freeze(answer))["body"] == {"a": "?"}
+
+
+@pytest.mark.parametrize("levels", [1, _codec.MAX_DEPTH - 1, _codec.MAX_DEPTH])
+def test_whatever_can_be_packed_can_be_read_in_a_body(levels: int) -> None:
+    value: Any = "core"
+    for _ in range(levels):
+        value = [value]
+    packed = env.packer(True)(value, "result")
+    for body in (
+        {"state": "SUCCESS", "data": {"result": packed}},
+        {"arguments": {"x": packed}, "result": ["success", packed]},
+    ):
+        assert env.parse(env.Envelope("", body).encoded) == body
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[", b'{"a":1,"a":2}', b"[" * 500 + b"]" * 500])
+def test_what_is_no_body(body: bytes) -> None:
+    with pytest.raises(exc.InvalidFormat):
+        env.parse(body)
+
+
+def test_a_message_that_came() -> None:
+    came = env.received(
+        {"a": 1},
+        Message(
+            {"type": "REQUEST", "correlation_id": "id", "reply_to": "engine"},
+            {"wbe-epoch": 2},
+            {"routing_key": "q", "redelivered": True},
+        ),
+    )
+    assert (came.type, came.correlation_id, came.reply_to) == ("REQUEST", "id", "engine")
+    assert (came.routing_key, came.redelivered) == ("q", True)
+    assert came.number(env.WBE_EPOCH) == 2
+
+
+def test_a_message_with_nothing_right() -> None:
+    came = env.received({}, Message({"correlation_id": 3, "reply_to": ["x"]}))
+    assert (came.correlation_id, came.reply_to, came.headers) == (None, None, {})
+    assert came.redelivered is False

@@ -1,0 +1,413 @@
+"""Messages, their schemas, and the states of a request."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from wbengine import exceptions as exc
+from wbengine import task
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.types.failure import Failure
+
+STATES = (pr.WAITING, pr.PENDING, pr.RUNNING, pr.SUCCESS, pr.FAILURE)
+MOVES = {
+    (pr.WAITING, pr.PENDING),
+    (pr.WAITING, pr.FAILURE),
+    (pr.PENDING, pr.RUNNING),
+    (pr.PENDING, pr.FAILURE),
+    (pr.RUNNING, pr.SUCCESS),
+    (pr.RUNNING, pr.FAILURE),
+}
+
+
+class Add(task.Task):
+    def execute(self, x: int, y: int) -> int:
+        return x + y
+
+
+class Odd(Exception):
+    """With arguments that no JSON has a word for."""
+
+
+def request(**options: Any) -> pr.Request:
+    return pr.Request(Add("add"), "uuid-1", "execute", {"x": 1, "y": 2}, **options)
+
+
+def failure(error: BaseException | None = None) -> Failure:
+    try:
+        raise error or RuntimeError("Woot!")
+    except BaseException as caught:
+        return Failure.from_exception(caught)
+
+
+def in_state(state: str) -> pr.Request:
+    made = request()
+    made.current_state = state
+    return made
+
+
+# States -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "end"), list(itertools.product(STATES, STATES)))
+def test_every_move_is_in_the_table_or_refused(start: str, end: str) -> None:
+    made = in_state(start)
+    if start == end:
+        assert made.transition(end) is False
+    elif (start, end) in MOVES:
+        assert made.transition(end) is True
+        assert made.current_state == end
+    else:
+        with pytest.raises(exc.InvalidState, match=f"{start} to {end}"):
+            made.transition(end)
+        assert made.current_state == start
+
+
+def test_the_machine_has_the_same_moves_and_ends() -> None:
+    machine = pr.build_a_machine()
+    assert {(start, end) for start, _, end in machine} == MOVES
+    assert {event for _, event, _ in machine} == {pr.make_an_event(end) for _, end in MOVES}
+    assert pr.make_an_event(pr.SUCCESS) == "on_success"
+    assert machine.current_state == pr.WAITING
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_machine_can_be_left_open(freeze: bool) -> None:
+    assert pr.build_a_machine(freeze).frozen is freeze
+
+
+def test_a_refused_move_is_logged_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+    made = in_state(pr.SUCCESS)
+    with caplog.at_level(logging.WARNING):
+        assert made.transition_and_log_error(pr.RUNNING) is False
+    assert "SUCCESS to RUNNING" in caplog.text
+    assert in_state(pr.WAITING).transition_and_log_error(pr.PENDING) is True
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_only_waiting_requests_expire(state: str) -> None:
+    made = in_state(state)
+    made.since, made.timeout = 100.0, 60.0
+    assert made.expired_at(159.9) is False
+    assert made.expired_at(160.0) is (state in (pr.WAITING, pr.PENDING))
+    made.timeout = None
+    assert made.expired_at(1e9) is False
+
+
+def test_a_timeout_of_zero_expires_at_once() -> None:
+    assert request(timeout=0).expired is True
+    assert request().expired is False
+
+
+def test_the_first_result_stays() -> None:
+    made = request()
+    made.set_result(3)
+    made.set_result(4)
+    assert made.future.result(0) == ("executed", 3)
+
+
+def test_nothing_secret_in_its_text() -> None:
+    made = pr.Request(Add("add"), "uuid-1", "execute", {"x": "secret", "y": 2})
+    assert "secret" not in repr(made)
+    with pytest.raises(exc.InvalidState) as caught:
+        made.transition(pr.SUCCESS)
+    assert "secret" not in str(caught.value)
+
+
+# Bodies -----------------------------------------------------------------------------------------
+
+
+def test_a_request_to_execute_as_peers_read_it() -> None:
+    assert request().to_dict() == {
+        "action": "execute",
+        "arguments": {"x": 1, "y": 2},
+        "task_cls": f"{__name__}.Add",
+        "task_name": "add",
+        "task_version": [1, 0],
+    }
+
+
+def test_a_request_to_revert_carries_results_and_failures() -> None:
+    broken = failure()
+    made = pr.Request(
+        Add("add"), "u", "revert", {}, result=broken, failures={"add": broken, "b": broken}
+    )
+    body = json.loads(json.dumps(made.to_dict()))
+    pr.Request.validate(body)
+    assert body["result"][0] == "failure"
+    unit = pr.Request.from_dict(body)
+    assert unit.action == "revert"
+    assert unit.result.matches(broken)
+    assert set(unit.failures) == {"add", "b"}
+    assert unit.failures["b"].matches(broken)
+
+
+@pytest.mark.parametrize("result", [None, 0, [], "text", {"a": 1}])
+def test_none_is_a_result_like_any_other(result: Any) -> None:
+    body = pr.Request(Add("add"), "u", "revert", {}, result=result).to_dict()
+    assert body["result"] == ["success", result]
+    assert pr.Request.from_dict(body).result == result
+
+
+def test_no_result_is_no_result() -> None:
+    assert "result" not in request().to_dict()
+    assert "failures" not in request().to_dict()
+
+
+def test_an_argument_that_can_not_be_sent_is_named() -> None:
+    made = pr.Request(Add("add"), "u", "execute", {"x": [1, object()], "y": 2})
+    with pytest.raises(exc.NotEncodable) as caught:
+        made.to_dict()
+    assert caught.value.path == "arguments['x'][1]"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [(object(),), ({1: 2},), ("\ud800",), (10**5000,), (float("nan"),), ([[[[[[[[[[[]]]]]]]]]]],)],
+)
+def test_failures_travel_without_arguments_that_can_not(args: tuple[Any, ...]) -> None:
+    data = pr.failure_to_dict(failure(Odd(*args)))
+    encoded = json.dumps(data).encode("utf-8")
+    pr.Response.validate({"state": pr.FAILURE, "data": {"result": json.loads(encoded)}})
+    assert Failure.from_dict(data).check(f"{__name__}.Odd")
+
+
+def test_failures_keep_arguments_that_can_travel() -> None:
+    assert pr.failure_to_dict(failure(Odd("a", 1)))["exc_args"] == ["a", 1]
+
+
+def test_exits_travel_too() -> None:
+    data = pr.failure_to_dict(failure(SystemExit(3)))
+    pr.Response.validate({"state": pr.FAILURE, "data": {"result": data}})
+
+
+# Validation -------------------------------------------------------------------------------------
+
+GOOD_REQUEST: dict[str, Any] = {
+    "action": "execute",
+    "arguments": {"x": 111},
+    "task_cls": "tests.utils.TaskOneArgOneReturn",
+    "task_name": "some task",
+    "task_version": [1, 0],
+}
+GOOD_FAILURE: dict[str, Any] = {
+    "exc_type_names": ["RuntimeError", "StandardError", "Exception"],
+    "exception_str": "Woot!",
+    "traceback_str": '  File "/homes/x/executor.py", line 56, in _execute_task\n',
+    "version": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"task_version": "1.0"},
+        {"action": "revert", "result": ["success", None]},
+        {"action": "revert", "result": ["failure", GOOD_FAILURE]},
+        {"failures": {"a": GOOD_FAILURE}},
+        {"unheard": "of"},
+    ],
+)
+def test_good_requests(change: dict[str, Any]) -> None:
+    pr.Request.validate({**GOOD_REQUEST, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"action": "explode"},
+        {"action": None},
+        {"action": ["execute"]},
+        {"arguments": []},
+        {"arguments": None},
+        {"failures": []},
+        {"failures": {"a": {}}},
+        {"failures": {"a": {**GOOD_FAILURE, "version": 7}}},
+        {"task_cls": 3},
+        {"task_name": None},
+        {"task_version": 1},
+        {"result": None},
+        {"result": []},
+        {"result": ["success"]},
+        {"result": ["success", 1, 2]},
+        {"result": [["success"], 1]},
+        {"result": "xy"},
+        {"result": ["failure", None]},
+        {"result": ["failure", {**GOOD_FAILURE, "exc_type_names": []}]},
+    ],
+)
+def test_malformed_requests(change: dict[str, Any]) -> None:
+    with pytest.raises(exc.InvalidFormat):
+        pr.Request.validate({**GOOD_REQUEST, **change})
+
+
+@pytest.mark.parametrize("key", ["action", "task_cls", "task_name", "task_version"])
+def test_requests_that_lack_something(key: str) -> None:
+    body = {name: value for name, value in GOOD_REQUEST.items() if name != key}
+    with pytest.raises(exc.InvalidFormat, match=key):
+        pr.Request.validate(body)
+
+
+def test_a_refusal_says_where() -> None:
+    with pytest.raises(exc.InvalidFormat, match=r"request\['arguments'\] is invalid"):
+        pr.Request.validate({**GOOD_REQUEST, "arguments": 7})
+
+
+@pytest.mark.parametrize(
+    ("state", "data"),
+    [
+        (pr.RUNNING, {}),
+        (pr.SUCCESS, {"result": None}),
+        (pr.FAILURE, {"result": GOOD_FAILURE}),
+        (pr.EVENT, {"event_type": "update_progress", "details": {"progress": 0.5}}),
+    ],
+)
+def test_good_responses(state: str, data: dict[str, Any]) -> None:
+    pr.Response.validate(pr.Response(state, **data).to_dict())
+
+
+@pytest.mark.parametrize(
+    ("state", "data"),
+    [
+        (pr.SUCCESS, {}),
+        (pr.SUCCESS, {"event_type": "a", "details": {}}),
+        (pr.SUCCESS, {"result": 1, "more": 2}),
+        (pr.FAILURE, {}),
+        (pr.FAILURE, {"result": None}),
+        (pr.FAILURE, {"result": "no"}),
+        (pr.FAILURE, {"result": {**GOOD_FAILURE, "version": 2}}),
+        (pr.FAILURE, {"result": {k: v for k, v in GOOD_FAILURE.items() if k != "version"}}),
+        (pr.FAILURE, {"result": {**GOOD_FAILURE, "causes": [1]}}),
+        (pr.EVENT, {}),
+        (pr.EVENT, {"result": 1}),
+        (pr.EVENT, {"event_type": 1, "details": {}}),
+        (pr.EVENT, {"event_type": "a", "details": []}),
+        ("DONE", {}),
+        (None, {}),
+        (["RUNNING"], {}),
+        (pr.RUNNING, None),
+        (pr.RUNNING, []),
+    ],
+)
+def test_malformed_responses(state: Any, data: Any) -> None:
+    with pytest.raises(exc.InvalidFormat):
+        pr.Response.validate({"state": state, "data": data})
+
+
+@pytest.mark.parametrize("data", [None, [], "x", 1, {"state": "RUNNING"}, {"data": {}}])
+def test_bodies_that_are_none(data: Any) -> None:
+    for check in (pr.Request.validate, pr.Response.validate):
+        with pytest.raises(exc.InvalidFormat):
+            check(data)
+
+
+def test_notify() -> None:
+    pr.Notify.validate({})
+    pr.Notify.validate({"topic": "t", "tasks": ["a"]}, response=True)
+    for bad in ({"topic": "t"}, [], None):
+        with pytest.raises(exc.InvalidFormat, match="notify request"):
+            pr.Notify.validate(bad)
+    for bad in ({}, {"topic": 1, "tasks": []}, {"topic": "t", "tasks": [1]}, None):
+        with pytest.raises(exc.InvalidFormat, match="notify response"):
+            pr.Notify.validate(bad, response=True)
+    assert pr.Notify(topic="t", tasks=["a"]).to_dict() == {"topic": "t", "tasks": ["a"]}
+
+
+WORDS = st.sampled_from(
+    [
+        *("state", "data", "result", "event_type", "details", "action", "arguments", "failures"),
+        *("task_cls", "task_name", "task_version", "version", "causes", "exc_args", "success"),
+        *("exception_str", "traceback_str", "exc_type_names", "failure", "execute", "revert"),
+        *("RUNNING", "SUCCESS", "FAILURE", "EVENT", "Exception", "topic", "tasks", "$wbe"),
+    ]
+)
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=6),
+    max_leaves=25,
+)
+BODIES = [GOOD_REQUEST, {"state": "FAILURE", "data": {"result": GOOD_FAILURE}}]
+
+
+def deep(levels: int) -> Any:
+    tree: Any = []
+    for _ in range(levels):
+        tree = [tree]
+    return tree
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> Any:
+    """A good body with one thing, somewhere, replaced by another."""
+    body = json.loads(json.dumps(draw(st.sampled_from(BODIES))))
+    node: Any = body
+    while True:
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        key = draw(st.sampled_from(list(keys)))
+        if isinstance(node[key], dict | list) and node[key] and draw(st.booleans()):
+            node = node[key]
+            continue
+        node[key] = draw(TREES)
+        return body
+
+
+@given(TREES | mutations())
+@example({"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "causes": [GOOD_FAILURE] * 3}}})
+def test_any_tree_is_valid_or_of_an_invalid_format(data: Any) -> None:
+    """And what is valid can be read: no other error, ever."""
+    for check, read in (
+        (pr.Request.validate, pr.Request.from_dict),
+        (pr.Response.validate, lambda body: _read_response(body)),
+        (pr.Notify.validate, None),
+        (lambda body: pr.Notify.validate(body, response=True), None),
+    ):
+        try:
+            check(data)
+        except exc.InvalidFormat as error:
+            assert len(str(error)) < 1000
+        else:
+            if read is not None:
+                read(data)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: deep(5000),
+        lambda: {"state": deep(5000), "data": {}},
+        lambda: {**GOOD_REQUEST, "action": 10**5000},
+        lambda: {**GOOD_REQUEST, "result": ["failure", deep(5000)]},
+        lambda: {"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "version": 10**5000}}},
+    ],
+)
+def test_what_can_not_even_be_shown_is_refused(make: Any) -> None:
+    for check in (pr.Request.validate, pr.Response.validate):
+        with pytest.raises(exc.InvalidFormat):
+            check(make())
+
+
+def _read_response(body: Any) -> None:
+    if body["state"] == pr.FAILURE:
+        Failure.from_dict(body["data"]["result"])
+
+
+@given(TREES | mutations())
+def test_the_fast_check_agrees_with_the_schema(data: Any) -> None:
+    """Whatever it lets pass is valid; whatever is valid, and of plain types, it lets pass."""
+    for cls in (pr.Request, pr.Response):
+        valid = jsonschema.Draft4Validator(cls.SCHEMA).is_valid(data)
+        assert cls._fits(data) is valid
+
+
+def test_the_schemas_name_the_states() -> None:
+    assert set(pr.Response.SCHEMA["properties"]["state"]["enum"]) == {*STATES, pr.EVENT}
+    assert pr.Request.SCHEMA["properties"]["action"]["enum"] == [pr.EXECUTE, pr.REVERT]

@@ -1,0 +1,687 @@
+"""The book of requests, told one thing at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions as exc
+from wbengine import invocation, task
+from wbengine.engines.worker_based import effects as fx
+from wbengine.engines.worker_based import entries, requests, types
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.types.failure import Failure
+
+T0 = 1000.0
+
+
+class Job(task.Task):
+    def execute(self, **arguments: Any) -> Any:
+        return None
+
+
+class Rest(task.Task):
+    def execute(self) -> None:
+        return None
+
+
+JOB = f"{__name__}.Job"
+REST = f"{__name__}.Rest"
+
+
+class Fleet:
+    """Offers that say what they are told to."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, list[str]] = {}
+        self.all_slots: dict[str, int] = {}
+        self.all_free: dict[str, int] = {}
+        self.plain: set[str] = set()
+        self.watched: list[str] = []
+
+    def set(self, queue: str, slots: int, free: int, *classes: str) -> None:
+        self.all_slots[queue], self.all_free[queue] = slots, free
+        for name in classes:
+            self.queues.setdefault(name, []).append(queue)
+
+    def end(self, queue: str) -> None:
+        self.all_slots.pop(queue)
+        self.all_free.pop(queue)
+        for queues in self.queues.values():
+            if queue in queues:
+                queues.remove(queue)
+
+    def queue_for(self, task_cls: str, waiting: Any) -> str | None:
+        queues = self.queues.get(task_cls)
+        return min(queues, key=waiting) if queues else None
+
+    def slots(self, queue: str) -> int:
+        return self.all_slots.get(queue, 0)
+
+    def free(self, queue: str) -> int:
+        return self.all_free.get(queue, 0)
+
+    def speaks(self, queue: str) -> bool:
+        return queue not in self.plain
+
+    def watch(self, identity: str) -> None:
+        self.watched.append(identity)
+
+    def topics(self) -> list[str]:
+        return sorted(self.all_slots)
+
+    def tasks(self) -> list[str]:
+        return sorted(name for name, queues in self.queues.items() if queues)
+
+
+class Bench:
+    """A book with a fleet; `ledger=None` for a broker without one."""
+
+    def __init__(
+        self, *, ledger: str | None = "ledger-1", timeout: float | None = 60.0, workers: bool = True
+    ) -> None:
+        self.fleet = Fleet()
+        if workers:
+            self.fleet.set("q", 1, 1, JOB)
+        self.book = requests.RequestBook(
+            "engine", self.fleet, transition_timeout=timeout, ledger=ledger, max_message_size=10_000
+        )
+        self.number = 0
+
+    def call(self, kind: Any = Job, **options: Any) -> invocation.Invocation:
+        self.number += 1
+        options.setdefault("action", "execute")
+        return invocation.Invocation(
+            kind(f"task-{self.number}"), uuid=f"atom-{self.number}", **options
+        )
+
+    def submit(self, now: float = T0, **options: Any) -> tuple[entries.Entry, list[fx.Effect]]:
+        call = self.call(**options)
+        effects = self.book.submit(call, lambda *_: None, now)
+        return call.ticket, effects
+
+    def pending(self, now: float = T0, **options: Any) -> entries.Entry:
+        entry, effects = self.submit(now, **options)
+        assert [type(effect) for effect in effects] == [fx.Dispatch]
+        entry.opened = True
+        return entry
+
+    def running(self, worker: str = "w1", **options: Any) -> entries.Entry:
+        entry = self.pending(**options)
+        self.answer(entry, pr.RUNNING, {}, worker=worker)
+        assert entry.state == pr.RUNNING
+        return entry
+
+    def answer(
+        self,
+        entry: entries.Entry,
+        state: str,
+        data: dict[str, Any],
+        *,
+        worker: str | None = "w1",
+        seq: int = 1,
+        epoch: int | None = 1,
+        receipt: Any = "receipt",
+        now: float = T0,
+    ) -> list[fx.Effect]:
+        headers: dict[str, Any] = {}
+        if worker is not None:
+            headers |= {env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: seq}
+            headers[env.WBE_EPOCH] = epoch
+        envelope = env.Envelope(
+            pr.RESPONSE, {"state": state, "data": data}, correlation_id=entry.id, headers=headers
+        )
+        return self.book.on_response(envelope, receipt, now)
+
+    def succeed(self, entry: entries.Entry, result: Any = 3, **options: Any) -> list[fx.Effect]:
+        return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
+
+    def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
+        worker = types.TopicWorker("t", (), name)
+        worker.queue = queue
+        return self.book.on_lost([worker], now)
+
+
+def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
+    return [effect.outcome for effect in effects if isinstance(effect, fx.Settle)]
+
+
+def failures(effects: Iterable[fx.Effect], kind: type[Exception]) -> list[str]:
+    values = [outcome.value for outcome in settled(effects)]
+    assert all(value.check(kind) for value in values), values
+    return [value.exception_str for value in values]
+
+
+# The way of a request ----------------------------------------------------------------------------
+
+
+def test_the_usual_way() -> None:
+    bench = Bench()
+    call = bench.call(arguments={"x": (1, 2)}, attempt=4, flow_uuid="flow-1", priority=5)
+    (dispatch,) = bench.book.submit(call, lambda *_: None, T0)
+    assert isinstance(dispatch, fx.Dispatch)
+    entry, sent = dispatch.entry, dispatch.envelope
+    assert (entry.state, entry.queue, sent.routing_key) == (pr.PENDING, "q", "q")
+    assert (sent.correlation_id, sent.reply_to, sent.priority) == (entry.id, "engine", 5)
+    assert sent.headers[env.WBE_ATTEMPT] == 4
+    assert sent.headers[env.WBE_EPOCH] == dispatch.epoch == 1
+    assert sent.headers[env.WBE_LEDGER] == "ledger-1"
+    assert sent.headers[env.ROOT_ID] == "flow-1"
+    pr.Request.validate(sent.body)
+    assert bench.answer(entry, pr.RUNNING, {}, receipt="r1") == [fx.Acknowledge("r1")]
+    assert entry.state == pr.RUNNING
+    (end,) = bench.succeed(entry, receipt="r2")
+    assert isinstance(end, fx.Settle)
+    assert (end.outcome.value, end.outcome.worker) == (3, "w1")
+    # The answer is acknowledged, and the row removed, only when the outcome was saved.
+    assert bench.book.retired([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
+    assert bench.book.retired([call]) == []
+    assert len(bench.book) == 0
+    assert call.ticket is None
+
+
+def test_ids_depend_on_atom_action_and_attempt_only() -> None:
+    def identify(**options: Any) -> str:
+        call = Bench().call(**options)
+        return entries.Entry(call, lambda *_: None, None, T0).id
+
+    assert identify() == identify(priority=3)
+    assert len({identify(), identify(attempt=2), identify(action="revert")}) == 3
+
+
+def test_the_same_attempt_twice_is_refused_and_the_first_lives() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    with pytest.raises(exc.Duplicate):
+        bench.book.submit(entry.invocation, lambda *_: None, T0)
+    assert entry.invocation.ticket is entry
+    assert len(settled(bench.succeed(entry))) == 1
+
+
+def test_success_before_running_is_success() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert [outcome.value for outcome in settled(bench.succeed(entry, 7))] == [7]
+    assert entry.state == pr.SUCCESS
+    assert bench.answer(entry, pr.RUNNING, {}) == [fx.Acknowledge("receipt")]
+    assert entry.state == pr.SUCCESS
+    assert bench.book.ignored == {"late": 1}
+
+
+def test_the_first_end_wins() -> None:
+    bench = Bench()
+    entry = bench.running()
+    bench.succeed(entry, 1)
+    again = bench.answer(entry, pr.FAILURE, {"result": _failure_body()}, receipt="r9")
+    assert again == [fx.Acknowledge("r9")]
+    assert entry.state == pr.SUCCESS
+
+
+def test_answers_of_plain_peers() -> None:
+    bench = Bench()
+    bench.fleet.plain.add("q")
+    entry = bench.pending(arguments={"x": [1]})
+    bench.answer(entry, pr.RUNNING, {}, worker=None)
+    (outcome,) = settled(bench.succeed(entry, {"$wbe": "tuple", "v": []}, worker=None))
+    assert outcome.value == {"$wbe": "tuple", "v": []}
+    assert outcome.worker == "q"
+
+
+def test_plain_peers_are_sent_plain_values_only() -> None:
+    bench = Bench()
+    bench.fleet.plain.add("q")
+    _, effects = bench.submit(arguments={"x": (1, 2)})
+    (text,) = failures(effects, exc.NotEncodable)
+    assert "arguments['x']" in text
+
+
+@pytest.mark.parametrize("state", [pr.WAITING, pr.PENDING])
+def test_states_that_no_worker_tells(state: str) -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert bench.answer(entry, state, {}) == [fx.Acknowledge("receipt")]
+    assert entry.state == pr.PENDING
+    assert bench.book.ignored == {"unexpected": 1}
+
+
+def test_answers_to_nobody() -> None:
+    bench = Bench()
+    entry = bench.running()
+    bench.succeed(entry)
+    bench.book.retired([entry.invocation])
+    assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
+    assert bench.book.ignored == {"unknown": 1}
+
+
+def test_an_unreadable_result_is_an_end_too() -> None:
+    bench = Bench()
+    first, second = bench.running(), bench.running()
+    assert failures(bench.succeed(first, {"$wbe": "no such"}), exc.InvalidFormat)
+    broken = {**_failure_body(), "version": 9}
+    (outcome,) = settled(bench.answer(second, pr.FAILURE, {"result": broken}))
+    assert isinstance(outcome.value, Failure)
+
+
+def test_times_of_the_worker_are_kept() -> None:
+    bench = Bench()
+    entry = bench.running()
+    answer = env.Envelope(
+        pr.RESPONSE,
+        {"state": pr.SUCCESS, "data": {"result": None}},
+        correlation_id=entry.id,
+        headers={env.WBE_STARTED: 5.0, env.WBE_ENDED: 6.5},
+    )
+    (outcome,) = settled(bench.book.on_response(answer, None, T0))
+    assert (outcome.started, outcome.ended) == (5.0, 6.5)
+
+
+# Events ------------------------------------------------------------------------------------------
+
+
+def test_events_are_told_once_and_in_any_order() -> None:
+    bench = Bench()
+    entry = bench.pending(events=lambda *_: None)
+
+    def tell(n: Any, **options: Any) -> list[fx.Effect]:
+        data = {"event_type": "e", "details": {"n": n}}
+        return bench.answer(entry, pr.EVENT, data, **options)
+
+    assert tell(1, seq=3)[0] == fx.Tell(entry, "e", {"n": 1})
+    assert entry.state == pr.RUNNING  # whoever tells, runs
+    assert tell(1, seq=3) == [fx.Acknowledge("receipt")]
+    assert tell(0, seq=2)[0] == fx.Tell(entry, "e", {"n": 0})
+    assert tell(5, seq=3, worker="w2")[0] == fx.Tell(entry, "e", {"n": 5})
+    bench.succeed(entry, seq=4)
+    assert tell(6, seq=5) == [fx.Acknowledge("receipt")]
+    assert bench.book.ignored == {"duplicate": 1, "late": 1}
+
+
+@pytest.mark.parametrize("details", [{"$wbe": "no such"}, {"$wbe": "tuple", "v": [1]}])
+def test_an_unreadable_event_changes_nothing_else(details: dict[str, Any]) -> None:
+    bench = Bench()
+    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    entry = bench.pending(events=lambda *_: None)
+    waiting, effects = bench.submit()
+    assert effects == []
+    effects = bench.answer(entry, pr.EVENT, {"event_type": "e", "details": details})
+    assert [effect.entry for effect in effects if isinstance(effect, fx.Dispatch)] == [waiting]
+    assert effects[-1] == fx.Acknowledge("receipt")
+    assert bench.book.ignored == {"unreadable": 1}
+
+
+def test_events_that_nobody_wants_are_only_acknowledged() -> None:
+    bench = Bench()
+    entry = bench.running()
+    data = {"event_type": "e", "details": {}}
+    assert bench.answer(entry, pr.EVENT, data) == [fx.Acknowledge("receipt")]
+
+
+# Routing -----------------------------------------------------------------------------------------
+
+
+def test_it_waits_for_a_worker() -> None:
+    bench = Bench(workers=False)
+    entry, effects = bench.submit()
+    assert (effects, entry.state) == ([], pr.WAITING)
+    assert bench.book.on_gained(["other"], T0) == []
+    bench.fleet.set("q", 1, 1, JOB)
+    (dispatch,) = bench.book.on_gained([JOB], T0 + 1)
+    assert isinstance(dispatch, fx.Dispatch)
+    assert entry.state == pr.PENDING
+
+
+def test_gained_and_gone_again_goes_on_waiting() -> None:
+    bench = Bench(workers=False)
+    entry, _ = bench.submit()
+    assert bench.book.on_gained([JOB], T0) == []
+    assert entry.state == pr.WAITING
+    assert bench.book.unstarted() == [entry]
+
+
+def test_the_rest_waits_here_by_priority() -> None:
+    bench = Bench()
+    bench.book._capacity = lambda queue: 2  # type: ignore[method-assign]
+    first, second = bench.pending(), bench.pending()
+    low, high, other = (bench.submit(priority=n)[0] for n in (1, 9, 1))
+    assert all(entry.state == pr.PENDING for entry in (low, high, other))
+    order = []
+    for entry in (first, second, high, low, other):
+        effects = bench.answer(entry, pr.RUNNING, {})
+        order += [effect.entry for effect in effects if isinstance(effect, fx.Dispatch)]
+    assert order == [high, low, other]
+
+
+def test_what_can_not_be_encoded_fails_alone() -> None:
+    bench = Bench()
+    entry, effects = bench.submit(arguments={"x": [object()]})
+    (text,) = failures(effects, exc.NotEncodable)
+    assert text.startswith("arguments['x'][0]")
+    assert entry.state == pr.FAILURE
+    assert bench.book.retired([entry.invocation]) == []
+    assert len(bench.book) == 0
+
+
+def test_what_is_too_large_fails_alone() -> None:
+    _, effects = Bench().submit(arguments={"x": "y" * 20_000})
+    (text,) = failures(effects, exc.TooLarge)
+    assert "task-1" in text
+
+
+class Vicious(Job):
+    version = property(lambda self: 1 / 0, lambda self, value: None)  # type: ignore[assignment]
+
+
+def test_whatever_a_task_does_it_is_an_outcome() -> None:
+    _, effects = Bench(workers=True).submit()
+    bench = Bench()
+    bench.fleet.set("q2", 1, 1, f"{__name__}.Vicious")
+    _, effects = bench.submit(kind=Vicious)
+    assert failures(effects, ZeroDivisionError)
+
+
+# Time --------------------------------------------------------------------------------------------
+
+
+def test_waiting_too_long_is_an_error_that_says_what_is_there() -> None:
+    bench = Bench(workers=False)
+    bench.fleet.set("other", 1, 1, JOB.replace("Job", "Jobs"))
+    bench.submit()
+    assert bench.book.tick(T0 + 59.9) == []
+    (text,) = failures(bench.book.tick(T0 + 60), exc.RequestTimeout)
+    assert "task-1" in text
+    assert "60.0 s" in text
+    assert JOB in text
+    assert "Jobs" in text
+    assert "other" in text
+
+
+def test_nobody_at_all_is_said_plainly() -> None:
+    bench = Bench(workers=False)
+    bench.submit()
+    (text,) = failures(bench.book.tick(T0 + 60), exc.RequestTimeout)
+    assert "no worker is known" in text
+
+
+def test_after_five_seconds_one_line_says_what_waits(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(workers=False, timeout=None)
+    bench.submit()
+    assert bench.book.next_alarm() == T0 + requests.WARN_AFTER
+    with caplog.at_level(logging.WARNING):
+        assert bench.book.tick(T0 + 5) == []
+        assert bench.book.tick(T0 + 500) == []
+    assert len(caplog.records) == 1
+    assert "task-1" in caplog.text
+
+
+def test_pending_too_long_is_revoked_first() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert bench.book.tick(T0 + 60) == [fx.Revoke(entry)]
+    (text,) = failures(bench.book.on_revoked(entry, True, T0 + 60), exc.RequestTimeout)
+    assert "'q'" in text
+
+
+def test_what_was_routed_anew_and_waits_has_a_row_to_revoke() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    bench.fleet.end("q")
+    (inspect,) = bench.lose("w1")
+    assert inspect == fx.Inspect(entry, "w1")
+    assert bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0 + 1, "w1") == []
+    assert entry.state == pr.WAITING
+    assert bench.book.tick(T0 + 61) == [fx.Revoke(entry)]
+
+
+def test_not_revoked_because_somebody_has_it() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    bench.book.tick(T0 + 60)
+    assert bench.book.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
+    assert bench.book.on_row(entry, ledgers.ROW_CLAIMED, "w7", None, T0 + 60) == []
+    assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", ["w7"])
+
+
+def test_not_revoked_because_it_is_done() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    answer = env.Envelope(
+        pr.RESPONSE, {"state": "SUCCESS", "data": {"result": 8}}, correlation_id=entry.id
+    )
+    effects = bench.book.on_row(entry, ledgers.ROW_DONE, "w7", answer, T0)
+    assert [outcome.value for outcome in settled(effects)] == [8]
+
+
+def test_not_revoked_because_the_broker_is_away() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    entry.opened = False  # the publisher has not come so far
+    bench.book.tick(T0 + 60)
+    assert bench.book.on_row(entry, None, None, None, T0 + 60) == []
+    assert entry.state == pr.PENDING
+    assert bench.book.tick(T0 + 119) == []
+    assert bench.book.tick(T0 + 120) == [fx.Revoke(entry)]
+
+
+def test_a_row_that_vanished_is_an_unknown_outcome() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert failures(bench.book.on_row(entry, None, None, None, T0), exc.WorkerLost)
+
+
+def test_a_busy_fleet_stops_the_clock() -> None:
+    bench = Bench()
+    bench.fleet.set("q", 4, 0)
+    entry = bench.pending()
+    assert bench.book.tick(T0 + 60) == []
+    bench.fleet.set("q", 4, 1)
+    assert bench.book.tick(T0 + 119) == []
+    assert bench.book.tick(T0 + 120) == [fx.Revoke(entry)]
+
+
+def test_no_fleet_does_not() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    bench.fleet.end("q")
+    assert bench.book.tick(T0 + 60) == [fx.Revoke(entry)]
+
+
+def test_a_line_that_moves_stops_the_clock_of_those_behind() -> None:
+    """Between two tasks a slot looks free: that alone must not end what waits its turn."""
+    bench = Bench()
+    line = [bench.pending() for _ in range(4)]
+    bench.answer(line[0], pr.RUNNING, {}, now=T0 + 50)
+    assert bench.book.tick(T0 + 60) == []
+    # The third is started, the second was left out: it is looked at, the fourth still waits.
+    bench.answer(line[2], pr.RUNNING, {}, now=T0 + 100)
+    assert bench.book.tick(T0 + 120) == [fx.Revoke(line[1])]
+    assert bench.book.tick(T0 + 180) == [fx.Revoke(line[3])]
+
+
+def test_what_waits_here_has_no_clock() -> None:
+    bench = Bench(workers=False)
+    bench.book._capacity = lambda queue: 0  # type: ignore[method-assign]
+    entry, _ = bench.submit()
+    bench.fleet.set("q", 1, 1, JOB)
+    bench.book.on_gained([JOB], T0 + 10)
+    for minute in range(1, 10):
+        assert bench.book.tick(T0 + 60 * minute) == []
+    assert entry.state == pr.PENDING
+
+
+def test_no_limit() -> None:
+    bench = Bench(timeout=None)
+    bench.pending()
+    assert bench.book.tick(T0 + 1e9) == []
+    assert bench.book.next_alarm() is None
+
+
+def test_running_has_no_clock() -> None:
+    bench = Bench()
+    bench.running()
+    assert bench.book.tick(T0 + 1e9) == []
+
+
+def test_alarms_of_what_ended_keep_nothing_alive() -> None:
+    bench = Bench()
+    entry, _ = bench.submit()
+    for _ in range(3000):
+        ended = bench.pending()
+        bench.succeed(ended)
+        bench.book.retired([ended.invocation])
+    assert len(bench.book._alarms) < 1200
+    bench.succeed(entry)
+    bench.book.retired([entry.invocation])
+    assert bench.book.next_alarm() is None
+
+
+# Losing workers ----------------------------------------------------------------------------------
+
+
+def test_without_a_ledger_what_it_ran_is_lost_at_once() -> None:
+    bench = Bench(ledger=None)
+    entry, other = bench.running("w1"), bench.running("w2")
+    (text,) = failures(bench.lose("w1"), exc.WorkerLost)
+    assert "w1" in text
+    assert (entry.state, other.state) == (pr.FAILURE, pr.RUNNING)
+
+
+def test_with_a_ledger_the_row_says_what_became_of_it() -> None:
+    bench = Bench()
+    entry = bench.running("w1")
+    assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
+    effects = bench.book.on_row(entry, ledgers.ROW_CLAIMED, "w1", None, T0, "w1")
+    assert failures(effects, exc.WorkerLost)
+
+
+@pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None, requests.UNKNOWN])
+def test_a_row_that_says_nothing_leaves_it_lost(state: str | None) -> None:
+    bench = Bench()
+    entry = bench.running("w1")
+    effects = bench.book.on_row(entry, state, None, None, T0, "w1")
+    assert failures(effects, exc.WorkerLost)
+
+
+def test_what_it_claimed_and_never_said_is_found_although_others_live() -> None:
+    bench = Bench()
+    claimed, other = bench.pending(), bench.pending()
+    assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
+    effects = bench.book.on_row(claimed, ledgers.ROW_CLAIMED, "w1", None, T0, "w1")
+    (text,) = failures(effects, exc.WorkerLost)
+    assert "w1" in text
+    assert bench.book.on_row(other, ledgers.ROW_OPEN, None, None, T0, "w1") == []
+    assert other.state == pr.PENDING
+
+
+def test_claimed_by_another_is_running_there() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert bench.book.on_row(entry, ledgers.ROW_CLAIMED, "w2", None, T0, "w1") == []
+    assert (entry.state, entry.worker) == (pr.RUNNING, "w2")
+    assert bench.lose("w2") == [fx.Inspect(entry, "w2")]
+
+
+def test_open_without_workers_is_routed_anew_in_the_same_epoch() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    bench.fleet.end("q")
+    bench.fleet.set("q2", 1, 1, JOB)
+    bench.lose("w1")
+    (dispatch,) = bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0, "w1")
+    assert isinstance(dispatch, fx.Dispatch)
+    assert (dispatch.epoch, dispatch.envelope.routing_key) == (1, "q2")
+    # Answered late, twice inspected: nothing happens twice.
+    assert bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0, "w1") == []
+
+
+def test_without_a_ledger_a_new_route_is_a_new_epoch() -> None:
+    bench = Bench(ledger=None)
+    entry = bench.pending()
+    bench.fleet.end("q")
+    bench.fleet.set("q2", 1, 1, JOB)
+    (dispatch,) = bench.lose("w1")
+    assert isinstance(dispatch, fx.Dispatch)
+    assert dispatch.epoch == dispatch.envelope.headers[env.WBE_EPOCH] == 2
+    bench.succeed(entry, epoch=1)
+    assert entry.state == pr.PENDING
+    assert settled(bench.succeed(entry, epoch=2))
+
+
+def test_what_waited_here_changes_queues() -> None:
+    bench = Bench()
+    bench.book._capacity = lambda queue: 1 if queue == "q" else 9  # type: ignore[method-assign]
+    bench.pending()
+    waiting, _ = bench.submit()
+    bench.fleet.end("q")
+    bench.fleet.set("q2", 1, 1, JOB)
+    effects = bench.lose("w1")
+    assert [e.entry for e in effects if isinstance(e, fx.Dispatch)] == [waiting]
+    assert waiting.epoch == 1
+
+
+def test_plain_peers_lost_without_a_ledger_route_their_requests_anew() -> None:
+    bench = Bench(ledger=None)
+    bench.fleet.plain.add("q")
+    entry = bench.pending()
+    bench.fleet.end("q")
+    worker = types.TopicWorker("t", ())
+    worker.queue = "q"
+    assert bench.book.on_lost([worker], T0) == []
+    assert entry.state == pr.WAITING
+
+
+# Ending ------------------------------------------------------------------------------------------
+
+
+def test_what_was_forgotten_is_not_published_and_not_answered() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert bench.book.unstarted() == [entry]
+    bench.book.forget(entry)
+    assert not entry.live
+    assert (len(bench.book), entry.invocation.ticket) == (0, None)
+    assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
+    assert bench.book.on_unsent(entry, ValueError("x"), T0) == []
+    assert bench.book.on_revoked(entry, True, T0) == []
+    assert bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0) == []
+    assert bench.book.tick(T0 + 1000) == []
+    bench.book.submit(entry.invocation, lambda *_: None, T0)
+
+
+def test_what_can_never_be_published_fails() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert failures(bench.book.on_unsent(entry, exc.LedgerFailure("full"), T0), exc.LedgerFailure)
+    assert bench.book.on_unsent(entry, exc.LedgerFailure("full"), T0) == []
+
+
+def test_closing_settles_everything_and_what_comes_later() -> None:
+    bench = Bench()
+    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    bench.running()
+    bench.pending()
+    bench.submit()
+    bench.submit(kind=Rest)
+    effects = bench.book.close("stopped", T0)
+    texts = failures(effects, exc.ExecutionFailure)
+    assert len(texts) == len(effects) == 4
+    assert all("stopped" in text for text in texts)
+    _, late = bench.submit()
+    assert failures(late, exc.ExecutionFailure)
+    bench.book.reopen()
+    bench.pending()
+
+
+def test_what_has_no_outcome_is_not_retired() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert bench.book.retired([entry.invocation]) == []
+    assert len(bench.book) == 1
+
+
+def _failure_body() -> dict[str, Any]:
+    return Failure.from_exception(RuntimeError("no")).to_dict()
