@@ -280,6 +280,31 @@ def test_progress_of_a_failed_task_stays_where_it_was() -> None:
     assert engine.storage.get_task_progress("h") == 0.5
 
 
+class Stays(Counting):
+    """Must not leave the process of its engine."""
+
+    local = True
+    default_provides = "pid"
+
+    def execute(self) -> int:  # type: ignore[override]
+        super().execute()
+        return os.getpid()
+
+
+def test_local_tasks_stay_in_the_process_of_the_engine(kind: str) -> None:
+    """Whatever runs the others; what they tell is heard once."""
+    stays = Stays("stays")
+    heard: list[Any] = []
+    stays.notifier.register(
+        task.EVENT_UPDATE_PROGRESS, lambda _, details: heard.append(details["progress"])
+    )
+    flow = unordered_flow.Flow("f").add(stays, task.FunctorTask(os.getpid, "goes", provides="else"))
+    found = engines.run(flow, engine=kind)
+    assert found["pid"] == os.getpid()
+    assert (found["else"] == os.getpid()) == ("processes" not in kind)
+    assert heard == [0.0, 0.25, 0.5, 1.0]
+
+
 # -- failure -----------------------------------------------------------------------------------
 
 
@@ -350,6 +375,28 @@ def test_never_resolve_keeps_the_failure_and_stays_failed(near: str) -> None:
         assert engine.storage.get_atom_state("b") == states.FAILURE
         assert engine.storage.get_atom_state("c") == states.PENDING
     assert log == ["+a", "+b"]
+
+
+def test_a_kept_failure_is_resolved_by_an_engine_that_resolves() -> None:
+    """The next engine goes on where the failure was left: it reverts, or tries again."""
+    log: list[str] = []
+    engine = load(linear_flow.Flow("f").add(Pair("p"), Boom("b")), never_resolve=True)
+    with pytest.raises(ValueError):
+        engine.run()
+    detail = engine.storage.flow_detail
+    engine = load(linear_flow.Flow("f").add(Noted("p", log), Boom("b")), flow_detail=detail)
+    with pytest.raises((ValueError, exceptions.WrappedFailure)):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert log == ["-p"]
+
+    flow = linear_flow.Flow("f", retry=retry.Times(2, "r")).add(FailsTimes("t", 1))
+    engine = load(flow, never_resolve=True)
+    with pytest.raises(RuntimeError):
+        engine.run()
+    engine = load(flow, flow_detail=engine.storage.flow_detail)
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_a_failing_revert_ends_the_flow_in_failure() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 
 from tests import sample_tasks as tasks
-from wbengine import engines, exceptions, retry
+from wbengine import engines, exceptions, retry, transports
 from wbengine.engines.worker_based import worker as workers
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
@@ -246,6 +248,62 @@ def test_suspend_waits_for_what_runs_and_goes_on_later(url: str, tmp_path: Path)
         assert loaded.storage.get_atom_state("later") == "PENDING"
         loaded.run()
     assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+def test_hostile_files_in_the_folder_hurt_nobody(tmp_path: Path) -> None:
+    url = f"filesystem://{tmp_path / 'broker'}"
+    with worker(url) as made:
+        [queue] = [p for p in (tmp_path / "broker" / "queues").iterdir() if p.name[:2] == "t."]
+        for place in (queue, queue.parent / made.identity):
+            (place / "0-torn").write_bytes(b'{"type": "REQ')
+            (place / "0-empty").touch()
+            (place / "0-binary").write_bytes(bytes(range(256)))
+            (place / "0-link").symlink_to("/etc/passwd")
+            (place / "0-folder").mkdir()
+            os.mkfifo(place / "0-pipe")
+        loaded = run(linear_flow.Flow("f").add(tasks.Add()), url, store={"x": 1, "y": 2})
+        assert loaded.storage.fetch("sum") == 3
+        left = {p.name for p in queue.iterdir()}
+        assert not left or left == {"0-folder"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("REQUEST", b"[]"),
+        ("REQUEST", b"{"),
+        ("REQUEST", b'{"task_cls": 1}'),
+        ("REQUEST", b'{"task_cls":"x","task_name":"x","task_version":[1],"action":"revert",'
+                    b'"result":["what"],"failures":{"a":7}}'),
+        ("NOTIFY", b'{"topic": "t"}'),
+        ("NOTIFY", b"null"),
+        ("RESPONSE", b'{"state": "SUCCESS", "data": {}}'),
+        ("RESPONSE", b'{"state": "FAILURE", "data": {"result": 1}}'),
+        ("NONSENSE", b"{}"),
+        ("REQUEST", b"[" * 100_000),
+        ("REQUEST", b'{"a": ' + b"9" * 5000 + b"}"),
+    ],
+)  # fmt: skip
+def test_hostile_messages_hurt_nobody(url: str, kind: str, body: bytes) -> None:
+    target = transports.resolve(url)
+    with worker(url) as made, target.connect() as connection:
+        loaded = load(linear_flow.Flow("f").add(tasks.Add()), url, store={"x": 1, "y": 2})
+        loaded.executor.start()
+        producer = connection.Producer(exchange=kombu.Exchange("default", type="topic"))
+        for key in (made.identity, loaded.executor.uuid, *made.queues.values()):
+            for correlation_id in (None, "x", "../x", 7):
+                producer.publish(
+                    body,
+                    routing_key=key,
+                    content_type="application/json",
+                    content_encoding="utf-8",
+                    type=kind,
+                    correlation_id=correlation_id,
+                    reply_to="../../etc",
+                    headers={"wbe-version": "1", "wbe-epoch": "x", "wbe-seq": -1},
+                )
+        loaded.run()
+        assert loaded.storage.fetch("sum") == 3
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:

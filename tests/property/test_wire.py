@@ -506,7 +506,7 @@ def test_any_history_ends_well(machine: type[Network]) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=120, stateful_step_count=40, deadline=None)
+        machine, settings=settings(max_examples=250, stateful_step_count=40, deadline=None)
     )
 
 

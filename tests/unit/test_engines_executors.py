@@ -114,6 +114,7 @@ def test_every_call_ends_once(executor: invocation.TaskExecutor) -> None:
     found = sorted(ends.get(timeout=30)[1].value for _ in range(30))
     assert found == list(range(30))
     assert ends.empty()
+    assert not getattr(executor, "_pending", None)
 
 
 def test_futures_of_execute_and_revert(executor: invocation.TaskExecutor) -> None:

@@ -339,19 +339,19 @@ def test_a_short_expiry_asks_for_quicker_beats() -> None:
 
 def test_a_large_fleet_is_asked_less_often_and_not_lost_for_it() -> None:
     world = World()
-    for number in range(2000):
+    for number in range(3000):
         world.hear(f"w{number}")
     world.finder.maybe_publish()
     questions = 0
-    for _ in range(20):  # 100 s; each is asked every 20 s, and answers
+    for _ in range(20):  # 100 s; each is asked every 30 s, and answers
         world.clock.advance(5.0)
         world.echo()
         if world.finder.maybe_publish():
             questions += 1
-            for number in range(2000):
+            for number in range(3000):
                 world.hear(f"w{number}")
         assert world.finder.clean() == 0
-    assert questions == 5
+    assert questions == 3
 
 
 def test_who_was_lost_is_found_again() -> None:

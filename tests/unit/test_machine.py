@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -253,7 +255,65 @@ def test_the_states_of_the_loop_are_the_documented_ones() -> None:
     engine.run()
     running = engine._machine
     assert running is not None
-    fsm = running._fsm
+    fsm = running._table()
     ends = {end for start, _, end in fsm if start == states.GAME_OVER}
     assert ends == set(machine.END_STATES)
     assert {start for start, _, end in fsm if end in ends} == {states.GAME_OVER}
+
+
+@pytest.mark.parametrize("reads", range(6))
+def test_an_interruption_while_a_turn_begins_leaves_nothing_half_begun(reads: int) -> None:
+    """What was not submitted is PENDING again, wherever the interruption came."""
+
+    class Interrupts(Plain):
+        left = reads
+
+        @property
+        def priority(self) -> int:  # type: ignore[override]
+            self.left -= 1
+            if self.left == -1:
+                raise KeyboardInterrupt
+            return 0
+
+    flow = unordered_flow.Flow("f").add(Plain("a"), Interrupts("b"), Plain("c"))
+    engine = made(flow, Recording([]))
+    interrupted = False
+    try:
+        engine.run()
+    except KeyboardInterrupt:
+        interrupted = True
+        assert {engine.storage.get_atom_state(name) for name in "abc"} == {states.PENDING}
+        assert engine.storage.get_flow_state() == states.SUSPENDED
+        engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert interrupted == (reads < 2)
+
+
+def test_an_executor_that_cannot_start_changes_nothing() -> None:
+    """Its error is raised; the flow waits for the next run."""
+
+    class Unreachable(Recording):
+        def start(self) -> None:
+            raise exceptions.TransportFailure("no broker")
+
+    log: list[Any] = []
+    engine = made(linear_flow.Flow("f").add(Plain("a")), Unreachable(log))
+    with pytest.raises(exceptions.TransportFailure, match="no broker"):
+        engine.run()
+    assert log == []
+    assert engine.storage.get_flow_state() == states.PENDING
+    assert engine.storage.get_atom_state("a") == states.PENDING
+
+
+def test_an_engine_that_ran_leaves_no_cyclic_garbage() -> None:
+    """Its memory is free at once, not when the collector comes by."""
+    flow = linear_flow.Flow("f", retry=retry.Times(2)).add(Plain("a"), Plain("b"))
+    engine = made(flow, Recording([]))
+    engine.run()
+    left = weakref.ref(flow)
+    gc.disable()
+    try:
+        del engine, flow
+        assert left() is None
+    finally:
+        gc.enable()

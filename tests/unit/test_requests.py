@@ -434,6 +434,7 @@ def test_what_was_routed_anew_and_waits_has_a_row_to_revoke() -> None:
     assert inspect == fx.Inspect(entry, "w1")
     assert bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0 + 1, "w1") == []
     assert entry.state == pr.WAITING
+    assert bench.book.tick(T0 + 60) == []
     assert bench.book.tick(T0 + 61) == [fx.Revoke(entry)]
 
 

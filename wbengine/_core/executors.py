@@ -185,11 +185,11 @@ class ProcessTaskExecutor(calls.TaskExecutor):
         with self._lock:
             return [self._pending.pop(ticket) for ticket in tickets]
 
-    def forget(self, ticket: pools.Ticket | None) -> None:
-        """Drop a ticket whose call came to its end."""
-        with self._lock:
-            if ticket is not None:
-                self._pending.pop(ticket, None)
+    def settled(self, settle: _Settle) -> None:
+        """Drop a call that came to its end."""
+        with self._lock:  # `submit` holds it until the ticket is known
+            if settle.ticket is not None:
+                self._pending.pop(settle.ticket, None)
 
 
 class _Settle:
@@ -206,7 +206,7 @@ class _Settle:
         self.ticket: pools.Ticket | None = None
 
     def __call__(self, value: Any) -> None:
-        self._executor.forget(self.ticket)
+        self._executor.settled(self)
         if isinstance(value, ft.Failure):
             outcome = calls.Outcome(_named(value, self._invocation))
         else:

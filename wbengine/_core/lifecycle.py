@@ -77,7 +77,7 @@ class Lifecycle:
         self._notifier = notifier
         self._touched = touched
         self._kept = storage.backend is not None
-        self._event = self._local_event if in_process else self._remote_event
+        self._in_process = in_process
         self._retries = futurist.SynchronousExecutor()
         self._flow_uuid = storage.flow_uuid
         self._notices: list[_Notice] = []
@@ -119,7 +119,9 @@ class Lifecycle:
             node=node,
             flow_uuid=self._flow_uuid,
             priority=atom.priority,
-            events=functools.partial(self._event, node),
+            events=functools.partial(
+                self._local_event if self._in_process or atom.local else self._remote_event, node
+            ),
         )
         if self._doomed and executes and node in self._doomed:
             self.stillborn.append((call, calls.Outcome(self._doomed.pop(node))))

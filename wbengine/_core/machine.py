@@ -76,6 +76,7 @@ class Machine:
         executor: calls.TaskExecutor,
         inbox: Inbox,
         *,
+        near: calls.TaskExecutor | None = None,
         never_resolve: bool = False,
         defer_reverts: bool = False,
         clock: _clock.Clock = _clock.SYSTEM,
@@ -85,6 +86,8 @@ class Machine:
         self._lifecycle = lifecycle
         self._storage = storage
         self._executor = executor
+        # Where tasks run that must not leave this process, when `executor` takes them out of it.
+        self._near = near
         self._inbox = inbox
         self._never_resolve = never_resolve
         self._defer_reverts = defer_reverts
@@ -107,7 +110,6 @@ class Machine:
         #: How many failures arrived when the run was over already; the next run resolves them.
         self.discarded = 0
         self.seconds_per_state: dict[str, float] = {}
-        self._fsm = self._build()
 
     @property
     def awaiting(self) -> int:
@@ -121,7 +123,8 @@ class Machine:
         is no limit for the run.  With `measure`, `seconds_per_state` is kept.
         """
         self._timeout = timeout
-        runner = runners.FiniteRunner(self._fsm)
+        # Not kept: the table refers to the machine, and a cycle would outlive the engine for long.
+        runner = runners.FiniteRunner(self._table())
         before = self._clock.monotonic() if measure else 0.0
         spent = self.seconds_per_state
         for old_state, new_state in runner.run_iter(_START):
@@ -137,7 +140,7 @@ class Machine:
     def suspend(self) -> None:
         """Let nothing more start, and take back what has not started; from any thread."""
         self._suspending = True
-        self._inbox.put(Withdrawn(self._executor.withdraw()))
+        self._inbox.put(Withdrawn(self._withdraw()))
 
     def abandon(self) -> None:
         """After an error in the loop: start nothing more, take back what has not started.
@@ -147,7 +150,7 @@ class Machine:
         # The scheduler's part is over: it may have been interrupted anywhere.
         for node in self._beginning:
             self._lifecycle.give_back(node)
-        for call in self._executor.withdraw():
+        for call in self._withdraw():
             self._lifecycle.give_back(call.node)
 
     def collect(self) -> None:
@@ -251,9 +254,14 @@ class Machine:
     def _submit(self) -> None:
         begun, self._begun, self._beginning = self._begun, [], []
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
+        retries = len(tasks) != len(begun)
+        if self._near is not None:
+            local = [call for call in tasks if call.task.local]
+            self._near.submit_many(self._while_wanted(local), self._done)
+            tasks = [call for call in tasks if not call.task.local] if local else tasks
         if tasks:
             self._executor.submit_many(self._while_wanted(tasks), self._done)
-        if len(tasks) != len(begun):
+        if retries:
             for call in begun:
                 if isinstance(call, lifecycle_module.RetryCall):
                     self._inbox.put((call, self._lifecycle.run_retry(call)))
@@ -272,7 +280,7 @@ class Machine:
     def _settle(self, call: lifecycle_module.Call, outcome: calls.Outcome) -> None:
         state = self._lifecycle.finish(call, outcome)
         self.completed += 1
-        if self._retires and isinstance(call, calls.Invocation):
+        if self._retires and isinstance(call, calls.Invocation) and not call.task.local:
             self._finished.append(call)
         node = call.node
         if state == states.SUCCESS:
@@ -307,13 +315,17 @@ class Machine:
 
     def _stop_starting(self) -> None:
         self._scheduler.halt()
-        for call in self._executor.withdraw():
+        for call in self._withdraw():
             self._give_back(call)
 
     def _give_back(self, call: lifecycle_module.Call) -> None:
         self._lifecycle.give_back(call.node)
         self._scheduler.give_back(call.node)
         self.withdrawn += 1
+
+    def _withdraw(self) -> list[calls.Invocation]:
+        near = self._near.withdraw() if self._near is not None else []
+        return [*near, *self._executor.withdraw()]
 
     def _save(self) -> None:
         self._storage.flush()
@@ -332,7 +344,7 @@ class Machine:
 
     # -- the table ------------------------------------------------------------------------------
 
-    def _build(self) -> machines.FiniteMachine:
+    def _table(self) -> machines.FiniteMachine:
         fsm = machines.FiniteMachine()
         for name in (
             states.UNDEFINED,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from wbengine import _clock, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
-from wbengine._core import compiler
+from wbengine._core import compiler, executors
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import machine as machine_module
 from wbengine._core import scheduler as scheduler_module
@@ -58,6 +58,9 @@ class ActionEngine(base.Engine):
         self._began: float | None = None
         self._ended: float | None = None
         self._task_executor = self._make_executor()
+        self._in_process = getattr(self._task_executor, "in_process", False)
+        # Tasks marked `local` stay here, whatever the executor does with the others.
+        self._near = None if self._in_process else executors.ThreadTaskExecutor()
 
     @abc.abstractmethod
     def _make_executor(self) -> calls.TaskExecutor:
@@ -187,10 +190,11 @@ class ActionEngine(base.Engine):
             self._busy.release()
 
     def _run(self, timeout: float | None) -> Generator[str, Any, None]:
-        executor = self._task_executor
         machine = self._machine = self._make_machine()
         self._began, self._ended = self._clock.monotonic(), None
-        executor.start()  # an executor that cannot start changes nothing of the flow
+        self._task_executor.start()  # one that cannot start changes nothing of the flow
+        if self._near is not None:
+            self._near.start()
         try:
             self._change_state(states.RUNNING)
             state = yield from self._drive(machine, timeout)
@@ -198,7 +202,7 @@ class ActionEngine(base.Engine):
             self._abort(machine, error)
             raise
         finally:
-            executor.stop()
+            self._stop_executors()
             self._ended = self._clock.monotonic()
         self._change_state(state)
         self._storage.flush()
@@ -227,13 +231,18 @@ class ActionEngine(base.Engine):
         An interruption (`KeyboardInterrupt`, `SystemExit`) suspends: the next run goes on.
         """
         machine.abandon()
-        self._task_executor.stop()
+        self._stop_executors()
         machine.collect()
         if isinstance(error, Exception):
             self._change_state(states.FAILURE)
         else:
             self._change_state(states.SUSPENDING)
             self._change_state(states.SUSPENDED)
+
+    def _stop_executors(self) -> None:
+        self._task_executor.stop()
+        if self._near is not None:
+            self._near.stop()
 
     def _make_machine(self) -> machine_module.Machine:
         plan = self._compiled("run").plan
@@ -246,6 +255,7 @@ class ActionEngine(base.Engine):
             self._storage,
             self._task_executor,
             inbox,
+            near=self._near,
             never_resolve=self._never_resolve,
             defer_reverts=self._defer_reverts,
             clock=self._clock,
@@ -256,7 +266,7 @@ class ActionEngine(base.Engine):
             self._compiled("run").plan,
             self._storage,
             self._atom_notifier,
-            in_process=getattr(self._task_executor, "in_process", False),
+            in_process=self._in_process,
             touched=touched,
         )
 

@@ -1,349 +1,42 @@
 """The records an engine writes: log book -> flow detail -> atom details.
 
-A record is plain data: it checks nothing and writes itself nowhere.  Records are kept small (a
-flow of 100,000 tasks has 100,000 of them): slots, and a `meta` that exists from the first time it
-is asked for.
+A record is plain data: it checks nothing and writes itself nowhere.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
-from wbengine import states
-from wbengine.types import failure as ft
+from wbengine.persistence.atom_details import (
+    AtomDetail,
+    Attempt,
+    RetryDetail,
+    TaskDetail,
+    detail_from_dict,
+    new_uuid,
+    new_uuids,
+)
 
 __all__ = [
-    "AtomDetail",
-    "Attempt",
-    "FlowDetail",
     "LogBook",
-    "RetryDetail",
+    "FlowDetail",
+    "AtomDetail",
     "TaskDetail",
+    "RetryDetail",
+    "Attempt",
     "detail_from_dict",
     "new_uuid",
     "new_uuids",
 ]
 
-#: One entry of a retry's results: what it provided, and who failed with what while that was
-#: provided.
-HistoryEntry = tuple[Any, dict[str, ft.Failure]]
-
-_D = TypeVar("_D", bound="AtomDetail")
 _NOTHING: Final[Mapping[str, Any]] = {}
-_UUID_LENGTH: Final = 16
-_VARIANTS: Final = "89ab"
-
-
-class Attempt(NamedTuple):
-    """Who ran an atom last, and when (unix seconds on the worker's clock)."""
-
-    attempt: int
-    action: str
-    worker: str | None
-    started: float | None
-    ended: float | None
-
-
-def new_uuids(count: int) -> list[str]:
-    """Make `count` random (version 4) uuids, with one call of the system's random source."""
-    digits = os.urandom(_UUID_LENGTH * count).hex()
-    found = []
-    for start in range(0, len(digits), 2 * _UUID_LENGTH):
-        text = digits[start : start + 2 * _UUID_LENGTH]
-        variant = _VARIANTS[int(text[16], 16) & 3]
-        found.append(f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}")
-    return found
-
-
-def new_uuid() -> str:
-    """Make one random (version 4) uuid."""
-    return new_uuids(1)[0]
 
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-class AtomDetail:
-    """What is known of one atom: its state, its latest results and failures, its latest attempt.
-
-    `attempt` is 0 before the first one, and only rises.  `progress` is what the task itself last
-    told (None: nothing, the state says it).  `revert_*` hold what the latest reversion returned
-    or raised.
-    """
-
-    __slots__ = (
-        "_meta",
-        "action",
-        "attempt",
-        "ended",
-        "failure",
-        "intention",
-        "name",
-        "progress",
-        "progress_details",
-        "results",
-        "revert_failure",
-        "revert_results",
-        "started",
-        "state",
-        "uuid",
-        "version",
-        "worker",
-    )
-
-    kind: ClassVar[str] = "atom"
-
-    def __init__(self, name: str, uuid: str | None = None) -> None:
-        self.name = name
-        self.uuid = uuid if uuid is not None else new_uuid()
-        self.state: str | None = None
-        self.intention: str = states.EXECUTE
-        self.version: tuple[int, ...] | None = None
-        self.results: Any = None
-        self.failure: ft.Failure | None = None
-        self.revert_results: Any = None
-        self.revert_failure: ft.Failure | None = None
-        self.attempt = 0
-        self.action = "execute"
-        self.worker: str | None = None
-        self.started: float | None = None
-        self.ended: float | None = None
-        self.progress: float | None = None
-        self.progress_details: Any = None
-        self._meta: dict[str, Any] | None = None
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """Whatever listeners and users attach; made when first asked for."""
-        if self._meta is None:
-            self._meta = {}
-        return self._meta
-
-    @meta.setter
-    def meta(self, value: dict[str, Any] | None) -> None:
-        self._meta = value
-
-    @property
-    def has_meta(self) -> bool:
-        return bool(self._meta)
-
-    @property
-    def last_attempt(self) -> Attempt | None:
-        if not self.attempt:
-            return None
-        return Attempt(self.attempt, self.action, self.worker, self.started, self.ended)
-
-    @property
-    def last_results(self) -> Any:
-        """The value the atom currently stands for."""
-        return self.results
-
-    def put(self, state: str, result: Any) -> None:
-        """Enter `state` with `result`: a value, or the failure when `state` is a failed one."""
-        raise NotImplementedError
-
-    def reset(self, state: str) -> None:
-        """Forget results and failures and enter `state`; the attempt number and `meta` stay."""
-        self.results = None
-        self.failure = None
-        self.revert_results = None
-        self.revert_failure = None
-        self.progress = None
-        self.progress_details = None
-        self.state = state
-        self.intention = states.EXECUTE
-
-    def update(self: _D, other: _D) -> _D:
-        """Take over everything `other` says (values are shared, containers of ours are not)."""
-        for slot in AtomDetail.__slots__:
-            setattr(self, slot, getattr(other, slot))
-        if other._meta is not None:
-            self._meta = dict(other._meta)
-        return self
-
-    def merge(self: _D, other: _D, deep_copy: bool = False) -> _D:
-        """Like `update`, but meta keys only `self` has are kept; `deep_copy` shares no value."""
-        if other is self:
-            return self
-        mine = self._meta
-        self.update(other.copy() if deep_copy else other)
-        if mine:
-            self._meta = {**mine, **(self._meta or {})}
-        return self
-
-    def copy(self: _D) -> _D:
-        """Copy the record and, deeply, its values (failures are shared: they never change)."""
-        clone = type(self)(self.name, self.uuid)
-        clone.update(self)
-        clone.results = self._copy_results()
-        clone.revert_results = _deep(self.revert_results)
-        clone.progress_details = _deep(self.progress_details)
-        if self._meta is not None:
-            clone._meta = copy.deepcopy(self._meta)
-        return clone
-
-    def _copy_results(self) -> Any:
-        return _deep(self.results)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Describe the record as plain data; result values are left as they are."""
-        return {
-            "name": self.name,
-            "uuid": self.uuid,
-            "state": self.state,
-            "intention": self.intention,
-            "version": None if self.version is None else list(self.version),
-            "meta": dict(self._meta or _NOTHING),
-            "results": self._results_to_dict(),
-            "failure": _failure_to_dict(self.failure),
-            "revert_results": self.revert_results,
-            "revert_failure": _failure_to_dict(self.revert_failure),
-            "attempt": self.attempt,
-            "action": self.action,
-            "worker": self.worker,
-            "started": self.started,
-            "ended": self.ended,
-            "progress": self.progress,
-            "progress_details": self.progress_details,
-        }
-
-    @classmethod
-    def from_dict(cls: type[_D], data: Mapping[str, Any]) -> _D:
-        """Make the record that `to_dict` described; keys that are missing keep their defaults."""
-        record = cls(data["name"], data["uuid"])
-        for key in (
-            "state", "intention", "revert_results", "attempt", "action", "worker", "started",
-            "ended", "progress", "progress_details",
-        ):  # fmt: skip
-            if key in data:
-                setattr(record, key, data[key])
-        version = data.get("version")
-        record.version = None if version is None else tuple(version)
-        record._meta = dict(data["meta"]) if data.get("meta") else None
-        record.results = cls._results_from_dict(data.get("results"))
-        record.failure = _failure_from_dict(data.get("failure"))
-        record.revert_failure = _failure_from_dict(data.get("revert_failure"))
-        return record
-
-    def _results_to_dict(self) -> Any:
-        return self.results
-
-    @classmethod
-    def _results_from_dict(cls, data: Any) -> Any:
-        return data
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {slot: getattr(self, slot) for slot in AtomDetail.__slots__}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for slot, value in state.items():
-            setattr(self, slot, value)
-
-    def pformat(self, indent: int = 0) -> str:
-        """Describe the record in a few readable lines."""
-        pad = " " * indent
-        lines = [
-            f"{pad}{type(self).__name__}: {self.name!r}",
-            f"{pad}  - uuid = {self.uuid}",
-            f"{pad}  - state = {self.state}, intention = {self.intention}",
-            f"{pad}  - attempt = {self.attempt}, results = {self.results!r}",
-        ]
-        if self.failure is not None:
-            lines.append(f"{pad}  - failure = {self.failure}")
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} {self.state} #{self.attempt}>"
-
-
-class TaskDetail(AtomDetail):
-    """The record of a task: `results` is what `execute` returned."""
-
-    __slots__ = ()
-    kind: ClassVar[str] = "task"
-
-    def put(self, state: str, result: Any) -> None:
-        self.state = state
-        if state == states.SUCCESS:
-            self.results = result
-            self.failure = self.revert_results = self.revert_failure = None
-        elif state == states.FAILURE:
-            self.failure = result
-            self.results = self.revert_results = self.revert_failure = None
-        elif state == states.REVERTED:
-            self.revert_results = result
-            self.results = self.revert_failure = None
-        elif state == states.REVERT_FAILURE:
-            self.revert_failure = result
-            self.results = self.revert_results = None
-
-
-class RetryDetail(AtomDetail):
-    """The record of a retry: `results` is its history, one entry for each time it executed."""
-
-    __slots__ = ()
-    kind: ClassVar[str] = "retry"
-
-    def __init__(self, name: str, uuid: str | None = None) -> None:
-        super().__init__(name, uuid)
-        self.results: list[HistoryEntry] = []
-
-    @property
-    def last_results(self) -> Any:
-        return self.results[-1][0] if self.results else None
-
-    @property
-    def last_failures(self) -> dict[str, ft.Failure]:
-        return self.results[-1][1] if self.results else {}
-
-    def put(self, state: str, result: Any) -> None:
-        self.state = state
-        if state == states.SUCCESS:
-            self.results.append((result, {}))
-            self.failure = self.revert_results = self.revert_failure = None
-        elif state == states.FAILURE:
-            self.failure = result
-            self.revert_results = self.revert_failure = None
-        elif state == states.REVERTED:
-            self.results = []
-            self.revert_results = result
-            self.revert_failure = None
-        elif state == states.REVERT_FAILURE:
-            self.revert_failure = result
-            self.revert_results = None
-
-    def reset(self, state: str) -> None:
-        super().reset(state)
-        self.results = []
-
-    def _copy_results(self) -> list[HistoryEntry]:
-        return [(_deep(value), dict(failures)) for value, failures in self.results]
-
-    def _results_to_dict(self) -> list[Any]:
-        return [
-            [value, {name: _failure_to_dict(failure) for name, failure in failures.items()}]
-            for value, failures in self.results
-        ]
-
-    @classmethod
-    def _results_from_dict(cls, data: Any) -> list[HistoryEntry]:
-        return [
-            (value, {name: ft.Failure.from_dict(told) for name, told in failures.items()})
-            for value, failures in data or ()
-        ]
-
-
-_ATOM_KINDS: Final[Mapping[str, type[AtomDetail]]] = {"task": TaskDetail, "retry": RetryDetail}
-
-
-def detail_from_dict(kind: str, data: Mapping[str, Any]) -> AtomDetail:
-    """Make the atom record of `kind` ('task' or 'retry') from what its `to_dict` said."""
-    return _ATOM_KINDS[kind].from_dict(data)
 
 
 class FlowDetail:
@@ -541,18 +234,3 @@ class LogBook:
 
     def __repr__(self) -> str:
         return f"<LogBook {self.name!r} ({len(self)} flows)>"
-
-
-def _deep(value: Any) -> Any:
-    kind = type(value)
-    if value is None or kind is str or kind is int or kind is float or kind is bool:
-        return value
-    return copy.deepcopy(value)
-
-
-def _failure_to_dict(failure: ft.Failure | None) -> dict[str, Any] | None:
-    return None if failure is None else failure.to_dict()
-
-
-def _failure_from_dict(data: Mapping[str, Any] | None) -> ft.Failure | None:
-    return None if data is None else ft.Failure.from_dict(data)

@@ -117,8 +117,15 @@ def _is_plain(cls: type[task_module.Task]) -> bool:
 
 
 def endpoints_of(tasks: Iterable[type[task_module.Task]]) -> dict[str, Endpoint]:
-    """Index endpoints for task classes by dotted name."""
-    return {endpoint.name: endpoint for endpoint in map(Endpoint, tasks)}
+    """Index endpoints for task classes by dotted name, which is all that a request says.
+
+    :raises ValueError: two classes have the same name.
+    """
+    found: dict[str, Endpoint] = {}
+    for endpoint in map(Endpoint, tasks):
+        if found.setdefault(endpoint.name, endpoint) != endpoint:
+            raise ValueError(f"{endpoint.name} is the name of two different task classes")
+    return found
 
 
 def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:

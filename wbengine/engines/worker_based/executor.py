@@ -250,26 +250,32 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _apply(self, effects: Iterable[fx.Effect]) -> None:
         for effect in effects:
-            match effect:
-                case fx.Dispatch():
-                    self._dispatch(effect)
-                case fx.Settle(entry, outcome):
-                    entry.done(entry.invocation, outcome)
-                case fx.Tell(entry, event_type, details):
-                    self._tell(entry, event_type, details)
-                case fx.Acknowledge(receipt):
-                    if receipt is not None:
-                        self._proxy.ack(receipt)
-                case fx.Drop(request_id):
-                    if self._ledger is not None:
-                        self._ledger.drop(request_id)
-                case fx.Revoke(entry):
-                    revoked = self._ledger is None or self._revoke(entry)
-                    with self._lock:
-                        more = self._book.on_revoked(entry, revoked, SYSTEM.monotonic())
-                    self._apply(more)
-                case fx.Inspect(entry, lost):
-                    self._inspect(entry, lost)
+            try:
+                self._perform(effect)
+            except Exception:  # the others are owed to other requests
+                LOG.exception("failed to perform %s", type(effect).__name__)
+
+    def _perform(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Dispatch():
+                self._dispatch(effect)
+            case fx.Settle(entry, outcome):
+                entry.done(entry.invocation, outcome)
+            case fx.Tell(entry, event_type, details):
+                self._tell(entry, event_type, details)
+            case fx.Acknowledge(receipt):
+                if receipt is not None:
+                    self._proxy.ack(receipt)
+            case fx.Drop(request_id):
+                if self._ledger is not None:
+                    self._ledger.drop(request_id)
+            case fx.Revoke(entry):
+                revoked = self._ledger is None or self._revoke(entry)
+                with self._lock:
+                    more = self._book.on_revoked(entry, revoked, SYSTEM.monotonic())
+                self._apply(more)
+            case fx.Inspect(entry, lost):
+                self._inspect(entry, lost)
 
     def _dispatch(self, effect: fx.Dispatch) -> None:
         entry = effect.entry
@@ -291,7 +297,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _revoke(self, entry: entries.Entry) -> bool:
         assert self._ledger is not None
-        return self._ledger.revoke(entry.id)
+        try:
+            return self._ledger.revoke(entry.id)
+        except exc.LedgerFailure:
+            LOG.exception("failed to revoke %r", entry.request)
+            return False
 
     def _tell(self, entry: entries.Entry, event_type: str, details: dict[str, Any]) -> None:
         events = entry.invocation.events

@@ -64,12 +64,13 @@ class Outbox:
     def flush(self, timeout: float | None) -> bool:
         """Wait until nothing is queued and nothing is being published."""
         with self._changed:
-            if self._thread is None:
-                return not self._parcels
-            return self._changed.wait_for(
-                lambda: not (self._parcels or self._first or self._busy) or self._closed.is_set(),
-                timeout,
-            )
+            if self._thread is not None:
+                self._changed.wait_for(lambda: self._idle or self._closed.is_set(), timeout)
+            return self._idle
+
+    @property
+    def _idle(self) -> bool:
+        return not (self._parcels or self._first or self._busy)
 
     def start(self) -> None:
         self._thread = threading.Thread(

@@ -192,11 +192,14 @@ class Proxy:
             self._wake()
 
     def ack(self, message: Any) -> None:
-        """Acknowledge a message from any thread."""
+        """Acknowledge a message from any thread; never raises.
+
+        What came on a connection that is gone can not be acknowledged any more: it comes again.
+        """
         if self._target.ours:
-            message.ack()
+            _ack(message)
         else:
-            self.call_soon(message.ack)
+            self.call_soon(lambda: _ack(message))
 
     def start(self) -> None:
         """Connect, and dispatch what comes, until `stop`; blocks.
@@ -307,6 +310,13 @@ class Proxy:
             message.reject()
         else:
             self._dispatcher.on_message(data, message)
+
+
+def _ack(message: Any) -> None:
+    try:
+        message.ack()
+    except Exception as error:
+        LOG.warning("message %s can not be acknowledged (%s)", message.delivery_tag, error)
 
 
 class _Work:

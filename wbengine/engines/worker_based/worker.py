@@ -168,6 +168,11 @@ class Worker:
         )
 
     @property
+    def queues(self) -> dict[str, str]:
+        """The queue of each topic."""
+        return dict(self._queues)
+
+    @property
     def counts(self) -> dict[str, int]:
         """How many tasks ended (by state) and how many messages were not run (by reason)."""
         with self._lock:
@@ -317,12 +322,15 @@ class Worker:
 
     def _run(self, job: server.Job) -> None:
         assert job.endpoint is not None
-        self._pool.submit(
-            job.endpoint.run,
-            (job.unit,),
-            functools.partial(self._ran, job),
-            functools.partial(self._told, job),
-        )
+        try:
+            self._pool.submit(
+                job.endpoint.run,
+                (job.unit,),
+                functools.partial(self._ran, job),
+                functools.partial(self._told, job),
+            )
+        except Exception as error:  # a given executor may be shut down by whoever gave it
+            self._ran(job, ft.Failure.from_exception(error))
 
     def _told(self, job: server.Job, event_type: str, details: dict[str, Any]) -> None:
         with self._lock:
@@ -351,8 +359,11 @@ class Worker:
 
     def _finish(self, job: server.Job, frozen: bytes) -> None:
         assert self._ledger is not None
-        if not self._ledger.finish(job.id, job.epoch, self.identity, frozen):
-            LOG.warning("request %s was given to somebody else while it ran here", job.id)
+        try:
+            if not self._ledger.finish(job.id, job.epoch, self.identity, frozen):
+                LOG.warning("request %s was given to somebody else while it ran here", job.id)
+        except Exception:  # the engine is answered all the same
+            LOG.exception("failed to store the answer to request %s", job.id)
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.ack(receipt)

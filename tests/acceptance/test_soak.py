@@ -1,0 +1,21 @@
+"""Wide flows over folders, again and again: nothing hangs, nothing is lost, nothing is left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import workers
+
+
+def test_wide_flows_leave_nothing_behind() -> None:
+    tool = Path(workers.REPOSITORY) / "tools" / "soak"
+    ended = subprocess.run(
+        [sys.executable, str(tool), "--here", "--runs", "3"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "3 runs, 0 problems" in ended.stdout

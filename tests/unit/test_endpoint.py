@@ -1,0 +1,192 @@
+"""What a worker offers, and how it makes and runs a task."""
+
+from __future__ import annotations
+
+import abc
+import types
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions as exc
+from wbengine import task
+from wbengine.engines.worker_based import endpoint
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.types.failure import Failure
+
+
+class Add(task.Task):
+    def execute(self, x: int, y: int) -> int:
+        self.update_progress(0.5)
+        return x + y
+
+    def revert(self, result: Any, flow_failures: Any, x: int, y: int) -> Any:
+        return ("undone", result, sorted(flow_failures), x, y)
+
+
+class Needy(task.Task):
+    def __init__(self, session: Any, name: str | None = None) -> None:
+        super().__init__(name=name)
+
+    def execute(self) -> None:
+        return None
+
+
+class Bursting(task.Task):
+    def __init__(self, name: str | None = None) -> None:
+        raise SystemExit(4)
+
+    def execute(self) -> None:
+        return None
+
+
+class Unfinished(task.Task):
+    @abc.abstractmethod
+    def execute(self) -> None: ...
+
+
+def unit(**change: Any) -> pr.WorkUnit:
+    values: dict[str, Any] = {
+        "task_cls": f"{__name__}.Add",
+        "task_name": "sum",
+        "action": "execute",
+        "arguments": {"x": 1, "y": 2},
+        "result": None,
+        "failures": {},
+    }
+    return pr.WorkUnit(**{**values, **change})
+
+
+def run(cls: Any, work: pr.WorkUnit) -> tuple[Any, list[Any]]:
+    told: list[Any] = []
+    outcome = endpoint.Endpoint(cls).run(work, lambda *event: told.append(event))
+    return outcome.value, told
+
+
+# Endpoints ---------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_has_its_class_and_name() -> None:
+    made = endpoint.Endpoint(Add)
+    assert (made.name, str(made), made.task_cls) == (f"{__name__}.Add", f"{__name__}.Add", Add)
+    assert made == endpoint.Endpoint(Add)
+    assert made != endpoint.Endpoint(Needy)
+    assert made != Add
+    assert len({made, endpoint.Endpoint(Add)}) == 1
+    assert isinstance(made.generate("a name"), Add)
+    assert made.generate("a name").name == "a name"
+
+
+def test_a_class_that_needs_more_than_a_name_says_so() -> None:
+    with pytest.raises(exc.ExecutionFailure, match=r"Needy\(name=\.\.\.\).*session"):
+        endpoint.Endpoint(Needy).generate("x")
+
+
+def test_endpoints_by_name() -> None:
+    assert endpoint.endpoints_of([Add, Needy, Add]) == {
+        f"{__name__}.Add": endpoint.Endpoint(Add),
+        f"{__name__}.Needy": endpoint.Endpoint(Needy),
+    }
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    twin = type("Add", (Add,), {"__module__": __name__, "__qualname__": "Add"})
+    with pytest.raises(ValueError, match=r"Add.*two"):
+        endpoint.endpoints_of([Add, twin])
+
+
+# Running -----------------------------------------------------------------------------------------
+
+
+def test_execute() -> None:
+    value, told = run(Add, unit())
+    assert value == 3
+    assert [kind for kind, _ in told] == ["update_progress"]
+
+
+def test_revert() -> None:
+    failure = Failure.from_exception(RuntimeError("x"))
+    value, _ = run(Add, unit(action="revert", result=3, failures={"other": failure}))
+    assert value == ("undone", 3, ["other"], 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("cls", "work", "kind"),
+    [
+        (Needy, unit(), exc.ExecutionFailure),
+        (Bursting, unit(), SystemExit),
+        (Add, unit(arguments={"x": 1}), TypeError),
+        (Add, unit(arguments={"x": 1, "y": "z"}), TypeError),
+    ],
+)
+def test_every_error_is_an_outcome(cls: Any, work: pr.WorkUnit, kind: Any) -> None:
+    value, _ = run(cls, work)
+    assert value.check(kind)
+
+
+# Finding -----------------------------------------------------------------------------------------
+
+
+def module(**contents: Any) -> types.ModuleType:
+    made = types.ModuleType("made_up")
+    vars(made).update(contents)
+    return made
+
+
+@pytest.mark.parametrize(
+    "item", [Add, f"{__name__}:Add", f"{__name__}.Add", module(Add=Add, x=1, Task=task.Task)]
+)
+def test_a_class_by_any_of_its_names(item: Any) -> None:
+    assert endpoint.find_tasks([item]) == [Add]
+
+
+def test_a_module_stands_for_its_tasks_in_order_and_once() -> None:
+    found = endpoint.find_tasks([__name__, Add])
+    assert found == [Add, Needy, Bursting, Remembering]  # not the abstract one, nor wbengine's own
+
+
+@pytest.mark.parametrize("item", [module(), module(Task=task.Task), "json"])
+def test_a_module_without_tasks(item: Any) -> None:
+    with pytest.raises(ValueError, match="holds no tasks"):
+        endpoint.find_tasks([item])
+
+
+@pytest.mark.parametrize("item", [3, None, int, Add("x"), "json:dumps", Unfinished, task.Task])
+def test_what_is_no_task(item: Any) -> None:
+    with pytest.raises(ValueError, match="neither a task class nor a module of tasks"):
+        endpoint.find_tasks([item])
+
+
+@pytest.mark.parametrize("item", ["no_such_module", f"{__name__}:Ad", f"{__name__}.Ad"])
+def test_what_can_not_be_imported(item: str) -> None:
+    with pytest.raises(ImportError):
+        endpoint.find_tasks([item])
+
+
+def test_a_near_name_is_told() -> None:
+    with pytest.raises(ImportError, match="did you mean 'Add'"):
+        endpoint.find_tasks([f"{__name__}:Adds"])
+
+
+@pytest.mark.parametrize("item", ["", ":", "a:", ":b", "a..b"])
+def test_what_is_no_name(item: str) -> None:
+    with pytest.raises(ValueError):
+        endpoint.find_tasks([item])
+
+
+# Instances ---------------------------------------------------------------------------------------
+
+
+class Remembering(task.Task):
+    def execute(self) -> int:
+        self.count = getattr(self, "count", 0) + 1
+        return self.count
+
+
+def test_every_request_has_an_instance_of_its_own() -> None:
+    made = endpoint.Endpoint(Remembering)
+    work = unit(arguments={})
+    assert [made.run(work, lambda *_: None).value for _ in range(3)] == [1, 1, 1]
+    one, two = made.generate("one"), made.generate("two")
+    assert (one.name, two.name) == ("one", "two")
+    assert one.notifier is not two.notifier
