@@ -7,11 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
+    """Wait for what another thread or process does and tells nobody of."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
 
 
 def command(*arguments: str) -> list[str]:

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import sample_tasks, workers
+from tests.workers import until
 from wbengine import engines, exceptions
 from wbengine.patterns import linear_flow
 
@@ -36,14 +36,6 @@ atexit.register(look)
 sys.argv = ["wbengine.worker", "--topic", "t", "--tasks", "tests.sample_tasks", "--burst"]
 runpy.run_module("wbengine.worker", run_name="__main__")
 """
-
-
-def until(condition, timeout: float = 30.0) -> None:
-    """Wait for what another process does; there is no event to wait for across processes."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture

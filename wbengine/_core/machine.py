@@ -43,6 +43,10 @@ __all__ = ["END_STATES", "META_STATES", "Inbox", "Machine", "Withdrawn", "new_in
 META_STATES: Final = frozenset({states.UNDEFINED, states.GAME_OVER})
 END_STATES: Final = (states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED)
 
+#: So many atoms at most are begun in one turn: what a very wide flow holds in memory at a time, and
+#: how long listeners wait for the news of a turn, stays bounded.
+MOST_PER_TURN: Final = 4096
+
 _START: Final = "start"
 _SCHEDULE: Final = "schedule"
 _WAIT: Final = "wait"
@@ -227,7 +231,7 @@ class Machine:
     def _begin_all(self) -> None:
         scheduler, begin, begun = self._scheduler, self._lifecycle.begin, self._begun
         while not self._suspending:
-            turn = scheduler.take()
+            turn = scheduler.take(MOST_PER_TURN)
             self._beginning += turn.retry + turn.execute + turn.revert
             for node in turn.retry:
                 self._lifecycle.begin_again(node)

@@ -12,8 +12,9 @@ Pure: no I/O, no clock, no user code.  One thread calls it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wbengine import deciders
 from wbengine import states as st
@@ -88,6 +89,7 @@ class Scheduler:
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
         self._ignored = Ignored(self._progress.origins)
+        self._later: list[tuple[Any, int]] = []
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
         #: How many edges were followed.
@@ -110,15 +112,16 @@ class Scheduler:
         if self._arrive(0):
             self._settle(0)
 
-    def take(self) -> Turn:
+    def take(self, most: int | None = None) -> Turn:
         """Hand out what became ready since the last turn.
 
-        What is in `execute`, `revert` and `retry` is in flight from now on.
+        What is in `execute`, `revert` and `retry` is in flight from now on.  Of what is to be
+        executed at most `most` are handed out, the rest with the next turns.
         """
         if self.halted:
             return Turn([], [], [], [])
         votes = self._drain(self._votes, VOTE, ASKED)
-        execute = self._drain(self._execute, READY, RUNNING)
+        execute = self._drain_some(most)
         if self._rerun:
             execute = self._ordered(execute + self._drain(self._rerun, RERUN, RUNNING))
         revert = self._drain(self._revert, DUE, REVERTING)
@@ -432,6 +435,27 @@ class Scheduler:
                 found.append(node)
         queue.clear()
         return self._ordered(found)
+
+    def _drain_some(self, most: int | None) -> list[int]:
+        """`_drain` for what is to be executed; what is left over stays in a heap, in order."""
+        if not self._later and (most is None or len(self._execute) <= most):
+            return self._drain(self._execute, READY, RUNNING)
+        items, marks, later = self._plan.items, self._marks, self._later
+        fresh = [(-getattr(items[node], "priority", 0), node) for node in self._execute]
+        self._execute.clear()
+        if len(fresh) > len(later):
+            later += fresh
+            heapq.heapify(later)
+        else:
+            for place in fresh:
+                heapq.heappush(later, place)
+        found: list[int] = []
+        while later and (most is None or len(found) < most):
+            node = heapq.heappop(later)[1]
+            if marks[node] == READY:
+                marks[node] = RUNNING
+                found.append(node)
+        return found
 
     def _ordered(self, nodes: list[int]) -> list[int]:
         if len(nodes) > 1:

@@ -11,11 +11,10 @@ from wbengine import _names
 from wbengine._clock import SYSTEM, Clock
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.roster import NO_IDENTITY, Roster, TopicWorker
 from wbengine.transports import _routing as routing
 
 LOG = logging.getLogger(__name__)
-
-NO_IDENTITY: Final = object()
 
 #: A worker that announces a period is lost after this many periods of silence.
 SILENT_PERIODS: Final = 3
@@ -26,68 +25,6 @@ LEAST_PERIOD: Final = 0.5
 
 #: Whatever a worker claims, it is not waited for longer than three times so many seconds.
 MOST_PERIOD: Final = 60.0
-
-
-class TopicWorker:
-    """One worker process on one topic, as it last described itself (read-only to everybody else).
-
-    `queue` is where requests for it go, `slots` how many tasks it runs at once, `running` how many
-    it ran when it last spoke.  Peers that speak plain TaskFlow have no identity: their topic is
-    their queue, and all workers of a topic look like one.
-    """
-
-    __slots__ = ("identity", "last_seen", "period", "queue", "running", "slots", "tasks", "topic")
-
-    def __init__(self, topic: str, tasks: Iterable[Any], identity: Any = NO_IDENTITY) -> None:
-        self.topic = topic
-        self.tasks = tuple(
-            task if isinstance(task, str) else _names.dotted(task) for task in tasks
-        )
-        self.identity = identity
-        self.queue = topic
-        self.slots = 1
-        self.running = 0
-        self.period: float | None = None
-        self.last_seen = 0.0
-
-    def performs(self, task: Any) -> bool:
-        """Whether the worker offers `task` (a task, a task class, or its dotted name)."""
-        if not isinstance(task, str):
-            task = _names.dotted(task if isinstance(task, type) else type(task))
-        return task in self.tasks
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TopicWorker):
-            return NotImplemented
-        if NO_IDENTITY in (self.identity, other.identity):
-            return self.topic == other.topic and set(self.tasks) == set(other.tasks)
-        return self.identity == other.identity and self.topic == other.topic
-
-    def __hash__(self) -> int:
-        return hash(self.topic)
-
-    def __repr__(self) -> str:
-        who = "*" if self.identity is NO_IDENTITY else self.identity
-        return f"<TopicWorker {who} on {self.topic!r}, {len(self.tasks)} tasks>"
-
-
-class _Queue:
-    """The workers that take requests from one queue, and what they add up to."""
-
-    __slots__ = ("busy", "members", "slots")
-
-    def __init__(self) -> None:
-        self.members: dict[tuple[Any, str], TopicWorker] = {}
-        self.slots = 0
-        self.busy = 0
-
-    @property
-    def free(self) -> int:
-        return self.slots - self.busy
-
-    def count(self, worker: TopicWorker, sign: int) -> None:
-        self.slots += sign * worker.slots
-        self.busy += sign * min(worker.slots, worker.running)
 
 
 class ProxyWorkerFinder:
@@ -126,10 +63,7 @@ class ProxyWorkerFinder:
         self._on_change = on_change
         self._clock = clock
         self._changed = threading.Condition()
-        self._workers: dict[tuple[Any, str], TopicWorker] = {}
-        self._by_identity: dict[Any, set[str]] = {}
-        self._by_queue: dict[str, _Queue] = {}
-        self._by_task: dict[str, dict[str, int]] = {}
+        self._roster = Roster()
         self._messages_processed = 0
         self._strangers: dict[str, float] = {}
         self._last_asked: float | None = None
@@ -148,7 +82,7 @@ class ProxyWorkerFinder:
     @property
     def total_workers(self) -> int:
         """Number of worker processes (not topics) known to be alive."""
-        return len(self._by_identity)
+        return len(self._roster.identities)
 
     @property
     def messages_processed(self) -> int:
@@ -156,34 +90,34 @@ class ProxyWorkerFinder:
 
     def workers(self) -> list[TopicWorker]:
         with self._changed:
-            return list(self._workers.values())
+            return list(self._roster)
 
     def topics(self) -> list[str]:
         """Topics on which somebody is known to work, sorted."""
         with self._changed:
-            return sorted({worker.topic for worker in self._workers.values()})
+            return sorted({worker.topic for worker in self._roster})
 
     def tasks(self) -> list[str]:
         """Names of all task classes that somebody offers, sorted."""
         with self._changed:
-            return sorted(self._by_task)
+            return sorted(self._roster.tasks)
 
     def slots(self, queue: str) -> int:
         """How many tasks the live workers of `queue` run at once."""
         with self._changed:
-            found = self._by_queue.get(queue)
+            found = self._roster.queues.get(queue)
             return found.slots if found is not None else 0
 
     def free(self, queue: str) -> int:
         """How many of those slots were free when the workers last spoke."""
         with self._changed:
-            found = self._by_queue.get(queue)
+            found = self._roster.queues.get(queue)
             return found.free if found is not None else 0
 
     def speaks(self, queue: str) -> bool:
         """Whether the workers of `queue` speak more than plain TaskFlow."""
         with self._changed:
-            found = self._by_queue.get(queue)
+            found = self._roster.queues.get(queue)
             return found is not None and any(
                 worker.identity is not NO_IDENTITY for worker in found.members.values()
             )
@@ -195,7 +129,7 @@ class ProxyWorkerFinder:
         Among equals, the topic named first wins.  Costs O(queues that offer the task).
         """
         with self._changed:
-            queues = self._by_task.get(task_cls)
+            queues = self._roster.tasks.get(task_cls)
             if not queues:
                 return None
             if len(queues) == 1:
@@ -203,7 +137,7 @@ class ProxyWorkerFinder:
             return max(queues, key=lambda queue: self._appeal(queue, waiting(queue)))
 
     def _appeal(self, queue: str, waiting: int) -> tuple[float, int]:
-        found = self._by_queue[queue]
+        found = self._roster.queues[queue]
         # A queue belongs to one topic; any of its workers can say which.
         rank = self._rank(next(iter(found.members.values())).topic)
         return (found.free + found.slots) / (2.0 * (waiting + 1)), -rank
@@ -216,8 +150,8 @@ class ProxyWorkerFinder:
         with self._changed:
             able = [
                 worker
-                for queue in self._by_task.get(name, ())
-                for worker in self._by_queue[queue].members.values()
+                for queue in self._roster.tasks.get(name, ())
+                for worker in self._roster.queues[queue].members.values()
                 if worker.performs(name)
             ]
             return max(able, key=lambda worker: worker.slots - worker.running, default=None)
@@ -230,15 +164,15 @@ class ProxyWorkerFinder:
         if workers <= 0:
             raise ValueError(f"can only wait for one worker or more, not {workers}")
         with self._changed:
-            self._changed.wait_for(lambda: len(self._by_identity) >= workers, timeout)
-            return max(0, workers - len(self._by_identity))
+            self._changed.wait_for(lambda: len(self._roster.identities) >= workers, timeout)
+            return max(0, workers - len(self._roster.identities))
 
     # Asking and hearing.
 
     @property
     def _interval(self) -> float:
         """Seconds between two questions: many workers are asked less often."""
-        return max(self.period, 0.01 * len(self._workers))
+        return max(self.period, 0.01 * len(self._roster))
 
     def maybe_publish(self) -> bool:
         """Ask who is there, unless it was asked a moment ago; call it as often as is convenient.
@@ -286,7 +220,7 @@ class ProxyWorkerFinder:
             identity = notify.text(env.WBE_WORKER) or NO_IDENTITY
             state = headers.get(env.WBE_STATE)
             if state == env.STOPPED:
-                lost = self._remove(identity) or self._estrange(identity)
+                lost = self._roster.leave(identity) or self._estrange(identity)
             else:
                 gained = self._hear(identity, topic, notify, beat=state == env.BEAT)
             self._changed.notify_all()
@@ -302,8 +236,7 @@ class ProxyWorkerFinder:
         return next(ranks, 0)
 
     def _hear(self, identity: Any, topic: str, notify: env.Envelope, beat: bool) -> set[str]:
-        key = (identity if identity is not NO_IDENTITY else f"taskflow:{topic}", topic)
-        worker = self._workers.get(key)
+        worker = self._roster.find(identity, topic)
         tasks = tuple(dict.fromkeys(notify.body["tasks"]))
         if worker is None and beat:
             # What it offers comes with its next answer to a question; but it lives.
@@ -312,58 +245,19 @@ class ProxyWorkerFinder:
             return set()
         if worker is None or (not beat and tasks != worker.tasks):
             if worker is not None:
-                self._forget(key)
-            worker = self._learn(key, TopicWorker(topic, tasks, identity), notify)
+                self._roster.remove(worker)
+            worker = TopicWorker(topic, tasks, identity)
+            worker.queue = notify.text(env.WBE_QUEUE) or topic
+            self._roster.add(worker)
+            self._strangers.pop(identity, None)
             gained = set(tasks)
         else:
             gained = set()
         worker.last_seen = self._clock.monotonic()
         worker.period = min(MOST_PERIOD, notify.seconds(env.WBE_PERIOD) or 0.0) or worker.period
-        queue = self._by_queue[worker.queue]
-        queue.count(worker, -1)
-        worker.slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))
-        worker.running = notify.number(env.WBE_RUNNING, worker.running)
-        queue.count(worker, +1)
+        slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))
+        self._roster.update(worker, slots, notify.number(env.WBE_RUNNING, worker.running))
         return gained
-
-    def _learn(
-        self, key: tuple[Any, str], worker: TopicWorker, notify: env.Envelope
-    ) -> TopicWorker:
-        worker.queue = notify.text(env.WBE_QUEUE) or worker.topic
-        self._strangers.pop(key[0], None)
-        self._workers[key] = worker
-        self._by_identity.setdefault(key[0], set()).add(worker.topic)
-        queue = self._by_queue.setdefault(worker.queue, _Queue())
-        queue.members[key] = worker
-        queue.count(worker, +1)
-        for task in worker.tasks:
-            queues = self._by_task.setdefault(task, {})
-            queues[worker.queue] = queues.get(worker.queue, 0) + 1
-        return worker
-
-    def _forget(self, key: tuple[Any, str]) -> TopicWorker:
-        worker = self._workers.pop(key)
-        topics = self._by_identity[key[0]]
-        topics.discard(key[1])
-        if not topics:
-            del self._by_identity[key[0]]
-        queue = self._by_queue[worker.queue]
-        queue.count(worker, -1)
-        del queue.members[key]
-        if not queue.members:
-            del self._by_queue[worker.queue]
-        for task in worker.tasks:
-            queues = self._by_task[task]
-            queues[worker.queue] -= 1
-            if not queues[worker.queue]:
-                del queues[worker.queue]
-            if not queues:
-                del self._by_task[task]
-        return worker
-
-    def _remove(self, identity: Any) -> list[TopicWorker]:
-        topics = self._by_identity.get(identity, ())
-        return [self._forget((identity, topic)) for topic in tuple(topics)]
 
     # Noticing silence.
 
@@ -373,7 +267,7 @@ class ProxyWorkerFinder:
         Whoever is not heard of within the time that known workers have is told as lost.
         """
         with self._changed:
-            if self._expiry is not None and identity not in self._by_identity:
+            if self._expiry is not None and identity not in self._roster.identities:
                 self._strangers[identity] = self._clock.monotonic()
 
     def _estrange(self, identity: Any) -> list[TopicWorker]:
@@ -385,7 +279,7 @@ class ProxyWorkerFinder:
         now = self._clock.monotonic()
         with self._changed:
             if self._last_echo is not None and now - self._last_echo > 2 * self.period:
-                for worker in self._workers.values():
+                for worker in self._roster:
                     worker.last_seen = now
                 self._strangers = dict.fromkeys(self._strangers, now)
             self._last_echo = now
@@ -398,8 +292,8 @@ class ProxyWorkerFinder:
         with self._changed:
             if self._last_echo is None or now - self._last_echo > 2 * self.period:
                 return 0
-            silent = {key[0] for key, worker in self._workers.items() if self._silent(worker, now)}
-            lost = [worker for identity in silent for worker in self._remove(identity)]
+            silent = self._roster.silent(lambda worker: self._silent(worker, now))
+            lost = [worker for identity in silent for worker in self._roster.leave(identity)]
             for worker in lost:
                 LOG.warning("lost %r: silent for %.1f s", worker, now - worker.last_seen)
             for identity, seen in tuple(self._strangers.items()):
@@ -422,8 +316,7 @@ class ProxyWorkerFinder:
     def reset(self) -> None:
         """Forget everything, as if just made."""
         with self._changed:
-            for index in (self._workers, self._by_identity, self._by_queue, self._by_task):
-                index.clear()
+            self._roster = Roster()
             self._strangers.clear()
             self._messages_processed = 0
             self._last_asked = self._last_pinged = self._last_echo = None
@@ -445,3 +338,6 @@ def _sound(notify: env.Envelope, topic: str) -> bool:
         LOG.warning("ignored an announcement: %s", error)
         return False
     return True
+
+
+__all__ = ["NO_IDENTITY", "ProxyWorkerFinder", "TopicWorker"]

@@ -1,0 +1,155 @@
+"""Who is there: workers by identity, by queue, and by what they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from wbengine import _names
+
+NO_IDENTITY: Final = object()
+
+
+class TopicWorker:
+    """One worker process on one topic, as it last described itself (read-only to everybody else).
+
+    `queue` is where requests for it go, `slots` how many tasks it runs at once, `running` how many
+    it ran when it last spoke.  Peers that speak plain TaskFlow have no identity: their topic is
+    their queue, and all workers of a topic look like one.
+    """
+
+    __slots__ = ("identity", "last_seen", "period", "queue", "running", "slots", "tasks", "topic")
+
+    def __init__(self, topic: str, tasks: Iterable[Any], identity: Any = NO_IDENTITY) -> None:
+        self.topic = topic
+        self.tasks = tuple(
+            task if isinstance(task, str) else _names.dotted(task) for task in tasks
+        )
+        self.identity = identity
+        self.queue = topic
+        self.slots = 1
+        self.running = 0
+        self.period: float | None = None
+        self.last_seen = 0.0
+
+    def performs(self, task: Any) -> bool:
+        """Whether the worker offers `task` (a task, a task class, or its dotted name)."""
+        if not isinstance(task, str):
+            task = _names.dotted(task if isinstance(task, type) else type(task))
+        return task in self.tasks
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopicWorker):
+            return NotImplemented
+        if NO_IDENTITY in (self.identity, other.identity):
+            return self.topic == other.topic and set(self.tasks) == set(other.tasks)
+        return self.identity == other.identity and self.topic == other.topic
+
+    def __hash__(self) -> int:
+        return hash(self.topic)
+
+    def __repr__(self) -> str:
+        who = "*" if self.identity is NO_IDENTITY else self.identity
+        return f"<TopicWorker {who} on {self.topic!r}, {len(self.tasks)} tasks>"
+
+
+class Queue:
+    """The workers that take requests from one queue, and what they add up to."""
+
+    __slots__ = ("busy", "members", "slots")
+
+    def __init__(self) -> None:
+        self.members: dict[tuple[Any, str], TopicWorker] = {}
+        self.slots = 0
+        self.busy = 0
+
+    @property
+    def free(self) -> int:
+        return self.slots - self.busy
+
+    def count(self, worker: TopicWorker, sign: int) -> None:
+        self.slots += sign * worker.slots
+        self.busy += sign * min(worker.slots, worker.running)
+
+
+class Roster:
+    """Workers, indexed.  Not thread-safe.
+
+    `identities` maps each identity to the topics it works on; those who have none are one for each
+    topic.  `queues` maps queues to the workers that take from them, `tasks` maps task class names
+    to the queues where they are offered, with the number of workers that do.
+    """
+
+    __slots__ = ("_workers", "identities", "queues", "tasks")
+
+    def __init__(self) -> None:
+        self._workers: dict[tuple[Any, str], TopicWorker] = {}
+        self.identities: dict[Any, set[str]] = {}
+        self.queues: dict[str, Queue] = {}
+        self.tasks: dict[str, dict[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def __iter__(self) -> Iterator[TopicWorker]:
+        return iter(self._workers.values())
+
+    def find(self, identity: Any, topic: str) -> TopicWorker | None:
+        return self._workers.get(_key(identity, topic))
+
+    def add(self, worker: TopicWorker) -> None:
+        """Take in a worker that is not there yet."""
+        key = _key(worker.identity, worker.topic)
+        self._workers[key] = worker
+        self.identities.setdefault(key[0], set()).add(worker.topic)
+        queue = self.queues.setdefault(worker.queue, Queue())
+        queue.members[key] = worker
+        queue.count(worker, +1)
+        for task in worker.tasks:
+            queues = self.tasks.setdefault(task, {})
+            queues[worker.queue] = queues.get(worker.queue, 0) + 1
+
+    def update(self, worker: TopicWorker, slots: int, running: int) -> None:
+        """Note how many tasks a worker can run, and does."""
+        queue = self.queues[worker.queue]
+        queue.count(worker, -1)
+        worker.slots, worker.running = slots, running
+        queue.count(worker, +1)
+
+    def remove(self, worker: TopicWorker) -> None:
+        """Forget a worker that is there."""
+        key = _key(worker.identity, worker.topic)
+        del self._workers[key]
+        topics = self.identities[key[0]]
+        topics.discard(worker.topic)
+        if not topics:
+            del self.identities[key[0]]
+        queue = self.queues[worker.queue]
+        queue.count(worker, -1)
+        del queue.members[key]
+        if not queue.members:
+            del self.queues[worker.queue]
+        for task in worker.tasks:
+            queues = self.tasks[task]
+            queues[worker.queue] -= 1
+            if not queues[worker.queue]:
+                del queues[worker.queue]
+            if not queues:
+                del self.tasks[task]
+
+    def leave(self, identity: Any) -> list[TopicWorker]:
+        """Forget a process, on all its topics; what it was."""
+        topics = tuple(self.identities.get(identity, ()))
+        gone = [self._workers[identity, topic] for topic in topics]
+        for worker in gone:
+            self.remove(worker)
+        return gone
+
+    def silent(self, is_silent: Callable[[TopicWorker], bool]) -> set[Any]:
+        """The identities of those workers of whom `is_silent` is true."""
+        return {key[0] for key, worker in self._workers.items() if is_silent(worker)}
+
+
+def _key(identity: Any, topic: str) -> tuple[Any, str]:
+    # No label holds a colon: nobody can be called so.
+    return (f"taskflow:{topic}" if identity is NO_IDENTITY else identity), topic
