@@ -110,6 +110,18 @@ def test_failure_reverts_on_workers_with_result_and_failures(url: str, tmp_path:
     assert loaded.storage.get_atoms_states(["w", "bad"])["w"][0] == "REVERTED"
 
 
+def test_listeners_hear_which_worker_failed(url: str) -> None:
+    heard: list[Any] = []
+    with worker(url) as made:
+        loaded = load(linear_flow.Flow("f").add(tasks.Fail(name="bad")), url)
+        loaded.atom_notifier.register(
+            "FAILURE", lambda _, details: heard.append((details["task_name"], details["worker"]))
+        )
+        with pytest.raises(exceptions.WrappedFailure):
+            loaded.run()
+    assert heard == [("bad", made.identity)]
+
+
 def test_a_retry_controls_remote_tasks(url: str) -> None:
     flow = linear_flow.Flow("f", retry=retry.ForEach([[1], [2], 3], provides="value"))
     flow.add(tasks.Echo(), tasks.Fail(name="bad"))

@@ -53,6 +53,9 @@ class _Notice(NamedTuple):
     state: str
     old_state: str | None
     result: Any
+    worker: str | None
+    started: float | None
+    ended: float | None
 
 
 class Lifecycle:
@@ -299,7 +302,7 @@ class Lifecycle:
 
     def listen(self) -> None:
         """Look whether anybody listens (asked once a turn, not once an atom)."""
-        self._listening = len(self._notifier) > 0
+        self._listening = bool(self._notifier.topics)
 
     def deliver(self) -> None:
         """Tell the listeners what was written by now."""
@@ -312,7 +315,9 @@ class Lifecycle:
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
     ) -> None:
         if self._listening or getattr(atom, "_notifier", None) is not None:
-            self._notices.append(_Notice(record, atom, state, old_state, result))
+            # The record goes on changing before this is told.
+            who = (record.worker, record.started, record.ended)
+            self._notices.append(_Notice(record, atom, state, old_state, result, *who))
 
     def _tell(self, notice: _Notice) -> None:
         record, atom, state = notice.record, notice.atom, notice.state
@@ -329,7 +334,7 @@ class Lifecycle:
         }
         if notice.result is not _NO_RESULT:
             details["result"] = notice.result
-            details.update(worker=record.worker, started=record.started, ended=record.ended)
+            details.update(worker=notice.worker, started=notice.started, ended=notice.ended)
         self._notifier.notify(state, details)
 
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:

@@ -89,6 +89,7 @@ class Machine:
         self._scheduler = scheduler
         self._lifecycle = lifecycle
         self._storage = storage
+        self._kept = storage.backend is not None
         self._executor = executor
         # Where tasks run that must not leave this process, when `executor` takes them out of it.
         self._near = near
@@ -113,12 +114,19 @@ class Machine:
         self.withdrawn = 0
         #: How many failures arrived when the run was over already; the next run resolves them.
         self.discarded = 0
+        #: The latest state entered; after the run, how it ended.
+        self.state: str = states.UNDEFINED
         self.seconds_per_state: dict[str, float] = {}
 
     @property
     def awaiting(self) -> int:
         """How many calls are under way."""
         return self._scheduler.in_flight
+
+    def run(self, timeout: float | None = None, *, measure: bool = True) -> None:
+        """`run_iter` to its end."""
+        for _ in self.run_iter(timeout, measure=measure):
+            pass
 
     def run_iter(self, timeout: float | None = None, *, measure: bool = True) -> Iterator[str]:
         """Go on from where the records say; yield each state entered, an end state last.
@@ -138,6 +146,7 @@ class Machine:
                 if old_state is not None and old_state not in META_STATES:
                     spent[old_state] = spent.get(old_state, 0.0) + now - before
                 before = now
+            self.state = new_state
             if new_state not in META_STATES:
                 yield new_state
 
@@ -332,7 +341,8 @@ class Machine:
         return [*near, *self._executor.withdraw()]
 
     def _save(self) -> None:
-        self._storage.flush()
+        if self._kept:
+            self._storage.flush()
         if self._finished:
             finished, self._finished = self._finished, []
             self._executor.retire(finished)

@@ -7,9 +7,10 @@ executor that `_make_executor` gives them.
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, ClassVar, Final
 
 from wbengine import _clock, exceptions, states
@@ -169,8 +170,8 @@ class ActionEngine(base.Engine):
         `ExecutionFailure` when the engine is running already.  `timeout` bounds each single wait of
         the run loop, not the run.
         """
-        for _ in self.run_iter(timeout=timeout):
-            pass
+        with self._session() as machine:
+            machine.run(timeout, measure=self._gather_statistics)
 
     def run_iter(self, timeout: float | None = None) -> Generator[str, Any, None]:
         """Run the flow; yield each state of the run loop, and raise like `run` at the end.
@@ -178,6 +179,21 @@ class ActionEngine(base.Engine):
         `send(True)` suspends; `close()` suspends and waits for what runs; an exception thrown in
         ends the run, and what has not started is taken back.
         """
+        with self._session() as machine:
+            closing = False
+            for state in machine.run_iter(timeout, measure=self._gather_statistics):
+                if closing:
+                    continue
+                try:
+                    if (yield state):
+                        self.suspend()
+                except GeneratorExit:
+                    closing = True
+                    self.suspend()
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[machine_module.Machine]:
+        """Everything around the loop of one run; whoever enters drives the machine to its end."""
         if not self._busy.acquire(blocking=False):
             raise exceptions.ExecutionFailure("The engine is running already, in another thread")
         try:
@@ -185,45 +201,31 @@ class ActionEngine(base.Engine):
             self.prepare()
             self.validate()
             with self._storage.batch():
-                yield from self._run(timeout)
+                machine = self._machine = self._make_machine()
+                self._began, self._ended = self._clock.monotonic(), None
+                with self._executing(machine):
+                    yield machine
+                self._change_state(machine.state)
+                self._storage.flush()
+                if machine.state not in (states.SUCCESS, states.SUSPENDED):
+                    self._raise_failures(machine)
         finally:
             self._busy.release()
 
-    def _run(self, timeout: float | None) -> Generator[str, Any, None]:
-        machine = self._machine = self._make_machine()
-        self._began, self._ended = self._clock.monotonic(), None
+    @contextlib.contextmanager
+    def _executing(self, machine: machine_module.Machine) -> Iterator[None]:
         self._task_executor.start()  # one that cannot start changes nothing of the flow
         if self._near is not None:
             self._near.start()
         try:
             self._change_state(states.RUNNING)
-            state = yield from self._drive(machine, timeout)
+            yield
         except BaseException as error:
             self._abort(machine, error)
             raise
         finally:
             self._stop_executors()
             self._ended = self._clock.monotonic()
-        self._change_state(state)
-        self._storage.flush()
-        if state not in (states.SUCCESS, states.SUSPENDED):
-            self._raise_failures(machine)
-
-    def _drive(
-        self, machine: machine_module.Machine, timeout: float | None
-    ) -> Generator[str, Any, str]:
-        closing = False
-        state = states.UNDEFINED
-        for state in machine.run_iter(timeout, measure=self._gather_statistics):
-            if closing:
-                continue
-            try:
-                if (yield state):
-                    self.suspend()
-            except GeneratorExit:
-                closing = True
-                self.suspend()
-        return state
 
     def _abort(self, machine: machine_module.Machine, error: BaseException) -> None:
         """Leave a legal state behind, whatever happened in the loop.

@@ -81,15 +81,16 @@ class Notifier:
     #: Names of arguments that callbacks cannot be registered with.
     RESERVED_KEYS: ClassVar[tuple[str, ...]] = ("details",)
 
-    __slots__ = ("__weakref__", "_topics")
+    __slots__ = ("__weakref__", "topics")
 
     def __init__(self) -> None:
+        #: Callbacks by event, for others to look at; an event nobody listens to is not in it.
         # Tuples, replaced as a whole: whoever iterates over one is not disturbed.
-        self._topics: dict[str, tuple[Listener, ...]] = {}
+        self.topics: dict[str, tuple[Listener, ...]] = {}
 
     def __len__(self) -> int:
         """How many callbacks are registered."""
-        return sum(map(len, self._topics.copy().values()))
+        return sum(map(len, self.topics.copy().values()))
 
     def __bool__(self) -> bool:
         """A notifier is a thing, not a container: true also when nobody listens."""
@@ -109,7 +110,7 @@ class Notifier:
         """Is this very callback, with this very filter, registered for `event_type`?"""
         return any(
             listener.is_equivalent(callback, details_filter)
-            for listener in self._topics.get(event_type, ())
+            for listener in self.topics.get(event_type, ())
         )
 
     def register(
@@ -142,7 +143,7 @@ class Notifier:
             if kwargs and key in kwargs:
                 raise KeyError(f"Reserved key {key!r} is not allowed in kwargs")
         listener = Listener(callback, args, kwargs, details_filter)
-        self._topics[event_type] = (*self._topics.get(event_type, ()), listener)
+        self.topics[event_type] = (*self.topics.get(event_type, ()), listener)
         return listener
 
     def _refusal(self, event_type: str) -> str:
@@ -152,24 +153,24 @@ class Notifier:
         self, event_type: str, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
         """Stop calling `callback` for `event_type`; was it registered?"""
-        before = self._topics.get(event_type, ())
+        before = self.topics.get(event_type, ())
         for place, listener in enumerate(before):
             if listener.is_equivalent(callback, details_filter):
                 after = before[:place] + before[place + 1 :]
                 if after:
-                    self._topics[event_type] = after
+                    self.topics[event_type] = after
                 else:
-                    del self._topics[event_type]
+                    del self.topics[event_type]
                 return True
         return False
 
     def deregister_event(self, event_type: str) -> int:
         """Forget all callbacks of `event_type`; how many were there?"""
-        return len(self._topics.pop(event_type, ()))
+        return len(self.topics.pop(event_type, ()))
 
     def reset(self) -> None:
         """Forget all callbacks."""
-        self._topics.clear()
+        self.topics.clear()
 
     def copy(self) -> Notifier:
         """A notifier with the same callbacks, independent from now on."""
@@ -180,14 +181,14 @@ class Notifier:
                     setattr(other, slot, getattr(self, slot))
         for name, value in getattr(self, "__dict__", {}).items():
             setattr(other, name, value)
-        other._topics = self._topics.copy()
+        other.topics = self.topics.copy()
         return other
 
     __copy__ = copy
 
     def listeners_iter(self) -> Iterator[tuple[str, list[Listener]]]:
         """`(event_type, listeners)` for each event type with callbacks."""
-        for event_type, listeners in self._topics.copy().items():
+        for event_type, listeners in self.topics.copy().items():
             yield event_type, list(listeners)
 
     def notify(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
@@ -195,7 +196,7 @@ class Notifier:
         if not self.can_trigger_notification(event_type):
             LOG.debug("Event type %r is not allowed to trigger notifications", event_type)
             return
-        topics = self._topics
+        topics = self.topics
         if topics:
             _tell(topics.get(self.ANY, ()), event_type, details)
             _tell(topics.get(event_type, ()), event_type, details)

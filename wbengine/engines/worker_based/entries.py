@@ -8,8 +8,10 @@ import uuid as uuids
 from typing import Any, Final
 
 from wbengine import _names, invocation
+from wbengine import exceptions as exc
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.types import failure as ft
 
 _NAMESPACE: Final = uuids.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
 
@@ -131,6 +133,16 @@ class Entry:
         )
         env.check_size(envelope, call.task.name, "the request", limit)
         return envelope
+
+    def lost(self) -> ft.Failure:
+        """What it ends with when nobody can tell what became of it."""
+        who = f"worker {self.worker}" if self.worker else "the worker"
+        return ft.Failure.from_exception(
+            exc.WorkerLost(
+                f"{who} was lost while it ran task {self.invocation.task.name!r}"
+                f" ({self.invocation.action}); whether the task took effect is unknown"
+            )
+        )
 
     def leave(self) -> None:
         """Stand on no shelf."""

@@ -205,12 +205,7 @@ class RequestBook:
         return effects + self._lose(entry, now)
 
     def _lose(self, entry: Entry, now: float) -> list[Effect]:
-        who = f"worker {entry.worker}" if entry.worker else "the worker"
-        error = exc.WorkerLost(
-            f"{who} was lost while it ran task {entry.invocation.task.name!r}"
-            f" ({entry.invocation.action}); whether the task took effect is unknown"
-        )
-        return self._settle(entry, ft.Failure.from_exception(error), now=now)
+        return self._settle(entry, entry.lost(), now=now)
 
     def on_row(
         self,
