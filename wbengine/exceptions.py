@@ -12,6 +12,7 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         │   └── UnclaimableJob           somebody else holds the job
         ├── ExecutionFailure             running went wrong
         │   ├── RequestTimeout           no worker took the request in time
+        │   │   └── NeverStarted         and it is certain that none ever will
         │   ├── InvalidState             not allowed in this state
         │   ├── WorkerLost *             the worker went away; the outcome is unknown
         │   └── RemoteExit *             a task on a worker called sys.exit()
@@ -147,6 +148,10 @@ class ExecutionFailure(WbengineException):
 
 class RequestTimeout(ExecutionFailure):
     """No worker took the request in time."""
+
+
+class NeverStarted(RequestTimeout):
+    """No worker took the request in time, and none ever will: there is nothing to undo."""
 
 
 class InvalidState(ExecutionFailure):

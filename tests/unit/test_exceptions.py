@@ -19,6 +19,7 @@ TREE = {
     exc.LedgerFailure: exc.StorageFailure,
     exc.UnclaimableJob: exc.JobFailure,
     exc.RequestTimeout: exc.ExecutionFailure,
+    exc.NeverStarted: exc.RequestTimeout,
     exc.InvalidState: exc.ExecutionFailure,
     exc.WorkerLost: exc.ExecutionFailure,
     exc.RemoteExit: exc.ExecutionFailure,

@@ -1,1 +1,1 @@
-"""The core: what runs next, and what becomes of what ran.  Nothing in here knows where tasks run."""
+"""The core: what runs next, and what becomes of what ran; not where."""

@@ -27,8 +27,8 @@ class Entry:
     """One request in the book.
 
     It is on at most one `Shelf` at a time.  `dispatched` says that it was handed out for publishing
-    at least once, so that a row and a message of it may exist; `opened`, set by whoever opens the
-    row, that the row does.
+    at least once, so that a row and a message of it may exist; `sending` and `opened`, set by
+    whoever publishes it, that this has begun, and that the row exists.
     """
 
     __slots__ = (
@@ -44,6 +44,7 @@ class Entry:
         "queue",
         "receipt",
         "request",
+        "sending",
         "shelf",
         "task_cls",
         "worker",
@@ -71,6 +72,7 @@ class Entry:
         self.worker: str | None = None
         self.receipt: Any = None
         self.dispatched = False
+        self.sending = False
         self.opened = False
         self.shelf: Shelf | None = None
         self.key = ""
@@ -99,7 +101,7 @@ class Entry:
     def next_epoch(self) -> None:
         """What was said of the request so far is of the past."""
         self.epoch += 1
-        self.opened = False
+        self.sending = self.opened = False
         self._seqs = None
 
     def envelope(

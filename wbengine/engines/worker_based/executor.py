@@ -188,7 +188,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def withdraw(self) -> list[invocation.Invocation]:
         """Take back what no worker has started; what is under way is finished."""
-        self._proxy.flush(FLUSH_TIMEOUT)  # rows are opened in turn by the publisher
         with self._lock:
             entries = self._book.unstarted()
         taken = []
@@ -196,8 +195,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             with self._lock:  # or its missing row could be taken for a lost one
                 if entry.state not in pr.WAITING_STATES or entry.invocation.ticket is not entry:
                     continue
-                has_row = entry.dispatched and self._ledger is not None
-                if not has_row or self._revoke(entry):
+                if not entry.sending or self._revoke(entry):
                     taken.append(entry.invocation)
                     self._book.forget(entry)
         return taken
@@ -270,7 +268,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 if self._ledger is not None:
                     self._ledger.drop(request_id)
             case fx.Revoke(entry):
-                revoked = self._ledger is None or self._revoke(entry)
+                revoked = self._ledger is None or self._revoke(entry)  # else nobody can tell
                 with self._lock:
                     more = self._book.on_revoked(entry, revoked, SYSTEM.monotonic())
                 self._apply(more)
@@ -281,8 +279,10 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         entry = effect.entry
 
         def before() -> bool:
-            if not (entry.live and entry.epoch == effect.epoch):
-                return False
+            with self._lock:
+                if not (entry.live and entry.epoch == effect.epoch):
+                    return False
+                entry.sending = True
             if self._ledger is not None:
                 self._ledger.open(entry.id, effect.epoch)
                 entry.opened = True
@@ -296,7 +296,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._proxy.send(Parcel(effect.envelope, before=before, failed=failed))
 
     def _revoke(self, entry: entries.Entry) -> bool:
-        assert self._ledger is not None
+        """Make sure that nobody starts a request whose message may be out."""
+        if self._ledger is None:
+            return False
         try:
             return self._ledger.revoke(entry.id)
         except exc.LedgerFailure:
@@ -333,7 +335,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
 
 #: What an execution fails with here, before any worker has seen it.
-_NEVER_SENT: Final = (exc.RequestTimeout, exc.NotEncodable, exc.TooLarge)
+_NEVER_SENT: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
 
 
 def _nothing_to_undo(call: invocation.Invocation) -> bool:

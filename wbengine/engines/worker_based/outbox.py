@@ -21,12 +21,12 @@ LOG = logging.getLogger(__name__)
 class Parcel:
     """One thing to be done in turn by the publisher's thread.
 
-    `before()` runs first and may return False to leave the envelope unsent; `after()` runs once it
-    is published, `failed(error)` if it never can be.  All run on the publisher's thread.  A parcel
-    without an envelope is just a call in turn; one that was `withdrawn` in time is skipped.
+    `before()` runs first and may return False to leave the envelope unsent.  Then one of two runs:
+    `after()` once it is published, `failed(error)` if it never can be.  All run on the publisher's
+    thread.  A parcel that was `withdrawn` in time is skipped.
     """
 
-    envelope: env.Envelope | None
+    envelope: env.Envelope
     before: Callable[[], bool] | None = None
     after: Callable[[], None] | None = None
     failed: Callable[[BaseException], None] | None = None
@@ -48,6 +48,7 @@ class Outbox:
         self._layout = layout
         self._name = name
         self._declared: set[str] = set()
+        self._errors: Any = ()
         self._parcels: deque[Parcel] = deque()
         self._first: deque[Parcel] = deque()
         self._changed = threading.Condition()
@@ -132,30 +133,48 @@ class Outbox:
         exchange = self._layout.declare_exchange(channel)
         self._declared.clear()
         producer = kombu.Producer(channel, exchange=exchange, auto_declare=False)
-        errors = connection.recoverable_connection_errors
+        self._errors = connection.recoverable_connection_errors
         while True:
             parcel = self._next()
             if parcel is None:
                 return
             try:
                 self._deliver(producer, parcel)
-            except errors:
-                raise  # the parcel stays where it is, and goes out on the next connection
-            except Exception as error:
-                LOG.exception("a parcel can not be published")
-                self._done(parcel)
-                if parcel.failed is not None:
-                    parcel.failed(error)
+            except self._errors:
+                raise
+            except Exception:
+                LOG.exception("what follows the publishing of a message failed")
 
     def _deliver(self, producer: Any, parcel: Parcel) -> None:
-        wanted = not parcel.withdrawn
-        if wanted and parcel.before is not None:
-            wanted = parcel.before()
-        if wanted and parcel.envelope is not None:
+        if parcel.withdrawn or (parcel.before is not None and not self._prepared(parcel)):
+            self._done(parcel)
+            return
+        try:
             self._write(producer, parcel.envelope)
+        except self._errors:
+            raise  # the parcel stays where it is, and goes out on the next connection
+        except Exception as error:
+            self._fail(parcel, error)
+            return
         self._done(parcel)
         if parcel.after is not None:
             parcel.after()
+
+    def _prepared(self, parcel: Parcel) -> bool:
+        assert parcel.before is not None
+        try:
+            return parcel.before()
+        except self._errors:
+            raise
+        except Exception as error:
+            self._fail(parcel, error)
+            return False
+
+    def _fail(self, parcel: Parcel, error: Exception) -> None:
+        LOG.error("a message can not be published: %s", error)
+        self._done(parcel)
+        if parcel.failed is not None:
+            parcel.failed(error)
 
     def _write(self, producer: Any, envelope: env.Envelope) -> None:
         if self._layout.interop and envelope.routing_key not in self._declared:

@@ -375,7 +375,10 @@ class RequestBook:
         return self._time_out(entry, now) if revoked else [fx.Inspect(entry)]
 
     def _time_out(self, entry: Entry, now: float) -> list[Effect]:
-        error = exc.RequestTimeout(self._why_waiting(entry, now))
+        # Without a ledger nobody can say that a message which is out will not be run after all.
+        certain = self.ledger is not None or not entry.dispatched
+        kind = exc.NeverStarted if certain else exc.RequestTimeout
+        error = kind(self._why_waiting(entry, now))
         return self._settle(entry, ft.Failure.from_exception(error), now=now)
 
     def _why_waiting(self, entry: Entry, now: float) -> str:

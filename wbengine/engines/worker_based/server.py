@@ -263,6 +263,11 @@ class Server:
         if claim.verdict == ledgers.DONE and claim.result is not None:
             known = env.thaw(claim.result, job.id, job.reply_to)
             return [Reply(job, known, terminal=True)]
+        if claim.verdict == ledgers.HELD and claim.holder == self.identity:
+            # It was claimed here, and nothing here knows of it: what became of it nobody knows.
+            lost = exc.WorkerLost(f"worker {self.identity} lost track of request {job.id}")
+            answer = self._failed(job, ft.Failure.from_exception(lost))
+            return [Reply(job, answer, terminal=True)]
         return [Acknowledge(job.receipt)]
 
     def forget(self, job: Job) -> None:

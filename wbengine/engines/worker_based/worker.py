@@ -37,6 +37,9 @@ PERIOD: Final = 5.0
 #: Seconds between two looks at whether a beat is due: engines may ask for more frequent ones.
 BEAT_RESOLUTION: Final = 0.25
 
+#: Seconds before a request goes back to its queue whose ledger could not be asked.
+LEDGER_PAUSE: Final = 0.5
+
 _BANNER: Final = """\
 wbengine {version}, worker {identity}
   broker    {uri}
@@ -314,6 +317,8 @@ class Worker:
             with self._lock:
                 self._server.forget(job)
                 self._unacked -= 1
+            # Whatever ails the ledger, asking it again at once would only burn the processor.
+            self._draining.wait(LEDGER_PAUSE)
             job.receipt.requeue()
             raise
         with self._lock:
