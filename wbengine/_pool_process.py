@@ -26,6 +26,7 @@ PRELOAD: Final = ("wbengine.invocation", "wbengine.task", "wbengine._pool_child"
 #: Seconds that a child that was told to end may take (exit handlers, forgotten threads).
 _GRACE: Final = 2.0
 
+
 class Gone:
     """Stands for the answer of a child that died."""
 

@@ -42,6 +42,10 @@ class Bindings(Protocol):
     def by_name(self) -> Mapping[str, int]:
         """The nodes of atoms, by the atoms' names."""
 
+    @property
+    def firsts(self) -> Mapping[int, Mapping[str, Provider | None]]:
+        """What `first` answers for the names that each node's atom binds."""
+
     def first(self, node: int, name: str) -> Provider | None:
         """The nearest provider of `name` that `node` sees; O(1)."""
 
@@ -108,7 +112,8 @@ def unsatisfied(
 def _provided(bindings: Bindings | None, node: int, name: str, read: Reader) -> Any:
     if bindings is None:
         return MISSING
-    nearest = bindings.first(node, name)
+    bound = bindings.firsts.get(node)
+    nearest = bound[name] if bound and name in bound else bindings.first(node, name)
     if nearest is None:
         return MISSING
     value = read(nearest.node, nearest.index)

@@ -130,15 +130,15 @@ class Optional(task.Task):
 def test_every_kind_of_argument_is_looked_up_at_compile(name: str) -> None:
     flow = linear_flow.Flow("f").add(provider("p", name), Optional("o"))
     plan = compile(flow)
-    assert plan._firsts[plan.by_name["o"]][name] == Provider(plan.by_name["p"], 0)
-    assert plan._firsts[plan.by_name["o"]].keys() >= {"must", "may", "undo", "perhaps"}
+    assert plan.firsts[plan.by_name["o"]][name] == Provider(plan.by_name["p"], 0)
+    assert plan.firsts[plan.by_name["o"]].keys() >= {"must", "may", "undo", "perhaps"}
 
 
 def test_rebound_names_are_looked_up_by_their_stored_name() -> None:
     rebound = Optional("o", rebind={"must": "stored"})
     flow = linear_flow.Flow("f").add(provider("p", "stored"), rebound)
     plan = compile(flow)
-    assert plan._firsts[plan.by_name["o"]]["stored"] == Provider(plan.by_name["p"], 0)
+    assert plan.firsts[plan.by_name["o"]]["stored"] == Provider(plan.by_name["p"], 0)
 
 
 def test_shape() -> None:

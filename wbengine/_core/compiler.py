@@ -84,7 +84,7 @@ class _Compiler:
             _begin=self.begin,
             _reasons=self.reasons,
             _suppliers=self.resolver.suppliers,
-            _firsts=self.resolver.firsts,
+            firsts=self.resolver.firsts,
         )
 
     # -- the walk

@@ -83,6 +83,8 @@ class Plan:
     by_name: Mapping[str, int]
     #: How many nodes, edges and search steps compiling touched; grows with the size of the flow.
     visits: int
+    #: The nearest visible provider of each name an atom binds, by node: `first`, without the search.
+    firsts: Mapping[int, Mapping[str, Provider | None]]
 
     # How names are resolved: the branch a node is in (the child of the innermost flow around it
     # that is not linear), that flow's enter node (-1: linear up to the root), the enter node of an
@@ -93,7 +95,6 @@ class Plan:
     # Child of a graph flow -> the names each of its `pred` was linked for, when there are any.
     _reasons: Mapping[int, tuple[Collection[str], ...]]
     _suppliers: Mapping[str, Suppliers]
-    _firsts: Mapping[int, Mapping[str, Provider | None]]
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -118,7 +119,7 @@ class Plan:
 
         O(1) for the names that the atom itself binds; a search for any other.
         """
-        firsts = self._firsts.get(node)
+        firsts = self.firsts.get(node)
         if firsts is not None and name in firsts:
             return firsts[name]
         return next(self.candidates(node, name), None)

@@ -72,9 +72,7 @@ class Endpoint:
     ) -> invocation.Outcome:
         """Execute a task that `generate` made; whatever it raises is the outcome."""
         return invocation.invoke(
-            invocation.Invocation(
-                task, invocation.EXECUTE, "", arguments=arguments, events=events
-            )
+            invocation.Invocation(task, invocation.EXECUTE, "", arguments=arguments, events=events)
         )
 
     def revert(

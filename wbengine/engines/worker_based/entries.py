@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import uuid as uuids
+from collections.abc import Iterator
 from typing import Any, Final
 
 from wbengine import _names, invocation
@@ -18,6 +19,12 @@ _NAMESPACE: Final = uuids.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
 #: Where a request stands in the line of its queue: the more urgent first, then the earlier.
 Place = tuple[int, int]
 _NOWHERE: Final[Place] = (0, 0)
+
+EXPIRE: Final = "expire"
+WARN: Final = "warn"
+
+#: Outdated alarms that are kept before those are looked for that still mean something.
+_STALE_ALARMS: Final = 1000
 
 #: Epoch of a request that was taken out of the book: no message of it is current any more.
 WITHDRAWN: Final = -1
@@ -97,6 +104,21 @@ class Entry:
         size = len(self._seqs)
         self._seqs.add((worker, seq))
         return len(self._seqs) > size
+
+    def refusal(self, answer: env.Envelope) -> str | None:
+        """Why a validated RESPONSE is to be dropped; None for one that tells something new."""
+        state = answer.body["state"]
+        if not self.live or (state == pr.RUNNING and self.state == pr.RUNNING):
+            return "late"
+        if answer.number(env.WBE_EPOCH, self.epoch) != self.epoch:
+            return "old_epoch"
+        if state in pr.WAITING_STATES:
+            return "unexpected"
+        # Only events need their numbers: RUNNING changes nothing twice, and the first end wins.
+        worker, number = answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
+        if state == pr.EVENT and not self.fresh(worker, number):
+            return "duplicate"
+        return None
 
     def next_epoch(self) -> None:
         """What was said of the request so far is of the past."""
@@ -200,9 +222,7 @@ class Backlog(Shelf):
 
     def put(self, key: str, entry: Entry) -> None:
         super().put(key, entry)
-        heapq.heappush(
-            self._heaps.setdefault(key, []), (entry.place, next(self._order), entry)
-        )
+        heapq.heappush(self._heaps.setdefault(key, []), (entry.place, next(self._order), entry))
 
     def remove(self, entry: Entry) -> None:
         super().remove(entry)
@@ -243,8 +263,42 @@ class Line(Shelf):
     def approaches(self, entry: Entry) -> bool:
         """Whether the line has moved while `entry` stood in it, and not past it."""
         reached = self._reached.get(entry.key)
-        return (
-            reached is not None
-            and reached[0] < entry.place
-            and reached[1] > entry.request.since
-        )
+        return reached is not None and reached[0] < entry.place and reached[1] > entry.request.since
+
+
+class Alarms:
+    """A heap of times.  An alarm means something only as long as its request has not started."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str, Entry]] = []
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def set(self, at: float, kind: str, entry: Entry) -> None:
+        heapq.heappush(self._heap, (at, next(self._order), kind, entry))
+
+    def next(self) -> float | None:
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: float) -> Iterator[tuple[str, Entry]]:
+        """What is due, including what is set to a past time meanwhile; O(log n) each."""
+        while self._heap and self._heap[0][0] <= now:
+            _, _, kind, entry = heapq.heappop(self._heap)
+            if _means(entry):
+                yield kind, entry
+
+    def tidy(self, entries: int) -> None:
+        """Let go of what has ended; there are `entries` requests.  O(1) amortised."""
+        if not entries:
+            self._heap.clear()
+        elif len(self._heap) > 2 * entries + _STALE_ALARMS:
+            self._heap = [alarm for alarm in self._heap if _means(alarm[3])]
+            heapq.heapify(self._heap)
+
+
+def _means(entry: Entry) -> bool:
+    return entry.live and entry.state in pr.WAITING_STATES

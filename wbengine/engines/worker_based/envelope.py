@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import _codec
 from wbengine import exceptions as exc
+from wbengine.types import failure as ft
+
+LOG = logging.getLogger(__name__)
 
 #: The version of everything that travels in headers.  A peer that sends none speaks plain TaskFlow.
 VERSION: Final = "1"
@@ -86,9 +90,9 @@ class Envelope:
     @property
     def encoded(self) -> bytes:
         if self._encoded is None:
-            self._encoded = json.dumps(
-                self.body, separators=(",", ":"), ensure_ascii=False
-            ).encode("utf-8", "replace")  # user values hold no lone surrogates, failure texts may
+            self._encoded = json.dumps(self.body, separators=(",", ":"), ensure_ascii=False).encode(
+                "utf-8", "replace"
+            )  # user values hold no lone surrogates, failure texts may
         return self._encoded
 
     @property
@@ -185,3 +189,24 @@ def received(data: Any, message: Any) -> Envelope:
         headers=dict(message.headers or {}),
         redelivered=bool(info.get("redelivered", False)),
     )
+
+
+def value_of(answer: Envelope) -> Any:
+    """The result in a terminal answer, or its failure; never raises: what came is an end."""
+    data = answer.body["data"]["result"]
+    try:
+        if answer.body["state"] == "FAILURE":
+            return ft.Failure.from_dict(data)
+        return unpacker(answer.ours)(data)
+    except Exception as error:
+        return ft.Failure.from_exception(error)
+
+
+def details_of(answer: Envelope) -> dict[str, Any] | None:
+    """The details in an EVENT, or None if they can not be read."""
+    try:
+        details = unpacker(answer.ours)(answer.body["data"]["details"])
+    except exc.InvalidFormat as error:
+        LOG.warning("an event of request %s can not be read: %s", answer.correlation_id, error)
+        return None
+    return details if isinstance(details, dict) else None

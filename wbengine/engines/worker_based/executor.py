@@ -58,6 +58,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._interop = interop
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
+        # When the finder is to ask and to look for silent workers next.
+        self._round_due = 0.0
         self._proxy = self._make_proxy()
         self._ledger: ledger.base.Ledger | None = None
         self._finder = types.ProxyWorkerFinder(
@@ -77,9 +79,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def _make_proxy(self) -> proxy.Proxy:
         handlers = {
             pr.NOTIFY: dispatcher.Handler(self._on_notify, _validate_notify),
-            pr.RESPONSE: dispatcher.Handler(
-                self._on_response, pr.Response.validate, owns_ack=True
-            ),
+            pr.RESPONSE: dispatcher.Handler(self._on_response, pr.Response.validate, owns_ack=True),
         }
         return proxy.Proxy(
             self._uuid,
@@ -157,6 +157,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         if thread is not threading.current_thread():
             thread.join()
         self._finder.reset()
+        self._round_due = 0.0
         if self._ledger is not None:
             self._ledger.close()
 
@@ -223,10 +224,13 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._apply(effects)
 
     def _on_wait(self) -> None:
-        self._finder.maybe_publish()
-        self._finder.clean()
+        now = SYSTEM.monotonic()
+        if now >= self._round_due:
+            self._finder.maybe_publish()
+            self._finder.clean()
+            self._round_due = self._finder.next_due() or now
         with self._lock:
-            effects = self._book.tick(SYSTEM.monotonic())
+            effects = self._book.tick(now)
         self._apply(effects)
 
     def _next_alarm(self) -> float | None:
@@ -235,8 +239,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _until(self) -> float | None:
         """When the consumer's thread has something to do, even if nothing comes."""
-        times = (self._next_alarm(), self._finder.next_due())
-        return min((time for time in times if time is not None), default=None)
+        alarm = self._next_alarm()
+        return self._round_due if alarm is None else min(alarm, self._round_due)
 
     def _nudge(self) -> None:
         """Let the consumer's thread look at the clock, if something is due before it would."""

@@ -282,8 +282,7 @@ class Request(Message):
         body: dict[str, Any] = {
             "action": self.action,
             "arguments": {
-                name: pack(value, f"arguments[{name!r}]")
-                for name, value in self.arguments.items()
+                name: pack(value, f"arguments[{name!r}]") for name, value in self.arguments.items()
             },
             "task_cls": _names.class_name(self.task.__class__),
             "task_name": self.task.name,

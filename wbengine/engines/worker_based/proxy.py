@@ -334,9 +334,7 @@ class _Work:
         channel = connection.channel()
         channel.basic_qos(0, self.slots, False)
         bound = [layout.declare_shared(channel, name) for name in self.queues]
-        self._consumer = kombu.Consumer(
-            channel, bound, on_message=on_message, auto_declare=False
-        )
+        self._consumer = kombu.Consumer(channel, bound, on_message=on_message, auto_declare=False)
         self._consumer.consume()
 
     def cancel(self) -> None:

@@ -20,13 +20,20 @@ from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import invocation
-from wbengine.engines.worker_based import alarms, answers
 from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.alarms import Alarms
 from wbengine.engines.worker_based.effects import Effect
-from wbengine.engines.worker_based.entries import WITHDRAWN, Backlog, Entry, Line, Shelf
+from wbengine.engines.worker_based.entries import (
+    EXPIRE,
+    WARN,
+    WITHDRAWN,
+    Alarms,
+    Backlog,
+    Entry,
+    Line,
+    Shelf,
+)
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.offers import Offers, why_nobody
 from wbengine.engines.worker_based.types import TopicWorker
@@ -44,6 +51,7 @@ WARN_AFTER: Final = 5.0
 
 #: The state of a row whose ledger could not be asked.
 UNKNOWN: Final = "UNKNOWN"
+
 
 class RequestBook:
     """All requests of one executor.  Not thread-safe: its owner holds a lock around every call."""
@@ -119,12 +127,12 @@ class RequestBook:
         self._waiting.put(entry.task_cls, entry)
         self._start_clock(entry, now)
         if self._timeout is None or self._timeout > WARN_AFTER:
-            self._alarms.set(now + WARN_AFTER, alarms.WARN, entry)
+            self._alarms.set(now + WARN_AFTER, WARN, entry)
 
     def _start_clock(self, entry: Entry, now: float) -> None:
         entry.request.since = now
         if self._timeout is not None:
-            self._alarms.set(now + self._timeout, alarms.EXPIRE, entry)
+            self._alarms.set(now + self._timeout, EXPIRE, entry)
 
     def _dispatch(self, entry: Entry, now: float) -> list[Effect]:
         assert entry.queue is not None
@@ -249,7 +257,7 @@ class RequestBook:
         The receipt of a terminal answer is acknowledged only once its outcome was `retired`.
         """
         entry = self._entries.get(answer.correlation_id or "")
-        reason = answers.refusal(entry, answer)
+        reason = entry.refusal(answer) if entry is not None else "unknown"
         if entry is None or reason is not None:
             self.ignored[reason or "unknown"] += 1
             return [fx.Acknowledge(receipt)]
@@ -258,13 +266,13 @@ class RequestBook:
             entry.receipt = receipt
             return effects + self._settle(
                 entry,
-                answers.value_of(answer),
+                env.value_of(answer),
                 started=answer.seconds(env.WBE_STARTED),
                 ended=answer.seconds(env.WBE_ENDED),
                 now=now,
             )
         if answer.body["state"] == pr.EVENT and entry.invocation.events is not None:
-            details = answers.details_of(answer)
+            details = env.details_of(answer)
             if details is None:
                 self.ignored["unreadable"] += 1
             else:
@@ -336,7 +344,7 @@ class RequestBook:
         """Let what is due expire.  Costs O(log n) for each alarm that is due, no more."""
         effects: list[Effect] = []
         for kind, entry in self._alarms.due(now):
-            if kind == alarms.WARN:
+            if kind == WARN:
                 if entry.state == pr.WAITING:
                     LOG.warning("%s", self._why_waiting(entry, now))
             elif entry.request.expired_at(now):
@@ -421,4 +429,3 @@ class RequestBook:
     def reopen(self) -> None:
         """Take requests again, after `close`."""
         self._closed = None
-

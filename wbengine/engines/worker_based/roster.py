@@ -22,9 +22,7 @@ class TopicWorker:
 
     def __init__(self, topic: str, tasks: Iterable[Any], identity: Any = NO_IDENTITY) -> None:
         self.topic = topic
-        self.tasks = tuple(
-            task if isinstance(task, str) else _names.dotted(task) for task in tasks
-        )
+        self.tasks = tuple(task if isinstance(task, str) else _names.dotted(task) for task in tasks)
         self.identity = identity
         self.queue = topic
         self.slots = 1

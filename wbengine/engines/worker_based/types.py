@@ -144,8 +144,10 @@ class ProxyWorkerFinder:
 
     def get_worker_for_task(self, task: Any) -> TopicWorker | None:
         """A live worker that performs `task`, the least busy of them, or None."""
-        name = task if isinstance(task, str) else _names.dotted(
-            task if isinstance(task, type) else type(task)
+        name = (
+            task
+            if isinstance(task, str)
+            else _names.dotted(task if isinstance(task, type) else type(task))
         )
         with self._changed:
             able = [

@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return options.USAGE
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.default_int_handler)
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                signal.signal(number, signal.default_int_handler)
     try:
         return _run(said, tree)
     except Unavailable as error:
