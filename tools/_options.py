@@ -1,7 +1,10 @@
 """Command lines of the scripts in this folder: wrong usage is told in one line."""
 
 import argparse
+import os
 import sys
+
+HIDDEN = argparse.SUPPRESS
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,9 +20,22 @@ def positive(text):
     return number
 
 
-def numbers(text):
-    """Some whole numbers, rising, with commas between them."""
+def sizes(text):
+    """Whole numbers, rising, with commas between them."""
     found = [positive(part) for part in text.split(",")]
     if found != sorted(set(found)):
-        raise argparse.ArgumentTypeError(f"{text!r} does not rise")
+        raise argparse.ArgumentTypeError(f"{text!r}: each must be more than the one before")
     return found
+
+
+def run(main):
+    """End with the exit code of `main()`; without a traceback when its reader or its user left."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # as in `tools/bench | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 141
+    sys.exit(code)

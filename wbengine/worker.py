@@ -59,9 +59,16 @@ def _option(text: str) -> tuple[str, Any]:
     return key, value
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line: the usage is so long that the reason would drown in it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EX_USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line of a worker."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="python -m wbengine.worker",
         description="Run tasks for the flows of worker-based engines.",
         epilog="exit codes: 0 ended as asked; 1 told to stop twice, running tasks were given up;"

@@ -73,3 +73,16 @@ def test_every_script_has_help_and_can_be_run(name: str) -> None:
     )
     assert process.returncode == 0, process.stderr
     assert f"tools/{name}" in process.stdout or f"usage: {name}" in process.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in scripts() if name != "test"])
+def test_every_script_tells_wrong_usage_in_one_line(name: str, tmp_path: pathlib.Path) -> None:
+    """Wherever it is called from, also through a link; `tools/test` hands its options to pytest."""
+    link = tmp_path / "a link"
+    link.symlink_to(imports.ROOT / "tools" / name)
+    process = subprocess.run(
+        [sys.executable, str(link), "--no-such-option"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert (process.returncode, process.stdout) == (2, ""), process.stderr
+    assert len(process.stderr.splitlines()) == 1 and "--no-such-option" in process.stderr

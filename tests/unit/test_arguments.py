@@ -19,6 +19,7 @@ class Scope:
     """Providers by name, nearest first; counts how far one had to look."""
 
     by_name: dict[str, int] = {}
+    firsts: dict[int, dict[str, Maker | None]] = {}
 
     def __init__(self, **providers: list[Maker]) -> None:
         self.providers = providers
