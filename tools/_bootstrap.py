@@ -20,6 +20,21 @@ OLDEST = (3, 10)
 INPUTS = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
+def ensure_streams():
+    """Let standard streams that are closed (`>&-`) lead nowhere: else another file takes the place.
+
+    The first thing that a script does.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def ensure_venv(extras):
     """Have this checkout and its `extras` installed in `.venv`; return the path of its Python.
 
@@ -76,7 +91,7 @@ def _read_stamp():
 
 
 def _digest():
-    digest = hashlib.sha256(ROOT.encode())  # an editable install is bound to its place
+    digest = hashlib.sha256(os.fsencode(ROOT))  # an editable install is bound to its place
     for name in INPUTS:
         path = os.path.join(ROOT, name)
         if os.path.exists(path):
@@ -126,7 +141,7 @@ def _pip(python, target):
 
 def _run(command):
     """Run quietly; None, or what it said when it failed."""
-    environment = dict(os.environ, PIP_ROOT_USER_ACTION="ignore")
+    environment = dict(os.environ, PIP_ROOT_USER_ACTION="ignore", PIP_USER="0")
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -134,6 +149,7 @@ def _run(command):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         universal_newlines=True,
+        errors="replace",  # paths, where the locale is none
     )
     output = process.communicate()[0]
     return output.strip() if process.returncode else None

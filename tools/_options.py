@@ -4,6 +4,8 @@ import argparse
 import os
 import sys
 
+import _bootstrap
+
 HIDDEN = argparse.SUPPRESS
 
 
@@ -30,6 +32,7 @@ def sizes(text):
 
 def run(main):
     """End with the exit code of `main()`; without a traceback when its reader or its user left."""
+    _bootstrap.ensure_streams()
     try:
         code = main()
         sys.stdout.flush()

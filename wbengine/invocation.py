@@ -238,18 +238,24 @@ def _execute(task: task_module.Task, invocation: Invocation) -> Any:
 
 def _revert(task: task_module.Task, invocation: Invocation) -> Any:
     value: Any
+    try:
+        _call(task.pre_revert, Atom.pre_revert)
+        value = task.revert(**_revert_arguments(task, invocation))
+    except BaseException as error:
+        value = ft.Failure.from_exception(error)
+    return _after(task.post_revert, Atom.post_revert, value)
+
+
+def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping[str, Any]:
+    if getattr(task.revert, "__func__", None) is Atom.revert:
+        return NO_ARGUMENTS  # It does nothing, and all failures of a big flow are many.
     arguments = dict(invocation.arguments)
     accepts = task.revert_accepts
     if accepts is None or "result" in accepts:
         arguments["result"] = invocation.result
     if accepts is None or "flow_failures" in accepts:
         arguments["flow_failures"] = dict(invocation.failures)
-    try:
-        _call(task.pre_revert, Atom.pre_revert)
-        value = task.revert(**arguments)
-    except BaseException as error:
-        value = ft.Failure.from_exception(error)
-    return _after(task.post_revert, Atom.post_revert, value)
+    return arguments
 
 
 def _call(hook: Callable[[], Any], default: Callable[..., Any]) -> None:

@@ -349,9 +349,9 @@ class Storage(records.Records):
 
 def _part(record: models.AtomDetail, index: Any) -> Any:
     if isinstance(record, models.RetryDetail):
-        return (
-            arguments.element(record.last_results, index) if record.results else arguments.MISSING
-        )
+        if not record.results or record.state == states.REVERT_FAILURE:
+            return arguments.MISSING
+        return arguments.element(record.last_results, index)
     if record.failure is not None or record.state not in _WITH_RESULT:
         return arguments.MISSING
     return arguments.element(record.results, index)

@@ -91,7 +91,7 @@ class Task(atom.Atom):
 
     def detach(self) -> None:
         """Forget the sink; idempotent."""
-        self.__dict__.pop("_sink", None)
+        self._sink = None
         if self._notifier is not None:
             self._notifier.sink = None
 
@@ -160,6 +160,8 @@ class FunctorTask(Task):
             rebind,
             inject,
         )
+        if revert is None:
+            self.revert_accepts = _binding.NO_NAMES
 
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return self._execute, self.revert if self._revert is None else self._revert
@@ -276,7 +278,7 @@ class _RevertSlot:
             # A subclass shares the slot of its base, but must not change its base's revert.
             return self if owner is self.owner else _RevertSlot(owner, self.body)
         if self.body is None:
-            return functools.partial(Task.revert, instance)
+            return Task.revert.__get__(instance)
         return self.body.__get__(instance) if self.is_method else self.body
 
     def __call__(self, body: Callable[..., Any]) -> Any:

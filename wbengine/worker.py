@@ -13,10 +13,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from wbengine import __version__
+from wbengine import __version__, _streams
 from wbengine import exceptions as exc
 
 EX_USAGE: Final = 2
@@ -24,6 +25,10 @@ EX_UNAVAILABLE: Final = 69
 
 #: Seconds that `--burst` waits, with empty queues and idle slots, before it ends.
 BURST_IDLE_TIME: Final = 2.0
+
+#: Signals so close to each other, in seconds, are one: supervisors that signal a process and its
+#: group deliver it twice.
+SAME_SIGNAL: Final = 0.1
 
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
@@ -103,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    _streams.ensure()
     made = parser()
     options = made.parse_args(arguments)
     if options.max_idle_time is not None and not options.burst:
@@ -157,7 +163,7 @@ class _Signals:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._asked = False
+        self._asked: float | None = None
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -166,9 +172,12 @@ class _Signals:
     def _on_signal(self, number: int, frame: object) -> None:
         # A handler runs between two bytecodes of the main thread, which may hold any lock: all it
         # does is start a thread.
-        if not self._asked:
-            self._asked = True
+        now = time.monotonic()
+        if self._asked is None:
+            self._asked = now
             target = self._worker.stop
+        elif now - self._asked < SAME_SIGNAL:
+            return
         else:
             target = self._give_up
         threading.Thread(target=target, daemon=True).start()

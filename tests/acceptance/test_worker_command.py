@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests import sample_tasks, workers
 from tests.workers import until
 from wbengine import engines, exceptions
+from wbengine import worker as command
 from wbengine.patterns import linear_flow
 
 TASKS = "tests.sample_tasks"
@@ -21,6 +23,7 @@ ENGINE = """
 import sys
 from tests import sample_tasks
 from wbengine import engines, exceptions
+from wbengine import worker as command
 from wbengine.patterns import linear_flow
 flow = linear_flow.Flow("shells").add(sample_tasks.Add(), sample_tasks.Double())
 print(engines.run(flow, store={"x": 1, "y": 2}, engine="worker-based")["double"])
@@ -107,7 +110,8 @@ def test_first_signal_finishes_what_runs(tmp_path: Path) -> None:
                 break
         until(started.exists)
         worker.signal(signal.SIGTERM)
-        worker.signal(signal.SIGCONT)
+        worker.signal(signal.SIGTERM)  # as from a supervisor that also signals the group
+        until(lambda: "finishing" in worker.text)
         release.touch()
         for _ in states:
             pass
@@ -130,6 +134,7 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path) -> None:
         until(started.exists)
         worker.signal(signal.SIGINT)
         until(lambda: "finishing" in worker.text)
+        time.sleep(2 * command.SAME_SIGNAL)
         worker.signal(signal.SIGINT)
         assert worker.wait() == 1
         with pytest.raises(Exception, match="was lost while it ran task"):

@@ -20,6 +20,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._clock": (0, ""),
     "wbengine._names": (0, ""),
     "wbengine._plugins": (0, ""),
+    "wbengine._streams": (0, ""),
     # values
     "wbengine.types": (1, ""),
     "wbengine._codec": (1, ""),

@@ -38,6 +38,12 @@ class Spec:
     def last(self) -> str:
         return self.name if self.kind == ATOM else f"{self.name}[$]"
 
+    def is_empty(self) -> bool:
+        """No atom is in it."""
+        if self.kind == ATOM or self.retry:
+            return False
+        return all(child.is_empty() for child in self.children)
+
     def everything(self) -> list[str]:
         """Names of all nodes of it."""
         if self.kind == ATOM:
@@ -116,7 +122,7 @@ class Oracle:
             links = spec.links
         for link in links:
             self._edge(children[link.source].last, children[link.target].first)
-            if link.depth is not None:
+            if link.depth is not None and not children[link.target].is_empty():
                 source = children[link.source]
                 self.sources.setdefault(children[link.target].first, []).append(
                     source.name if source.kind == ATOM else ""
@@ -245,6 +251,8 @@ class Oracle:
         found = set(flow.everything()) if flow else {name}
         last = flow.last if flow else name
         tasks = set(self.atoms) - set(self.retry_scope)
+        if flow and depth != "ALL":
+            return frozenset(found)
         if depth == "NEIGHBORS":
             found |= self.after[last] & tasks
         elif depth == "FLOW":

@@ -218,6 +218,8 @@ class _Compiler:
         self.branch[node] = self.branch[enter]
         self.around[node] = self.around[enter]
         self.end[enter] = node
+        if enter in self.deciders and max(self.kinds.find(k, enter) for k in (TASK, RETRY)) < 0:
+            del self.deciders[enter]  # No atom is there to be ignored: nobody is asked.
         if parent is not None:
             self._ended(parent, item, enter, node)
 

@@ -9,14 +9,19 @@ from wbengine._core.plan import FLOW, TASK, Plan
 
 
 def reach(plan: Plan, node: int, depth: deciders.Depth) -> tuple[list[int], int]:
-    """The target (a flow: all of it) and what `depth` adds to it, ascending; and how many edges
-    were followed to find that out.
+    """The target and what `depth` adds to it, ascending; and how many edges were followed to find
+    that out.
+
+    A flow as the target is ignored as a whole, and only ALL reaches further: it is its members that
+    are in the same flow, and next to each other.
     """
     kinds = plan.kinds
-    tail = plan.end[node] if kinds[node] == FLOW else node
+    is_flow = kinds[node] == FLOW
+    tail = plan.end[node] if is_flow else node
     reached = set(range(node, tail + 1))
     edges = 0
-    work = [] if depth == deciders.Depth.ATOM else [tail]
+    near = depth == deciders.Depth.ATOM or (is_flow and depth != deciders.Depth.ALL)
+    work = [] if near else [tail]
     while work:
         after = plan.succ[work.pop()]
         edges += len(after)

@@ -211,17 +211,23 @@ class Lifecycle:
                 value = retry.execute(history=history, **found)
             else:
                 found = self._arguments(retry.name, retry.revert_rebind, retry.revert_optional)
-                offered = {
-                    retry_module.EXECUTE_REVERT_HISTORY: history,
-                    retry_module.REVERT_FLOW_FAILURES: dict(self._storage.get_execute_failures()),
-                }
-                accepted = retry.revert_accepts
-                if accepted is not None:
-                    offered = {name: offered[name] for name in offered if name in accepted}
-                value = retry.revert(**offered, **found)
+                value = retry.revert(**self._offered(retry, history), **found)
         except BaseException as error:
             value = ft.Failure.from_exception(error)
         return calls.Outcome(value, calls.LOCAL, started, time.time())
+
+    def _offered(
+        self, retry: retry_module.Retry, history: retry_module.History
+    ) -> dict[str, Any]:
+        """What the engine itself gives to a retry's `revert`, as far as it takes it."""
+        accepts = retry.revert_accepts
+        offered: dict[str, Any] = {}
+        if accepts is None or retry_module.EXECUTE_REVERT_HISTORY in accepts:
+            offered[retry_module.EXECUTE_REVERT_HISTORY] = history
+        if accepts is None or retry_module.REVERT_FLOW_FAILURES in accepts:
+            failures = dict(self._storage.get_execute_failures())
+            offered[retry_module.REVERT_FLOW_FAILURES] = failures
+        return offered
 
     def ask(self, failure: ft.Failure, retry_node: int, failed_node: int) -> str:
         """Tell a retry who failed, and return what it decides.  What it raises passes through."""

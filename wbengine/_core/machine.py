@@ -307,10 +307,12 @@ class Machine:
             self._stop()
 
     def _fail(self, node: int, failure: ft.Failure) -> None:
-        unresolved = self._scheduler.failed(node)
+        self._scheduler.failed(node)
         if self._never_resolve:
             self._stop()
-        elif unresolved:
+        else:
+            # Also when its scope is being undone already: its retry has to know of every failure,
+            # and may think differently of this one (which can only widen what is undone).
             self._resolve(node, failure)
 
     def _resolve(self, node: int, failure: ft.Failure) -> None:

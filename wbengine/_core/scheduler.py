@@ -12,9 +12,8 @@ Pure: no I/O, no clock, no user code.  One thread calls it.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wbengine import deciders
 from wbengine import states as st
@@ -39,6 +38,7 @@ from wbengine._core.progress import (
     read,
 )
 from wbengine._core.recovery import Resolution
+from wbengine._core.waiting import Waiting
 
 # Not inside any scope that is being reverted.
 _FREE: Final = -1
@@ -77,19 +77,11 @@ class Scheduler:
         self._holders = [_FREE] * len(plan)
         # First node of a scope being reverted -> whether that is a retry which runs again then.
         self._scopes: dict[int, bool] = {}
-        # Queues may hold what was called off meanwhile; the marks tell.
-        self._votes: list[int] = []
-        self._execute: list[int] = []
-        self._rerun = self._progress.rerun
-        self._revert: list[int] = []
-        self._retry: list[int] = []
-        # How many nodes wait to be handed out or answered.
-        self._waiting = 0
+        self._waiting = Waiting(plan, self._marks, self._progress.rerun)
         self._failed = set(self._progress.failed)
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
         self._ignored = Ignored(self._progress.origins)
-        self._later: list[tuple[Any, int]] = []
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
         #: How many edges were followed.
@@ -105,7 +97,7 @@ class Scheduler:
         failures nobody decided upon are in `unresolved`.
         """
         progress = self._progress
-        self._waiting += len(self._rerun)
+        self._waiting.count += len(progress.rerun)
         for start, again in sorted(progress.scopes.items()):
             scope = range(len(self._plan)) if start == 0 else self._plan.scope(start)
             self._sweep(scope, again)
@@ -120,16 +112,18 @@ class Scheduler:
         """
         if self.halted:
             return Turn([], [], [], [])
-        votes = self._drain(self._votes, VOTE, ASKED)
-        execute = self._drain_some(most)
-        if self._rerun:
-            execute = self._ordered(execute + self._drain(self._rerun, RERUN, RUNNING))
-        revert = self._drain(self._revert, DUE, REVERTING)
-        retry = self._drain(self._retry, AGAIN, RUNNING)
+        waiting = self._waiting
+        votes = waiting.drain(VOTE)
+        execute = waiting.drain_some(most)
+        again = waiting.drain(RERUN)
+        if again:
+            execute = waiting.ordered(execute + again)
+        revert = waiting.drain(DUE)
+        retry = waiting.drain(AGAIN)
         self._rerunning.update(retry)
         handed = len(execute) + len(revert) + len(retry)
         self.in_flight += handed
-        self._waiting -= handed
+        waiting.count -= handed
         return Turn(votes, execute, revert, retry)
 
     def halt(self) -> None:
@@ -139,7 +133,7 @@ class Scheduler:
     @property
     def done(self) -> bool:
         """Nothing is in flight, and nothing waits to be handed out (or it will not be)."""
-        return self.in_flight == 0 and (self.halted or self._waiting == 0)
+        return self.in_flight == 0 and (self.halted or self._waiting.count == 0)
 
     def verdict(self) -> str:
         """How it ended, once `done`: SUCCESS, REVERTED, FAILURE (a reversion failed, or a failure
@@ -151,7 +145,7 @@ class Scheduler:
             return st.SUCCESS
         if STUCK in atoms or self.unresolved():
             return st.FAILURE
-        return st.SUSPENDED if self._waiting else st.REVERTED
+        return st.SUSPENDED if self._waiting.count else st.REVERTED
 
     # -- votes
 
@@ -159,12 +153,12 @@ class Scheduler:
         """The deciders of a target let it run.  Without effect when it was called off meanwhile."""
         if self._marks[node] != ASKED:
             return
-        self._waiting -= 1
+        self._waiting.count -= 1
         self._marks[node] = PENDING
         if self._plan.kinds[node] == FLOW:
             self._settle(node)
         else:
-            self._queue(node, READY, self._execute)
+            self._waiting.push(node, READY)
 
     def ignore(self, node: int, depth: deciders.Depth) -> list[int]:
         """The deciders of a target said no; returns the atoms that are ignored now and were not.
@@ -174,7 +168,7 @@ class Scheduler:
         marks, kinds = self._marks, self._plan.kinds
         if marks[node] != ASKED:
             return []
-        self._waiting -= 1
+        self._waiting.count -= 1
         marks[node] = PENDING
         ignored = []
         reached, edges = reach(self._plan, node, depth)
@@ -211,7 +205,7 @@ class Scheduler:
             # A vote that was called off.
             return False
         if mark == ASKED:
-            self._waiting -= 1
+            self._waiting.count -= 1
             self._marks[node] = FAILED
         elif mark not in (FAILED, DUE):
             self._landed(node, RUNNING, FAILED)
@@ -239,15 +233,15 @@ class Scheduler:
         """
         if self._marks[node] == REVERTING:
             self._landed(node, REVERTING, DONE)
-            self._queue(node, DUE, self._revert)
+            self._waiting.push(node, DUE)
             return
         again = node in self._rerunning
         free = self._holders[node] == _FREE
         self._landed(node, RUNNING, DONE if again else PENDING)
         if free and again:
-            self._queue(node, AGAIN, self._retry)
+            self._waiting.push(node, AGAIN)
         elif free:
-            self._queue(node, READY, self._execute)
+            self._waiting.push(node, READY)
         elif self._holders[node] == 0 and self._freed(node):
             self._clear(node)
 
@@ -333,10 +327,10 @@ class Scheduler:
             and node not in self._progress.begun
             and any(e.source < 0 or self._marks[e.source] != IGNORED for e in edges)
         ):
-            self._queue(node, VOTE, self._votes)
+            self._waiting.push(node, VOTE)
             return False
         if is_atom:
-            self._queue(node, READY, self._execute)
+            self._waiting.push(node, READY)
         return not is_atom
 
     # -- backward
@@ -358,7 +352,7 @@ class Scheduler:
             holders[node] = held
             mark = marks[node]
             if mark in (READY, VOTE, ASKED, AGAIN, DUE):
-                self._waiting -= 1
+                self._waiting.count -= 1
                 mark = marks[node] = DONE if mark in (AGAIN, DUE) else PENDING
             elif mark == FAILED and kinds[node] == FLOW:
                 mark = marks[node] = PENDING
@@ -411,58 +405,14 @@ class Scheduler:
         if mark in (RUNNING, RERUN, REVERTING, STUCK, DUE, AGAIN):
             return False
         if self._scopes.get(node) and self._plan.kinds[node] == RETRY:
-            self._queue(node, AGAIN, self._retry)
+            self._waiting.push(node, AGAIN)
             return False
         if mark in (DONE, FAILED):
-            self._queue(node, DUE, self._revert)
+            self._waiting.push(node, DUE)
             return False
         return True
 
-    # -- queues
-
-    def _queue(self, node: int, mark: int, queue: list[int]) -> None:
-        self._marks[node] = mark
-        self._waiting += 1
-        queue.append(node)
-
-    def _drain(self, queue: list[int], mark: int, then: int) -> list[int]:
-        """Empty a queue; what still has the mark gets the next one."""
-        found = []
-        marks = self._marks
-        for node in queue:
-            if marks[node] == mark:
-                marks[node] = then
-                found.append(node)
-        queue.clear()
-        return self._ordered(found)
-
-    def _drain_some(self, most: int | None) -> list[int]:
-        """`_drain` for what is to be executed; what is left over stays in a heap, in order."""
-        if not self._later and (most is None or len(self._execute) <= most):
-            return self._drain(self._execute, READY, RUNNING)
-        items, marks, later = self._plan.items, self._marks, self._later
-        fresh = [(-getattr(items[node], "priority", 0), node) for node in self._execute]
-        self._execute.clear()
-        if len(fresh) > len(later):
-            later += fresh
-            heapq.heapify(later)
-        else:
-            for place in fresh:
-                heapq.heappush(later, place)
-        found: list[int] = []
-        while later and (most is None or len(found) < most):
-            node = heapq.heappop(later)[1]
-            if marks[node] == READY:
-                marks[node] = RUNNING
-                found.append(node)
-        return found
-
-    def _ordered(self, nodes: list[int]) -> list[int]:
-        if len(nodes) > 1:
-            items = self._plan.items
-            nodes.sort()
-            nodes.sort(key=lambda node: -getattr(items[node], "priority", 0))
-        return nodes
+    # -- coming back
 
     def _landed(self, node: int, flying: int, then: int) -> None:
         if self._marks[node] != flying:

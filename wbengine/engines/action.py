@@ -19,6 +19,7 @@ from wbengine import storage as storage_module
 from wbengine._core import compiler, executors
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import machine as machine_module
+from wbengine._core import plan as plan_module
 from wbengine._core import scheduler as scheduler_module
 from wbengine.engines import base
 from wbengine.engines import compilation as compilation_module
@@ -111,7 +112,7 @@ class ActionEngine(base.Engine):
         if not self._prepared:
             # A flow that another process left RUNNING is taken over; else this changes nothing.
             self._change_state(states.RESUMING)
-            atoms: list[Any] = [plan.items[node] for node in plan.atoms()]
+            atoms = list(_in_order(plan))
             self._storage.ensure_atoms(atoms)
             for atom in atoms:
                 if atom.inject:
@@ -336,6 +337,17 @@ class ActionEngine(base.Engine):
                 },
             )
         return moved
+
+
+def _in_order(plan: plan_module.Plan) -> Iterator[Any]:
+    """The atoms in the order of their records, and so of the values of a name that many provide:
+    what is inside a flow comes before the flow's retry.
+    """
+    for kind, item in zip(plan.kinds, plan.items, strict=True):
+        if kind == plan_module.TASK:
+            yield item
+        elif kind == plan_module.FLOW_END and item.retry is not None:  # type: ignore[union-attr]
+            yield item.retry  # type: ignore[union-attr]
 
 
 def _nothing() -> None:

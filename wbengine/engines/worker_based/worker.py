@@ -354,8 +354,9 @@ class Worker:
             self._proxy.send(parcel, first=True)
             return
         if terminal:
-            if job.running is not None:
-                job.running.withdrawn = True  # nobody needs to hear that it runs any more
+            if job.running is not None and job.ours:
+                # Nobody needs to hear that it runs any more, except TaskFlow's state machine.
+                job.running.withdrawn = True
             parcel.after = functools.partial(self._acknowledge, job.receipt)
             parcel.failed = lambda _: self._acknowledge(job.receipt)
         elif envelope.body["state"] == pr.RUNNING:

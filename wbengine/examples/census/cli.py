@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from wbengine import _names, states
+from wbengine import _names, _streams, states
 from wbengine.examples.census import flow, options, page, running, sources, tasks
 from wbengine.examples.census.fleet import Unavailable
 from wbengine.examples.census.options import Options, UsageError
@@ -31,6 +31,7 @@ _PROG: Final = "quickstart"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code (see `options`)."""
+    _streams.ensure()
     try:
         said = options.parse(sys.argv[1:] if argv is None else argv, _PROG)
         tree = sources.standard_library() if said.root is None else sources.folder(said.root)
@@ -71,7 +72,11 @@ def _run(said: Options, tree: Tree) -> int:
     with Board(Console(stderr=True), len(flow.steps(groups))) as board:
         record = running.run(said, tree, groups, board)
     _write(said.out / PAGE, page.render(record))
-    _show(said, record)
+    try:
+        _show(said, record)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `quickstart | head -1`; the files are written
+        _streams.forget_output()
     return options.OK
 
 

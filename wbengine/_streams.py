@@ -1,0 +1,33 @@
+"""Standard streams for a command that was started without some of them (`>&-`, some supervisors).
+
+Otherwise the next file that the process opens becomes its standard output, and whatever says
+something writes into that file; and Python's own `sys.stdout` is None.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+_MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+def ensure() -> None:
+    """Let streams that are closed lead nowhere.  The first thing that a command does."""
+    for number, name in enumerate(_MODES):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            stream = open(number, _MODES[name], encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def forget_output() -> None:
+    """The reader of the standard output left (`| head`): let it lead nowhere, quietly."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
