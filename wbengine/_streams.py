@@ -6,6 +6,7 @@ something writes into that file; and Python's own `sys.stdout` is None.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Final
@@ -14,7 +15,10 @@ _MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 def ensure() -> None:
-    """Let streams that are closed lead nowhere.  The first thing that a command does."""
+    """Let streams that are closed lead nowhere.  The first thing that a command does.
+
+    What the encoding of a stream lacks is replaced when it is written, rather than an error.
+    """
     for number, name in enumerate(_MODES):
         try:
             os.fstat(number)
@@ -24,6 +28,9 @@ def ensure() -> None:
         if getattr(sys, name) is None:
             stream = open(number, _MODES[name], encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
 
 
 def forget_output() -> None:

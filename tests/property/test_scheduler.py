@@ -276,7 +276,8 @@ class Life:
         expected = self.oracle.fail(name)
         assert self.scheduler.failed(node) == expected
         self.save(node, "FAILURE")
-        if expected:
+        # Retries are asked about every failure of an atom, also where something is undone already.
+        if expected or self.oracle.state.get(name) == "FAILURE":
             self.resolve(name, node)
 
     def resolve(self, name: str, node: int) -> None:

@@ -186,9 +186,8 @@ from wbengine.transports import resolve
 connection = resolve(sys.argv[1]).connect()
 message = connection.channel().basic_get("q")
 assert message is not None
-child = os.fork()
-if child:
-    print(child, flush=True)
+if not os.fork():  # the child tells: it has closed its copy by then
+    print(os.getpid(), flush=True)
 signal.pause()
 """
 

@@ -216,9 +216,7 @@ class Lifecycle:
             value = ft.Failure.from_exception(error)
         return calls.Outcome(value, calls.LOCAL, started, time.time())
 
-    def _offered(
-        self, retry: retry_module.Retry, history: retry_module.History
-    ) -> dict[str, Any]:
+    def _offered(self, retry: retry_module.Retry, history: retry_module.History) -> dict[str, Any]:
         """What the engine itself gives to a retry's `revert`, as far as it takes it."""
         accepts = retry.revert_accepts
         offered: dict[str, Any] = {}

@@ -197,7 +197,8 @@ class Scheduler:
         """What was handed out to execute failed, or the decider of a target in `votes` did.
 
         True: nobody decided yet what follows, ask `recovery.resolve` and `apply` its answer.
-        False: it is inside a scope that is being reverted anyway, nothing needs to be done.
+        False: it is inside a scope that is being reverted anyway; nothing needs to be done, but an
+        answer may widen the scope.
         May be called again for a node of `unresolved`.
         """
         mark = self._marks[node]

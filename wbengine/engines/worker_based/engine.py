@@ -54,15 +54,22 @@ class WorkerBasedActionEngine(ActionEngine):
             uuid=str(uuids.uuid4()),
             exchange=options.get("exchange", "default"),
             topics=options.get("topics", ()),
-            transition_timeout=_seconds(options.get("transition_timeout", pr.REQUEST_TIMEOUT)),
+            transition_timeout=self._seconds("transition_timeout", pr.REQUEST_TIMEOUT),
             url=options.get("url"),
             transport=options.get("transport"),
             transport_options=options.get("transport_options"),
             retry_options=options.get("retry_options"),
-            worker_expiry=_seconds(options.get("worker_expiry", 60)),
+            worker_expiry=self._seconds("worker_expiry", 60),
             interop=options.get("interop"),
         )
 
-
-def _seconds(value: Any) -> float | None:
-    return float(value) if value is not None else None
+    def _seconds(self, name: str, default: float) -> float | None:
+        value = self.options.get(name, default)
+        if value is None:
+            return None
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"option {name} must be a number of seconds or None, not {value!r}"
+            ) from None
