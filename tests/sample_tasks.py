@@ -57,9 +57,7 @@ class WriteFile(task.Task):
         return path
 
     def revert(self, result: Any, flow_failures: Any, path: str) -> None:
-        Path(f"{path}.reverted").write_text(
-            f"{result}|{sorted(flow_failures)}", encoding="utf-8"
-        )
+        Path(f"{path}.reverted").write_text(f"{result}|{sorted(flow_failures)}", encoding="utf-8")
         Path(path).unlink()
 
 

@@ -44,7 +44,7 @@ _signatures: weakref.WeakKeyDictionary[Any, dict[bool, Signature]] = weakref.Wea
 def signature_of(body: Callable[..., Any]) -> Signature:
     """The signature of `body`; looked at once per function.
 
-    :raises ValueError: it has positional-only parameters, or cannot be inspected.
+    :raises ValueError: it has positional-only parameters, is asynchronous, or cannot be inspected.
     """
     bound = isinstance(body, types.MethodType)
     function = body.__func__ if isinstance(body, types.MethodType) else body
@@ -58,6 +58,11 @@ def signature_of(body: Callable[..., Any]) -> Signature:
 
 
 def _inspect(body: Callable[..., Any]) -> Signature:
+    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+        raise ValueError(
+            f"{_names.dotted(body)} is an 'async def', and nobody would await it: make it a plain"
+            " function, which may call asyncio.run()"
+        )
     try:
         parameters = inspect.signature(body).parameters.values()
     except (TypeError, ValueError) as error:
@@ -79,10 +84,29 @@ def _inspect(body: Callable[..., Any]) -> Signature:
 
 
 def names_of(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """`names` as a tuple; a string is one name."""
+    """`names` as a tuple; a string is one name.
+
+    :raises TypeError: not an iterable of strings.
+    """
     if names is None:
         return ()
-    return (names,) if isinstance(names, str) else tuple(names)
+    if isinstance(names, str):
+        return (names,)
+    if not isinstance(names, Iterable):
+        raise TypeError(f"Required and ignored names should be a str or an iterable, not {names!r}")
+    found = tuple(names)
+    check_names("Required and ignored names", found)
+    return found
+
+
+def check_names(what: str, names: Iterable[Any]) -> None:
+    """Refuse names that are no strings.
+
+    :raises TypeError: naming `what` and the first such name.
+    """
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} should hold names of type str, not {name!r}")
 
 
 def rebind_map(required: Sequence[str], rebind: Rebind | None) -> dict[str, str]:
@@ -93,12 +117,14 @@ def rebind_map(required: Sequence[str], rebind: Rebind | None) -> dict[str, str]
     if rebind is None:
         return {}
     if isinstance(rebind, Mapping):
+        check_names("Rebind", rebind.values())
         return dict(rebind)
     if not isinstance(rebind, list | tuple):
         raise TypeError(
             f"Invalid rebind value {rebind!r}: expected a dict, list or tuple,"
             f" not {type(rebind).__name__}"
         )
+    check_names("Rebind", rebind)
     mapped = dict(zip(required, rebind, strict=False))
     mapped.update((name, name) for name in rebind[len(required) :])
     return mapped

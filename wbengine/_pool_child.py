@@ -164,6 +164,7 @@ def main(
     threading.Thread(
         target=_end_with_parent, args=(pipe.fileno(), busy), name="parent-watch", daemon=True
     ).start()
+    pid = os.getpid()
     problem: ft.Failure | None = None
     try:
         if initializer is not None:
@@ -178,6 +179,8 @@ def main(
             return
         busy.set()
         outcome = _serve(pipe, data)
+        if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
+            os._exit(0)
         # Before the result goes out: once the parent has it, it may close the pipe at any time.
         busy.clear()
         _send(pipe, outcome)

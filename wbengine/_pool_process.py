@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import select
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
 from multiprocessing import context as mp_context
@@ -25,6 +26,9 @@ PRELOAD: Final = ("wbengine.invocation", "wbengine.task", "wbengine._pool_child"
 
 #: Seconds that a child that was told to end may take (exit handlers, forgotten threads).
 _GRACE: Final = 2.0
+
+#: Bytes of a folder's path that leave room for the name of a socket below it (107 in all).
+_LONGEST_FOLDER: Final = 70
 
 
 class Gone:
@@ -139,7 +143,9 @@ class Child:
 
 def _context() -> mp_context.BaseContext:
     methods = multiprocessing.get_all_start_methods()
-    if "forkserver" not in methods:
+    # The fork server listens on a socket in the temporary folder; the kernel wants its path short.
+    long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER
+    if "forkserver" not in methods or long:
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
 

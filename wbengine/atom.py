@@ -6,7 +6,7 @@ import abc
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from wbengine import _binding, _names
 
@@ -35,6 +35,9 @@ class _Shape(NamedTuple):
     revert_accepts: frozenset[str] | None
 
 
+_MADE_BY_INIT: Final = frozenset(("name", "inject", *_Shape._fields))
+
+
 class _Usual(NamedTuple):
     """The shape of a class's instances that are given no arguments but a name."""
 
@@ -56,6 +59,8 @@ def save_as(provides: Provides | None) -> dict[str, Any]:
         return _NOTHING
     if isinstance(provides, str):
         return {provides: None}
+    if isinstance(provides, Sequence | AbstractSet):
+        _binding.check_names("Atom provides", provides)
     if isinstance(provides, Sequence):
         return {name: index for index, name in enumerate(provides)} or _NOTHING
     if isinstance(provides, AbstractSet):
@@ -80,8 +85,8 @@ class Atom(abc.ABC):
     :param revert_requires: as `requires`, for `revert`; None takes over what of `requires` revert
         takes, an empty list takes over nothing.
     :raises ValueError: an argument is named that the method does not take, one that it needs is
-        left out, or a method takes arguments by position only.
-    :raises TypeError: `provides` or `rebind` is of the wrong kind.
+        left out, or a method takes arguments by position only or is an `async def`.
+    :raises TypeError: `name`, `provides`, `requires`, `rebind` or `inject` is of the wrong kind.
 
     The attributes are read by the engine and not to be changed: `save_as` (name -> index or key),
     `provides`, `requires` (what `execute` and `revert` together cannot do without), `optional`,
@@ -121,6 +126,10 @@ class Atom(abc.ABC):
         revert_rebind: _binding.Rebind | None = None,
         revert_requires: str | Iterable[str] | None = None,
     ) -> None:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"The name of an atom must be a str, not {name!r}")
+        if inject is not None and not isinstance(inject, Mapping):
+            raise TypeError(f"Atom inject should be a dict, not {inject!r}")
         self.name: str = name  # type: ignore[assignment]  # a retry may be named by its flow
         self.inject = inject
         if (
@@ -252,6 +261,16 @@ class Atom(abc.ABC):
 
     def post_revert(self) -> None:  # noqa: B027  (a hook, not a stub)
         """Called after `revert`, whatever became of it."""
+
+    if not TYPE_CHECKING:  # or every attribute would seem to exist
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _MADE_BY_INIT:
+                raise AttributeError(
+                    f"{_names.dotted(type(self))} has no {name!r}: its __init__ must call"
+                    " super().__init__()"
+                )
+            raise AttributeError(f"{_names.dotted(type(self))!r} object has no attribute {name!r}")
 
     def __str__(self) -> str:
         version = self.version

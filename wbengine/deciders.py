@@ -9,7 +9,11 @@ from wbengine import _names
 
 
 class Depth(str, enum.Enum):
-    """What is ignored when a decider says no; members in order of width, the widest first."""
+    """What is ignored when a decider says no; members in order of width, the widest first.
+
+    A flow as the target is ignored as a whole; of what comes after it, only `ALL` ignores anything.
+    An empty flow has nobody to be ignored: its deciders are not asked.
+    """
 
     #: The target and everything that comes after it, nested or not.
     ALL = "ALL"

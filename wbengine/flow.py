@@ -50,6 +50,8 @@ class Flow(abc.ABC):
             unless it has one.
         """
         self._name = str(name)
+        if retry is not None and not isinstance(retry, retry_module.Retry):
+            raise TypeError(f"The retry of flow {self._name!r} must be a Retry, not {retry!r}")
         self._retry = retry
         if retry is not None and retry.name is None:
             retry.name = f"{self._name}_retry"
@@ -71,14 +73,26 @@ class Flow(abc.ABC):
         return self._retry
 
     def add(self: _F, *nodes: Any) -> _F:
-        """Add members, in order; returns the flow itself."""
+        """Add members, in order; returns the flow itself.
+
+        :raises TypeError: one of them is neither a task nor a flow.
+        """
         added = self._new(nodes)
         self._nodes.update((id(node), node) for node in added)
         self._adopt(added)
         return self
 
     def _new(self, nodes: Iterable[Any]) -> list[Any]:
-        """Those of `nodes` that are no members yet, each once."""
+        """Those of `nodes` that are no members yet, each once.
+
+        :raises TypeError: one of them is neither a task nor a flow.
+        """
+        nodes = list(nodes)
+        for node in nodes:
+            if not isinstance(node, atom.Atom | Flow):
+                raise TypeError(
+                    f"Flow {self._name!r} takes tasks and flows, not {node!r}{_instead(node)}"
+                )
         return list({id(node): node for node in nodes if id(node) not in self._nodes}.values())
 
     def __len__(self) -> int:
@@ -166,6 +180,15 @@ class Flow(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+
+def _instead(node: Any) -> str:
+    """What to write for something that is often added by mistake."""
+    if isinstance(node, type):
+        return f" (add an instance: {node.__name__}(...))"
+    if isinstance(node, list | tuple | set):
+        return " (add them one by one: add(*members))"
+    return " (wrap it: task.FunctorTask(...))" if callable(node) else ""
 
 
 #: Flows with more names than this are looked at anew whenever they are asked.

@@ -19,6 +19,7 @@ from __future__ import annotations
 import abc
 import atexit
 import logging
+import os
 import threading
 import time
 import weakref
@@ -238,11 +239,14 @@ class ThreadPool(_Pool):
 
 class _Thread(_Slot):
     def run(self, ticket: Ticket) -> Any:
+        pid = os.getpid()
         try:
             return ticket.fn(*ticket.args, ticket.tell)
         except BaseException as error:
             return ft.Failure.from_exception(error)
         finally:
+            if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
+                os._exit(0)
             ticket.on_event = None  # threads that outlive the call have nothing to tell any more
 
 

@@ -182,6 +182,8 @@ class Times(Retry):
         rebind: _binding.Rebind | None = None,
         revert_all: bool = False,
     ) -> None:
+        if not isinstance(attempts, int):
+            raise TypeError(f"The attempts of a Times retry must be an int, not {attempts!r}")
         super().__init__(name, provides, requires, auto_extract, rebind)
         self._attempts = attempts
         self._revert_action = REVERT_ALL if revert_all else REVERT
@@ -215,7 +217,12 @@ class ForEachBase(Retry):
         """The first of `values` that was not provided yet; each try uses up one equal value.
 
         :raises NotFound: all were.
+        :raises TypeError: nothing that can be gone through.
         """
+        if not isinstance(values, Iterable):
+            raise TypeError(
+                f"The values of retry {self.name!r} must be an iterable, not {values!r}"
+            )
         tried = list(history.provided_iter())
         for value in values:
             if value not in tried:
@@ -244,6 +251,8 @@ class ForEach(ForEachBase):
         rebind: _binding.Rebind | None = None,
         revert_all: bool = False,
     ) -> None:
+        if not isinstance(values, Iterable):
+            raise TypeError(f"The values of a ForEach retry must be an iterable, not {values!r}")
         super().__init__(name, provides, requires, auto_extract, rebind, revert_all)
         # An iterator could be gone through only once.
         self._values = list(values)

@@ -222,6 +222,8 @@ class Storage(records.Records):
         values = list(self._values(name))
         if values:
             return many_handler(values) if many_handler is not None else values[0]
+        if not isinstance(name, str):
+            raise TypeError(f"A stored name is a str, not {name!r}")
         known = self.known_names()
         if name not in known:
             raise exceptions.NotFound(

@@ -34,7 +34,10 @@ _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 
 def _whole(text: str) -> int:
-    number = int(text) if text.lstrip("+-").isdigit() else 0
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if not 1 <= number <= 1000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
     return number

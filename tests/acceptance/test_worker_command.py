@@ -163,6 +163,8 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path) -> None:
         (("--topic", "t", "--tasks", TASKS, "--url", "amqp://127.0.0.1:1//"), 69, "not be reached"),
         (("--topic", "t", "--tasks", TASKS, "--url", "filesystem:///proc/nowhere"), 69, "/proc"),
         (("--topic", "t", "--tasks", TASKS, "--url", "nonsense://x"), 2, "nonsense"),
+        (("--topic", "t", "--tasks", TASKS, "--url", "reddis://x"), 2, "did you mean 'redis'?"),
+        (("--topic", "t", "--tasks", TASKS, "--threads", "\N{SUPERSCRIPT TWO}"), 2, "whole number"),
     ],
 )
 def test_wrong_usage_is_one_clear_line(

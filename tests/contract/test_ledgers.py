@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import base, memory
+from wbengine.engines.worker_based.ledger import base, directory, memory
 from wbengine.transports import resolve
 
 _numbers = itertools.count()
@@ -196,6 +197,27 @@ def test_what_a_live_holder_has_is_not_swept(ledger):
     ledger.claim(ID, 1, "w")
     assert ledger.sweep(3600) == 0
     assert ledger.state(ID).holder == "w"
+
+
+def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(folder, caplog):
+    place = folder / "ledger"
+    first = ledgers.open_ledger(f"dir://{place}")
+    first.open(ID, 1)
+    hours_ago = time.time() - 7200
+    first._sweep_stale()  # swept less than an hour ago
+    assert first.state(ID) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(directory, "_STALE_AFTER", 0.0)
+        ledgers.open_ledger(f"dir://{place}").close()
+        assert first.state(ID) is not None
+        os.utime(place / "swept", (hours_ago, hours_ago))
+        ledgers.open_ledger(f"dir://{place}").close()
+        assert first.state(ID) is None
+        (place / "open" / "planted").touch()  # not a row: told, and no reason not to open
+        os.utime(place / "swept", (hours_ago, hours_ago))
+        ledgers.open_ledger(f"dir://{place}").close()
+    assert "can not be swept" in caplog.text
+    first.close()
 
 
 def test_manual_clock_rules_the_memory_ledger():

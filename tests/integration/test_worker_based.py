@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ import pytest
 from tests import sample_tasks as tasks
 from tests.workers import until
 from wbengine import engines, exceptions, retry, transports
+from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based import worker as workers
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
@@ -28,7 +33,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @contextlib.contextmanager
 def worker(url: str, *, topic: Any = "t", offer: Any = (tasks,), **options: Any) -> Iterator[Any]:
-    made = workers.Worker("default", topic, offer, url=url, **{"threads_count": 4, **options})
+    exchange = options.pop("exchange", "default")
+    made = workers.Worker(exchange, topic, offer, url=url, **{"threads_count": 4, **options})
     thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
     thread.start()
     assert made.wait(10)
@@ -263,6 +269,104 @@ def test_suspend_waits_for_what_runs_and_goes_on_later(url: str, tmp_path: Path)
         assert loaded.storage.get_atom_state("later") == "PENDING"
         loaded.run()
     assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+def test_exchanges_of_one_broker_do_not_see_each_other(url: str) -> None:
+    flow = unordered_flow.Flow("f").add(*(tasks.Nothing(name=f"n{i}") for i in range(50)))
+    with contextlib.ExitStack() as stack:
+        _, made = (
+            stack.enter_context(worker(url, exchange=name, topic="t" * 120))
+            for name in ("other", "mine")
+        )
+        loaded = run(flow, url, exchange="mine", transition_timeout=20)
+        assert made.counts == {"SUCCESS": 50}
+    assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_path: Path) -> None:
+    started, release = tmp_path / "started", tmp_path / "release"
+    store = {"started": str(started), "release": str(release)}
+    shared = executors.WorkerTaskExecutor("shared", "default", url=url)
+    with worker(url, threads_count=2):
+        assert shared.wait_for_workers(1, 20) == 0
+        slow = load(
+            linear_flow.Flow("slow").add(tasks.WaitFor()), url, executor=shared, store=store
+        )
+        running = threading.Thread(target=slow.run)
+        running.start()
+        until(started.exists)
+        wide = unordered_flow.Flow("wide").add(*(tasks.Nothing(name=f"n{i}") for i in range(20)))
+        other = run(wide, url, executor=shared)  # ends, and with it stops what is its own
+        suspended = load(linear_flow.Flow("s").add(tasks.Nothing()), url, executor=shared)
+        next(suspended.run_iter())  # closed at once, so suspended
+        release.touch()
+        running.join(20)
+    assert slow.storage.get_flow_state() == other.storage.get_flow_state() == "SUCCESS"
+    assert slow.executor is shared
+    shared.stop()
+    assert not [t for t in threading.enumerate() if "wbengine-executor" in t.name]
+
+
+def test_what_is_no_executor_of_workers_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="must be a WorkerTaskExecutor, not 'threads'"):
+        load(linear_flow.Flow("f"), url, executor="threads")
+
+
+def test_a_full_disk_delays_answers_but_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"filesystem://{tmp_path / 'broker'}"
+    started, release = tmp_path / "started", tmp_path / "release"
+    flow = linear_flow.Flow("f").add(tasks.WaitFor())
+    loaded = load(flow, url, store={"started": str(started), "release": str(release)})
+    refused: list[int] = []
+
+    def full(*_: Any) -> int:
+        refused.append(1)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with worker(url):
+        running = threading.Thread(target=loaded.run)
+        running.start()
+        until(started.exists)
+        with monkeypatch.context() as patch:
+            patch.setattr("wbengine.transports._files.Spares._write", full)
+            release.touch()
+            until(lambda: len(refused) > 5)
+            assert running.is_alive()
+        running.join(20)
+    assert loaded.storage.fetch("waited") == "released"
+
+
+def test_queues_and_bindings_that_were_taken_away_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "DECLARE_PERIOD", 0.1)
+    broker = tmp_path / "broker"
+    with worker(f"filesystem://{broker}"):
+        shutil.rmtree(broker / "exchanges")
+        shutil.rmtree(broker / "queues")
+        (broker / "exchanges").mkdir()
+        loaded = run(linear_flow.Flow("f").add(tasks.Nothing()), f"filesystem://{broker}")
+    assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+def test_what_a_given_pool_drops_fails(url: str) -> None:
+    pool, release = futures.ThreadPoolExecutor(1), threading.Event()
+    pool.submit(release.wait)  # whoever gave the pool uses it as well
+    loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), url)
+
+    def drop() -> None:
+        until(pool._work_queue.qsize)
+        pool.shutdown(wait=False, cancel_futures=True)
+
+    with worker(url, executor=pool, threads_count=None):
+        dropping = threading.Thread(target=drop)
+        dropping.start()
+        with pytest.raises(exceptions.WrappedFailure, match="CancelledError"):
+            loaded.run(timeout=20)
+        dropping.join()
+        release.set()
 
 
 def test_hostile_files_in_the_folder_hurt_nobody(tmp_path: Path) -> None:

@@ -324,3 +324,49 @@ def test_every_parameter_is_bound_once_and_names_add_up(required, optional, rebi
     needed = {made.rebind[arg] for arg in required | set(rebind)}
     assert made.requires == needed - set(inject)
     assert made.optional == optional - set(rebind) - set(inject)
+
+
+# Wrong programs.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"name": 3}, "The name of an atom must be a str, not 3"),
+        ({"name": b"a"}, "must be a str, not b'a'"),
+        ({"inject": ["a"]}, r"Atom inject should be a dict, not \['a'\]"),
+        ({"provides": [1, "a"]}, "Atom provides should hold names of type str, not 1"),
+        ({"provides": {None}}, "Atom provides should hold names of type str, not None"),
+        ({"requires": 3}, "should be a str or an iterable, not 3"),
+        ({"requires": ["a", None]}, "should hold names of type str, not None"),
+        ({"rebind": {"a": 3}}, "Rebind should hold names of type str, not 3"),
+        ({"rebind": [3]}, "Rebind should hold names of type str, not 3"),
+    ],
+)
+def test_arguments_of_a_wrong_type(arguments, complaint):
+    with pytest.raises(TypeError, match=complaint):
+        atom_of(lambda self, a: None)(**arguments)
+
+
+def test_asynchronous_bodies_are_refused():
+    async def coroutine(self): ...
+
+    async def generator(self):
+        yield 1
+
+    def plain(self): ...
+
+    for execute, revert in ((coroutine, None), (generator, None), (plain, coroutine)):
+        with pytest.raises(ValueError, match=r"is an 'async def', and nobody would await it"):
+            atom_of(execute, revert)("a")
+
+
+def test_a_constructor_that_was_not_called():
+    class Forgets(Atom):
+        def __init__(self): ...
+
+    for name in ("name", "requires", "save_as"):
+        with pytest.raises(AttributeError, match=r"Forgets.* must call super\(\).__init__\(\)"):
+            getattr(Forgets(), name)
+    with pytest.raises(AttributeError, match="object has no attribute 'nonsense'"):
+        Atom("a").nonsense  # noqa: B018

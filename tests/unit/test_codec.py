@@ -170,10 +170,14 @@ def test_everything_comes_back_as_it_was(value: Any) -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
-    lambda inner: st.lists(inner)
-    | st.dictionaries(st.text().filter(lambda key: key != _codec.TAG), inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text().filter(lambda key: key != _codec.TAG), inner)
+    ),
     max_leaves=20,
 )
 
@@ -191,10 +195,16 @@ def test_plain_values_stay_plain_and_are_not_copied(value: Any) -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text()
         | st.sampled_from(["tuple", "dict", "set", "datetime", "enum", "data", "failure", "bytes"]),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["$wbe", "v", "c", "n", "zone", "fold", "x"]), inner),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["$wbe", "v", "c", "n", "zone", "fold", "x"]), inner)
+        ),
         max_leaves=10,
     )
 )

@@ -263,3 +263,16 @@ def test_memory(make: Any) -> None:
     tracemalloc.stop()
     assert len(plan) > 20_000
     assert peak < 20_000 * 800
+
+
+def test_an_empty_flow_has_no_deciders() -> None:
+    """Also when it holds empty flows; a retry is somebody to be asked for."""
+    for nest, asked in (
+        (LINEAR("n"), False),
+        (LINEAR("n").add(UNORDERED("m"), GRAPH("o")), False),
+        (LINEAR("n").add(UNORDERED("m", retry.AlwaysRevert("r"))), True),
+        (LINEAR("n").add(Step("b")), True),
+    ):
+        a = Step("a")
+        plan = compile(GRAPH("g").add(a, nest).link(a, nest, decider=lambda history: False))
+        assert bool(plan.deciders) == asked

@@ -266,7 +266,7 @@ def test_an_interruption_while_a_turn_begins_leaves_nothing_half_begun(reads: in
     """What was not submitted is PENDING again, wherever the interruption came."""
 
     class Interrupts(Plain):
-        left = reads
+        left = -1  # never
 
         @property
         def priority(self) -> int:  # type: ignore[override]
@@ -275,8 +275,11 @@ def test_an_interruption_while_a_turn_begins_leaves_nothing_half_begun(reads: in
                 raise KeyboardInterrupt
             return 0
 
-    flow = unordered_flow.Flow("f").add(Plain("a"), Interrupts("b"), Plain("c"))
+    b = Interrupts("b")
+    flow = unordered_flow.Flow("f").add(Plain("a"), b, Plain("c"))
     engine = made(flow, Recording([]))
+    engine.compile()
+    b.left = reads
     interrupted = False
     try:
         engine.run()

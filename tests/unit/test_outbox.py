@@ -10,6 +10,7 @@ from typing import Any
 import kombu
 import pytest
 
+from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import topology
@@ -116,6 +117,28 @@ def test_a_lost_connection_delays_but_loses_nothing(place: Place) -> None:
     assert place.outbox.flush(WAIT)
     assert len(tries) == 3
     assert place.arrived() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ailment", [exc.TransportFailure, exc.LedgerFailure])
+def test_what_ails_the_broker_delays_but_loses_nothing(
+    place: Place, caplog: pytest.LogCaptureFixture, ailment: type[Exception]
+) -> None:
+    tries: list[int] = []
+
+    def full() -> bool:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ailment("No space left on device")
+        return True
+
+    failed: list[BaseException] = []
+    place.put(1, before=full, failed=failed.append)
+    place.put(2)
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert place.arrived() == [1, 2]
+    assert not failed
+    assert caplog.text.count("No space left") == 1
 
 
 def test_many_threads(place: Place) -> None:

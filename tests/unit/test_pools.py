@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from typing import Any
 
 import pytest
@@ -77,6 +78,12 @@ def _tell_forever(emit: Any) -> None:
 
 def tell_lock(emit: Any) -> None:
     emit("step", {"lock": threading.Lock()})
+
+
+def fork(emit: Any) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which the child does without
+        return os.fork()
 
 
 def bad_exit(emit: Any) -> None:
@@ -273,6 +280,29 @@ def test_whatever_is_raised_is_a_failure(pool: Any, fn: Any, kind: str, text: st
     assert fn.__name__ in failure.traceback_str
     pool.submit(double, (1,), box)
     assert box.get() == 2
+
+
+def ended(pid: int) -> bool:
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+    except FileNotFoundError:
+        return True
+    return state.split()[0] == "Z"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes in /proc")
+def test_a_fork_that_comes_out_of_a_call_ends(pool: Any) -> None:
+    box = Box()
+    for _ in range(3):
+        pool.submit(fork, (), box)
+        child = box.get()
+        assert child > 0
+        pool.submit(double, (2,), box)
+        assert box.get() == 4
+        deadline = time.monotonic() + WAIT
+        while not ended(child):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_events_come_in_order_and_before_the_result(pool: Any) -> None:
@@ -637,9 +667,7 @@ PARENT = """
 def test_children_end_with_their_parent(tmp_path: pathlib.Path, door: Door, ending: str) -> None:
     script = tmp_path / "parent.py"
     folder = str(pathlib.Path(__file__).parent)
-    script.write_text(
-        textwrap.dedent(PARENT).format(folder=folder, door=door.path, ending=ending)
-    )
+    script.write_text(textwrap.dedent(PARENT).format(folder=folder, door=door.path, ending=ending))
     with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE) as parent:
         fds = [os.pidfd_open(door.guest()[0]) for _ in range(2)]
         if ending == "kill":
@@ -650,3 +678,36 @@ def test_children_end_with_their_parent(tmp_path: pathlib.Path, door: Door, endi
             assert select.select([fd], [], [], WAIT)[0]
             os.close(fd)
         assert parent.wait(WAIT) == (-signal.SIGKILL if ending == "kill" else 0)
+
+
+LONG = """
+import os
+import queue
+from wbengine import pools
+
+def parent(emit):
+    return os.getppid()
+
+if __name__ == "__main__":
+    answers = queue.SimpleQueue()
+    with pools.ProcessPool(1) as pool:
+        pool.submit(parent, (), answers.put)
+        print(answers.get(timeout=30) == os.getpid())
+"""
+
+
+def test_a_long_path_of_the_temporary_folder_is_no_obstacle(tmp_path: pathlib.Path) -> None:
+    """Paths of sockets must be short; the server that children are forked from has one there."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    script = tmp_path / "script.py"
+    script.write_text(LONG)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("True\n", "", 0)
+    assert not list(folder.iterdir())

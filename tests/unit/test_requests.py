@@ -667,13 +667,24 @@ def test_closing_settles_everything_and_what_comes_later() -> None:
     bench.pending()
     bench.submit()
     bench.submit(kind=Rest)
-    effects = bench.book.close("stopped", T0)
+    effects = bench.book.close("stopped")
     texts = failures(effects, exc.ExecutionFailure)
     assert len(texts) == len(effects) == 4
     assert all("stopped" in text for text in texts)
     _, late = bench.submit()
     assert failures(late, exc.ExecutionFailure)
     bench.book.reopen()
+    bench.pending()
+
+
+def test_one_flow_can_leave_a_book() -> None:
+    bench = Bench()
+    ours, theirs, running = bench.pending(), bench.pending(), bench.running()
+    ours.invocation.flow_uuid = running.invocation.flow_uuid = "ours"
+    assert bench.book.unstarted("ours") == [ours]
+    texts = failures(bench.book.leave("bye", "ours"), exc.ExecutionFailure)
+    assert len(texts) == 2
+    assert theirs.live and not ours.live and not running.live
     bench.pending()
 
 

@@ -148,3 +148,14 @@ def test_the_engines_own_arguments_are_not_required():
 def test_a_retry_must_say_what_it_does():
     with pytest.raises(TypeError, match="abstract"):
         retry.Retry()
+
+
+def test_values_that_are_none():
+    with pytest.raises(TypeError, match="The values of a ForEach retry must be an iterable, not 3"):
+        retry.ForEach(3)
+    each = retry.ParameterizedForEach("each")
+    for method in (each.execute, each.on_failure):
+        with pytest.raises(TypeError, match=r"The values of retry 'each' must be .*, not None"):
+            method(None, history=history())
+    with pytest.raises(TypeError, match="attempts of a Times retry must be an int, not '3'"):
+        retry.Times("3")

@@ -413,7 +413,9 @@ def test_neighbors_are_the_next_tasks_only() -> None:
     assert run.take() == "execute: d"
 
 
-def test_a_flow_as_the_target() -> None:
+@pytest.mark.parametrize("depth", [Depth.FLOW, Depth.NEIGHBORS, Depth.ATOM])
+def test_a_flow_as_the_target(depth: Depth) -> None:
+    """It is ignored as a whole; what follows in the flow around it is not."""
     a, z = steps("a", "z")
     nest = LINEAR("nest", control("r")).add(*steps("b", "c"))
     flow = GRAPH("f").add(a, nest, z).link(a, nest, decider=decider).link(nest, z)
@@ -421,9 +423,20 @@ def test_a_flow_as_the_target() -> None:
     run.take()
     run.ok("a")
     assert run.take() == "votes: nest"
-    assert run.ignore("nest", Depth.ATOM) == "r b c"
+    assert run.ignore("nest", depth) == "r b c"
     assert run.take() == "execute: z"
     run.ok("z")
+    assert run.end() == states.SUCCESS
+
+
+def test_a_flow_as_the_target_and_all_that_follows() -> None:
+    a, z = steps("a", "z")
+    nest = LINEAR("nest", control("r")).add(*steps("b", "c"))
+    run = Run(GRAPH("f").add(a, nest, z).link(a, nest, decider=decider).link(nest, z))
+    run.take()
+    run.ok("a")
+    run.take()
+    assert run.ignore("nest", Depth.ALL) == "r b c z"
     assert run.end() == states.SUCCESS
 
 

@@ -466,3 +466,58 @@ def test_a_wrong_option_is_refused_with_the_first_instance():
     made = task.task(requires=["c"])(lambda a: a)
     with pytest.raises(ValueError, match=r"Extra arguments.*'c'"):
         made()
+
+
+def test_detaching_twice_and_without_a_sink():
+    seen = []
+    made = task.FunctorTask(add, name="a")
+    made.detach()
+    made.attach(lambda event, details: seen.append(details["progress"]))
+    made.update_progress(0.5)
+    made.detach()
+    made.detach()
+    made.update_progress(0.7)
+    assert seen == [0.5]
+    assert made._sink is None and made.copy()._sink is None
+    assert "_sink" not in pickle.loads(pickle.dumps(made)).__dict__
+
+
+def test_only_a_revert_that_takes_them_gets_the_failures():
+    """Copying all failures of a flow for each of its tasks is not free."""
+
+    class Counted(dict):
+        copies = 0
+
+        def keys(self):
+            type(self).copies += 1
+            return super().keys()
+
+        def __iter__(self):
+            type(self).copies += 1
+            return super().__iter__()
+
+    class Own(task.Task):
+        def execute(self): ...
+
+        def revert(self, flow_failures):
+            flow_failures.clear()
+
+    class Result(task.Task):
+        def execute(self): ...
+
+        def revert(self, result): ...
+
+    class Default(task.Task):
+        def execute(self): ...
+
+    @task.task
+    def function(): ...
+
+    failures = Counted(a=1)
+    for made in (Default("a"), Result("a"), task.FunctorTask(add, name="a"), function()):
+        call = Invocation(made, REVERT, "u", failures=failures)
+        assert not invoke(call).failed
+    assert Counted.copies == 0
+    call = Invocation(Own("a"), REVERT, "u", failures=failures)
+    assert not invoke(call).failed
+    assert Counted.copies == 1 and failures == {"a": 1}

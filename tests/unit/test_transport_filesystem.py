@@ -130,6 +130,20 @@ def test_unused_queues_expire(root, connect):
     assert list(channel.list_bindings()) == []
 
 
+def test_a_jump_of_the_clock_is_no_reason_to_remove_queues(root, connect):
+    _declare(connect())
+    _old(root / "queues" / "q", _tree.STALE_AFTER + 60)
+    _old(root / "swept", _tree.STALE_AFTER + 60)
+    connect()
+    assert os.listdir(root / "queues") == ["q"]
+    _old(root / "swept", -3600)
+    connect()
+    assert os.listdir(root / "queues") == ["q"]
+    _old(root / "swept", 3700)
+    connect()
+    assert os.listdir(root / "queues") == []
+
+
 def test_a_consumer_keeps_its_queue_fresh(root, connect):
     connection = connect()
     channel = _declare(connection)
@@ -178,6 +192,57 @@ def test_orphaned_claims_without_holder_come_back(root, connect):
     _old(root / "claims" / "gone", 120)
     connect()
     assert channel.basic_get("q").delivery_info["redelivered"] is True
+
+
+OWNER = """
+import signal, sys
+from wbengine.transports import resolve
+channel = resolve(sys.argv[1]).connect().channel()
+channel.queue_declare(queue="own", exclusive=True)
+channel.queue_bind("own", "ex", "own")
+print("declared", flush=True)
+signal.pause()
+"""
+
+
+def test_the_own_queue_of_a_process_goes_when_it_dies(root, connect):
+    watching = _declare(connect())
+    watching.basic_consume("q", False, lambda message: None, "tag")
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, f"filesystem://{root}"], stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout.readline() == b"declared\n"
+        owner.send_signal(signal.SIGSTOP)  # frozen is not dead
+        connect()
+        assert (root / "queues" / "own").exists()
+        owner.kill()
+    connect()
+    assert os.listdir(root / "queues") == ["q"]
+    assert not [name for name in os.listdir(root / "exchanges" / "ex") if "own" in name]
+    assert os.listdir(root / "claims") == os.listdir(root / "holders") == []
+
+
+def test_the_own_queue_of_a_process_outlives_its_connection(root, connect):
+    connection = connect()
+    connection.channel().queue_declare(queue="own", exclusive=True)
+    connection.release()
+    assert os.listdir(root / "claims") == os.listdir(root / "holders") == []
+    connect()
+    assert os.listdir(root / "queues") == ["own"]
+
+
+def test_a_forked_child_that_closes_takes_nothing_from_its_parent(root, connect):
+    connection = connect()
+    channel = _declare(connection)
+    channel.queue_declare(queue="own", exclusive=True)
+    child = os.fork()
+    if not child:
+        connection.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    _publish(channel, 1)
+    assert channel.basic_get("q").decode() == 1
+    assert len(os.listdir(root / "claims")) == len(os.listdir(root / "holders")) == 1
 
 
 FORKER = """

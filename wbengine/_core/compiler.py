@@ -33,7 +33,8 @@ def compile(root: flow.Flow | task.Task) -> Plan:
 
     :raises Duplicate: two atoms have the same name.
     :raises ValueError: the same atom or flow object is met twice.
-    :raises CompilationFailure: something in there is neither a task nor a flow.
+    :raises CompilationFailure: something in there is neither a task nor a flow, or its priority is
+        no number.
     """
     return _Compiler().compile(root)
 
@@ -170,6 +171,10 @@ class _Compiler:
     ) -> None:
         """Append an atom that sees what the node `at` of `frame` sees."""
         name = item.name
+        if not isinstance(item.priority, int | float):
+            raise exceptions.CompilationFailure(
+                f"The priority of atom {name!r} must be a number, not {item.priority!r}"
+            )
         known = self.by_name.get(name)
         if known is not None:
             if self.items[known] is item:

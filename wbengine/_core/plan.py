@@ -83,7 +83,7 @@ class Plan:
     by_name: Mapping[str, int]
     #: How many nodes, edges and search steps compiling touched; grows with the size of the flow.
     visits: int
-    #: The nearest visible provider of each name an atom binds, by node: `first`, without the search.
+    #: The nearest visible provider of each name an atom binds, by node: `first` without search.
     firsts: Mapping[int, Mapping[str, Provider | None]]
 
     # How names are resolved: the branch a node is in (the child of the innermost flow around it

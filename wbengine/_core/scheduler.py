@@ -17,7 +17,9 @@ from typing import Final, NamedTuple
 
 from wbengine import deciders
 from wbengine import states as st
+from wbengine._core import recovery
 from wbengine._core.ignoring import Ignored, reach
+from wbengine._core.later import Later
 from wbengine._core.plan import FLOW, RETRY, TASK, Plan
 from wbengine._core.progress import (
     AGAIN,
@@ -37,8 +39,6 @@ from wbengine._core.progress import (
     Saved,
     read,
 )
-from wbengine._core.recovery import Resolution
-from wbengine._core.waiting import Waiting
 
 # Not inside any scope that is being reverted.
 _FREE: Final = -1
@@ -77,11 +77,19 @@ class Scheduler:
         self._holders = [_FREE] * len(plan)
         # First node of a scope being reverted -> whether that is a retry which runs again then.
         self._scopes: dict[int, bool] = {}
-        self._waiting = Waiting(plan, self._marks, self._progress.rerun)
+        # Queues may hold what was called off meanwhile; the marks tell.
+        self._votes: list[int] = []
+        self._execute: list[int] = []
+        self._rerun = self._progress.rerun
+        self._revert: list[int] = []
+        self._retry: list[int] = []
+        # How many nodes wait to be handed out or answered.
+        self._waiting = 0
         self._failed = set(self._progress.failed)
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
         self._ignored = Ignored(self._progress.origins)
+        self._later = Later(plan, self._marks)
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
         #: How many edges were followed.
@@ -97,7 +105,7 @@ class Scheduler:
         failures nobody decided upon are in `unresolved`.
         """
         progress = self._progress
-        self._waiting.count += len(progress.rerun)
+        self._waiting += len(self._rerun)
         for start, again in sorted(progress.scopes.items()):
             scope = range(len(self._plan)) if start == 0 else self._plan.scope(start)
             self._sweep(scope, again)
@@ -112,18 +120,16 @@ class Scheduler:
         """
         if self.halted:
             return Turn([], [], [], [])
-        waiting = self._waiting
-        votes = waiting.drain(VOTE)
-        execute = waiting.drain_some(most)
-        again = waiting.drain(RERUN)
-        if again:
-            execute = waiting.ordered(execute + again)
-        revert = waiting.drain(DUE)
-        retry = waiting.drain(AGAIN)
+        votes = self._drain(self._votes, VOTE, ASKED)
+        execute = self._drain_some(most)
+        if self._rerun:
+            execute = self._ordered(execute + self._drain(self._rerun, RERUN, RUNNING))
+        revert = self._drain(self._revert, DUE, REVERTING)
+        retry = self._drain(self._retry, AGAIN, RUNNING)
         self._rerunning.update(retry)
         handed = len(execute) + len(revert) + len(retry)
         self.in_flight += handed
-        waiting.count -= handed
+        self._waiting -= handed
         return Turn(votes, execute, revert, retry)
 
     def halt(self) -> None:
@@ -133,7 +139,7 @@ class Scheduler:
     @property
     def done(self) -> bool:
         """Nothing is in flight, and nothing waits to be handed out (or it will not be)."""
-        return self.in_flight == 0 and (self.halted or self._waiting.count == 0)
+        return self.in_flight == 0 and (self.halted or self._waiting == 0)
 
     def verdict(self) -> str:
         """How it ended, once `done`: SUCCESS, REVERTED, FAILURE (a reversion failed, or a failure
@@ -145,7 +151,7 @@ class Scheduler:
             return st.SUCCESS
         if STUCK in atoms or self.unresolved():
             return st.FAILURE
-        return st.SUSPENDED if self._waiting.count else st.REVERTED
+        return st.SUSPENDED if self._waiting else st.REVERTED
 
     # -- votes
 
@@ -153,12 +159,12 @@ class Scheduler:
         """The deciders of a target let it run.  Without effect when it was called off meanwhile."""
         if self._marks[node] != ASKED:
             return
-        self._waiting.count -= 1
+        self._waiting -= 1
         self._marks[node] = PENDING
         if self._plan.kinds[node] == FLOW:
             self._settle(node)
         else:
-            self._waiting.push(node, READY)
+            self._queue(node, READY, self._execute)
 
     def ignore(self, node: int, depth: deciders.Depth) -> list[int]:
         """The deciders of a target said no; returns the atoms that are ignored now and were not.
@@ -168,7 +174,7 @@ class Scheduler:
         marks, kinds = self._marks, self._plan.kinds
         if marks[node] != ASKED:
             return []
-        self._waiting.count -= 1
+        self._waiting -= 1
         marks[node] = PENDING
         ignored = []
         reached, edges = reach(self._plan, node, depth)
@@ -206,7 +212,7 @@ class Scheduler:
             # A vote that was called off.
             return False
         if mark == ASKED:
-            self._waiting.count -= 1
+            self._waiting -= 1
             self._marks[node] = FAILED
         elif mark not in (FAILED, DUE):
             self._landed(node, RUNNING, FAILED)
@@ -234,15 +240,15 @@ class Scheduler:
         """
         if self._marks[node] == REVERTING:
             self._landed(node, REVERTING, DONE)
-            self._waiting.push(node, DUE)
+            self._queue(node, DUE, self._revert)
             return
         again = node in self._rerunning
         free = self._holders[node] == _FREE
         self._landed(node, RUNNING, DONE if again else PENDING)
         if free and again:
-            self._waiting.push(node, AGAIN)
+            self._queue(node, AGAIN, self._retry)
         elif free:
-            self._waiting.push(node, READY)
+            self._queue(node, READY, self._execute)
         elif self._holders[node] == 0 and self._freed(node):
             self._clear(node)
 
@@ -257,7 +263,7 @@ class Scheduler:
         self._failed = left
         return sorted(left)
 
-    def apply(self, resolution: Resolution) -> list[tuple[int, str]]:
+    def apply(self, resolution: recovery.Resolution) -> list[tuple[int, str]]:
         """Begin to revert a scope; returns the (node, intention) that are to be saved with it.
 
         They are what a later engine needs in order to go on with the same scope.  O(V+E) of the
@@ -328,10 +334,10 @@ class Scheduler:
             and node not in self._progress.begun
             and any(e.source < 0 or self._marks[e.source] != IGNORED for e in edges)
         ):
-            self._waiting.push(node, VOTE)
+            self._queue(node, VOTE, self._votes)
             return False
         if is_atom:
-            self._waiting.push(node, READY)
+            self._queue(node, READY, self._execute)
         return not is_atom
 
     # -- backward
@@ -353,7 +359,7 @@ class Scheduler:
             holders[node] = held
             mark = marks[node]
             if mark in (READY, VOTE, ASKED, AGAIN, DUE):
-                self._waiting.count -= 1
+                self._waiting -= 1
                 mark = marks[node] = DONE if mark in (AGAIN, DUE) else PENDING
             elif mark == FAILED and kinds[node] == FLOW:
                 mark = marks[node] = PENDING
@@ -365,25 +371,7 @@ class Scheduler:
         for node in scope:
             if holders[node] == 0 and (node == low or marks[node] in (DONE, FAILED)):
                 self._freed(node)
-        return self._intentions(changes, low, again)
-
-    def _intentions(
-        self, changes: list[tuple[int, str]], start: int, again: bool
-    ) -> list[tuple[int, str]]:
-        """Complete what is to be saved, so that it tells which scope is meant."""
-        plan = self._plan
-        if plan.kinds[start] == RETRY:
-            changes = [change for change in changes if change[0] != start]
-            changes.append((start, st.RETRY if again else st.REVERT))
-        else:
-            # The whole plan: something that belongs to no retry has to say so, or else, when there
-            # is no such task, the outermost retries have to, one and all.
-            tops = [n for n in plan.atoms() if plan.controller[n] < 0]
-            anchor = next((n for n in tops if plan.kinds[n] == TASK), None)
-            known = {node for node, _ in changes}
-            needed = tops if anchor is None else [anchor]
-            changes += [(n, st.REVERT) for n in needed if n not in known]
-        return sorted(changes)
+        return recovery.intentions(self._plan, changes, low, again)
 
     def _clear(self, node: int) -> None:
         """A node of a scope is clear: whatever comes before it is held by one less."""
@@ -406,14 +394,45 @@ class Scheduler:
         if mark in (RUNNING, RERUN, REVERTING, STUCK, DUE, AGAIN):
             return False
         if self._scopes.get(node) and self._plan.kinds[node] == RETRY:
-            self._waiting.push(node, AGAIN)
+            self._queue(node, AGAIN, self._retry)
             return False
         if mark in (DONE, FAILED):
-            self._waiting.push(node, DUE)
+            self._queue(node, DUE, self._revert)
             return False
         return True
 
-    # -- coming back
+    # -- queues
+
+    def _queue(self, node: int, mark: int, queue: list[int]) -> None:
+        self._marks[node] = mark
+        self._waiting += 1
+        queue.append(node)
+
+    def _drain(self, queue: list[int], mark: int, then: int) -> list[int]:
+        """Empty a queue; what still has the mark gets the next one."""
+        found = []
+        marks = self._marks
+        for node in queue:
+            if marks[node] == mark:
+                marks[node] = then
+                found.append(node)
+        queue.clear()
+        return self._ordered(found)
+
+    def _drain_some(self, most: int | None) -> list[int]:
+        """`_drain` for what is to be executed; what is left over stays in a heap, in order."""
+        if not self._later.heap and (most is None or len(self._execute) <= most):
+            return self._drain(self._execute, READY, RUNNING)
+        found = self._later.take(self._execute, most)
+        self._execute.clear()
+        return found
+
+    def _ordered(self, nodes: list[int]) -> list[int]:
+        if len(nodes) > 1:
+            items = self._plan.items
+            nodes.sort()
+            nodes.sort(key=lambda node: -getattr(items[node], "priority", 0))
+        return nodes
 
     def _landed(self, node: int, flying: int, then: int) -> None:
         if self._marks[node] != flying:

@@ -171,8 +171,10 @@ class ActionEngine(base.Engine):
         `ExecutionFailure` when the engine is running already.  `timeout` bounds each single wait of
         the run loop, not the run.
         """
-        with self._session() as machine:
+        with self._session(timeout) as machine:
             machine.run(timeout, measure=self._gather_statistics)
+        # Out here a StopIteration is like any other exception.
+        self._raise_failures(machine)
 
     def run_iter(self, timeout: float | None = None) -> Generator[str, Any, None]:
         """Run the flow; yield each state of the run loop, and raise like `run` at the end.
@@ -180,7 +182,7 @@ class ActionEngine(base.Engine):
         `send(True)` suspends; `close()` suspends and waits for what runs; an exception thrown in
         ends the run, and what has not started is taken back.
         """
-        with self._session() as machine:
+        with self._session(timeout) as machine:
             closing = False
             for state in machine.run_iter(timeout, measure=self._gather_statistics):
                 if closing:
@@ -191,12 +193,15 @@ class ActionEngine(base.Engine):
                 except GeneratorExit:
                     closing = True
                     self.suspend()
+        self._raise_failures(machine)
 
     @contextlib.contextmanager
-    def _session(self) -> Iterator[machine_module.Machine]:
+    def _session(self, timeout: float | None) -> Iterator[machine_module.Machine]:
         """Everything around the loop of one run; whoever enters drives the machine to its end."""
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+            raise ValueError(f"The timeout must be a number of seconds or None, not {timeout!r}")
         if not self._busy.acquire(blocking=False):
-            raise exceptions.ExecutionFailure("The engine is running already, in another thread")
+            raise exceptions.ExecutionFailure("The engine is running already")
         try:
             self.compile()
             self.prepare()
@@ -208,8 +213,6 @@ class ActionEngine(base.Engine):
                     yield machine
                 self._change_state(machine.state)
                 self._storage.flush()
-                if machine.state not in (states.SUCCESS, states.SUSPENDED):
-                    self._raise_failures(machine)
         finally:
             self._busy.release()
 
@@ -289,6 +292,8 @@ class ActionEngine(base.Engine):
         return found
 
     def _raise_failures(self, machine: machine_module.Machine) -> None:
+        if machine.state in (states.SUCCESS, states.SUSPENDED):
+            return
         failures = list(machine.problems)
         failures.extend(self._storage.get_execute_failures().values())
         failures.extend(self._storage.get_revert_failures().values())

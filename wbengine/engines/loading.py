@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from wbengine import _names, _plugins, exceptions
+from wbengine import flow as flow_module
+from wbengine import task as task_module
 from wbengine.engines import base
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
@@ -52,8 +54,18 @@ def load(
     keeps the records, in `flow_detail` of `book`; those that are not given are made.
 
     Raises: `NotFound` for an unknown kind, `ValueError` for an option the kind does not know,
-    `Duplicate` and `CompilationFailure` for what is no flow.
+    `Duplicate` and `CompilationFailure` for what is no flow, `TypeError` for any other argument of
+    a wrong type.
     """
+    if not isinstance(flow, flow_module.Flow | task_module.Task):
+        raise exceptions.CompilationFailure(f"Only a flow or a task can be loaded, not {flow!r}")
+    for what, value, wanted in (
+        ("store", store, Mapping),
+        ("flow_detail", flow_detail, models.FlowDetail),
+        ("book", book, models.LogBook),
+    ):
+        if value is not None and not isinstance(value, wanted):
+            raise TypeError(f"{what} must be a {wanted.__name__}, not {value!r}")
     kind, asked = _kind_and_options(engine)
     factory = _find(namespace, kind)
     kept = _backend(backend)
@@ -174,6 +186,8 @@ def load_from_detail(
 
 
 def _kind_and_options(engine: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(engine, str):
+        raise TypeError(f"engine must be the name of a kind, or a URI, not {engine!r}")
     kind, separator, _ = engine.partition(":")
     if not separator:
         return engine, {}
@@ -196,6 +210,10 @@ def _find(namespace: str, kind: str) -> Callable[..., base.Engine]:
 def _backend(backend: Backend) -> persistence.Backend | None:
     if backend is None or isinstance(backend, persistence.Backend):
         return backend
+    if not isinstance(backend, str | Mapping):
+        raise TypeError(
+            f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
+        )
     return backends.fetch(backend)
 
 

@@ -70,7 +70,10 @@ class ParallelActionEngine(action.ActionEngine):
 def _count(value: Any) -> int | None:
     if value is None:
         return None
-    count = int(value)
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = 0
     if count < 1:
-        raise ValueError(f"Option max_workers must be at least 1, not {value!r}")
+        raise ValueError(f"Option max_workers must be a number, at least 1, not {value!r}")
     return count

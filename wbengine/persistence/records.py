@@ -123,7 +123,7 @@ class Records:
         found = self._by_name.get(atom_name)
         if found is None:
             raise exceptions.NotFound(
-                f"Unknown atom name {atom_name!r}{_names.hint(atom_name, self._by_name)}"
+                f"Unknown atom name {atom_name!r}{_names.hint(str(atom_name), self._by_name)}"
             )
         return found
 

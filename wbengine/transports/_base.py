@@ -51,7 +51,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     At most `prefetch_count` messages are delivered and not yet acknowledged (0: no limit).  What is
     not acknowledged when the channel closes goes back to its queue, marked as redelivered.
-    `auto_delete`, `exclusive` and queue arguments are accepted and have no effect.
+    `auto_delete` and queue arguments are accepted and have no effect.
     """
 
     Message = _envelope.Message
@@ -103,12 +103,22 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._store.delete_exchange(label("exchange", exchange))
 
     def queue_declare(
-        self, queue: str | None = None, passive: bool = False, **kwargs: Any
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        exclusive: bool = False,
+        **kwargs: Any,
     ) -> queue_declare_ok_t:
-        """Declare a queue; with `passive` only look (ChannelError 404 when it is not there)."""
+        """Declare a queue; with `passive` only look (ChannelError 404 when it is not there).
+
+        One that is `exclusive` is deleted when this process dies.  It outlives the connection, so
+        that a process which connects again finds what came meanwhile.
+        """
         name = label("queue", queue or f"amq.gen-{uuid()}")
         if not passive:
             self._store.declare_queue(name)
+            if exclusive:
+                self._store.own(name)
         elif not self._store.has_queue(name):
             raise _not_found("queue", name)
         return queue_declare_ok_t(name, self._store.size(name), 0)

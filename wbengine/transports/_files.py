@@ -25,6 +25,7 @@ from wbengine import exceptions
 _BLOCK: Final = 4096
 #: Files above this size are unlinked instead of recycled.
 _RECYCLE_LIMIT: Final = 1024 * 1024
+_DAY: Final = 24 * 3600.0
 
 _O_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _O_REWRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -291,6 +292,11 @@ class Holder:
         os.rename(private, self._path)
         _holders.add(self)
 
+    @property
+    def held(self) -> bool:
+        """Whether this process proves its life with it; in a forked child it does not."""
+        return self._fd >= 0
+
     def release(self) -> None:
         """The file goes, then the lock."""
         fd, self._fd = self._fd, -1
@@ -326,12 +332,21 @@ def alive(folder: str, name: str) -> bool:
     return False
 
 
-def remove(path: str) -> None:
-    """Unlink, whether it is there or not."""
+def touch(path: str) -> None:
+    """Make an empty file, unless it is there."""
+    try:
+        os.close(os.open(path, _O_NEW, 0o600))
+    except FileExistsError:
+        pass
+
+
+def remove(path: str) -> bool:
+    """Unlink, whether it is there or not; True when it was."""
     try:
         os.unlink(path)
     except OSError:
-        pass
+        return False
+    return True
 
 
 def sweep_temp(folder: str, age: float = 60.0) -> None:
@@ -347,6 +362,23 @@ def sweep_temp(folder: str, age: float = 60.0) -> None:
                 os.unlink(entry.path)
         except OSError:
             pass
+
+
+def due(marker: str, every: float) -> bool:
+    """Whether what is to be done each so many seconds should be done now; notes that it is.
+
+    Not if it looks as if nobody had been here for a day: a clock may have jumped, or the host was
+    suspended.  Then those who live have the time until the next turn to show it.
+    """
+    try:
+        age = time.time() - os.stat(marker).st_mtime
+    except FileNotFoundError:
+        touch(marker)
+        return True
+    if 0 <= age < every:
+        return False
+    os.utime(marker)
+    return 0 <= age < _DAY
 
 
 def remove_tree(path: str) -> int:

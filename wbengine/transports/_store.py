@@ -51,6 +51,9 @@ class Store(abc.ABC):
     def declare_queue(self, queue: str) -> None:
         """Make the queue when it is not there."""
 
+    def own(self, queue: str) -> None:  # noqa: B027 - what is kept in the process dies with it
+        """Should this process die, whoever notices deletes the queue."""
+
     @abc.abstractmethod
     def has_queue(self, queue: str) -> bool:
         """Whether the queue exists."""

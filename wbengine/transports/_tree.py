@@ -4,6 +4,7 @@
     exchanges/<exchange>/<queue>=<key>       a binding (empty file, the key is percent-encoded)
     queues/<queue>/<9 - priority><time>.<process>[.r]    a waiting message; `.r`: it came back
     claims/<holder>/<queue>=<message>        a message that is being worked on
+    claims/<holder>/<queue>=                 a queue that goes when its holder dies
     holders/<holder>                         locked as long as the consumer lives
     spare/ temp/ rejected/                   to recycle, half-written, undeliverable files
 
@@ -82,7 +83,7 @@ class Tree:
         """Make the exchange when it is not there."""
         folder = f"{self.exchanges}/{name}"
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        _touch(f"{folder}/={kind}")
+        _files.touch(f"{folder}/={kind}")
 
     def exchange_kind(self, name: str) -> str | None:
         """Its kind, or None."""
@@ -98,11 +99,11 @@ class Tree:
         name = f"{queue}={quote(key, safe='*#')}"
         if len(name) > _NAME_LIMIT:
             raise ChannelError(f"routing key {key[:100]!r} is too long for a binding of {queue}")
-        _touch(f"{self.exchanges}/{exchange}/{name}")
+        _files.touch(f"{self.exchanges}/{exchange}/{name}")
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
         """Remove a binding."""
-        _unlink(f"{self.exchanges}/{exchange}/{queue}={quote(key, safe='*#')}")
+        _files.remove(f"{self.exchanges}/{exchange}/{queue}={quote(key, safe='*#')}")
 
     def bindings(self) -> Iterator[tuple[str, str, str]]:
         """All (queue, exchange, key)."""
@@ -161,7 +162,7 @@ class Tree:
             folder = f"{self.exchanges}/{exchange}"
             for name in _names(folder):
                 if name.startswith(prefix):
-                    _unlink(f"{folder}/{name}")
+                    _files.remove(f"{folder}/{name}")
         gone = f"{self.temp}/{_files.unique()}"
         try:
             os.rename(f"{self.queues}/{queue}", gone)
@@ -172,7 +173,7 @@ class Tree:
     def purge(self, queue: str) -> int:
         """Remove the waiting messages; how many."""
         folder = f"{self.queues}/{queue}"
-        return sum(_unlink(f"{folder}/{name}") for name in _names(folder))
+        return sum(_files.remove(f"{folder}/{name}") for name in _names(folder))
 
     def size(self, queue: str) -> int:
         """How many messages wait."""
@@ -217,15 +218,9 @@ class Tree:
         return True
 
     def _sweep_stale(self) -> None:
-        marker = f"{self.root}/swept"
+        if not _files.due(f"{self.root}/swept", _SWEEP_EVERY):
+            return
         now = time.time()
-        try:
-            if now - os.stat(marker).st_mtime < _SWEEP_EVERY:
-                return
-        except FileNotFoundError:
-            pass
-        _touch(marker)
-        os.utime(marker)
         for queue in _names(self.queues):
             if _age(f"{self.queues}/{queue}", now) > STALE_AFTER:
                 logger.info("queue %s was not used for 7 days: removed", queue)
@@ -248,18 +243,3 @@ def _age(path: str, now: float) -> float:
         return now - os.stat(path).st_mtime
     except OSError:
         return 0.0
-
-
-def _touch(path: str) -> None:
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        pass
-
-
-def _unlink(path: str) -> bool:
-    try:
-        os.unlink(path)
-    except OSError:
-        return False
-    return True

@@ -25,8 +25,8 @@ from wbengine.transports._tree import Tree, logger
 
 #: Seconds between two searches for dead consumers, should nobody have noticed their end.
 _DEAD_SWEEP: Final = 2.0
-#: Seconds between two marks that a queue has a consumer (queues without use expire after days).
-_TOUCH_EVERY: Final = 3600.0
+#: Seconds between two marks that a queue has a consumer; unused ones are looked for less often.
+_TOUCH_EVERY: Final = 1800.0
 _ORPHAN_AGE: Final = 60.0
 
 
@@ -68,6 +68,10 @@ class FileStore(Store):
 
     def declare_queue(self, queue: str) -> None:
         self._in.declare_queue(queue)
+
+    def own(self, queue: str) -> None:
+        self._become_holder()
+        _files.touch(f"{self._claims}/{queue}=")
 
     def has_queue(self, queue: str) -> bool:
         return self._in.has_queue(queue)
@@ -134,8 +138,7 @@ class FileStore(Store):
         if view is None:  # basic_get, without a consumer
             view = View(queue, f"{self._in.queues}/{queue}")
             view.list(0.0, twice=True)
-        if not self._claims:
-            self._become_holder()
+        self._become_holder()
         while (name := view.pop()) is not None:
             claim = f"{self._claims}/{queue}={name}"
             try:
@@ -172,17 +175,21 @@ class FileStore(Store):
     def discard(self, taken: Taken, why: str) -> None:
         self._in.reject(taken.token[0], taken.queue, why)
 
-    def _return(self, claim: str, queue: str, name: str) -> None:
+    def _return(self, claim: str, queue: str, name: str) -> bool:
         again = name if name.endswith(".r") else f"{name}.r"
         try:
             os.rename(claim, f"{self._in.queues}/{queue}/{again}")
         except FileNotFoundError:
             if not self._in.has_queue(queue):
                 _files.remove(claim)
+            return False
+        return True
 
     # -- holders
 
     def _become_holder(self) -> None:
+        if self._claims:
+            return
         with self._lock:
             if self._claims:
                 return
@@ -219,11 +226,15 @@ class FileStore(Store):
             claims = os.listdir(folder)
         except (FileNotFoundError, NotADirectoryError):
             return
-        for claim in claims:
+        returned = 0
+        for claim in sorted(claims):  # a queue goes before what came out of it
             queue, _, name = claim.partition("=")
-            self._return(f"{folder}/{claim}", queue, name)
-        if claims:
-            logger.warning("a consumer died: %d messages went back to their queues", len(claims))
+            if name:
+                returned += self._return(f"{folder}/{claim}", queue, name)
+            elif _files.remove(f"{folder}/{claim}"):  # one of those who noticed does it
+                self._in.delete_queue(queue)
+        if returned:
+            logger.warning("a consumer died: %d messages went back to their queues", returned)
         try:
             os.rmdir(folder)
         except OSError:
@@ -244,8 +255,11 @@ class FileStore(Store):
                 return
             self._closed = True
         self._arrivals.close()
-        if self._holder is not None:
+        if self._holder is not None and self._holder.held:
             try:
+                for claim in os.listdir(self._claims):
+                    if claim.endswith("="):
+                        os.unlink(f"{self._claims}/{claim}")
                 os.rmdir(self._claims)
                 self._holder.release()
             except OSError:

@@ -24,7 +24,8 @@ class WorkerBasedActionEngine(ActionEngine):
     - `worker_expiry` (60 s, None for never): the silence after which a worker is lost.
     - `retry_options`: waits between two attempts to reach the broker.
     - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
-    - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.
+    - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.  Several engines
+      may share one; it is started when the first of them runs, and stopped by whoever made it.
     """
 
     OPTIONS = ActionEngine.OPTIONS | {
@@ -45,11 +46,19 @@ class WorkerBasedActionEngine(ActionEngine):
     ) -> None:
         super().__init__(flow, flow_detail, backend, options)
 
+    @property
+    def executor(self) -> Any:
+        """The `WorkerTaskExecutor` that runs this engine's tasks."""
+        given = self.options.get("executor")
+        return super().executor if given is None else given
+
     def _make_executor(self) -> Any:
         options = self.options
         given = options.get("executor")
+        if isinstance(given, executors.WorkerTaskExecutor):
+            return executors.Share(given, self._flow_detail.uuid)
         if given is not None:
-            return given
+            raise ValueError(f"option executor must be a WorkerTaskExecutor, not {given!r:.80}")
         return executors.WorkerTaskExecutor(
             uuid=str(uuids.uuid4()),
             exchange=options.get("exchange", "default"),

@@ -118,22 +118,24 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         :raises TransportFailure: the broker can not be reached.
         """
         with self._lock:
-            if self._thread is not None:
-                return
-            self._book.reopen()
-            if self._proxy.ended:
-                self._proxy = self._make_proxy()
-            self._ledger = ledger.for_target(self._proxy.target, "engine")
-            self._book.ledger = self._ledger.digest if self._ledger is not None else None
-            self._thread = threading.Thread(
-                target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
-            )
-            self._thread.start()
+            if self._thread is None:
+                self._begin()
         try:
             self._proxy.wait()
         except BaseException:
             self.stop()
             raise
+
+    def _begin(self) -> None:
+        self._book.reopen()
+        if self._proxy.ended:
+            self._proxy = self._make_proxy()
+        self._ledger = ledger.for_target(self._proxy.target, "engine")
+        self._book.ledger = self._ledger.digest if self._ledger is not None else None
+        self._thread = threading.Thread(
+            target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
+        )
+        self._thread.start()
 
     def _serve(self) -> None:
         try:
@@ -144,18 +146,25 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             LOG.exception("the executor's connection ended")
         finally:
             with self._lock:
-                effects = self._book.close("its executor stopped", SYSTEM.monotonic())
+                effects = self._book.close("its executor stopped")
             self._apply(effects)
 
     def stop(self) -> None:
-        """Publish what is queued, fail what is unfinished, disconnect."""
+        """Publish what is queued, fail what is unfinished, disconnect.
+
+        Where an interruption (Ctrl-C) ended it early, the next call goes on.
+        """
         with self._lock:
-            thread, self._thread = self._thread, None
+            thread = self._thread
         if thread is None:
             return
         self._proxy.stop(FLUSH_TIMEOUT)
         if thread is not threading.current_thread():
             thread.join()
+        with self._lock:
+            if self._thread is not thread:
+                return  # another call did the rest
+            self._thread = None
         self._finder.reset()
         self._round_due = 0.0
         if self._ledger is not None:
@@ -187,10 +196,10 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._apply(effects)
         self._nudge()
 
-    def withdraw(self) -> list[invocation.Invocation]:
-        """Take back what no worker has started; what is under way is finished."""
+    def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
+        """Take back what no worker has started (of one flow); what is under way is finished."""
         with self._lock:
-            entries = self._book.unstarted()
+            entries = self._book.unstarted(flow)
         taken = []
         for entry in entries:
             with self._lock:  # or its missing row could be taken for a lost one
@@ -200,6 +209,12 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                     taken.append(entry.invocation)
                     self._book.forget(entry)
         return taken
+
+    def leave(self, flow: str) -> None:
+        """Fail what is unfinished of one flow: its engine stopped."""
+        with self._lock:
+            effects = self._book.leave("its engine stopped", flow)
+        self._apply(effects)
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._lock:
@@ -336,6 +351,37 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         with self._lock:
             effects = self._book.on_row(entry, state, holder, result, SYSTEM.monotonic(), lost)
         self._apply(effects)
+
+
+class Share(invocation.TaskExecutor):
+    """What one flow's engine has of an executor that several use: what it submits, no more.
+
+    It starts the executor if nobody did; whoever made the executor stops it.
+    """
+
+    def __init__(self, executor: WorkerTaskExecutor, flow: str) -> None:
+        self._executor = executor
+        self._flow = flow
+
+    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
+        self._executor.submit(call, done)
+
+    def submit_many(
+        self, invocations: Iterable[invocation.Invocation], done: invocation.Done
+    ) -> None:
+        self._executor.submit_many(invocations, done)
+
+    def withdraw(self) -> list[invocation.Invocation]:
+        return self._executor.withdraw(self._flow)
+
+    def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
+        self._executor.retire(invocations)
+
+    def start(self) -> None:
+        self._executor.start()
+
+    def stop(self) -> None:
+        self._executor.leave(self._flow)
 
 
 #: What an execution fails with here, before any worker has seen it.

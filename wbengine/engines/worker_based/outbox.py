@@ -7,14 +7,21 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import kombu
 
+from wbengine import exceptions as exc
 from wbengine.engines.worker_based import connecting, topology
 from wbengine.engines.worker_based import envelope as env
 
 LOG = logging.getLogger(__name__)
+
+#: What ails the broker (a folder without room) or the ledger, rather than the parcel.
+_AILMENTS: Final = (exc.TransportFailure, exc.LedgerFailure)
+
+#: Seconds between two attempts to publish: a broker that ails may well accept connections.
+_PAUSE: Final = 0.25
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +45,8 @@ class Outbox:
     """Publish parcels in order, on one connection of its own, for as long as it takes.
 
     What queues up while a write is under way goes out with the next one.  A parcel leaves the
-    outbox only when it was published; one that a lost connection interrupted is published again.
+    outbox only when it was published; one that a lost connection or a full disk interrupted is
+    published again.
     """
 
     def __init__(
@@ -49,6 +57,7 @@ class Outbox:
         self._name = name
         self._declared: set[str] = set()
         self._errors: Any = ()
+        self._told = ""
         self._parcels: deque[Parcel] = deque()
         self._first: deque[Parcel] = deque()
         self._changed = threading.Condition()
@@ -114,26 +123,27 @@ class Outbox:
     def _run(self) -> None:
         while not self._closed.is_set():
             connection = self._connect()
-            errors = connection.recoverable_connection_errors
+            self._errors = (*connection.recoverable_connection_errors, *_AILMENTS)
             try:
                 with connection:
                     connecting.reach(connection, self._closed, longest=5)
                     if not self._closed.is_set():
                         self._publish(connection)
-            except errors as error:
-                LOG.warning("lost the broker while publishing (%s)", error)
+            except self._errors as error:
+                if str(error) != self._told:  # once, not with every attempt
+                    self._told = str(error)
+                    LOG.warning("can not publish (%s), trying again", error)
             except Exception:
                 if self._closed.is_set():
                     return
                 LOG.exception("failed to publish")
-                self._closed.wait(0.1)
+            self._closed.wait(_PAUSE)
 
     def _publish(self, connection: kombu.Connection) -> None:
         channel = connection.channel()
         exchange = self._layout.declare_exchange(channel)
         self._declared.clear()
         producer = kombu.Producer(channel, exchange=exchange, auto_declare=False)
-        self._errors = connection.recoverable_connection_errors
         while True:
             parcel = self._next()
             if parcel is None:
@@ -156,6 +166,7 @@ class Outbox:
         except Exception as error:
             self._fail(parcel, error)
             return
+        self._told = ""
         self._done(parcel)
         if parcel.after is not None:
             parcel.after()

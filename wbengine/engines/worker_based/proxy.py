@@ -32,6 +32,13 @@ CONNECT_TIMEOUT: Final = 10.0
 DRAIN_PERIOD: Final = 1.0
 SHORT_DRAIN_PERIOD: Final = 0.05
 
+#: Seconds after which a queue of ours is declared again: what cleans temporary folders of old
+#: files may have taken it, or its bindings.
+DECLARE_PERIOD: Final = 60.0
+
+#: Seconds before it connects again to a broker that can be reached, but not used.
+AILING_PAUSE: Final = 0.5
+
 _KNOWN: Final = ("amqp", "amqps", "filesystem", "memory", "redis", "rediss")
 
 
@@ -118,12 +125,14 @@ class Proxy:
     def _check_transport(self) -> None:
         try:
             self._connect().get_transport_cls()
-        except (KeyError, ImportError) as error:
-            name = self._target.transport or str(self._target.url).partition("://")[0]
-            raise ValueError(
-                f"{name!r} is no transport that can be used here{_names.hint(str(name), _KNOWN)}:"
-                f" {error}"
-            ) from error
+        except (KeyError, ImportError, AttributeError) as error:
+            name = str(self._target.transport or str(self._target.url).partition("://")[0])
+            if isinstance(error, KeyError):
+                why = f"there is none of this name{_names.hint(name, _KNOWN)}"
+            else:  # kombu reads attributes of a redis that it could not import
+                extra = name.replace("rediss", "redis")
+                why = f"{error} (perhaps: pip install 'kombu[{extra}]')"
+            raise ValueError(f"{name!r} is no transport that can be used here: {why}") from error
 
     @property
     def ended(self) -> bool:
@@ -244,6 +253,12 @@ class Proxy:
                         self._consume(connection)
                 except errors as error:
                     LOG.warning("lost the broker (%s), connecting again", error)
+                except (OSError, exc.TransportFailure) as error:  # such as a full disk
+                    if not self._running.is_set():
+                        uri = connection.as_uri()
+                        raise exc.TransportFailure(f"{uri} can not be used: {error}") from error
+                    LOG.warning("can not receive (%s), connecting again", error)
+                    self._stopping.wait(AILING_PAUSE)
                 except Exception:
                     if not self._running.is_set():
                         raise
@@ -277,16 +292,22 @@ class Proxy:
             self._work.consume(connection, self._topology, self._on_message)
         self._wake = getattr(connection.transport, "wake", None)
         self._running.set()
-        self._drain(connection)
+        self._drain(connection, channel)
         if self._work is not None:
             self._work.cancel()
         consumer.cancel()
         if not self._topology.interop:
             own.delete()
 
-    def _drain(self, connection: kombu.Connection) -> None:
+    def _drain(self, connection: kombu.Connection, channel: Any) -> None:
         longest = DRAIN_PERIOD if self._wake is not None else SHORT_DRAIN_PERIOD
+        declared = time.monotonic()
         while not self._stopping.is_set():
+            if self._target.ours and time.monotonic() - declared > DECLARE_PERIOD:
+                declared = time.monotonic()
+                self._topology.declare_own(channel, ours=True)
+                if self._work is not None:
+                    self._work.declare(channel, self._topology)
             while self._soon:
                 self._soon.popleft()()
             if self._on_wait is not None:
@@ -333,9 +354,12 @@ class _Work:
             return
         channel = connection.channel()
         channel.basic_qos(0, self.slots, False)
-        bound = [layout.declare_shared(channel, name) for name in self.queues]
+        bound = self.declare(channel, layout)
         self._consumer = kombu.Consumer(channel, bound, on_message=on_message, auto_declare=False)
         self._consumer.consume()
+
+    def declare(self, channel: Any, layout: topology.Topology) -> list[Any]:
+        return [layout.declare_shared(channel, name) for name in self.queues]
 
     def cancel(self) -> None:
         consumer, self._consumer = self._consumer, None

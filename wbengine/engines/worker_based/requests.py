@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wbengine import exceptions as exc
@@ -343,9 +343,11 @@ class RequestBook:
     def tick(self, now: float) -> list[Effect]:
         """Let what is due expire.  Costs O(log n) for each alarm that is due, no more."""
         effects: list[Effect] = []
+        told: set[str] = set()
         for kind, entry in self._alarms.due(now):
             if kind == WARN:
-                if entry.state == pr.WAITING:
+                if entry.state == pr.WAITING and entry.task_cls not in told:
+                    told.add(entry.task_cls)  # thousands like it would say the same
                     LOG.warning("%s", self._why_waiting(entry, now))
             elif entry.request.expired_at(now):
                 effects += self._expire(entry, now)
@@ -398,12 +400,17 @@ class RequestBook:
 
     # Ending.
 
-    def unstarted(self) -> list[Entry]:
-        """Requests that no worker is known to have started.
+    def unstarted(self, flow: str | None = None) -> list[Entry]:
+        """Requests (of one flow, by its uuid) that no worker is known to have started.
 
         Those that were `dispatched` may have a row, and must be revoked before they are forgotten.
         """
-        return [entry for entry in self._entries.values() if entry.state in pr.WAITING_STATES]
+        return [entry for entry in self._live(flow) if entry.state in pr.WAITING_STATES]
+
+    def _live(self, flow: str | None) -> Iterator[Entry]:
+        for entry in self._entries.values():
+            if entry.live and (flow is None or entry.invocation.flow_uuid == flow):
+                yield entry
 
     def forget(self, entry: Entry) -> None:
         """Take an unstarted request out of the book, without an outcome."""
@@ -414,10 +421,14 @@ class RequestBook:
         del self._entries[entry.id]
         self._alarms.tidy(len(self._entries))
 
-    def close(self, reason: str, now: float) -> list[Effect]:
+    def close(self, reason: str) -> list[Effect]:
         """Settle everything that is left as failed, and from now on whatever is submitted."""
         self._closed = reason
-        live = [entry for entry in self._entries.values() if entry.live]
+        return self.leave(reason)
+
+    def leave(self, reason: str, flow: str | None = None) -> list[Effect]:
+        """Settle everything (of one flow) that is left as failed."""
+        live = list(self._live(flow))
         return [effect for entry in live for effect in self._leave_undone(entry, reason)]
 
     def _leave_undone(self, entry: Entry, reason: str) -> list[Effect]:

@@ -55,6 +55,7 @@ class Topology:
             exchange,
             routing_key=self._topic,
             durable=True,
+            exclusive=ours,  # elsewhere that would mean: gone with the connection
             expires=None if ours else QUEUE_EXPIRES,
         )(channel)
         queue.declare()

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from futurist import periodics
 
 from wbengine import __version__, _names, invocation, pools
+from wbengine import exceptions as exc
 from wbengine.engines.worker_based import dispatcher, endpoint, ledger, proxy, server, topology
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
@@ -39,6 +40,9 @@ BEAT_RESOLUTION: Final = 0.25
 
 #: Seconds before a request goes back to its queue whose ledger could not be asked.
 LEDGER_PAUSE: Final = 0.5
+
+#: So much of its topic is in the name of a queue, which can not be longer than a topic.
+_TOPIC_SHOWN: Final = 100
 
 _BANNER: Final = """\
 wbengine {version}, worker {identity}
@@ -67,8 +71,11 @@ class _Given:
 
     def submit(self, fn: Any, args: tuple[Any, ...], done: Any, on_event: Any) -> None:
         def finished(future: futures.Future[Any]) -> None:
-            error = future.exception()
-            done(future.result() if error is None else ft.Failure.from_exception(error))
+            try:
+                value = future.result()
+            except BaseException as error:  # also of a pool that dropped it
+                value = ft.Failure.from_exception(error)
+            done(value)
 
         self._executor.submit(fn, *args, emit=on_event).add_done_callback(finished)
 
@@ -115,9 +122,11 @@ class Worker:
         self._pool, self._slots, self._kind = _make_pool(executor, threads_count, processes_count)
         self._max_idle_time = max_idle_time
         self.identity = _identity()
-        digest = _digest(self._offered)
         self._interop = topology.check_interop(interop)
-        self._queues = {name: name if interop else f"{name}.{digest}" for name in self._topics}
+        self._queues = {
+            name: name if interop else _queue(exchange, name, self._offered)
+            for name in self._topics
+        }
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._ledger: ledger.base.Ledger | None = None
         self._lock = threading.RLock()
@@ -291,7 +300,10 @@ class Worker:
             self._next_beat = now + self._period
             with self._lock:
                 effects = self._server.beat(self._period)
+                busy = self._server.running
             self._apply(effects)
+            if busy and self._ledger is not None:
+                self._ledger.renew(self.identity)
 
     # What is to be done.
 
@@ -368,8 +380,8 @@ class Worker:
         try:
             if not self._ledger.finish(job.id, job.epoch, self.identity, frozen):
                 LOG.warning("request %s was given to somebody else while it ran here", job.id)
-        except Exception:  # the engine is answered all the same
-            LOG.exception("failed to store the answer to request %s", job.id)
+        except exc.LedgerFailure as error:  # the engine is answered all the same
+            LOG.warning("the answer to request %s can not be stored: %s", job.id, error)
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.ack(receipt)
@@ -402,8 +414,13 @@ def _identity() -> str:
     return f"{host}-{os.getpid()}-{uuids.uuid4().hex[:8]}"
 
 
-def _digest(names: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:12]
+def _queue(exchange: str, topic: str, names: Iterable[str]) -> str:
+    """The queue of all workers that offer these tasks on this topic of this exchange.
+
+    It begins with the topic, for people; other exchanges of the same broker have queues of theirs.
+    """
+    text = "\n".join((exchange, topic, *sorted(names)))
+    return f"{topic[:_TOPIC_SHOWN]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 __all__ = ["Worker", "default_slots"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -23,7 +24,6 @@ from wbengine.examples.census.progress import Board
 from wbengine.examples.census.record import Record
 from wbengine.examples.census.sources import Tree
 
-PAGE: Final = "census.html"
 _TOP: Final = 15
 _NUMBERS: Final = ("files", "lines", "code", "functions", "classes", "imports")
 _PROG: Final = "quickstart"
@@ -70,8 +70,7 @@ def _check_modules(said: Options, tree: Tree) -> None:
 def _run(said: Options, tree: Tree) -> int:
     groups = sources.groups(tree)
     with Board(Console(stderr=True), len(flow.steps(groups))) as board:
-        record = running.run(said, tree, groups, board)
-    _write(said.out / PAGE, page.render(record))
+        record = running.run(said, tree, groups, board, functools.partial(_write_page, said))
     try:
         _show(said, record)
         sys.stdout.flush()
@@ -82,7 +81,9 @@ def _run(said: Options, tree: Tree) -> int:
 
 def _show(said: Options, record: Record) -> None:
     console = Console()
-    console.print(_table(record))
+    with console.capture() as table:  # rich would end the process if nobody reads
+        console.print(_table(record))
+    print(table.get(), end="")
     total = record.census["total"]
     if (longest := total["longest"]) is not None:
         print(f"longest function: {longest['name']}, {longest['lines']:,} lines, {longest['at']}")
@@ -91,7 +92,7 @@ def _show(said: Options, record: Record) -> None:
     if total["unparsed"]:
         unparsed = len(total["unparsed"])
         print(f"not parsed: {unparsed:,} of {total['files']:,} files (the reports name them)")
-    for name in (tasks.REPORT, PAGE):
+    for name in (tasks.REPORT, running.PAGE):
         print(f"wrote {_nearby(said.out / name)}")
     print(f"flow ran in {record.seconds:.2f} s on {said.engine}{_workers(said)}")
 
@@ -143,11 +144,12 @@ def _workers(said: Options) -> str:
     return f" ({said.workers} worker{'' if said.workers == 1 else 's'})"
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+def _write_page(said: Options, record: Record) -> None:
+    """Write the page, whole or not at all."""
+    path = said.out / running.PAGE
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_text(page.render(record), encoding="utf-8")
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,8 @@ from wbengine.examples.census.sources import Group, Tree
 from wbengine.invocation import LOCAL
 from wbengine.types.failure import Failure
 
+#: The page, beside `tasks.REPORT`.
+PAGE: Final = "census.html"
 SERIAL: Final = "serial"
 PARALLEL: Final = "parallel"
 WORKER_BASED: Final = "worker-based"
@@ -44,25 +46,32 @@ class FlowFailed(Exception):
     error: Exception | None = None
 
 
-def run(options: Options, tree: Tree, groups: Sequence[Group], board: Board) -> Record:
-    """Take the census and write the report; raises `FlowFailed` or `Unavailable`.
+def run(
+    options: Options,
+    tree: Tree,
+    groups: Sequence[Group],
+    board: Board,
+    finish: Callable[[Record], None],
+) -> Record:
+    """Take the census, write the report, `finish`; raises `FlowFailed` or `Unavailable`.
 
-    A run that does not succeed leaves nothing in the output folder, also when it is interrupted.
+    A run that does not succeed leaves nothing in the output folder, also when it is interrupted,
+    be it while it finishes.
     """
     made = _missing_folders(options.out / tasks.PARTIAL)
+    before = _reports(options.out)
     try:
         with _engine(options, tree, groups, board) as engine:
             seconds = _watch(engine, board)
             attempts = list(_attempts(engine, groups, board))
-    except FlowFailed as failed:
-        if failed.state != states.REVERTED:
-            _sweep(options.out, groups, made)
+        census = json.loads((options.out / tasks.REPORT).read_text("utf-8"))
+        record = compile_record(options.engine, seconds, attempts, census)
+        finish(record)
+    except BaseException as error:
+        if not (isinstance(error, FlowFailed) and error.state == states.REVERTED):
+            _sweep(options.out, groups, made, before)
         raise
-    except BaseException:
-        _sweep(options.out, groups, made)
-        raise
-    census = json.loads((options.out / tasks.REPORT).read_text("utf-8"))
-    return compile_record(options.engine, seconds, attempts, census)
+    return record
 
 
 @contextlib.contextmanager
@@ -151,8 +160,27 @@ def _missing_folders(folder: Path) -> list[Path]:
     return [path for path in [*reversed(folder.parents), folder] if not path.exists()]
 
 
-def _sweep(out: Path, groups: Sequence[Group], made: Sequence[Path]) -> None:
-    """Remove what tasks wrote that could not be reverted any more: the run was cut short."""
+def _reports(out: Path) -> dict[str, tuple[int, int]]:
+    """The reports that are there, and which ones: those of an earlier run, or of this one."""
+    found: dict[str, tuple[int, int]] = {}
+    for name in (tasks.REPORT, PAGE):
+        with contextlib.suppress(OSError):
+            stat = (out / name).stat()
+            found[name] = stat.st_ino, stat.st_mtime_ns
+    return found
+
+
+def _sweep(
+    out: Path,
+    groups: Sequence[Group],
+    made: Sequence[Path],
+    before: Mapping[str, tuple[int, int]],
+) -> None:
+    """Remove what was written and could not be reverted any more: the run was cut short."""
+    for name, which in _reports(out).items():
+        if before.get(name) != which:
+            with contextlib.suppress(OSError):
+                (out / name).unlink()
     partial = out / tasks.PARTIAL
     for name in [tasks.REPORT, *(f"{group.name}.json" for group in groups)]:
         with contextlib.suppress(OSError):

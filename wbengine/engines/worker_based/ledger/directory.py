@@ -18,6 +18,7 @@ at the first.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 import time
@@ -30,11 +31,17 @@ from wbengine import _names, exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _files
 
+LOG = logging.getLogger(__name__)
+
 #: Rows at this epoch need no note of it.
 _FIRST: Final = 1
 _LOCKS: Final = 16
 _LOCK_PATIENCE: Final = 5.0
 _RESULT_LIMIT: Final = 1 << 30
+#: A row whose engine and worker did nothing for so long is nobody's any more; looked for when
+#: somebody opens the ledger, but not more often than each hour.
+_STALE_AFTER: Final = 7 * 24 * 3600.0
+_SWEEP_EVERY: Final = 3600.0
 _FOLDERS: Final = (
     "open", "held", "done", "results", "epochs", "beats", "locks", "spare", "temp",
 )  # fmt: skip
@@ -62,6 +69,14 @@ class DirectoryLedger(base.Ledger):
         self._locks = tuple(_Lock(f"{self._root}/locks/{n}") for n in range(_LOCKS))
         self._known_holders: set[str] = set()
         _files.sweep_temp(temp)
+        self._sweep_stale()
+
+    def _sweep_stale(self) -> None:
+        try:
+            if _files.due(f"{self._root}/swept", _SWEEP_EVERY):
+                self.sweep(_STALE_AFTER)
+        except (OSError, ValueError, exceptions.LedgerFailure) as exc:  # nobody needs it today
+            LOG.warning("ledger %s can not be swept: %s", self._root, exc)
 
     def _identity(self) -> str:
         path = f"{self._root}/id"
@@ -207,11 +222,12 @@ class DirectoryLedger(base.Ledger):
         with self._failures():
             for holder in os.listdir(self._held):
                 silence = self.silence(holder)
+                folder = f"{self._held}/{holder}"
                 if silence is None or silence >= older_than:
-                    folder = f"{self._held}/{holder}"
                     count += sum(self._drop_one(name) for name in _older(folder, before))
+                if silence is None or silence >= min(older_than, _SWEEP_EVERY):
                     try:
-                        os.rmdir(folder)
+                        os.rmdir(folder)  # only when it holds nothing; who lives makes it again
                         _files.remove(f"{self._beats}/{holder}")
                     except OSError:
                         pass
@@ -359,12 +375,13 @@ class _Lock:
 
 def _older(folder: str, before: float) -> Iterator[str]:
     """Names whose file was renamed last, thus changed its state last, before this time."""
-    for entry in os.scandir(folder):
-        try:
-            if entry.stat(follow_symlinks=False).st_ctime <= before:
-                yield entry.name
-        except FileNotFoundError:
-            pass
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                if entry.stat(follow_symlinks=False).st_ctime <= before:
+                    yield entry.name
+            except FileNotFoundError:
+                pass
 
 
 def _label(name: str, kind: str = "request id") -> str:

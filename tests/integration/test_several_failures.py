@@ -1,0 +1,90 @@
+"""Several failures at once: every retry concerned hears of each, and the widest answer wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wbengine import engines, exceptions, retry, states, task
+from wbengine.patterns import linear_flow, unordered_flow
+
+
+class Broken(Exception):
+    """Not worth another try."""
+
+
+class Fails(task.Task):
+    def __init__(self, name: str, error: Exception, log: list[str], priority: int = 0) -> None:
+        super().__init__(name)
+        self.error, self.log, self.priority = error, log, priority
+
+    def execute(self) -> None:
+        self.log.append(self.name)
+        raise self.error
+
+
+class Judge(retry.Retry):
+    """Tries three times, but nothing again that is broken; notes whom it was told of."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.told: list[list[str]] = []
+        self.reverted_with: list[str] = []
+
+    def execute(self, history: retry.History) -> None: ...
+
+    def on_failure(self, history: retry.History) -> retry.Decision:
+        self.told.append(sorted(name for name, _ in history.outcomes_iter(-1)))
+        if history.caused_by(Broken):
+            return retry.REVERT_ALL
+        return retry.RETRY if len(history) < 3 else retry.REVERT
+
+    def revert(self, history: retry.History, flow_failures: Any) -> None:
+        self.reverted_with = sorted(name for name, _ in history.outcomes_iter(-1))
+
+
+def test_a_retry_hears_of_every_failure_in_its_flow() -> None:
+    log: list[str] = []
+    judge = Judge("judge")
+    flow = unordered_flow.Flow("f", judge)
+    flow.add(Fails("a", ValueError(), log, 1), Fails("b", KeyError(), log))
+    with pytest.raises(exceptions.WrappedFailure):
+        engines.run(flow)
+    assert log == ["a", "b"] * 3
+    assert judge.told == [["a"], ["a", "b"]] * 3
+    assert judge.reverted_with == ["a", "b"]
+
+
+@pytest.mark.parametrize("first", ["again", "broken"])
+def test_the_widest_answer_wins_whichever_failure_came_first(first: str) -> None:
+    log: list[str] = []
+    before = task.FunctorTask(lambda: None, name="before")
+    flow = unordered_flow.Flow("inner", Judge("judge")).add(
+        Fails("again", ValueError(), log, int(first == "again")),
+        Fails("broken", Broken(), log, int(first == "broken")),
+    )
+    engine = engines.load(linear_flow.Flow("f").add(before, flow))
+    with pytest.raises(exceptions.WrappedFailure):
+        engine.run()
+    assert sorted(log) == ["again", "broken"]
+    assert engine.storage.get_atom_state("before") == states.REVERTED
+
+
+def test_a_failure_in_a_flow_that_is_undone_already_is_in_its_history() -> None:
+    log: list[str] = []
+    judge = Judge("judge")
+    flow = unordered_flow.Flow("f").add(
+        linear_flow.Flow("inner", judge).add(
+            task.FunctorTask(lambda: None, name="a"), Fails("inside", ValueError(), log)
+        ),
+        # Fails in the same turn, and is heard of first.
+        linear_flow.Flow("around", retry.AlwaysRevertAll()).add(
+            task.FunctorTask(lambda: None, name="b"), Fails("beside", KeyError(), log, 1)
+        ),
+    )
+    with pytest.raises(exceptions.WrappedFailure):
+        engines.run(flow)
+    assert log == ["beside", "inside"]
+    assert judge.told == [["inside"]]
+    assert judge.reverted_with == ["inside"]

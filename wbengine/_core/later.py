@@ -1,0 +1,42 @@
+"""What is ready to be executed, and did not fit into the turn."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+from wbengine._core.plan import Plan
+from wbengine._core.progress import READY, RUNNING
+
+
+class Later:
+    """Nodes that wait for one of the next turns, by priority (bigger first), then id.
+
+    It may hold what was called off meanwhile; the marks tell.
+    """
+
+    __slots__ = ("_items", "_marks", "heap")
+
+    def __init__(self, plan: Plan, marks: bytearray) -> None:
+        self._items = plan.items
+        self._marks = marks
+        #: Empty as long as every turn had room for all.
+        self.heap: list[tuple[Any, int]] = []
+
+    def take(self, ready: list[int], most: int | None) -> list[int]:
+        """Add `ready`; take out at most `most`, in order, which are RUNNING from now on."""
+        items, marks, heap = self._items, self._marks, self.heap
+        fresh = [(-getattr(items[node], "priority", 0), node) for node in ready]
+        if len(fresh) > len(heap):
+            heap += fresh
+            heapq.heapify(heap)
+        else:
+            for place in fresh:
+                heapq.heappush(heap, place)
+        found: list[int] = []
+        while heap and (most is None or len(found) < most):
+            node = heapq.heappop(heap)[1]
+            if marks[node] == READY:
+                marks[node] = RUNNING
+                found.append(node)
+        return found
