@@ -178,7 +178,8 @@ class MissingDependencies(DependencyFailure):
     """`who` requires names that nobody provides.
 
     `missing_requirements` holds the names; `method` (`'execute'`, `'revert'`) says what needs them;
-    `available`, when given, is searched for names that may have been meant.
+    `available`, when given, is searched for names that may have been meant; `askers` say in words
+    which arguments of which atoms they are.
     """
 
     def __init__(
@@ -189,12 +190,18 @@ class MissingDependencies(DependencyFailure):
         method: str | None = None,
         *,
         available: Iterable[str] = (),
+        askers: Iterable[str] = (),
     ) -> None:
         names = list(requirements)
         choices = list(available)
         wanted = ", ".join(f"{name!r}{_names.hint(str(name), choices)}" for name in names)
         where = f"{method!r} of " if method else ""
-        super().__init__(f"{where}'{who}' requires {wanted}, but nothing provides it", cause)
+        told = ", ".join(askers)
+        super().__init__(
+            f"{where}'{who}' requires {wanted}, but nothing provides it"
+            + (f" (asked for by {told})" if told else ""),
+            cause,
+        )
         #: The names, as a set when a set was given, else as a list.
         self.missing_requirements = (
             requirements if isinstance(requirements, set | frozenset) else names

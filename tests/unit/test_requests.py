@@ -669,7 +669,8 @@ def test_closing_settles_everything_and_what_comes_later() -> None:
     bench.submit(kind=Rest)
     effects = bench.book.close("stopped")
     texts = failures(effects, exc.ExecutionFailure)
-    assert len(texts) == len(effects) == 4
+    assert len(texts) == 4 and len(bench.book) == 0
+    assert sum(isinstance(effect, fx.Drop) for effect in effects) == 2
     assert all("stopped" in text for text in texts)
     _, late = bench.submit()
     assert failures(late, exc.ExecutionFailure)
@@ -685,6 +686,7 @@ def test_one_flow_can_leave_a_book() -> None:
     texts = failures(bench.book.leave("bye", "ours"), exc.ExecutionFailure)
     assert len(texts) == 2
     assert theirs.live and not ours.live and not running.live
+    assert len(bench.book) == 1
     bench.pending()
 
 

@@ -30,6 +30,9 @@ __all__ = ["ActionEngine"]
 #: After so many atoms that lack something, the chain of causes does not get longer.
 _MAX_CAUSES: Final = 50
 
+#: So many atoms that lack something are named in the first line of the error.
+_MAX_ASKERS: Final = 3
+
 
 class ActionEngine(base.Engine):
     """Runs a flow on an executor.
@@ -131,6 +134,7 @@ class ActionEngine(base.Engine):
             raise exceptions.InvalidState("An engine must be prepared before it is validated")
         missing: dict[str, None] = {}
         cause: exceptions.MissingDependencies | None = None
+        askers: list[str] = []
         told = 0
         for node in plan.atoms():
             atom: Any = plan.items[node]
@@ -147,14 +151,22 @@ class ActionEngine(base.Engine):
                     continue
                 missing.update(dict.fromkeys(lacking.values()))
                 told += 1
+                if told <= _MAX_ASKERS:
+                    askers += [f"argument {name!r} of {atom.name!r}" for name in lacking]
                 if told <= _MAX_CAUSES:
                     who = _who(atom, lacking)
                     cause = exceptions.MissingDependencies(
                         who, sorted(set(lacking.values())), cause=cause, method=method
                     )
         if missing:
+            if told > _MAX_ASKERS:
+                askers.append(f"{told - _MAX_ASKERS} more atoms")
             raise exceptions.MissingDependencies(
-                self._flow, sorted(missing), cause=cause, available=self._storage.known_names()
+                self._flow,
+                sorted(missing),
+                cause=cause,
+                available=self._storage.known_names(),
+                askers=askers,
             )
 
     def _compiled(self, what: str) -> compilation_module.Compilation:

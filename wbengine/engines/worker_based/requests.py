@@ -427,9 +427,10 @@ class RequestBook:
         return self.leave(reason)
 
     def leave(self, reason: str, flow: str | None = None) -> list[Effect]:
-        """Settle everything (of one flow) that is left as failed."""
+        """Settle everything (of one flow) that is left as failed, and forget it."""
         live = list(self._live(flow))
-        return [effect for entry in live for effect in self._leave_undone(entry, reason)]
+        effects = [effect for entry in live for effect in self._leave_undone(entry, reason)]
+        return effects + self.retired(entry.invocation for entry in live)
 
     def _leave_undone(self, entry: Entry, reason: str) -> list[Effect]:
         error = exc.ExecutionFailure(

@@ -379,7 +379,7 @@ class Worker:
         assert self._ledger is not None
         try:
             if not self._ledger.finish(job.id, job.epoch, self.identity, frozen):
-                LOG.warning("request %s was given to somebody else while it ran here", job.id)
+                LOG.warning("request %s was given up by its engine while it ran here", job.id)
         except exc.LedgerFailure as error:  # the engine is answered all the same
             LOG.warning("the answer to request %s can not be stored: %s", job.id, error)
 
