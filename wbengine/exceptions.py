@@ -179,7 +179,7 @@ class MissingDependencies(DependencyFailure):
 
     `missing_requirements` holds the names; `method` (`'execute'`, `'revert'`) says what needs them;
     `available`, when given, is searched for names that may have been meant; `askers` say in words
-    which arguments of which atoms they are.
+    as which arguments of which atoms they are asked for.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class MissingDependencies(DependencyFailure):
         told = ", ".join(askers)
         super().__init__(
             f"{where}'{who}' requires {wanted}, but nothing provides it"
-            + (f" (asked for by {told})" if told else ""),
+            + (f" (asked for as {told})" if told else ""),
             cause,
         )
         #: The names, as a set when a set was given, else as a list.

@@ -351,6 +351,14 @@ def test_queues_and_bindings_that_were_taken_away_come_back(
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
+def test_a_pool_of_processes_is_not_given_but_asked_for(url: str) -> None:
+    with (
+        futures.ProcessPoolExecutor(1) as pool,
+        pytest.raises(ValueError, match="give processes_count instead"),
+    ):
+        workers.Worker("default", "t", [tasks], url=url, executor=pool)
+
+
 def test_what_a_given_pool_drops_fails(url: str) -> None:
     pool, release = futures.ThreadPoolExecutor(1), threading.Event()
     pool.submit(release.wait)  # whoever gave the pool uses it as well

@@ -189,8 +189,11 @@ def test_orphaned_claims_without_holder_come_back(root, connect):
     os.rename(root / "queues" / "q" / name, root / "claims" / "gone" / f"q={name}")
     connect()  # perhaps somebody is just about to become a holder
     assert channel.basic_get("q") is None
+    for planted in ("=", "..=", "q"):
+        (root / "claims" / "gone" / planted).touch()
     _old(root / "claims" / "gone", 120)
     connect()
+    assert os.listdir(root / "queues") == ["q"]
     assert channel.basic_get("q").delivery_info["redelivered"] is True
 
 

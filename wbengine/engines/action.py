@@ -135,32 +135,25 @@ class ActionEngine(base.Engine):
         missing: dict[str, None] = {}
         cause: exceptions.MissingDependencies | None = None
         askers: list[str] = []
-        told = 0
+        lacking_atoms = 0
         for node in plan.atoms():
             atom: Any = plan.items[node]
-            for method, rebind, optional in (
-                ("execute", atom.rebind, atom.optional),
-                ("revert", atom.revert_rebind, atom.revert_optional),
-            ):
-                if not rebind:
-                    continue
-                lacking = self._storage.fetch_unsatisfied_args(
-                    atom.name, rebind, optional_args=optional
-                )
-                if not lacking:
-                    continue
+            arguments: dict[str, None] = {}
+            for method, lacking in self._lacking(atom):
                 missing.update(dict.fromkeys(lacking.values()))
-                told += 1
-                if told <= _MAX_ASKERS:
-                    askers += [f"argument {name!r} of {atom.name!r}" for name in lacking]
-                if told <= _MAX_CAUSES:
-                    who = _who(atom, lacking)
+                arguments.update(dict.fromkeys(lacking))
+                if lacking_atoms < _MAX_CAUSES:
+                    names = sorted(set(lacking.values()))
                     cause = exceptions.MissingDependencies(
-                        who, sorted(set(lacking.values())), cause=cause, method=method
+                        _who(atom, lacking), names, cause=cause, method=method
                     )
+            if arguments:
+                lacking_atoms += 1
+                if lacking_atoms <= _MAX_ASKERS:
+                    askers.append(f"{', '.join(map(repr, arguments))} of {atom.name!r}")
         if missing:
-            if told > _MAX_ASKERS:
-                askers.append(f"{told - _MAX_ASKERS} more atoms")
+            if lacking_atoms > _MAX_ASKERS:
+                askers.append(f"{lacking_atoms - _MAX_ASKERS} more")
             raise exceptions.MissingDependencies(
                 self._flow,
                 sorted(missing),
@@ -168,6 +161,19 @@ class ActionEngine(base.Engine):
                 available=self._storage.known_names(),
                 askers=askers,
             )
+
+    def _lacking(self, atom: Any) -> Iterator[tuple[str, dict[str, str]]]:
+        """`(method, {argument: stored name})` for each method that lacks arguments."""
+        for method, rebind, optional in (
+            ("execute", atom.rebind, atom.optional),
+            ("revert", atom.revert_rebind, atom.revert_optional),
+        ):
+            if rebind:
+                found = self._storage.fetch_unsatisfied_args(
+                    atom.name, rebind, optional_args=optional
+                )
+                if found:
+                    yield method, found
 
     def _compiled(self, what: str) -> compilation_module.Compilation:
         if self._compilation is None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
+from wbengine import _names
 from wbengine.transports import _base, _envelope, _files
 from wbengine.transports._arrivals import Arrivals, View
 from wbengine.transports._store import Store, Taken
@@ -228,11 +229,11 @@ class FileStore(Store):
             return
         returned = 0
         for claim in sorted(claims):  # a queue goes before what came out of it
-            queue, _, name = claim.partition("=")
+            queue, mark, name = claim.partition("=")
             if name:
                 returned += self._return(f"{folder}/{claim}", queue, name)
-            elif _files.remove(f"{folder}/{claim}"):  # one of those who noticed does it
-                self._in.delete_queue(queue)
+            elif _files.remove(f"{folder}/{claim}") and mark and _names.is_label(queue):
+                self._in.delete_queue(queue)  # done by one of those who noticed
         if returned:
             logger.warning("a consumer died: %d messages went back to their queues", returned)
         try:

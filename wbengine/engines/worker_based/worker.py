@@ -395,6 +395,10 @@ def _make_pool(
 ) -> tuple[_Pool, int, str]:
     if sum(option is not None for option in (executor, threads, processes)) > 1:
         raise ValueError("give one of executor, threads_count and processes_count, not several")
+    if isinstance(executor, futures.ProcessPoolExecutor):
+        raise ValueError(
+            "tasks can not tell events out of a ProcessPoolExecutor: give processes_count instead"
+        )
     if executor is not None:
         slots = int(getattr(executor, "_max_workers", 1))
         return _Given(executor), slots, "of a given executor"
