@@ -60,7 +60,31 @@ def new_uuid() -> str:
     return new_uuids(1)[0]
 
 
-class AtomDetail:
+class Annotated:
+    """A record with a `meta`: whatever listeners and users attach."""
+
+    __slots__ = ("_meta",)
+
+    def __init__(self) -> None:
+        self._meta: dict[str, Any] | None = None
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Made when first asked for."""
+        if self._meta is None:
+            self._meta = {}
+        return self._meta
+
+    @meta.setter
+    def meta(self, value: dict[str, Any] | None) -> None:
+        self._meta = value
+
+    @property
+    def has_meta(self) -> bool:
+        return bool(self._meta)
+
+
+class AtomDetail(Annotated):
     """What is known of one atom: its state, its latest results and failures, its latest attempt.
 
     `attempt` is 0 before the first one, and only rises.  `progress` is what the task itself last
@@ -69,7 +93,6 @@ class AtomDetail:
     """
 
     __slots__ = (
-        "_meta",
         "action",
         "attempt",
         "ended",
@@ -91,6 +114,7 @@ class AtomDetail:
     kind: ClassVar[str] = "atom"
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
+        super().__init__()
         self.name = name
         self.uuid = uuid if uuid is not None else new_uuid()
         self.state: str | None = None
@@ -107,22 +131,6 @@ class AtomDetail:
         self.ended: float | None = None
         self.progress: float | None = None
         self.progress_details: Any = None
-        self._meta: dict[str, Any] | None = None
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """Whatever listeners and users attach; made when first asked for."""
-        if self._meta is None:
-            self._meta = {}
-        return self._meta
-
-    @meta.setter
-    def meta(self, value: dict[str, Any] | None) -> None:
-        self._meta = value
-
-    @property
-    def has_meta(self) -> bool:
-        return bool(self._meta)
 
     @property
     def last_attempt(self) -> Attempt | None:
@@ -154,8 +162,7 @@ class AtomDetail:
         """Take over everything `other` says (values are shared, containers of ours are not)."""
         for slot in AtomDetail.__slots__:
             setattr(self, slot, getattr(other, slot))
-        if other._meta is not None:
-            self._meta = dict(other._meta)
+        self._meta = None if other._meta is None else dict(other._meta)
         return self
 
     def merge(self: _D, other: _D, deep_copy: bool = False) -> _D:
@@ -230,7 +237,8 @@ class AtomDetail:
         return data
 
     def __getstate__(self) -> dict[str, Any]:
-        return {slot: getattr(self, slot) for slot in AtomDetail.__slots__}
+        slots = (*AtomDetail.__slots__, *Annotated.__slots__)
+        return {slot: getattr(self, slot) for slot in slots}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         for slot, value in state.items():

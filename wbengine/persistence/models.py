@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from wbengine.persistence.atom_details import (
+    Annotated,
     AtomDetail,
     Attempt,
     RetryDetail,
@@ -39,27 +40,17 @@ def _now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-class FlowDetail:
+class FlowDetail(Annotated):
     """The record of one flow, and those of its atoms."""
 
-    __slots__ = ("_atoms", "_meta", "name", "state", "uuid")
+    __slots__ = ("_atoms", "name", "state", "uuid")
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
+        super().__init__()
         self.name = name
         self.uuid = uuid if uuid is not None else new_uuid()
         self.state: str | None = None
-        self._meta: dict[str, Any] | None = None
         self._atoms: dict[str, AtomDetail] = {}
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        if self._meta is None:
-            self._meta = {}
-        return self._meta
-
-    @meta.setter
-    def meta(self, value: dict[str, Any] | None) -> None:
-        self._meta = value
 
     def add(self, detail: AtomDetail) -> None:
         """Make `detail` part of this flow; one with the same uuid is replaced."""
@@ -144,28 +135,18 @@ class FlowDetail:
         return f"<FlowDetail {self.name!r} {self.state} ({len(self)} atoms)>"
 
 
-class LogBook:
+class LogBook(Annotated):
     """A named collection of flow details."""
 
-    __slots__ = ("_flows", "_meta", "created_at", "name", "updated_at", "uuid")
+    __slots__ = ("_flows", "created_at", "name", "updated_at", "uuid")
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
+        super().__init__()
         self.name = name
         self.uuid = uuid if uuid is not None else new_uuid()
         self.created_at: datetime | None = _now()
         self.updated_at: datetime | None = None
-        self._meta: dict[str, Any] | None = None
         self._flows: dict[str, FlowDetail] = {}
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        if self._meta is None:
-            self._meta = {}
-        return self._meta
-
-    @meta.setter
-    def meta(self, value: dict[str, Any] | None) -> None:
-        self._meta = value
 
     def add(self, detail: FlowDetail) -> None:
         self._flows[detail.uuid] = detail

@@ -9,6 +9,7 @@ from typing import Any
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.share import Share
 
 
 class WorkerBasedActionEngine(ActionEngine):
@@ -56,7 +57,7 @@ class WorkerBasedActionEngine(ActionEngine):
         options = self.options
         given = options.get("executor")
         if isinstance(given, executors.WorkerTaskExecutor):
-            return executors.Share(given, self._flow_detail.uuid)
+            return Share(given, self._flow_detail.uuid)
         if given is not None:
             raise ValueError(f"option executor must be a WorkerTaskExecutor, not {given!r:.80}")
         return executors.WorkerTaskExecutor(

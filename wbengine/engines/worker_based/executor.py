@@ -353,37 +353,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._apply(effects)
 
 
-class Share(invocation.TaskExecutor):
-    """What one flow's engine has of an executor that several use: what it submits, no more.
-
-    It starts the executor if nobody did; whoever made the executor stops it.
-    """
-
-    def __init__(self, executor: WorkerTaskExecutor, flow: str) -> None:
-        self._executor = executor
-        self._flow = flow
-
-    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
-        self._executor.submit(call, done)
-
-    def submit_many(
-        self, invocations: Iterable[invocation.Invocation], done: invocation.Done
-    ) -> None:
-        self._executor.submit_many(invocations, done)
-
-    def withdraw(self) -> list[invocation.Invocation]:
-        return self._executor.withdraw(self._flow)
-
-    def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
-        self._executor.retire(invocations)
-
-    def start(self) -> None:
-        self._executor.start()
-
-    def stop(self) -> None:
-        self._executor.leave(self._flow)
-
-
 #: What an execution fails with here, before any worker has seen it.
 _NEVER_SENT: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
 
