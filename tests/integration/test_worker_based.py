@@ -440,5 +440,5 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
     with worker(url):
         run(flow, url)
     left = [p for p in (tmp_path / "broker").rglob("*") if p.is_file()]
-    kept = {"spare", "locks", "exchanges"}  # recycled files, and places that are never removed
+    kept = {"spare", "exchanges"}  # recycled files, and bindings of queues that stay
     assert [p for p in left if not kept & set(p.parts) and p.name not in ("swept", "id")] == []

@@ -328,7 +328,10 @@ class DirectoryLedger(base.Ledger):
 
 
 class _Lock:
-    """Excludes threads and processes; not for ever, as a process that has it may be frozen."""
+    """Excludes threads and processes; not for ever, as a process that has it may be frozen.
+
+    What is locked is a folder: it is part of the ledger's layout, and nothing is left behind.
+    """
 
     __slots__ = ("_fd", "_path", "_thread")
 
@@ -341,7 +344,8 @@ class _Lock:
         self._thread.acquire()
         try:
             if self._fd < 0:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                os.makedirs(self._path, mode=0o700, exist_ok=True)
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             give_up = 0.0
             while True:
                 try:
