@@ -33,7 +33,6 @@ from wbengine.types import failure as ft
 _TOO_BIG: Final = 10**tags.MAX_DIGITS
 _C = TypeVar("_C", bound=type)
 
-TAG: Final = tags.TAG
 MAX_DEPTH: Final = tags.MAX_DEPTH
 
 
@@ -171,7 +170,7 @@ def _pack_dict(value: dict[Any, Any], depth: int, typed: bool) -> Any:
         for key, item in value.items():
             if type(key) is not str or not (key.isascii() or tags.is_text(key)):
                 break
-            if key == TAG and typed:
+            if key == tags.TAG and typed:
                 break
             kind = type(item)
             if (kind is str and item.isascii()) or item is None or kind is bool:

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import json
 import sys
-from collections import defaultdict
+from collections import Counter
 from typing import Any
 
 from wbengine import _codec_tags as tags
@@ -44,9 +44,7 @@ def _no_constant(name: str) -> Any:
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        counts: dict[str, int] = defaultdict(int)
-        for key, _ in pairs:
-            counts[key] += 1
+        counts = Counter(key for key, _ in pairs)
         twice = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"key {twice[:100]!r} is repeated")
     return result

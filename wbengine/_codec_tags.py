@@ -21,7 +21,6 @@ MAX_DEPTH: Final = 64
 #: Longest integer, in decimal digits: what Python itself reads by default.
 MAX_DIGITS: Final = 4300
 
-
 #: The classes that were registered, by their dotted names.
 allowed: Final[dict[str, type]] = {}
 

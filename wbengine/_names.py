@@ -15,7 +15,7 @@ _LABEL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,120}")
 
 #: Whether a string may name an exchange, topic, queue, holder or request: truthy if it may.
 is_label: Final = _LABEL.fullmatch
-_PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,120}")
+_PATTERN: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.*-]{1,120}")
 
 _ROUTINES: Final = (
     types.FunctionType,
@@ -116,8 +116,10 @@ def hint(word: str, choices: Iterable[str]) -> str:
 
 
 def _check(kind: str, value: str, form: re.Pattern[str], allowed: str) -> str:
-    if not isinstance(value, str) or not form.fullmatch(value) or value in (".", ".."):
-        shown = repr(value) if len(repr(value)) <= 150 else repr(value)[:150] + "..."
+    if not isinstance(value, str) or not form.fullmatch(value):
+        shown = repr(value)
+        if len(shown) > 150:
+            shown = shown[:150] + "..."
         raise ValueError(f"{kind} {shown} is not allowed: use 1 to 120 of {allowed}")
     return value
 

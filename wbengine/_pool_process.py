@@ -147,6 +147,7 @@ def _context() -> mp_context.BaseContext:
     long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER
     if "forkserver" not in methods or long:
         return multiprocessing.get_context("spawn")
+    # Not on top: some platforms have none.
     from multiprocessing import forkserver
 
     server = forkserver._forkserver

@@ -12,10 +12,9 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         │   └── UnclaimableJob           somebody else holds the job
         ├── ExecutionFailure             running went wrong
         │   ├── RequestTimeout           no worker took the request in time
-        │   │   └── NeverStarted         and it is certain that none ever will
+        │   │   └── NeverStarted *       and it is certain that none ever will
         │   ├── InvalidState             not allowed in this state
-        │   ├── WorkerLost *             the worker went away; the outcome is unknown
-        │   └── RemoteExit *             a task on a worker called sys.exit()
+        │   └── WorkerLost *             the worker went away; the outcome is unknown
         ├── DependencyFailure            the links of a flow make no sense
         │   ├── AmbiguousDependency      several providers, and no rule to choose one
         │   └── MissingDependencies      nobody provides a required name
@@ -160,10 +159,6 @@ class InvalidState(ExecutionFailure):
 
 class WorkerLost(ExecutionFailure):
     """The worker that ran the task went away; whether the task ran to its end is not known."""
-
-
-class RemoteExit(ExecutionFailure):
-    """A task on a worker called `sys.exit()` or raised `SystemExit`; the worker lives on."""
 
 
 class DependencyFailure(WbengineException):

@@ -15,7 +15,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine.atom import Atom
+from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -251,10 +251,10 @@ def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping
         return NO_ARGUMENTS  # It does nothing, and all failures of a big flow are many.
     arguments = dict(invocation.arguments)
     accepts = task.revert_accepts
-    if accepts is None or "result" in accepts:
-        arguments["result"] = invocation.result
-    if accepts is None or "flow_failures" in accepts:
-        arguments["flow_failures"] = dict(invocation.failures)
+    if accepts is None or REVERT_RESULT in accepts:
+        arguments[REVERT_RESULT] = invocation.result
+    if accepts is None or REVERT_FLOW_FAILURES in accepts:
+        arguments[REVERT_FLOW_FAILURES] = dict(invocation.failures)
     return arguments
 
 

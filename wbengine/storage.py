@@ -9,18 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import (
-    _names,
-    arguments,
-    exceptions,
-    states,
-)
-from wbengine import (
-    atom as atom_module,
-)
-from wbengine import (
-    retry as retry_module,
-)
+from wbengine import _names, arguments, exceptions, states
+from wbengine import atom as atom_module
+from wbengine import retry as retry_module
 from wbengine.persistence import base, models, records
 from wbengine.types import failure as ft
 
@@ -65,11 +56,11 @@ class Storage(records.Records):
 
     def bind(self, bindings: arguments.Bindings, size: int) -> None:
         """Learn the plan: who sees whose results.  Its atoms must have been ensured."""
-        records: list[models.AtomDetail | None] = [None] * size
+        by_node: list[models.AtomDetail | None] = [None] * size
         for name, node in bindings.by_name.items():
-            records[node] = self._by_name[name]
+            by_node[node] = self._by_name[name]
         self._bindings = bindings
-        self.records = records
+        self.records = by_node
 
     # -- results and failures -------------------------------------------------------------------
 
@@ -314,11 +305,7 @@ class Storage(records.Records):
         record = self._by_name.get(atom_name)
         if record is not None and record.has_meta and "injected" in record.meta:
             found.append(record.meta["injected"])
-        if self._transient:
-            found.append(self._transient)
-        if self._injector is not None:
-            found.append(self._injector.results)
-        return found
+        return found + self._flow_sources()
 
     def _values(self, name: str) -> Iterator[Any]:
         for source in self._flow_sources():

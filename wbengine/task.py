@@ -18,10 +18,35 @@ from wbengine.atom import REVERT_FLOW_FAILURES as REVERT_FLOW_FAILURES
 from wbengine.atom import REVERT_RESULT as REVERT_RESULT
 from wbengine.types import notifier as nt
 
+__all__ = [
+    "EVENT_UPDATE_PROGRESS",
+    "REVERT_FLOW_FAILURES",
+    "REVERT_RESULT",
+    "FunctionTask",
+    "FunctorTask",
+    "MapFunctorTask",
+    "ReduceFunctorTask",
+    "Task",
+    "task",
+]
+
 LOG = logging.getLogger(__name__)
 
 #: The event behind `Task.update_progress`; its details are `{'progress': 0.0 to 1.0}`.
 EVENT_UPDATE_PROGRESS: Final = "update_progress"
+
+#: What `@task` passes on to the constructor of every instance.
+_OPTIONS: Final = frozenset(
+    [
+        "requires",
+        "rebind",
+        "inject",
+        "auto_extract",
+        "ignore_list",
+        "revert_rebind",
+        "revert_requires",
+    ]
+)
 
 _T = TypeVar("_T", bound="Task")
 
@@ -36,7 +61,7 @@ class Task(atom.Atom):
     #: The events that `notifier` knows; a subclass extends it to tell its own.
     TASK_EVENTS: ClassVar[Collection[str]] = frozenset([EVENT_UPDATE_PROGRESS])
 
-    #: May it run again when its worker was lost and its outcome is unknown?  None: ask the engine.
+    #: Does it do no harm to run it twice?  Not acted upon yet: a task whose worker was lost fails.
     idempotent: bool | None = None
     #: Must it run in the engine's own process?
     local: bool = False
@@ -250,7 +275,7 @@ class MapFunctorTask(_FoldingTask):
 class ReduceFunctorTask(_FoldingTask):
     """Folds the required values (two at least) with a functor of two arguments, in that order.
 
-    :raises ValueError: the functor cannot be called with two arguments, or less than two names.
+    :raises ValueError: the functor cannot be called with two arguments, or fewer than two names.
     :raises TypeError: `requires` is not an iterable of names.
     """
 
@@ -410,28 +435,3 @@ def task(
         return _class_of(body, revert, attributes)
 
     return make if function is None else make(function)
-
-
-_OPTIONS: Final = frozenset(
-    [
-        "requires",
-        "rebind",
-        "inject",
-        "auto_extract",
-        "ignore_list",
-        "revert_rebind",
-        "revert_requires",
-    ]
-)
-
-__all__ = [
-    "EVENT_UPDATE_PROGRESS",
-    "REVERT_FLOW_FAILURES",
-    "REVERT_RESULT",
-    "FunctionTask",
-    "FunctorTask",
-    "MapFunctorTask",
-    "ReduceFunctorTask",
-    "Task",
-    "task",
-]

@@ -1,7 +1,7 @@
 """`python -m wbengine.worker --topic t --tasks module`: run a worker until it is told to stop.
 
 Exit codes: 0 it ended as asked (also after the first SIGTERM or SIGINT, with running tasks
-finished), 1 it was told twice and gave up running tasks, 2 wrong usage, 69 the broker can not be
+finished), 1 it was told twice and gave up running tasks, 2 wrong usage, 69 the broker cannot be
 reached.
 """
 
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m wbengine.worker",
         description="Run tasks for the flows of worker-based engines.",
         epilog="exit codes: 0 ended as asked; 1 told to stop twice, running tasks were given up;"
-        " 2 wrong usage; 69 the broker can not be reached",
+        " 2 wrong usage; 69 the broker cannot be reached",
     )
     add = made.add_argument
     add("--topic", action="append", metavar="T", required=True,
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError, exc.WbengineException) as error:
         made.error(_one_line(error))
     except Exception as error:
-        made.error(f"the tasks can not be imported: {_one_line(error)}")
+        made.error(f"the tasks cannot be imported: {_one_line(error)}")
     handler = _Signals(worker)
     handler.install()
     try:
@@ -144,6 +144,7 @@ def _unavailable(made: argparse.ArgumentParser, error: exc.TransportFailure) -> 
 
 
 def _make(options: argparse.Namespace) -> Any:
+    # Not on top: each child process of a pool imports this module too, and needs no broker.
     from wbengine.engines.worker_based import worker
 
     idle = (options.max_idle_time or BURST_IDLE_TIME) if options.burst else None

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +22,8 @@ from wbengine.patterns import linear_flow
 TASKS = "tests.sample_tasks"
 
 ENGINE = """
-import sys
 from tests import sample_tasks
-from wbengine import engines, exceptions
-from wbengine import worker as command
+from wbengine import engines
 from wbengine.patterns import linear_flow
 flow = linear_flow.Flow("shells").add(sample_tasks.Add(), sample_tasks.Double())
 print(engines.run(flow, store={"x": 1, "y": 2}, engine="worker-based")["double"])
@@ -51,6 +51,58 @@ def runtime(tmp_path: Path) -> dict[str, str]:
         "WBENGINE_URL": "",
         "PYTHONPATH": str(workers.REPOSITORY),
     }
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A broker of its own for each test."""
+    return f"filesystem://{tmp_path / 'broker'}"
+
+
+def serving(url: str, *more: str) -> tuple[str, ...]:
+    """The arguments of a worker that offers the sample tasks at `url`."""
+    return ("--topic", "t", "--tasks", TASKS, "--url", url, *more)
+
+
+def ended(arguments: list[str], runtime: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What became of a command that ends by itself."""
+    return subprocess.run(
+        arguments,
+        env={**os.environ, **runtime},
+        cwd=workers.REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+class Waiting:
+    """An engine whose only task, `w`, runs from the file `started` until the file `release`."""
+
+    def __init__(self, folder: Path, url: str, **options: Any) -> None:
+        self.started, self.release = folder / "started", folder / "release"
+        self.engine = engines.load(
+            linear_flow.Flow("f").add(sample_tasks.WaitFor(name="w")),
+            store={"started": str(self.started), "release": str(self.release)},
+            engine="worker-based",
+            url=url,
+            **options,
+        )
+
+    def begin(self) -> Iterator[str]:
+        """Run it until its task runs; the states that are to come."""
+        states = sent(self.engine)
+        until(self.started.exists)
+        return states
+
+
+def sent(loaded: Any) -> Iterator[str]:
+    """Run an engine until its requests are on their way; the states that are to come."""
+    states: Iterator[str] = loaded.run_iter()
+    for state in states:
+        if state == "WAITING":
+            break
+    return states
 
 
 def engine(runtime: dict[str, str]) -> subprocess.Popen[str]:
@@ -84,63 +136,36 @@ def test_worker_and_engine_find_each_other_in_either_order(
 
 
 def test_a_worker_loads_no_core_and_no_storage(runtime: dict[str, str]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", FORBIDDEN],
-        env={**os.environ, **runtime},
-        cwd=workers.REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "LOADED []" in ended.stderr
+    process = ended([sys.executable, "-c", FORBIDDEN], runtime)
+    assert process.returncode == 0, process.stderr
+    assert "LOADED []" in process.stderr
 
 
-def test_first_signal_finishes_what_runs(tmp_path: Path) -> None:
-    url = f"filesystem://{tmp_path / 'broker'}"
-    started, release = tmp_path / "started", tmp_path / "release"
-    flow = linear_flow.Flow("f").add(sample_tasks.WaitFor())
-    store = {"started": str(started), "release": str(release)}
-    loaded = engines.load(flow, store=store, engine="worker-based", url=url)
-    arguments = ("--topic", "t", "--tasks", TASKS, "--url", url)
-    with workers.workers(tmp_path, *arguments) as (worker,):
-        states = loaded.run_iter()
-        for state in states:
-            if state == "WAITING":
-                break
-        until(started.exists)
+def test_first_signal_finishes_what_runs(tmp_path: Path, url: str) -> None:
+    waiting = Waiting(tmp_path, url)
+    with workers.workers(tmp_path, *serving(url)) as (worker,):
+        states = waiting.begin()
         worker.signal(signal.SIGTERM)
         worker.signal(signal.SIGTERM)  # as from a supervisor that also signals the group
         until(lambda: "finishing" in worker.text)
-        release.touch()
-        for _ in states:
-            pass
-        assert loaded.storage.fetch("waited") == "released"
+        waiting.release.touch()
+        assert list(states)[-1] == "SUCCESS"
+        assert waiting.engine.storage.fetch("waited") == "released"
         assert worker.wait() == 0
 
 
-def test_second_signal_gives_up_what_runs(tmp_path: Path) -> None:
-    url = f"filesystem://{tmp_path / 'broker'}"
-    started = tmp_path / "started"
-    flow = linear_flow.Flow("f").add(sample_tasks.WaitFor())
-    store = {"started": str(started), "release": str(tmp_path / "never")}
-    loaded = engines.load(flow, store=store, engine="worker-based", url=url)
-    arguments = ("--topic", "t", "--tasks", TASKS, "--url", url)
-    with workers.workers(tmp_path, *arguments) as (worker,):
-        states = loaded.run_iter()
-        for state in states:
-            if state == "WAITING":
-                break
-        until(started.exists)
+def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
+    waiting = Waiting(tmp_path, url)
+    with workers.workers(tmp_path, *serving(url)) as (worker,):
+        states = waiting.begin()
         worker.signal(signal.SIGINT)
         until(lambda: "finishing" in worker.text)
         time.sleep(2 * command.SAME_SIGNAL)
         worker.signal(signal.SIGINT)
         assert worker.wait() == 1
-        with pytest.raises(Exception, match="was lost while it ran task"):
-            for _ in states:
-                pass
-        assert loaded.storage.get_flow_state() == "REVERTED"
+        with pytest.raises(exceptions.WorkerLost, match="was lost while it ran task"):
+            list(states)
+        assert waiting.engine.storage.get_flow_state() == "REVERTED"
 
 
 @pytest.mark.parametrize(
@@ -170,28 +195,19 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path) -> None:
 def test_wrong_usage_is_one_clear_line(
     runtime: dict[str, str], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    ended = subprocess.run(
-        workers.command(*arguments),
-        env={**os.environ, **runtime},
-        cwd=workers.REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    lines = ended.stderr.splitlines()
-    assert ended.returncode == code, ended.stderr
-    assert "error:" in lines[-1] and words in lines[-1], ended.stderr
-    assert len(lines) == 1 or code == 69, ended.stderr  # there the banner came before
-    assert "error:" not in "".join(lines[:-1]) and "Traceback" not in ended.stderr
+    process = ended(workers.command(*arguments), runtime)
+    lines = process.stderr.splitlines()
+    assert process.returncode == code, process.stderr
+    assert "error:" in lines[-1] and words in lines[-1], process.stderr
+    assert len(lines) == 1 or code == 69, process.stderr  # there the banner came before
+    assert "error:" not in "".join(lines[:-1]) and "Traceback" not in process.stderr
 
 
-def test_processes_run_tasks_and_burst_ends(tmp_path: Path) -> None:
-    url = f"filesystem://{tmp_path / 'broker'}"
+def test_processes_run_tasks_and_burst_ends(tmp_path: Path, url: str) -> None:
     flow = linear_flow.Flow("f").add(
         sample_tasks.Add(), sample_tasks.Double(), sample_tasks.Progressing()
     )
-    arguments = ("--topic", "t", "--tasks", TASKS, "--url", url, "--processes", "2",
-                 "--burst", "--max-idle-time", "3")  # fmt: skip
+    arguments = serving(url, "--processes", "2", "--burst", "--max-idle-time", "3")
     with workers.workers(tmp_path, *arguments) as (worker,):
         results = engines.run(flow, store={"x": 2, "y": 3}, engine="workers", url=url)
         assert results["double"] == 10
@@ -200,44 +216,29 @@ def test_processes_run_tasks_and_burst_ends(tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_is_noticed_and_what_it_had_not_started_goes_elsewhere(
-    tmp_path: Path,
+    tmp_path: Path, url: str
 ) -> None:
-    url = f"filesystem://{tmp_path / 'broker'}"
-    started = tmp_path / "started"
-    flow = linear_flow.Flow("f").add(sample_tasks.WaitFor(name="w"))
-    store = {"started": str(started), "release": str(tmp_path / "never")}
-    one = engines.load(flow, store=store, engine="worker-based", url=url, worker_expiry=2)
+    one = Waiting(tmp_path, url, worker_expiry=2)
     other = engines.load(
         linear_flow.Flow("g").add(sample_tasks.Nothing(name="n")), engine="workers", url=url,
         worker_expiry=2,
     )  # fmt: skip
-    arguments = ("--topic", "t", "--tasks", TASKS, "--url", url, "--threads", "1")
+    arguments = serving(url, "--threads", "1")
     with workers.workers(tmp_path, *arguments) as (first,):
-        states = one.run_iter()
-        for state in states:
-            if state == "WAITING":
-                break
-        until(started.exists)
-        queued = other.run_iter()  # its request waits behind the one that runs
-        for state in queued:
-            if state == "WAITING":
-                break
-        until(lambda: {w.period for w in one.executor.finder.workers()} == {0.5})
+        states = one.begin()
+        queued = sent(other)  # its request waits behind the one that runs
+        until(lambda: {w.period for w in one.engine.executor.finder.workers()} == {0.5})
         first.process.kill()
         with workers.workers(tmp_path, *arguments) as (second,):
-            for _ in queued:
-                pass
+            assert list(queued)[-1] == "SUCCESS"
             with pytest.raises(exceptions.WorkerLost, match="was lost while it ran task 'w'"):
-                for _ in states:
-                    pass
+                list(states)
             assert other.storage.get_attempt("n").worker.split("-")[-2] == str(second.process.pid)
             assert second.stop() == 0
 
 
-def test_a_child_process_that_dies_fails_its_task_and_is_replaced(tmp_path: Path) -> None:
-    url = f"filesystem://{tmp_path / 'broker'}"
-    arguments = ("--topic", "t", "--tasks", TASKS, "--url", url, "--processes", "1")
-    with workers.workers(tmp_path, *arguments) as (worker,):
+def test_a_child_process_that_dies_fails_its_task_and_is_replaced(tmp_path: Path, url: str) -> None:
+    with workers.workers(tmp_path, *serving(url, "--processes", "1")) as (worker,):
         flow = linear_flow.Flow("f").add(sample_tasks.Die())
         with pytest.raises(exceptions.WrappedFailure, match="exit code 9"):
             engines.run(flow, engine="workers", url=url)

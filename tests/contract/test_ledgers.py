@@ -216,7 +216,7 @@ def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(folder, capl
         (place / "open" / "planted").touch()  # not a row: told, and no reason not to open
         os.utime(place / "swept", (hours_ago, hours_ago))
         ledgers.open_ledger(f"dir://{place}").close()
-    assert "can not be swept" in caplog.text
+    assert "cannot be swept" in caplog.text
     first.close()
 
 

@@ -207,7 +207,7 @@ def test_sys_exit_ends_the_task_and_nothing_else(url: str) -> None:
 def test_a_task_whose_constructor_needs_more_says_so(url: str) -> None:
     with worker(url):
         loaded = load(linear_flow.Flow("f").add(tasks.NeedsMore(colour="red")), url)
-        with pytest.raises(exceptions.WrappedFailure, match=r"can not construct .*NeedsMore"):
+        with pytest.raises(exceptions.WrappedFailure, match=r"cannot construct .*NeedsMore"):
             loaded.run()
 
 
@@ -261,8 +261,7 @@ def test_suspend_waits_for_what_runs_and_goes_on_later(url: str, tmp_path: Path)
         loaded = load(flow, url, store={"started": str(started), "release": str(release)})
         for state in loaded.run_iter():
             if state == "WAITING":
-                while not started.exists():
-                    pass
+                until(started.exists)
                 loaded.suspend()
                 release.touch()
         assert loaded.storage.get_flow_state() == "SUSPENDED"
@@ -308,7 +307,7 @@ def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_pa
 
 
 def test_what_is_no_executor_of_workers_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="must be a WorkerTaskExecutor, not 'threads'"):
+    with pytest.raises(TypeError, match="must be a WorkerTaskExecutor, not 'threads'"):
         load(linear_flow.Flow("f"), url, executor="threads")
 
 

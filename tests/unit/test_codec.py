@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbengine import _codec, exceptions
+from wbengine import _codec, _codec_tags, exceptions
 from wbengine.types import failure as ft
 
 
@@ -176,7 +176,8 @@ json_values = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text().filter(lambda key: key != _codec.TAG), inner)
+        st.lists(inner)
+        | st.dictionaries(st.text().filter(lambda key: key != _codec_tags.TAG), inner)
     ),
     max_leaves=20,
 )

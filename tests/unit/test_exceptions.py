@@ -22,7 +22,6 @@ TREE = {
     exc.NeverStarted: exc.RequestTimeout,
     exc.InvalidState: exc.ExecutionFailure,
     exc.WorkerLost: exc.ExecutionFailure,
-    exc.RemoteExit: exc.ExecutionFailure,
     exc.AmbiguousDependency: exc.DependencyFailure,
     exc.MissingDependencies: exc.DependencyFailure,
     exc.NotEncodable: exc.InvalidFormat,

@@ -334,7 +334,7 @@ def test_nobody_can_ask_to_be_waited_for_forever() -> None:
 def test_a_short_expiry_asks_for_quicker_beats() -> None:
     assert World(expiry=60).finder.period == 5.0
     assert World(expiry=8).finder.period == 2.0
-    assert World(expiry=0.1).finder.period == types.LEAST_PERIOD
+    assert World(expiry=0.1).finder.period == env.LEAST_PERIOD
 
 
 def test_a_large_fleet_is_asked_less_often_and_not_lost_for_it() -> None:

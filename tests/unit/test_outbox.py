@@ -1,4 +1,4 @@
-"""The publisher's thread: order, urgency, what is withdrawn, and what can not be sent."""
+"""The publisher's thread: order, urgency, what is withdrawn, and what cannot be sent."""
 
 from __future__ import annotations
 

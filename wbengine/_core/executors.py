@@ -15,7 +15,12 @@ from wbengine import invocation as calls
 from wbengine import task as task_module
 from wbengine.types import failure as ft
 
-__all__ = ["ProcessTaskExecutor", "SerialTaskExecutor", "ThreadTaskExecutor"]
+__all__ = [
+    "FutureProcessTaskExecutor",
+    "ProcessTaskExecutor",
+    "SerialTaskExecutor",
+    "ThreadTaskExecutor",
+]
 
 #: What a child sends back: the value (or Failure), when it started, and when it ended.
 _Answer = tuple[Any, float | None, float | None]

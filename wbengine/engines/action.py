@@ -10,7 +10,7 @@ import abc
 import contextlib
 import functools
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from wbengine import _clock, exceptions, states
@@ -23,6 +23,8 @@ from wbengine._core import plan as plan_module
 from wbengine._core import scheduler as scheduler_module
 from wbengine.engines import base
 from wbengine.engines import compilation as compilation_module
+from wbengine.persistence import base as persistence
+from wbengine.persistence import models
 from wbengine.types import failure as ft
 
 __all__ = ["ActionEngine"]
@@ -47,8 +49,14 @@ class ActionEngine(base.Engine):
         {"never_resolve", "defer_reverts", "inject_transient", "gather_statistics"}
     )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        flow: Any,
+        flow_detail: models.FlowDetail,
+        backend: persistence.Backend | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(flow, flow_detail, backend, options)
         self._never_resolve = self._flag("never_resolve", False)
         self._defer_reverts = self._flag("defer_reverts", False)
         self._inject_transient = self._flag("inject_transient", True)

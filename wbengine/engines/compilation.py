@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine._core import plan as plan_module
 
 if TYPE_CHECKING:
+    # Imported where it is used: running a flow does not need it.
     import networkx as nx
 
 __all__ = ["FLOW", "FLOW_END", "RETRY", "TASK", "Compilation", "Terminator"]

@@ -10,6 +10,7 @@ from wbengine import deciders, exceptions, flow
 from wbengine import retry as retry_module
 
 if TYPE_CHECKING:
+    # Imported where it is used: a worker that has tasks and flows in one module does not need it.
     import networkx as nx
 
 _F = TypeVar("_F", bound="Flow")
@@ -27,7 +28,6 @@ class Flow(flow.Flow):
     kind: ClassVar[str] = "graph"
 
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
-        # Not on top: a worker that has tasks and flows in one module needs no graph library.
         import networkx as nx
 
         super().__init__(name, retry)

@@ -140,22 +140,13 @@ def create_flow_detail(
     """Make the record of `flow`, in `book` (or a new one), kept by `backend` if there is one."""
     if book is None:
         book = models.LogBook(f"{flow.name} book")
-    detail = models.FlowDetail(flow.name)
-    if meta is not None:
-        detail.meta.update(meta)
-    book.add(detail)
-    if backend is not None:
-        with contextlib.closing(backend.get_connection()) as connection:
-            connection.save_logbook(book)
-    return detail
+    return _detail_in(book, flow.name, backend, meta)
 
 
 def temporary_log_book(backend: Backend | None = None) -> models.LogBook:
     """Make a log book for a run nobody wants to find again."""
     book = models.LogBook("tmp")
-    if backend is not None:
-        with contextlib.closing(backend.get_connection()) as connection:
-            connection.save_logbook(book)
+    _save(book, backend)
     return book
 
 
@@ -164,11 +155,21 @@ def temporary_flow_detail(
 ) -> tuple[models.LogBook, models.FlowDetail]:
     """Make a flow detail (and its book) for a run nobody wants to find again."""
     book = temporary_log_book()
-    detail = models.FlowDetail("tmp-flow-detail")
+    return book, _detail_in(book, "tmp-flow-detail", backend, meta)
+
+
+def _detail_in(
+    book: models.LogBook, name: str, backend: Backend | None, meta: Mapping[str, Any] | None
+) -> models.FlowDetail:
+    detail = models.FlowDetail(name)
     if meta is not None:
         detail.meta.update(meta)
     book.add(detail)
+    _save(book, backend)
+    return detail
+
+
+def _save(book: models.LogBook, backend: Backend | None) -> None:
     if backend is not None:
         with contextlib.closing(backend.get_connection()) as connection:
             connection.save_logbook(book)
-    return book, detail

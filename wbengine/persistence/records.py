@@ -148,7 +148,8 @@ class Records:
 
     def get_atoms_states(self, atom_names: Iterable[str]) -> dict[str, tuple[str | None, str]]:
         """`{name: (state, intention)}`."""
-        return {name: (found.state, found.intention) for name, found in self._pick(atom_names)}
+        found = {name: self.record(name) for name in atom_names}
+        return {name: (record.state, record.intention) for name, record in found.items()}
 
     def get_attempt(self, atom_name: str) -> models.Attempt | None:
         """Who ran the atom last, and when; None before its first attempt."""
@@ -265,9 +266,6 @@ class Records:
         if self._backend is not None:
             self._flow_marked = True
             self._written()
-
-    def _pick(self, names: Iterable[str]) -> Iterator[tuple[str, models.AtomDetail]]:
-        return ((name, self.record(name)) for name in names)
 
 
 def _detail_class(atom: atom_module.Atom) -> type[models.AtomDetail]:

@@ -4,7 +4,7 @@ A transport of ours is a `Store` (where messages, queues and bindings are kept) 
 and `Transport` of this module.  Each connection has one store.
 
 Order: consumers are served in the order of `basic_consume`, the first queue is emptied first;
-within a queue priority 9 comes first, then first in, first out per publisher. Threads: one thread
+within a queue priority 9 comes first, then first in, first out per publisher.  Threads: one thread
 drains a connection.  Publishing, acknowledging, rejecting and `wake()` are allowed from any
 thread.
 """
@@ -12,7 +12,6 @@ thread.
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +24,6 @@ from kombu.utils.uuid import uuid
 
 from wbengine.transports import _envelope, _routing
 from wbengine.transports._store import Store, Taken, label
-
-#: `Transport.drain_events` raises this when nothing came.
-Timeout = socket.timeout
 
 
 class _Consumer:
@@ -385,7 +381,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver all that is there, up to the prefetch limits; wait for it when there is nothing.
 
-        Returns after at least one delivery; raises `socket.timeout` when nothing came in `timeout`
+        Returns after at least one delivery; raises `TimeoutError` when nothing came in `timeout`
         seconds (None: wait for ever) or `wake()` was called.  What comes in while callbacks run is
         delivered by the next call.  A message that cannot be read is put aside, never raised.
         """
@@ -397,10 +393,10 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                 return
             if self._woken:
                 self._woken = False
-                raise Timeout("woken")
+                raise TimeoutError("woken")
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise Timeout("timed out")
+                raise TimeoutError("timed out")
             store.wait(left)
 
     def _deliver_available(self, store: Store) -> int:

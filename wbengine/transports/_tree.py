@@ -26,7 +26,7 @@ from kombu.exceptions import ChannelError
 from wbengine import exceptions
 from wbengine.transports import _files, _routing
 
-logger = logging.getLogger("wbengine.transports.filesystem")
+LOG = logging.getLogger("wbengine.transports.filesystem")
 
 #: What the file of a message is called.
 MESSAGE_NAME: Final = re.compile(r"[0-9]{21}\.[0-9a-f]{12}(?:\.r)?").fullmatch
@@ -206,11 +206,11 @@ class Tree:
         except FileNotFoundError:
             return True
         except OSError as exc:
-            logger.warning("queue %s: cannot put %r aside: %s", queue, path, exc)
+            LOG.warning("queue %s: cannot put %r aside: %s", queue, path, exc)
             return False
         self._rejections += 1
         if self._rejections <= _LOG_LIMIT:
-            logger.warning(
+            LOG.warning(
                 "queue %s: %r is not delivered, %s; kept as %s/%s%s",
                 queue, os.path.basename(path), why, self.rejected, kept,
                 "; further ones are not logged" if self._rejections == _LOG_LIMIT else "",
@@ -223,7 +223,7 @@ class Tree:
         now = time.time()
         for queue in _names(self.queues):
             if _age(f"{self.queues}/{queue}", now) > STALE_AFTER:
-                logger.info("queue %s was not used for 7 days: removed", queue)
+                LOG.info("queue %s was not used for 7 days: removed", queue)
                 self.delete_queue(queue)
         for exchange in _names(self.exchanges):
             folder = f"{self.exchanges}/{exchange}"

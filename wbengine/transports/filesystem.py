@@ -22,7 +22,7 @@ from wbengine import _names
 from wbengine.transports import _base, _envelope, _files
 from wbengine.transports._arrivals import Arrivals, View
 from wbengine.transports._store import Store, Taken
-from wbengine.transports._tree import Tree, logger
+from wbengine.transports._tree import LOG, Tree
 
 #: Seconds between two searches for dead consumers, should nobody have noticed their end.
 _DEAD_SWEEP: Final = 2.0
@@ -147,7 +147,7 @@ class FileStore(Store):
             except FileNotFoundError:
                 continue  # somebody else took it
             except OSError as exc:
-                logger.warning("queue %s: cannot take %r: %s", queue, name, exc)
+                LOG.warning("queue %s: cannot take %r: %s", queue, name, exc)
                 view.ignored.add(name)
                 continue
             try:
@@ -165,7 +165,7 @@ class FileStore(Store):
         try:
             self._in.spares.give(claim, size)
         except FileNotFoundError:
-            logger.warning("queue %s: acknowledged %r, which is not ours", taken.queue, claim)
+            LOG.warning("queue %s: acknowledged %r, which is not ours", taken.queue, claim)
             return False
         return True
 
@@ -235,7 +235,7 @@ class FileStore(Store):
             elif _files.remove(f"{folder}/{claim}") and mark and _names.is_label(queue):
                 self._in.delete_queue(queue)  # done by one of those who noticed
         if returned:
-            logger.warning("a consumer died: %d messages went back to their queues", returned)
+            LOG.warning("a consumer died: %d messages went back to their queues", returned)
         try:
             os.rmdir(folder)
         except OSError:

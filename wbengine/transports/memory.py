@@ -17,7 +17,7 @@ from typing import Any
 from wbengine.transports import _base, _routing
 from wbengine.transports._store import Store, Taken, label
 
-logger = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 #: (9 - priority, running number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
@@ -28,7 +28,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
-        self.watchers: dict[MemoryStore, int] = {}
+        self.watchers: set[MemoryStore] = set()
 
 
 class _Exchange:
@@ -64,17 +64,19 @@ _brokers_lock = threading.Lock()
 def broker(name: str = "default") -> Broker:
     """The broker of this name, made when it is not there."""
     with _brokers_lock:
-        found = _brokers.get(name)
-        if found is None:
-            found = _brokers[name] = Broker(name)
-        return found
+        return _find(name)
+
+
+def _find(name: str) -> Broker:
+    found = _brokers.get(name)
+    if found is None:
+        found = _brokers[name] = Broker(name)
+    return found
 
 
 def _connect(name: str) -> Broker:
     with _brokers_lock:
-        found = _brokers.get(name)
-        if found is None:
-            found = _brokers[name] = Broker(name)
+        found = _find(name)
         found.connections += 1
         return found
 
@@ -115,7 +117,7 @@ class MemoryStore(Store):
             if queue not in self.broker.queues:
                 made = self.broker.queues[queue] = _Queue()
                 if queue in self._watched:
-                    made.watchers[self] = self._watched[queue]
+                    made.watchers.add(self)
 
     def has_queue(self, queue: str) -> bool:
         return queue in self.broker.queues
@@ -192,7 +194,7 @@ class MemoryStore(Store):
             self._watched[queue] = self._watched.get(queue, 0) + 1
             found = self.broker.queues.get(queue)
             if found is not None:
-                found.watchers[self] = self._watched[queue]
+                found.watchers.add(self)
 
     def unwatch(self, queue: str) -> None:
         with self._lock:
@@ -203,7 +205,7 @@ class MemoryStore(Store):
             self._watched.pop(queue, None)
             found = self.broker.queues.get(queue)
             if found is not None:
-                found.watchers.pop(self, None)
+                found.watchers.discard(self)
 
     def refresh(self) -> int:
         # Cleared before looking: what comes in from here on sets it again, so no `wait` misses it.
@@ -231,7 +233,7 @@ class MemoryStore(Store):
                 self._push(found, (before, number, data, True))
 
     def discard(self, taken: Taken, why: str) -> None:
-        logger.warning("a message in queue %s was put aside: %s", taken.queue, why)
+        LOG.warning("a message in queue %s was put aside: %s", taken.queue, why)
 
     # -- waiting
 
@@ -248,7 +250,7 @@ class MemoryStore(Store):
                 return
             self._closed = True
             for queue in self.broker.queues.values():
-                queue.watchers.pop(self, None)
+                queue.watchers.discard(self)
         _disconnect(self.broker)
 
 

@@ -76,7 +76,7 @@ def resolve(
     """Find out where to connect.
 
     `filesystem` and `memory` (as transport or scheme of the URL) are ours, anything else is
-    kombu's. Without URL and transport: `$WBENGINE_URL`, else the default folder.  Touches no
+    kombu's.  Without URL and transport: `$WBENGINE_URL`, else the default folder.  Touches no
     broker; only the default folder is made.  Raises ValueError for nonsense, `TransportFailure`
     for a default folder that is not safe to use.
     """
@@ -97,7 +97,7 @@ def resolve(
     else:
         return Target(url, transport, options)
     interval = options.get("polling_interval")
-    if interval is not None and not (isinstance(interval, (int, float)) and interval > 0):
+    if interval is not None and not (isinstance(interval, int | float) and interval > 0):
         raise ValueError(f"polling_interval is {interval!r}: it must be a number above 0")
     if ours is memory.Transport:
         return Target(f"memory://{memory.broker_name(url)}", cls, options, ours=True)

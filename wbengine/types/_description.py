@@ -63,9 +63,10 @@ def validate(data: Any) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _validator() -> jsonschema.Draft4Validator:
-    # Built once, and for one level: a description may nest deeper than Python recurses.
+    # Not on top: a process that reads no descriptions needs no validator.
     import jsonschema
 
+    # For one level: a description may nest deeper than Python recurses.
     level = copy.deepcopy(SCHEMA["definitions"]["cause"])
     level["properties"]["causes"] = {"type": "array"}
     return jsonschema.Draft4Validator(level)

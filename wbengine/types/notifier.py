@@ -147,7 +147,7 @@ class Notifier:
         return listener
 
     def _refusal(self, event_type: str) -> str:
-        return f"Event type {event_type!r} can not have a callback registered"
+        return f"Event type {event_type!r} cannot have a callback registered"
 
     def deregister(
         self, event_type: str, callback: Callback, details_filter: DetailsFilter | None = None

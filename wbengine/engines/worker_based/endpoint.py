@@ -60,7 +60,7 @@ class Endpoint:
             return cls(name=name)
         except TypeError as error:
             raise exc.ExecutionFailure(
-                f"a worker can not construct {self._name}(name=...): {error}; a task that runs"
+                f"a worker cannot construct {self._name}(name=...): {error}; a task that runs"
                 f" remotely gets what it needs as arguments of execute, not of its constructor"
             ) from error
 
@@ -133,7 +133,7 @@ def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
     it that are not wbengine's own.  Each class is returned once, in order.
 
     :raises ValueError: an item holds no tasks, or is no task class; it says which.
-    :raises ImportError: a name can not be imported.
+    :raises ImportError: a name cannot be imported.
     """
     found: dict[type[task_module.Task], None] = {}
     for item in items:

@@ -42,6 +42,7 @@ class WorkerBasedActionEngine(ActionEngine):
         "interop",
     }
 
+    # Without defaults, unlike its base: as in TaskFlow.
     def __init__(
         self, flow: Any, flow_detail: Any, backend: Any, options: Mapping[str, Any]
     ) -> None:
@@ -59,7 +60,7 @@ class WorkerBasedActionEngine(ActionEngine):
         if isinstance(given, executors.WorkerTaskExecutor):
             return Share(given, self._flow_detail.uuid)
         if given is not None:
-            raise ValueError(f"option executor must be a WorkerTaskExecutor, not {given!r:.80}")
+            raise TypeError(f"Option executor must be a WorkerTaskExecutor, not {given!r:.80}")
         return executors.WorkerTaskExecutor(
             uuid=str(uuids.uuid4()),
             exchange=options.get("exchange", "default"),
@@ -81,5 +82,5 @@ class WorkerBasedActionEngine(ActionEngine):
             return float(value)
         except (TypeError, ValueError):
             raise ValueError(
-                f"option {name} must be a number of seconds or None, not {value!r}"
+                f"Option {name} must be a number of seconds or None, not {value!r}"
             ) from None

@@ -73,7 +73,7 @@ class Entry:
             result=call.result if call.action == invocation.REVERT else pr.NO_RESULT,
             failures=call.failures,
         )
-        self.request.created_at = self.request.since = now
+        self.request.since = now
         self.epoch = 1
         self.queue: str | None = None
         self.worker: str | None = None
@@ -131,7 +131,7 @@ class Entry:
     ) -> env.Envelope:
         """The REQUEST for the queue it was routed to, in its present epoch.
 
-        :raises InvalidFormat: an argument can not be sent, or all of them are too large.
+        :raises InvalidFormat: an argument cannot be sent, or all of them are too large.
         """
         call = self.invocation
         headers: dict[str, Any] = {

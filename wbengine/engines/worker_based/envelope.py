@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from wbengine import _codec
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import protocol as pr
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ LANG: Final = "lang"
 TASK: Final = "task"
 ID: Final = "id"
 ROOT_ID: Final = "root_id"
-ORIGIN: Final = "origin"
 
 # Ours.
 WBE_VERSION: Final = "wbe-version"
@@ -50,6 +50,8 @@ WBE_RUNNING: Final = "wbe-running"
 WBE_QUEUE: Final = "wbe-queue"
 #: Seconds between two beats (a worker's own, or what an engine asks for).
 WBE_PERIOD: Final = "wbe-period"
+#: The least that an engine asks for, and that a worker agrees to.
+LEAST_PERIOD: Final = 0.5
 #: READY, STOPPED, or BEAT: what a worker's NOTIFY is about.
 WBE_STATE: Final = "wbe-state"
 #: Digest of the ledger in which the request has its row.
@@ -166,7 +168,7 @@ def thaw(frozen: bytes, correlation_id: str, reply_to: str = "") -> Envelope:
     """The answer that `freeze` kept."""
     data = json.loads(frozen)
     return Envelope(
-        "RESPONSE",
+        pr.RESPONSE,
         data["body"],
         routing_key=reply_to,
         correlation_id=correlation_id,
@@ -195,7 +197,7 @@ def value_of(answer: Envelope) -> Any:
     """The result in a terminal answer, or its failure; never raises: what came is an end."""
     data = answer.body["data"]["result"]
     try:
-        if answer.body["state"] == "FAILURE":
+        if answer.body["state"] == pr.FAILURE:
             return ft.Failure.from_dict(data)
         return unpacker(answer.ours)(data)
     except Exception as error:
@@ -203,10 +205,10 @@ def value_of(answer: Envelope) -> Any:
 
 
 def details_of(answer: Envelope) -> dict[str, Any] | None:
-    """The details in an EVENT, or None if they can not be read."""
+    """The details in an EVENT, or None if they cannot be read."""
     try:
         details = unpacker(answer.ours)(answer.body["data"]["details"])
     except exc.InvalidFormat as error:
-        LOG.warning("an event of request %s can not be read: %s", answer.correlation_id, error)
+        LOG.warning("an event of request %s cannot be read: %s", answer.correlation_id, error)
         return None
     return details if isinstance(details, dict) else None

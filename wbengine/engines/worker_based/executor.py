@@ -115,7 +115,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def start(self) -> None:
         """Start the threads that speak with the broker.
 
-        :raises TransportFailure: the broker can not be reached.
+        :raises TransportFailure: the broker cannot be reached.
         """
         with self._lock:
             if self._thread is None:

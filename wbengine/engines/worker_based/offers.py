@@ -34,7 +34,7 @@ class Offers(Protocol):
 
 
 def why_nobody(offers: Offers, task_cls: str) -> str:
-    """Why a request for `task_cls` can not go anywhere, for people."""
+    """Why a request for `task_cls` cannot go anywhere, for people."""
     tasks, topics = offers.tasks(), offers.topics()
     if not topics:
         return f"no worker is known, on any topic; none offers {task_cls}"

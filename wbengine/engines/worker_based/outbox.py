@@ -132,7 +132,7 @@ class Outbox:
             except self._errors as error:
                 if str(error) != self._told:  # once, not with every attempt
                     self._told = str(error)
-                    LOG.warning("can not publish (%s), trying again", error)
+                    LOG.warning("cannot publish (%s), trying again", error)
             except Exception:
                 if self._closed.is_set():
                     return
@@ -182,7 +182,7 @@ class Outbox:
             return False
 
     def _fail(self, parcel: Parcel, error: Exception) -> None:
-        LOG.error("a message can not be published: %s", error)
+        LOG.error("a message cannot be published: %s", error)
         self._done(parcel)
         if parcel.failed is not None:
             parcel.failed(error)

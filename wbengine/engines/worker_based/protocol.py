@@ -1,7 +1,7 @@
 """The words an engine and its workers say to each other: NOTIFY, REQUEST and RESPONSE.
 
-Bodies are plain JSON in the shape that TaskFlow's peers read, checked by the JSON Schemas below.
-Whatever is new travels in message headers (see `envelope`).  All validators are built once, here.
+Bodies are plain JSON in the shape that TaskFlow's peers read, checked by the JSON Schemas of
+`schemas`.  Whatever is new travels in message headers (see `envelope`).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
 def _check_failure(data: Any) -> None:
     try:
         ft.Failure.validate(data)
-    except (RecursionError, ValueError):  # what can not even be shown in the message
+    except (RecursionError, ValueError):  # what cannot even be shown in the message
         raise exc.InvalidFormat("a failure is invalid") from None
     if data.get("version") != ft.Failure.DICT_VERSION:
         raise exc.InvalidFormat(
@@ -184,7 +184,6 @@ class Request(Message):
         "_future",
         "action",
         "arguments",
-        "created_at",
         "current_state",
         "failures",
         "result",
@@ -211,7 +210,7 @@ class Request(Message):
         self.timeout = timeout
         self.result = result
         self.failures = failures
-        self.created_at = self.since = time.monotonic()
+        self.since = time.monotonic()
         self.current_state: str = WAITING
         self._future: futures.Future[tuple[str, Any]] | None = None
 
@@ -254,7 +253,7 @@ class Request(Message):
         end = _MOVES.get((self.current_state, make_an_event(new_state)))
         if end is None:
             raise exc.InvalidState(
-                f"request {self.uuid} of task {self.task.name!r} can not go from"
+                f"request {self.uuid} of task {self.task.name!r} cannot go from"
                 f" {self.current_state} to {new_state}"
             )
         self.current_state = end
@@ -331,7 +330,7 @@ class Request(Message):
 
     @staticmethod
     def from_dict(data: Mapping[str, Any], task_uuid: str | None = None) -> WorkUnit:
-        """Read a validated plain body (see `decode`)."""
+        """Read a validated plain body (see `decode`); `task_uuid` is accepted as in TaskFlow."""
         return Request.decode(data, lambda value: value)
 
     @staticmethod

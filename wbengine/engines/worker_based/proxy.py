@@ -91,7 +91,6 @@ class Proxy:
         self._error: BaseException | None = None
         self._soon: deque[Callable[[], None]] = deque()
         self._wake: Callable[[], None] | None = None
-        self._channels: list[Any] = []
         self._work: _Work | None = None
 
     # What it is.
@@ -203,7 +202,7 @@ class Proxy:
     def ack(self, message: Any) -> None:
         """Acknowledge a message from any thread; never raises.
 
-        What came on a connection that is gone can not be acknowledged any more: it comes again.
+        What came on a connection that is gone cannot be acknowledged any more: it comes again.
         """
         if self._target.ours:
             _ack(message)
@@ -256,8 +255,8 @@ class Proxy:
                 except (OSError, exc.TransportFailure) as error:  # such as a full disk
                     if not self._running.is_set():
                         uri = connection.as_uri()
-                        raise exc.TransportFailure(f"{uri} can not be used: {error}") from error
-                    LOG.warning("can not receive (%s), connecting again", error)
+                        raise exc.TransportFailure(f"{uri} cannot be used: {error}") from error
+                    LOG.warning("cannot receive (%s), connecting again", error)
                     self._stopping.wait(AILING_PAUSE)
                 except Exception:
                     if not self._running.is_set():
@@ -278,7 +277,7 @@ class Proxy:
         except errors as error:
             if first and not self._stopping.is_set():
                 raise exc.TransportFailure(
-                    f"the broker at {connection.as_uri()} can not be reached: {error}"
+                    f"the broker at {connection.as_uri()} cannot be reached: {error}"
                 ) from error
             return False
         return True
@@ -337,7 +336,7 @@ def _ack(message: Any) -> None:
     try:
         message.ack()
     except Exception as error:
-        LOG.warning("message %s can not be acknowledged (%s)", message.delivery_tag, error)
+        LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
 
 
 class _Work:

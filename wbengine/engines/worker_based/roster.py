@@ -7,7 +7,13 @@ from typing import Any, Final
 
 from wbengine import _names
 
+#: Stands for the identity of a peer that tells none.
 NO_IDENTITY: Final = object()
+
+
+def task_name(task: Any) -> str:
+    """The dotted name of a task or task class; a name is one already."""
+    return task if isinstance(task, str) else _names.dotted(task)
 
 
 class TopicWorker:
@@ -22,7 +28,7 @@ class TopicWorker:
 
     def __init__(self, topic: str, tasks: Iterable[Any], identity: Any = NO_IDENTITY) -> None:
         self.topic = topic
-        self.tasks = tuple(task if isinstance(task, str) else _names.dotted(task) for task in tasks)
+        self.tasks = tuple(map(task_name, tasks))
         self.identity = identity
         self.queue = topic
         self.slots = 1
@@ -32,9 +38,7 @@ class TopicWorker:
 
     def performs(self, task: Any) -> bool:
         """Whether the worker offers `task` (a task, a task class, or its dotted name)."""
-        if not isinstance(task, str):
-            task = _names.dotted(task if isinstance(task, type) else type(task))
-        return task in self.tasks
+        return task_name(task) in self.tasks
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TopicWorker):

@@ -87,6 +87,6 @@ def check(validator: jsonschema.Draft4Validator, data: Any, what: str) -> None:
             return
         where = "".join(f"[{part!r}]" for part in error.absolute_path)
         text = f"{what}{where} is invalid: {error.message[:200]}"
-    except (RecursionError, ValueError):  # what can not even be shown in the message
+    except (RecursionError, ValueError):  # what cannot even be shown in the message
         text = f"{what} is invalid"
     raise exc.InvalidFormat(text)

@@ -60,8 +60,9 @@ class Job:
         self.seq = 0
         self.unit: pr.WorkUnit | None = None
         self.endpoint: endpoints.Endpoint | None = None
-        #: Why it can not be run here; it is answered so by whoever is granted it.
+        #: Why it cannot be run here; it is answered so by whoever is granted it.
         self.refusal: BaseException | None = None
+        #: Like the receipt, the shell's own: the RUNNING that may still be taken back.
         self.running: Any = None
 
     @property
@@ -296,7 +297,7 @@ class Server:
             event = self._response(job, pr.EVENT, data)
             env.check_size(event, _name(job), "an event", self._max_size)
         except Exception as error:  # a task that tells nonsense must not be hurt by it
-            LOG.warning("an event of request %s can not be sent: %s", job.id, error)
+            LOG.warning("an event of request %s cannot be sent: %s", job.id, error)
             return []
         return [Reply(job, event)]
 

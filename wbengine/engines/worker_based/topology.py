@@ -30,7 +30,9 @@ class Topology:
     exchange, transient queues that vanish with their last consumer, one queue for each topic.
     """
 
-    def __init__(self, exchange: str, topic: str, bindings: Sequence[str], interop: str | None):
+    def __init__(
+        self, exchange: str, topic: str, bindings: Sequence[str], interop: str | None
+    ) -> None:
         self.interop = check_interop(interop)
         self._name = _names.check_label("exchange", exchange)
         self._topic = topic

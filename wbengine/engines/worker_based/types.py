@@ -11,17 +11,18 @@ from wbengine import _names
 from wbengine._clock import SYSTEM, Clock
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.roster import NO_IDENTITY, Roster, TopicWorker
+from wbengine.engines.worker_based.roster import NO_IDENTITY, Roster, TopicWorker, task_name
 from wbengine.transports import _routing as routing
+
+__all__ = ["NO_IDENTITY", "ProxyWorkerFinder", "TopicWorker"]
 
 LOG = logging.getLogger(__name__)
 
 #: A worker that announces a period is lost after this many periods of silence.
 SILENT_PERIODS: Final = 3
 
-#: Seconds between two questions of a finder, and the least a worker is asked to beat at.
+#: Seconds between two questions of a finder.
 BEAT_PERIODICITY: Final = 5.0
-LEAST_PERIOD: Final = 0.5
 
 #: Whatever a worker claims, it is not waited for longer than three times so many seconds.
 MOST_PERIOD: Final = 60.0
@@ -77,7 +78,7 @@ class ProxyWorkerFinder:
         """Seconds between two beats that this engine asks its workers for."""
         if self._expiry is None:
             return self._beat_periodicity
-        return min(self._beat_periodicity, max(LEAST_PERIOD, self._expiry / 4))
+        return min(self._beat_periodicity, max(env.LEAST_PERIOD, self._expiry / 4))
 
     @property
     def total_workers(self) -> int:
@@ -144,11 +145,7 @@ class ProxyWorkerFinder:
 
     def get_worker_for_task(self, task: Any) -> TopicWorker | None:
         """A live worker that performs `task`, the least busy of them, or None."""
-        name = (
-            task
-            if isinstance(task, str)
-            else _names.dotted(task if isinstance(task, type) else type(task))
-        )
+        name = task_name(task)
         with self._changed:
             able = [
                 worker
@@ -340,6 +337,3 @@ def _sound(notify: env.Envelope, topic: str) -> bool:
         LOG.warning("ignored an announcement: %s", error)
         return False
     return True
-
-
-__all__ = ["NO_IDENTITY", "ProxyWorkerFinder", "TopicWorker"]

@@ -26,6 +26,8 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.outbox import Parcel
 from wbengine.types import failure as ft
 
+__all__ = ["Worker", "default_slots"]
+
 LOG = logging.getLogger(__name__)
 
 #: Slots of a worker that was not told how many: for tasks that mostly wait.
@@ -41,7 +43,7 @@ BEAT_RESOLUTION: Final = 0.25
 #: Seconds before a request goes back to its queue whose ledger could not be asked.
 LEDGER_PAUSE: Final = 0.5
 
-#: So much of its topic is in the name of a queue, which can not be longer than a topic.
+#: So much of its topic is in the name of a queue, which cannot be longer than a topic.
 _TOPIC_SHOWN: Final = 100
 
 _BANNER: Final = """\
@@ -197,7 +199,7 @@ class Worker:
     ) -> None:
         """Work until told to stop.
 
-        :raises TransportFailure: the broker can not be reached.
+        :raises TransportFailure: the broker cannot be reached.
         """
         if display_banner:
             write = banner_writer or (lambda text: LOG.info("%s", text.rstrip()))
@@ -205,6 +207,7 @@ class Worker:
         self._ledger = ledger.for_target(self._proxy.target, "worker")
         self._server.ledger = self._ledger.digest if self._ledger is not None else None
         self._pool.start()
+        # A lambda: futurist sets attributes on what it calls, a bound method takes none.
         beats = periodics.PeriodicWorker(
             [(periodics.periodic(BEAT_RESOLUTION)(lambda: self._beat()), (), {})]
         )
@@ -236,7 +239,7 @@ class Worker:
     def abandon(self) -> None:
         """Give up what runs: say goodbye, so that engines need not wait for silence.
 
-        Running threads can not be ended; the caller ends the process.
+        Running threads cannot be ended; the caller ends the process.
         """
         self._announce(env.STOPPED)
         self._proxy.flush(1.0)
@@ -259,7 +262,7 @@ class Worker:
         question = env.received(data, message)
         asked = question.seconds(env.WBE_PERIOD)
         if asked is not None:
-            self._period = min(self._period, max(0.5, asked))
+            self._period = min(self._period, max(env.LEAST_PERIOD, asked))
         with self._lock:
             effects = self._server.on_notify(question, self._period)
         self._apply(effects)
@@ -381,7 +384,7 @@ class Worker:
             if not self._ledger.finish(job.id, job.epoch, self.identity, frozen):
                 LOG.warning("request %s was given up by its engine while it ran here", job.id)
         except exc.LedgerFailure as error:  # the engine is answered all the same
-            LOG.warning("the answer to request %s can not be stored: %s", job.id, error)
+            LOG.warning("the answer to request %s cannot be stored: %s", job.id, error)
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.ack(receipt)
@@ -397,7 +400,7 @@ def _make_pool(
         raise ValueError("give one of executor, threads_count and processes_count, not several")
     if isinstance(executor, futures.ProcessPoolExecutor):
         raise ValueError(
-            "tasks can not tell events out of a ProcessPoolExecutor: give processes_count instead"
+            "tasks cannot tell events out of a ProcessPoolExecutor: give processes_count instead"
         )
     if executor is not None:
         slots = int(getattr(executor, "_max_workers", 1))
@@ -425,6 +428,3 @@ def _queue(exchange: str, topic: str, names: Iterable[str]) -> str:
     """
     text = "\n".join((exchange, topic, *sorted(names)))
     return f"{topic[:_TOPIC_SHOWN]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-__all__ = ["Worker", "default_slots"]

@@ -101,6 +101,7 @@ def _engine(options: Options, tree: Tree, groups: Sequence[Group], board: Board)
 
 @contextlib.contextmanager
 def _remote_executor(fleet: Fleet) -> Iterator[Any]:
+    # Not on top: the other kinds of engine need no broker.
     from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 
     executor = WorkerTaskExecutor(str(uuid.uuid4()), fleet.exchange, [TOPIC], url=fleet.url)

@@ -20,7 +20,6 @@ from wbengine.types import failure
 PARTIAL: Final = "partial"
 REPORT: Final = "census.json"
 
-
 #: The event by which a task tells that it runs now, and in which process (`pid`).
 BEGUN: Final = "begun"
 
@@ -61,7 +60,7 @@ class MakeFolder(_Announced):
 class MeasureGroup(_Announced):
     """The map: measures a group of files and leaves the result in a partial file, too."""
 
-    idempotent = True  # when its worker is lost, another one may simply do it again
+    idempotent = True  # doing it again gives the same
 
     def execute(
         self, folder: dict[str, Any], root: str, group: str, files: list[str], fail: bool = False

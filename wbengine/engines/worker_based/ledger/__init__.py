@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.ledger import base, directory, memory
+from wbengine.transports import memory as brokers
 
 if TYPE_CHECKING:
     from wbengine.transports.target import Target
@@ -51,15 +52,10 @@ def for_target(target: Target, role: str = "engine") -> base.Ledger | None:
 
 
 def _of_folder(folder: str) -> base.Ledger:
-    from wbengine.engines.worker_based.ledger import directory
-
     return directory.DirectoryLedger(folder)
 
 
 def _of_broker(url: str) -> base.Ledger:
-    from wbengine.engines.worker_based.ledger import memory
-    from wbengine.transports import memory as brokers
-
     broker = brokers.broker(brokers.broker_name(url))
     with broker.lock:
         if broker.ledger is None:

@@ -76,7 +76,7 @@ class DirectoryLedger(base.Ledger):
             if _files.due(f"{self._root}/swept", _SWEEP_EVERY):
                 self.sweep(_STALE_AFTER)
         except (OSError, ValueError, exceptions.LedgerFailure) as exc:  # nobody needs it today
-            LOG.warning("ledger %s can not be swept: %s", self._root, exc)
+            LOG.warning("ledger %s cannot be swept: %s", self._root, exc)
 
     def _identity(self) -> str:
         path = f"{self._root}/id"
