@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import workers
 
 README = (workers.REPOSITORY / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+TASKS, FLOW, REMOTE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def python(folder: Path, program: str) -> str:
@@ -25,30 +27,36 @@ def python(folder: Path, program: str) -> str:
     return ended.stdout
 
 
-def test_the_first_flow_runs(tmp_path: Path) -> None:
-    first, _ = BLOCKS
-    assert python(tmp_path, first).splitlines() == [
-        "charging for reservation of 7",
-        "{'order_id': 7, 'reservation': 'reservation of 7'}",
-    ]
+RESULTS = "{'order_id': 7, 'reservation': 'reservation of 7'}"
 
 
-def test_the_same_flow_runs_on_a_worker(tmp_path: Path) -> None:
-    first, remote = BLOCKS
-    tasks = first.partition("flow = ")[0]
-    (tmp_path / "orders.py").write_text(tasks, encoding="utf-8")
-    url = f"filesystem://{tmp_path / 'broker'}"
-    program = f"""
-from wbengine import engines
-from wbengine.patterns import linear_flow
-from orders import Reserve, Charge
-flow = linear_flow.Flow("order").add(Reserve(), Charge())
-{remote}
-print("ended")
-"""
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the README's module of tasks."""
+    (tmp_path / "orders.py").write_text(TASKS, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_first_flow_is_five_lines_and_runs(folder: Path) -> None:
+    assert len(FLOW.splitlines()) == 5
+    assert python(folder, FLOW).splitlines() == ["charging for reservation of 7", RESULTS]
+
+
+def test_the_same_flow_runs_on_a_worker(folder: Path) -> None:
+    url = f"filesystem://{folder / 'broker'}"
+    start = FLOW.splitlines()[:4]
+    program = "\n".join([f"import os; os.environ['WBENGINE_URL'] = {url!r}", *start, REMOTE])
     arguments = ("--topic", "orders", "--tasks", "orders", "--url", url)
-    with workers.workers(tmp_path, *arguments, cwd=tmp_path) as (worker,):
-        environment = f"import os; os.environ['WBENGINE_URL'] = {url!r}\n"
-        assert python(tmp_path, environment + program) == "ended\n"
+    with workers.workers(folder, *arguments, cwd=folder) as (worker,):
+        assert python(folder, program).splitlines() == [RESULTS]
         assert worker.stop() == 0
         assert "charging for reservation of 7" in worker.text
+
+
+def test_what_was_reserved_is_given_back_when_charging_fails(folder: Path) -> None:
+    tasks = TASKS.replace('print("charging for", reservation)', 'raise ValueError("no money")')
+    (folder / "orders.py").write_text(tasks, encoding="utf-8")
+    *start, run = FLOW.splitlines()
+    program = [*start, "try:", f"    {run}", "except ValueError as error:", "    print(error)"]
+    told = python(folder, "\n".join(program))
+    assert told.splitlines() == ["giving back reservation of 7", "no money"]
