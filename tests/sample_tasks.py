@@ -61,6 +61,22 @@ class WriteFile(task.Task):
         Path(path).unlink()
 
 
+class Appends(task.Task):
+    """Adds a line to a file for each time it is executed and reverted."""
+
+    def execute(self, path: str) -> str:
+        append(path, f"+{self.name}")
+        return self.name
+
+    def revert(self, result: Any, flow_failures: Any, path: str) -> None:
+        append(path, f"-{self.name}")
+
+
+def append(path: str, line: str) -> None:
+    with open(path, "a", encoding="utf-8") as stream:
+        stream.write(f"{line}\n")
+
+
 class Fail(task.Task):
     def execute(self) -> None:
         raise ValueError("this went wrong")  # the line that raised

@@ -6,6 +6,7 @@ arguments is filled from, which of those names it cannot do without, and which i
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import weakref
@@ -20,11 +21,15 @@ NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class Signature(NamedTuple):
-    """What a callable takes by keyword; `takes_any` means it has `**kwargs`."""
+    """What a callable takes by keyword; `takes_any` means it has `**kwargs`.
+
+    `is_async`: what it returns is a coroutine, which somebody has to await.
+    """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     takes_any: bool
+    is_async: bool = False
 
     def takes(self, name: str) -> bool:
         return self.takes_any or name in self.required or name in self.optional
@@ -44,7 +49,8 @@ _signatures: weakref.WeakKeyDictionary[Any, dict[bool, Signature]] = weakref.Wea
 def signature_of(body: Callable[..., Any]) -> Signature:
     """The signature of `body`; looked at once per function.
 
-    :raises ValueError: it has positional-only parameters, is asynchronous, or cannot be inspected.
+    :raises ValueError: it has positional-only parameters, is an asynchronous generator, or cannot
+        be inspected.
     """
     bound = isinstance(body, types.MethodType)
     function = body.__func__ if isinstance(body, types.MethodType) else body
@@ -58,10 +64,10 @@ def signature_of(body: Callable[..., Any]) -> Signature:
 
 
 def _inspect(body: Callable[..., Any]) -> Signature:
-    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+    if _is_any(body, inspect.isasyncgenfunction):
         raise ValueError(
-            f"{_names.dotted(body)} is an 'async def', and nobody would await it: make it a plain"
-            " function, which may call asyncio.run()"
+            f"{_names.dotted(body)} is an asynchronous generator (an 'async def' with a 'yield'),"
+            " which has no result: return the values, as a list for example"
         )
     try:
         parameters = inspect.signature(body).parameters.values()
@@ -80,7 +86,29 @@ def _inspect(body: Callable[..., Any]) -> Signature:
         tuple(p.name for p in named if p.default is p.empty),
         tuple(p.name for p in named if p.default is not p.empty),
         any(p.kind is p.VAR_KEYWORD for p in parameters),
+        _is_any(body, inspect.iscoroutinefunction),
     )
+
+
+def _is_any(body: Any, test: Callable[[Any], bool]) -> bool:
+    """Does `test` hold for what is really called, behind partials and `__call__`?"""
+    while isinstance(body, functools.partial):
+        body = body.func
+    if test(body):
+        return True
+    return not (isinstance(body, type) or inspect.isroutine(body)) and test(type(body).__call__)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Would calling `function` give something that has to be awaited or gone through?"""
+    return _is_any(function, inspect.iscoroutinefunction) or _is_any(
+        function, inspect.isasyncgenfunction
+    )
+
+
+def async_among(**bodies: Signature) -> frozenset[str]:
+    """The names of those that are asynchronous."""
+    return frozenset(name for name, body in bodies.items() if body.is_async) or NO_NAMES
 
 
 def names_of(names: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -40,11 +40,14 @@ def allow(cls: _C) -> _C:
     """Let members of an Enum, or instances of a dataclass, be packed and unpacked.
 
     Usable as a decorator.  To be called where the class is defined, so that both ends do.  Fields
-    are restored as they were, without calling `__init__`.  Raises TypeError for other classes.
+    are restored as they were, without calling `__init__` or `__post_init__`.  Returns `cls`.
+
+    :raises TypeError: it is something else; dataclasses that are exceptions, or subclasses of
+        builtins, too, for they are more than their fields.
     """
     is_enum = isinstance(cls, type) and issubclass(cls, enum.Enum)
     is_data = isinstance(cls, type) and dataclasses.is_dataclass(cls)
-    if not is_enum and (not is_data or _base(cls) is not None):
+    if not is_enum and (not is_data or _base(cls) is not None or issubclass(cls, BaseException)):
         raise TypeError(f"only Enum classes and dataclasses can be allowed, not {cls!r}")
     tags.allowed[_names.dotted(cls)] = cls
     return cls
@@ -53,18 +56,28 @@ def allow(cls: _C) -> _C:
 def pack(value: Any, where: str = "result") -> Any:
     """The JSON-able tree of `value`, which must not be changed as long as the tree is used.
 
-    Raises `NotEncodable` (named from `where` on: `result['a'][3]: socket.socket ...`).
+    :raises NotEncodable: something in it cannot travel; the text begins with its path, from `where`
+        on (`result['a'][3]: socket.socket ...`).
     """
     return _enter(value, where, typed=True)
 
 
 def plain(value: Any, where: str = "result") -> Any:
-    """Like `pack`, for peers that know plain JSON only: whatever would need a tag is refused."""
+    """Like `pack`, for peers that know plain JSON only.
+
+    :raises NotEncodable: also for whatever would need a tag.
+    """
     return _enter(value, where, typed=False)
 
 
 def dumps(value: Any, where: str = "result") -> bytes:
-    """`pack` as compact UTF-8 JSON."""
+    """`pack` as compact UTF-8 JSON.
+
+    >>> loads(dumps({(1, 2): b"ab"}))
+    {(1, 2): b'ab'}
+
+    :raises NotEncodable: as `pack` does.
+    """
     return render(pack(value, where))
 
 
@@ -81,13 +94,16 @@ _render = json.JSONEncoder(
 def unpack(tree: Any) -> Any:
     """The value that `pack` made `tree` of; the tree is not changed, but may be part of the value.
 
-    Raises `InvalidFormat` for trees that `pack` does not make.
+    :raises InvalidFormat: `pack` does not make such a tree.
     """
     return _codec_read.walk(tree, typed=True, strings=True, depth=MAX_DEPTH)
 
 
 def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
-    """`unpack` of JSON text; raises `InvalidFormat` as `parse` does."""
+    """`unpack` of JSON text.
+
+    :raises InvalidFormat: as `parse` and `unpack` do.
+    """
     tree, suspect = _codec_read.parse(data)
     return _codec_read.walk(tree, typed=True, strings=suspect, depth=depth)
 
@@ -95,8 +111,9 @@ def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
     """The tree of JSON text, tags left as they are.
 
-    Raises `InvalidFormat` for what is not strict JSON in UTF-8: NaN and infinities (also by
-    overflow), repeated keys, lone surrogates, integers over 4,300 digits, more than `depth` levels.
+    :raises InvalidFormat: it is not strict JSON in UTF-8, or holds NaN or infinities (also by
+        overflow), repeated keys, lone surrogates, integers over 4,300 digits, more than `depth`
+        levels.
     """
     tree, suspect = _codec_read.parse(data)
     return _codec_read.walk(tree, typed=False, strings=suspect, depth=depth)
@@ -298,9 +315,11 @@ def _packer_of_allowed(cls: type) -> Callable[[Any, int], Any] | None:
 def _why_not(value: Any) -> str:
     cls = type(value)
     base = _base(cls)
+    if isinstance(value, BaseException):
+        return "cannot be encoded; send Failure.from_exception(error)"
     if isinstance(value, enum.Enum) or (dataclasses.is_dataclass(cls) and base is None):
-        how = f"wbengine._codec.allow({cls.__name__})"
-        return f"cannot be encoded unless its class is registered: {how}"
+        how = f"wbengine.types.codec.allow({cls.__name__})"
+        return f"cannot be encoded unless its class is allowed where it is defined: {how}"
     if base is tuple and hasattr(value, "_asdict"):
         return "cannot be encoded: it would lose its type; send tuple(value) or value._asdict()"
     if base is not None:

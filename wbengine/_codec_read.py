@@ -233,7 +233,7 @@ class _Unpacker:
         name = tree["c"]
         cls = tags.allowed.get(name) if isinstance(name, str) else None
         if cls is None:
-            raise ValueError(f"class {name!r} is not registered here")
+            raise ValueError(f"class {name!r} is not allowed here: see wbengine.types.codec.allow")
         if issubclass(cls, enum.Enum) is not (base is enum.Enum):
             raise ValueError(f"class {name!r} is of another kind")
         return cls

@@ -53,6 +53,31 @@ def class_name(cls: type) -> str:
     return dotted(cls)
 
 
+def words(what: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """`names` as a tuple; a string is one name, None is none.
+
+    :raises TypeError: neither a string nor an iterable of strings; `what` says what it is for.
+    """
+    if names is None:
+        return ()
+    found = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} takes a str or several, not {name!r}")
+    return found
+
+
+def module_of(obj: Any) -> str:
+    """The name of the module that a class, a callable or an object's class comes from."""
+    while isinstance(obj, functools.partial):
+        obj = obj.func
+    if isinstance(obj, types.MethodType):
+        obj = obj.__self__
+    if not isinstance(obj, type) and not isinstance(obj, _ROUTINES):
+        obj = type(obj)
+    return str(getattr(obj, "__module__", None) or "builtins")
+
+
 def load(name: str) -> Any:
     """The object behind `'pkg.mod:Attr.x'`, `'pkg.mod.Attr'` or `'pkg.mod'`.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, exceptions
+from wbengine import _names, exceptions, loops
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ _DEPTH: Final = 64
 
 
 def encode(tag: bytes, value: Any, where: str) -> memoryview:
-    """Pickle `value` behind `tag`; raises `NotEncodable` with the path of the culprit."""
+    """Pickle `value` behind `tag`.
+
+    :raises NotEncodable: it cannot be; the text has the path of the culprit.
+    """
     buffer = io.BytesIO()
     buffer.write(tag)
     try:
@@ -47,7 +50,10 @@ def encode(tag: bytes, value: Any, where: str) -> memoryview:
 
 
 def encode_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> memoryview:
-    """The message for one call; raises `NotEncodable`."""
+    """The message for one call.
+
+    :raises NotEncodable: it cannot be pickled.
+    """
     try:
         return encode(CALL, (fn, args), "call")
     except exceptions.NotEncodable as error:
@@ -58,7 +64,10 @@ def encode_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> memoryview:
 
 
 def decode(data: bytes, what: str) -> Any:
-    """The value behind the tag byte of `data`; raises `NotEncodable` when it cannot be rebuilt."""
+    """The value behind the tag byte of `data`.
+
+    :raises NotEncodable: it cannot be rebuilt.
+    """
     try:
         return pickle.loads(memoryview(data)[1:])
     except BaseException as error:
@@ -129,7 +138,10 @@ class _Emitter:
         self._lock = threading.Lock()
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        """Raises `NotEncodable` when `details` cannot be pickled; late events are dropped."""
+        """Send an event; late ones are dropped.
+
+        :raises NotEncodable: `details` cannot be pickled.
+        """
         data = encode(EVENT, (event_type, details), "event")
         with self._lock:
             if self._pipe is not None:
@@ -176,6 +188,7 @@ def main(
         try:
             data = pipe.recv_bytes()
         except (EOFError, OSError):
+            loops.stop_all()
             return
         busy.set()
         outcome = _serve(pipe, data)

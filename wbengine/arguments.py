@@ -73,9 +73,9 @@ def gather(
 ) -> dict[str, Any]:
     """Find a value for every argument in `rebind` (argument -> stored name).
 
-    An argument whose name is in `optional` and has no value is left out: the default applies.
+    An argument in `optional` that has no value is left out: the default applies.
 
-    Raises: `NotFound` for any other argument without a value, naming argument and name.
+    :raises NotFound: any other argument has none; the text names the argument and the stored name.
     """
     found: dict[str, Any] = {}
     for argument, name in rebind.items():
@@ -87,7 +87,7 @@ def gather(
             value = _provided(bindings, node, name, read)
             if value is not MISSING:
                 found[argument] = value
-            elif name not in optional:
+            elif argument not in optional:
                 raise exceptions.NotFound(_explain(argument, name, sources, bindings, node))
     return found
 
@@ -102,7 +102,7 @@ def unsatisfied(
     """Find the arguments nothing in the flow can provide, as `{argument: stored name}`."""
     missing: dict[str, str] = {}
     for argument, name in rebind.items():
-        if name in optional or bindings.first(node, name) is not None:
+        if argument in optional or bindings.first(node, name) is not None:
             continue
         if not any(name in source for source in sources):
             missing[argument] = name

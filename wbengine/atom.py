@@ -33,9 +33,10 @@ class _Shape(NamedTuple):
     revert_requires: frozenset[str]
     revert_optional: frozenset[str]
     revert_accepts: frozenset[str] | None
+    async_bodies: frozenset[str]
 
 
-_MADE_BY_INIT: Final = frozenset(("name", "inject", *_Shape._fields))
+_MADE_BY_INIT: Final = frozenset(("name", "inject", *_Shape._fields[:-1]))
 
 
 class _Usual(NamedTuple):
@@ -52,6 +53,9 @@ _usual: weakref.WeakKeyDictionary[type[Atom], _Usual] = weakref.WeakKeyDictionar
 
 def save_as(provides: Provides | None) -> dict[str, Any]:
     """Where each provided name is found in a result: name -> index or key, None = all of it.
+
+    >>> save_as("total"), save_as(("low", "high")), save_as({"wind"})
+    ({'total': None}, {'low': 0, 'high': 1}, {'wind': 'wind'})
 
     :raises TypeError: not a string, list, tuple or set.
     """
@@ -85,7 +89,7 @@ class Atom(abc.ABC):
     :param revert_requires: as `requires`, for `revert`; None takes over what of `requires` revert
         takes, an empty list takes over nothing.
     :raises ValueError: an argument is named that the method does not take, one that it needs is
-        left out, or a method takes arguments by position only or is an `async def`.
+        left out, or a method takes arguments by position only or is an asynchronous generator.
     :raises TypeError: `name`, `provides`, `requires`, `rebind` or `inject` is of the wrong kind.
 
     The attributes are read by the engine and not to be changed: `save_as` (name -> index or key),
@@ -102,6 +106,11 @@ class Atom(abc.ABC):
 
     #: `revert` is filled with these by the engine, not from the store.
     _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _REVERT_EXTRAS
+    #: Methods that nobody would await.
+    _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ()
+
+    #: Which of `execute` and `revert` give coroutines (`async def`).
+    async_bodies: frozenset[str] = _binding.NO_NAMES
 
     save_as: dict[str, Any]
     provides: frozenset[str]
@@ -128,8 +137,12 @@ class Atom(abc.ABC):
     ) -> None:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"The name of an atom must be a str, not {name!r}")
-        if inject is not None and not isinstance(inject, Mapping):
-            raise TypeError(f"Atom inject should be a dict, not {inject!r}")
+        if name == "":
+            raise ValueError("The name of an atom must not be empty")
+        if inject is not None:
+            if not isinstance(inject, Mapping):
+                raise TypeError(f"Atom inject should be a dict, not {inject!r}")
+            _binding.check_names("Atom inject", inject)
         self.name: str = name  # type: ignore[assignment]  # a retry may be named by its flow
         self.inject = inject
         if (
@@ -163,11 +176,18 @@ class Atom(abc.ABC):
             self.revert_requires,
             self.revert_optional,
             self.revert_accepts,
+            async_bodies,
         ) = shape
+        if async_bodies:
+            self.async_bodies = async_bodies
 
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """The callables whose signatures count."""
         return self.execute, self.revert
+
+    def _home(self) -> str:
+        """The module its code comes from: its failures may be raised as what that one defines."""
+        return type(self).__module__
 
     def _usual_shape(self) -> _Shape:
         cls = type(self)
@@ -195,6 +215,7 @@ class Atom(abc.ABC):
         revert_requires: tuple[str, ...] | None,
     ) -> _Shape:
         execute, revert = map(_binding.signature_of, self._bodies())
+        self._refuse_async()
         injected = self.inject or ()
         outputs = save_as(self.default_provides if provides is None else provides)
         forward = _binding.bind(
@@ -234,22 +255,33 @@ class Atom(abc.ABC):
             None
             if revert.takes_any
             else frozenset(name for name in self._REVERT_IGNORES if revert.takes(name)),
+            _binding.async_among(execute=execute, revert=revert),
         )
 
-    def pre_execute(self) -> None:  # noqa: B027  (a hook, not a stub)
+    def _refuse_async(self) -> None:
+        for method in self._NEVER_ASYNC:
+            if _binding.is_async(getattr(self, method)):
+                raise ValueError(
+                    f"{_names.dotted(type(self))}.{method} is an 'async def', and nobody would"
+                    f" await it: it runs in the engine's own thread; make it a plain method"
+                )
+
+    def pre_execute(self) -> Any:  # noqa: B027  (a hook, not a stub)
         """Called before `execute`, in the same thread; an error counts as the atom's."""
 
     @abc.abstractmethod
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Do the work, and return what is to be stored.
 
-        Arguments come by name: define the ones that are needed.
+        Arguments come by name: define the ones that are needed.  In a task this may be an
+        `async def`, like `revert` and the four hooks: it runs, with the hooks, in the event loop of
+        whatever runs tasks, among all others there; what blocks belongs into a plain method.
         """
 
-    def post_execute(self) -> None:  # noqa: B027  (a hook, not a stub)
+    def post_execute(self) -> Any:  # noqa: B027  (a hook, not a stub)
         """Called after `execute`, whatever became of it."""
 
-    def pre_revert(self) -> None:  # noqa: B027  (a hook, not a stub)
+    def pre_revert(self) -> Any:  # noqa: B027  (a hook, not a stub)
         """Called before `revert`, in the same thread; an error counts as the atom's."""
 
     def revert(self, *args: Any, **kwargs: Any) -> Any:  # noqa: B027
@@ -259,7 +291,7 @@ class Atom(abc.ABC):
         if it failed), and `flow_failures`, `{atom name: Failure}`.
         """
 
-    def post_revert(self) -> None:  # noqa: B027  (a hook, not a stub)
+    def post_revert(self) -> Any:  # noqa: B027  (a hook, not a stub)
         """Called after `revert`, whatever became of it."""
 
     if not TYPE_CHECKING:  # or every attribute would seem to exist

@@ -14,6 +14,7 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         │   ├── RequestTimeout           no worker took the request in time
         │   │   └── NeverStarted *       and it is certain that none ever will
         │   ├── InvalidState             not allowed in this state
+        │   ├── DeadlineExceeded *       the time given to the run was up
         │   └── WorkerLost *             the worker went away; the outcome is unknown
         ├── DependencyFailure            the links of a flow make no sense
         │   ├── AmbiguousDependency      several providers, and no rule to choose one
@@ -53,6 +54,9 @@ class WbengineException(Exception):
     `cause` is the exception (or any object) behind this one; `str()` shows the whole chain of
     causes, one per line, each a little further in.
     """
+
+    # On the class as well: what is known of an error that came from elsewhere.
+    _cause: BaseException | None = None
 
     def __init__(self, message: str = "", cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -157,6 +161,13 @@ class InvalidState(ExecutionFailure):
     """The operation, or the transition, is not allowed in the present state."""
 
 
+class DeadlineExceeded(ExecutionFailure):
+    """The time given to the run was up before the flow had come to its end.
+
+    `cause` is what the flow failed with besides, if it did.
+    """
+
+
 class WorkerLost(ExecutionFailure):
     """The worker that ran the task went away; whether the task ran to its end is not known."""
 
@@ -177,6 +188,9 @@ class MissingDependencies(DependencyFailure):
     as which arguments of which atoms they are asked for.
     """
 
+    #: The names, as a set when a set was given, else as a list.
+    missing_requirements: Iterable[str] = ()
+
     def __init__(
         self,
         who: Any,
@@ -189,7 +203,7 @@ class MissingDependencies(DependencyFailure):
     ) -> None:
         names = list(requirements)
         choices = list(available)
-        wanted = ", ".join(f"{name!r}{_names.hint(str(name), choices)}" for name in names)
+        wanted = ", ".join(f"{name!r}{_remark(name, choices)}" for name in names)
         where = f"{method!r} of " if method else ""
         told = ", ".join(askers)
         super().__init__(
@@ -197,10 +211,15 @@ class MissingDependencies(DependencyFailure):
             + (f" (asked for as {told})" if told else ""),
             cause,
         )
-        #: The names, as a set when a set was given, else as a list.
         self.missing_requirements = (
             requirements if isinstance(requirements, set | frozenset) else names
         )
+
+
+def _remark(name: Any, available: list[str]) -> str:
+    if name in available:
+        return " (which is there, but not from anything that comes before)"
+    return _names.hint(str(name), available)
 
 
 class CompilationFailure(WbengineException):
@@ -237,6 +256,9 @@ class NotEncodable(InvalidFormat):
     `path` leads to the culprit (`result['a'][3]`), `type_name` is the culprit's type.
     """
 
+    path: str = ""
+    type_name: str = ""
+
     def __init__(
         self,
         message: str = "",
@@ -261,6 +283,8 @@ class TransportFailure(WbengineException):
 class DisallowedAccess(WbengineException):
     """The thing exists, but must not be used while in `state`."""
 
+    state: str | None = None
+
     def __init__(
         self, message: str = "", cause: BaseException | None = None, state: str | None = None
     ) -> None:
@@ -272,38 +296,50 @@ class WrappedFailure(Exception):
     """One exception that stands for several failures, or for one that lost its exception object.
 
     Iterates over its failures; a `WrappedFailure` inside one of them is replaced by what it holds.
+    One that stands for a single failure is of that failure's type as well, where
+    `types.failure.allow` permits.
     """
 
     def __init__(self, causes: Iterable[Any]) -> None:
-        super().__init__()
+        # Not by super(): behind this class there may be the original's, which asks for more.
+        Exception.__init__(self)
+        if not isinstance(causes, Iterable):
+            raise TypeError(f"WrappedFailure takes a list of failures, not {causes!r}")
         flat: list[Any] = []
         for cause in causes:
+            if not hasattr(cause, "check"):
+                raise TypeError(f"WrappedFailure holds failures, not {cause!r}")
             inner = getattr(cause, "exception", None)
             if isinstance(inner, WrappedFailure):
                 flat.extend(inner)
             else:
                 flat.append(cause)
-        self._causes = tuple(flat)
+        # A name that no other class of an exception has by chance.
+        self.__failures = tuple(flat)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._causes,)
+        return type(self), (self.__failures,)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._causes)
+        return iter(self.__failures)
 
     def __len__(self) -> int:
-        return len(self._causes)
+        return len(self.__failures)
 
     def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
-        """The first of `exc_classes` (types or names) that one of the failures is, or None."""
-        for failure in self._causes:
+        """The first of `exc_classes` (types or names) that one of the failures is, or None.
+
+        :raises TypeError: one of them is something else.
+        """
+        for failure in self.__failures:
             found: type[BaseException] | str | None = failure.check(*exc_classes)
             if found is not None:
                 return found
         return None
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}: [{', '.join(repr(str(cause)) for cause in self._causes)}]"
+        told = ", ".join(repr(str(failure)) for failure in self.__failures)
+        return f"{type(self).__name__}: [{told}]"
 
 
 def exception_message(exc: BaseException) -> str:

@@ -21,6 +21,8 @@ LINK_RETRY: Final = "retry"
 LINK_REASONS: Final = "reasons"
 LINK_DECIDER: Final = "decider"
 LINK_DECIDER_DEPTH: Final = "decider_depth"
+#: Key of the metadata of a member, as `iter_nodes` gives it: its join rule, when it is not ALL.
+NODE_JOIN: Final = "join"
 
 Node = Union[atom.Atom, "Flow"]
 Link = tuple[Node, Node, dict[str, Any]]
@@ -89,7 +91,7 @@ class Flow(abc.ABC):
         """
         nodes = list(nodes)
         for node in nodes:
-            if not isinstance(node, atom.Atom | Flow):
+            if not isinstance(node, atom.Atom | Flow) or isinstance(node, retry_module.Retry):
                 raise TypeError(
                     f"Flow {self._name!r} takes tasks and flows, not {node!r}{_instead(node)}"
                 )
@@ -184,6 +186,8 @@ class Flow(abc.ABC):
 
 def _instead(node: Any) -> str:
     """What to write for something that is often added by mistake."""
+    if isinstance(node, retry_module.Retry):
+        return " (a retry sits on a flow: Flow(name, retry=...))"
     if isinstance(node, type):
         return f" (add an instance: {node.__name__}(...))"
     if isinstance(node, list | tuple | set):

@@ -8,9 +8,11 @@ method, `TaskExecutor.submit`.
 from __future__ import annotations
 
 import abc
+import inspect
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+import types
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -19,6 +21,7 @@ from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
+    from wbengine import loops
     from wbengine import task as task_module
 
 Action = Literal["execute", "revert"]
@@ -35,6 +38,14 @@ EventSink = Callable[[str, dict[str, Any]], None]
 NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
 NO_FAILURES: Final[Mapping[str, ft.Failure]] = {}
 
+_COROUTINE: Final = types.CoroutineType
+
+# The hooks that do nothing: they are not even called.
+_PRE_EXECUTE: Final = Atom.pre_execute
+_POST_EXECUTE: Final = Atom.post_execute
+_PRE_REVERT: Final = Atom.pre_revert
+_POST_REVERT: Final = Atom.post_revert
+
 # Whoever calls `execute_task` by hand keeps no count of attempts; no two of theirs may be the same.
 _attempts = itertools.count(1)
 
@@ -49,6 +60,9 @@ class Invocation:
     `result` and `failures` have a meaning for reverts only.  `events` receives what the task tells
     while it runs, in the order told, from any thread.  `node` belongs to whoever made the
     invocation; executors carry it back untouched.  `ticket` is the executor's own mark.
+
+    For one item of a `Map`, `index` is the item's number (else -1), and `resumed` how often the
+    attempt had been interrupted: what was sent before may still be under way somewhere.
     """
 
     __slots__ = (
@@ -58,9 +72,11 @@ class Invocation:
         "events",
         "failures",
         "flow_uuid",
+        "index",
         "node",
         "priority",
         "result",
+        "resumed",
         "task",
         "ticket",
         "uuid",
@@ -79,6 +95,8 @@ class Invocation:
         node: int = -1,
         flow_uuid: str = "",
         priority: int = 0,
+        index: int = -1,
+        resumed: int = 0,
     ) -> None:
         self.task = task
         self.action = action
@@ -91,6 +109,8 @@ class Invocation:
         self.node = node
         self.flow_uuid = flow_uuid
         self.priority = priority
+        self.index = index
+        self.resumed = resumed
         self.ticket: Any = None
 
     def __repr__(self) -> str:
@@ -207,43 +227,140 @@ class TaskExecutor(abc.ABC):
         return future
 
 
-def invoke(invocation: Invocation) -> Outcome:
+class Divided(TaskExecutor):
+    """Two executors as one: tasks marked `local` go to the near one, the others to the far one."""
+
+    def __init__(self, near: TaskExecutor, far: TaskExecutor) -> None:
+        self._near = near
+        self._far = far
+
+    def submit(self, invocation: Invocation, done: Done) -> None:
+        (self._near if invocation.task.local else self._far).submit(invocation, done)
+
+    def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
+        self._far.submit_many(self._without_local(invocations, done), done)
+
+    def _without_local(self, invocations: Iterable[Invocation], done: Done) -> Iterator[Invocation]:
+        for invocation in invocations:
+            if invocation.task.local:
+                self._near.submit(invocation, done)
+            else:
+                yield invocation
+
+    def withdraw(self) -> list[Invocation]:
+        return [*self._near.withdraw(), *self._far.withdraw()]
+
+    def retire(self, invocations: Iterable[Invocation]) -> None:
+        self._far.retire([call for call in invocations if not call.task.local])
+
+    def start(self) -> None:
+        self._far.start()
+        self._near.start()
+
+    def stop(self) -> None:
+        try:
+            self._far.stop()
+        finally:
+            self._near.stop()
+
+
+def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
     """Call the task's hooks and body here and now; whatever it raises becomes a `Failure`.
 
     Hooks run in the order pre, body, post; `post_*` runs whatever happened before it.  An exception
     of any of them (`SystemExit` and `KeyboardInterrupt` included) is the outcome; the body's own
     failure wins over that of the post hook.
+
+    What is an `async def` runs in `loop` (without one: in that of the process), and is waited for
+    here: an async body together with its hooks; of a plain body only the hooks that are async.
     """
     started = time.time()
     task = invocation.task
+    if task.async_bodies and invocation.action in task.async_bodies:
+        return _wait_for(ainvoke, invocation, started, loop)
     run = _execute if invocation.action == EXECUTE else _revert
     if invocation.events is None:
-        return Outcome(run(task, invocation), LOCAL, started, time.time())
+        return Outcome(run(task, invocation, loop), LOCAL, started, time.time())
     task.attach(invocation.events)
     try:
-        return Outcome(run(task, invocation), LOCAL, started, time.time())
+        return Outcome(run(task, invocation, loop), LOCAL, started, time.time())
     finally:
         task.detach()
 
 
-def _execute(task: task_module.Task, invocation: Invocation) -> Any:
+async def ainvoke(invocation: Invocation) -> Outcome:
+    """`invoke`, for a task with an async body: everything is called in the loop that runs this."""
+    started = time.time()
+    task = invocation.task
+    if invocation.events is None:
+        return Outcome(await _perform(task, invocation), LOCAL, started, time.time())
+    task.attach(invocation.events)
+    try:
+        return Outcome(await _perform(task, invocation), LOCAL, started, time.time())
+    finally:
+        task.detach()
+
+
+def _execute(task: task_module.Task, invocation: Invocation, loop: loops.Loop | None) -> Any:
     value: Any
     try:
-        _call(task.pre_execute, Atom.pre_execute)
+        hook = task.pre_execute
+        if getattr(hook, "__func__", None) is not _PRE_EXECUTE:
+            found = hook()
+            if type(found) is _COROUTINE:
+                _awaited(found, loop)
         value = task.execute(**invocation.arguments)
+        if type(value) is _COROUTINE:  # the body did not look like it
+            value = _awaited(value, loop)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
-    return _after(task.post_execute, Atom.post_execute, value)
+    hook = task.post_execute
+    if getattr(hook, "__func__", None) is not _POST_EXECUTE:
+        value = _after(hook, value, loop)
+    return value
 
 
-def _revert(task: task_module.Task, invocation: Invocation) -> Any:
+def _revert(task: task_module.Task, invocation: Invocation, loop: loops.Loop | None) -> Any:
     value: Any
     try:
-        _call(task.pre_revert, Atom.pre_revert)
+        hook = task.pre_revert
+        if getattr(hook, "__func__", None) is not _PRE_REVERT:
+            found = hook()
+            if type(found) is _COROUTINE:
+                _awaited(found, loop)
         value = task.revert(**_revert_arguments(task, invocation))
+        if type(value) is _COROUTINE:
+            value = _awaited(value, loop)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
-    return _after(task.post_revert, Atom.post_revert, value)
+    hook = task.post_revert
+    if getattr(hook, "__func__", None) is not _POST_REVERT:
+        value = _after(hook, value, loop)
+    return value
+
+
+async def _perform(task: task_module.Task, invocation: Invocation) -> Any:
+    """Hooks and body in this loop, all of them awaited as far as they are async."""
+    value: Any
+    executes = invocation.action == EXECUTE
+    try:
+        await _settled(task.pre_execute() if executes else task.pre_revert())
+        if executes:
+            value = await _settled(task.execute(**invocation.arguments))
+        else:
+            value = await _settled(task.revert(**_revert_arguments(task, invocation)))
+    except BaseException as error:
+        value = ft.Failure.from_exception(error)
+    try:
+        await _settled(task.post_execute() if executes else task.post_revert())
+    except BaseException as error:
+        if not isinstance(value, ft.Failure):
+            return ft.Failure.from_exception(error)
+    return value
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping[str, Any]:
@@ -258,17 +375,59 @@ def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping
     return arguments
 
 
-def _call(hook: Callable[[], Any], default: Callable[..., Any]) -> None:
-    """Call a hook, unless it is the one that does nothing."""
-    if getattr(hook, "__func__", None) is not default:
-        hook()
-
-
-def _after(hook: Callable[[], Any], default: Callable[..., Any], value: Any) -> Any:
+def _after(hook: Callable[[], Any], value: Any, loop: loops.Loop | None) -> Any:
     """Call a hook after the body; its failure counts unless the body's own came first."""
     try:
-        _call(hook, default)
+        found = hook()
+        if type(found) is _COROUTINE:
+            _awaited(found, loop)
     except BaseException as error:
         if not isinstance(value, ft.Failure):
             return ft.Failure.from_exception(error)
     return value
+
+
+def _wait_for(
+    run: Callable[[Invocation], Coroutine[Any, Any, Outcome]],
+    invocation: Invocation,
+    started: float,
+    loop: loops.Loop | None,
+) -> Outcome:
+    found: Any
+    try:
+        found = _loop(loop).run(run, invocation)
+    except BaseException as error:
+        found = ft.Failure.from_exception(error)
+    return found if isinstance(found, Outcome) else Outcome(found, LOCAL, started, time.time())
+
+
+def _awaited(coroutine: Coroutine[Any, Any, Any], loop: loops.Loop | None) -> Any:
+    """What awaiting `coroutine` in the loop gives, or raises."""
+    error: BaseException | None = None
+
+    async def settle() -> Any:
+        nonlocal error
+        try:
+            return await coroutine
+        except BaseException as raised:
+            error = raised
+
+    try:
+        found = _loop(loop).run(settle)
+    finally:
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            coroutine.close()  # the loop could not run it
+    if error is not None:
+        raise error
+    if isinstance(found, ft.Failure):
+        found.reraise()
+    return found
+
+
+def _loop(loop: loops.Loop | None) -> loops.Loop:
+    if loop is not None:
+        return loop
+    # Not on top: what runs plain tasks only needs no event loop.
+    from wbengine import loops as loops_module
+
+    return loops_module.of_process()

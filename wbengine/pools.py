@@ -134,7 +134,10 @@ class _Pool(abc.ABC):
         done: Done,
         on_event: OnEvent | None = None,
     ) -> Ticket:
-        """Run `fn(*args, emit)` some time; raises RuntimeError once the pool was stopped."""
+        """Run `fn(*args, emit)` some time.
+
+        :raises RuntimeError: the pool was stopped.
+        """
         ticket = Ticket(fn, tuple(args), done, on_event)
         with self._changed:
             if self._stopping:

@@ -12,7 +12,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from wbengine import _binding, atom, exceptions
+from wbengine.backoff import Backoff
 from wbengine.types import failure as ft
+
+__all__ = [
+    "REVERT",
+    "REVERT_ALL",
+    "RETRY",
+    "Decision",
+    "AlwaysRevert",
+    "AlwaysRevertAll",
+    "Backoff",
+    "Counted",
+    "EXECUTE_REVERT_HISTORY",
+    "ForEach",
+    "ForEachBase",
+    "History",
+    "ParameterizedForEach",
+    "REVERT_FLOW_FAILURES",
+    "Retry",
+    "Times",
+]
 
 #: Arguments of a retry's methods that the engine itself fills.
 EXECUTE_REVERT_HISTORY: Final = "history"
@@ -38,6 +58,9 @@ REVERT_ALL: Final = Decision.REVERT_ALL
 RETRY: Final = Decision.RETRY
 
 Outcomes = Mapping[str, ft.Failure]
+
+#: Exceptions that a retry is to know: a class, its full name, or several of these.
+Errors = type[BaseException] | str | Iterable[type[BaseException] | str]
 
 
 class History:
@@ -111,6 +134,7 @@ class Retry(atom.Atom):
         REVERT_FLOW_FAILURES,
         EXECUTE_REVERT_HISTORY,
     )
+    _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ("execute", "revert", "on_failure", "wait")
 
     def __init__(
         self,
@@ -142,8 +166,18 @@ class Retry(atom.Atom):
     def on_failure(self, *args: Any, **kwargs: Any) -> Decision | str:
         """Something in the flow failed: answer `RETRY`, `REVERT` or `REVERT_ALL`.
 
-        Called as `execute` is; the last attempt in `history` is the one that failed.
+        Called as `execute` is; the last attempt in `history` is the one that failed.  Called for
+        each failure, also when it answered before that one came: the widest answer counts.
         """
+
+    def wait(self, history: History) -> float:
+        """How many seconds to wait before the flow runs again; `history` is never empty.
+
+        Asked once for each RETRY, when everything in the flow is reverted.  The wait holds up
+        nothing else: not the engine's loop, not other branches.  It goes on where it was after a
+        suspension, and in another process.  An error here is a failure as one of `execute` is.
+        """
+        return 0.0
 
 
 class AlwaysRevert(Retry):
@@ -166,10 +200,59 @@ class AlwaysRevertAll(Retry):
         return REVERT_ALL
 
 
-class Times(Retry):
+class Counted(Retry):
+    """What the retries that try so many times and then give up share.
+
+    :param revert_all: when it gives up, revert everything instead of this flow.
+    :param backoff: the wait before each further attempt; a number is the same wait each time.
+    :param retry_on: tries again only when every failure of the attempt is one of these.
+    :param give_up_on: gives up at once when a failure of the attempt is one of these.
+    :raises TypeError: when `backoff`, `retry_on` or `give_up_on` is something else.
+
+    The failures of an attempt are those of its members; of a flow inside that has a retry of its
+    own, what failed there counts as the failure of that retry.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        provides: atom.Provides | None = None,
+        requires: str | Iterable[str] | None = None,
+        auto_extract: bool = True,
+        rebind: _binding.Rebind | None = None,
+        revert_all: bool = False,
+        *,
+        backoff: Backoff | float | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
+    ) -> None:
+        super().__init__(name, provides, requires, auto_extract, rebind)
+        self._revert_action = REVERT_ALL if revert_all else REVERT
+        self._backoff = Backoff.of(backoff)
+        self._retry_on = None if retry_on is None else _errors("retry_on", retry_on)
+        self._give_up_on = () if give_up_on is None else _errors("give_up_on", give_up_on)
+
+    def wait(self, history: History) -> float:
+        return 0.0 if self._backoff is None else self._backoff.seconds(len(history))
+
+    def _decide(self, history: History, left: bool) -> Decision:
+        """RETRY if anything is `left` to try, and what failed is worth it."""
+        return RETRY if left and self._worth_it(history) else self._revert_action
+
+    def _worth_it(self, history: History) -> bool:
+        if self._retry_on is None and not self._give_up_on:
+            return True
+        failures = [failure for _, failure in history.outcomes_iter(-1)]
+        if any(failure.check(*self._give_up_on) is not None for failure in failures):
+            return False
+        wanted = self._retry_on
+        return wanted is None or all(failure.check(*wanted) is not None for failure in failures)
+
+
+class Times(Counted):
     """Tries `attempts` times in all; provides the number of the attempt, from 1.
 
-    :param revert_all: when all attempts failed, revert everything instead of this flow.
+    The other parameters are those of `Counted`.
     """
 
     def __init__(
@@ -181,37 +264,35 @@ class Times(Retry):
         auto_extract: bool = True,
         rebind: _binding.Rebind | None = None,
         revert_all: bool = False,
+        *,
+        backoff: Backoff | float | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
     ) -> None:
         if not isinstance(attempts, int):
             raise TypeError(f"The attempts of a Times retry must be an int, not {attempts!r}")
-        super().__init__(name, provides, requires, auto_extract, rebind)
+        super().__init__(
+            name,
+            provides,
+            requires,
+            auto_extract,
+            rebind,
+            revert_all,
+            backoff=backoff,
+            retry_on=retry_on,
+            give_up_on=give_up_on,
+        )
         self._attempts = attempts
-        self._revert_action = REVERT_ALL if revert_all else REVERT
 
     def on_failure(self, history: History, *args: Any, **kwargs: Any) -> Decision:
-        return RETRY if len(history) < self._attempts else self._revert_action
+        return self._decide(history, len(history) < self._attempts)
 
     def execute(self, history: History, *args: Any, **kwargs: Any) -> int:
         return len(history) + 1
 
 
-class ForEachBase(Retry):
-    """What the retries that go through values share.
-
-    :param revert_all: when all values failed, revert everything instead of this flow.
-    """
-
-    def __init__(
-        self,
-        name: str | None = None,
-        provides: atom.Provides | None = None,
-        requires: str | Iterable[str] | None = None,
-        auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
-        revert_all: bool = False,
-    ) -> None:
-        super().__init__(name, provides, requires, auto_extract, rebind)
-        self._revert_action = REVERT_ALL if revert_all else REVERT
+class ForEachBase(Counted):
+    """What the retries that go through values share; the parameters are those of `Counted`."""
 
     def _get_next_value(self, values: Iterable[Any], history: History) -> Any:
         """The first of `values` that was not provided yet; each try uses up one equal value.
@@ -235,11 +316,14 @@ class ForEachBase(Retry):
             self._get_next_value(values, history)
         except exceptions.NotFound:
             return self._revert_action
-        return RETRY
+        return self._decide(history, True)
 
 
 class ForEach(ForEachBase):
-    """Provides one of `values` after the other, as long as the flow fails."""
+    """Provides one of `values` after the other, as long as the flow fails.
+
+    The other parameters are those of `Counted`.
+    """
 
     def __init__(
         self,
@@ -250,10 +334,24 @@ class ForEach(ForEachBase):
         auto_extract: bool = True,
         rebind: _binding.Rebind | None = None,
         revert_all: bool = False,
+        *,
+        backoff: Backoff | float | None = None,
+        retry_on: Errors | None = None,
+        give_up_on: Errors | None = None,
     ) -> None:
         if not isinstance(values, Iterable):
             raise TypeError(f"The values of a ForEach retry must be an iterable, not {values!r}")
-        super().__init__(name, provides, requires, auto_extract, rebind, revert_all)
+        super().__init__(
+            name,
+            provides,
+            requires,
+            auto_extract,
+            rebind,
+            revert_all,
+            backoff=backoff,
+            retry_on=retry_on,
+            give_up_on=give_up_on,
+        )
         # An iterator could be gone through only once.
         self._values = list(values)
 
@@ -274,3 +372,14 @@ class ParameterizedForEach(ForEachBase):
 
     def execute(self, values: Iterable[Any], history: History, *args: Any, **kwargs: Any) -> Any:
         return self._get_next_value(values, history)
+
+
+def _errors(option: str, wanted: Errors) -> tuple[type[BaseException] | str, ...]:
+    """Read `retry_on` or `give_up_on`."""
+    several = (wanted,) if isinstance(wanted, str | type) else wanted
+    found = tuple(several) if isinstance(several, Iterable) else (several,)
+    for error in found:
+        is_class = isinstance(error, type) and issubclass(error, BaseException)
+        if not (is_class or (isinstance(error, str) and error)):
+            raise TypeError(f"{option} takes exception classes and their full names, not {error!r}")
+    return found

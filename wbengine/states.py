@@ -7,9 +7,9 @@ transition is to be made, False when it is to be ignored, and raise `InvalidStat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
-from wbengine import exceptions
+from wbengine import _names, exceptions
 
 # Jobs.
 UNCLAIMED: Final = "UNCLAIMED"
@@ -40,6 +40,29 @@ REVERT: Final = "REVERT"
 RETRY: Final = "RETRY"
 INTENTIONS: Final = (EXECUTE, IGNORE, REVERT, RETRY)
 
+#: All states of flows, and of atoms.
+FLOW_STATES: Final = (
+    PENDING,
+    RUNNING,
+    SUCCESS,
+    FAILURE,
+    REVERTED,
+    RESUMING,
+    SUSPENDING,
+    SUSPENDED,
+)
+ATOM_STATES: Final = (
+    PENDING,
+    RUNNING,
+    SUCCESS,
+    FAILURE,
+    REVERTING,
+    REVERTED,
+    IGNORE,
+    REVERT_FAILURE,
+    RETRYING,
+)
+
 # What the run loop of an engine does (besides RESUMING and the end states).
 SCHEDULING: Final = "SCHEDULING"
 WAITING: Final = "WAITING"
@@ -59,8 +82,8 @@ _FLOW_ALLOWED: Final[frozenset[Pair]] = frozenset(
     {(PENDING, RUNNING), (SUSPENDED, RUNNING), (RESUMING, SUSPENDED)}
     | _pairs([RUNNING], [SUCCESS, FAILURE, REVERTED, SUSPENDING, RESUMING])
     | _pairs([SUCCESS, FAILURE], [RUNNING])
-    # FAILURE too: what `Engine.reset` promises (TaskFlow refuses it half way).
-    | _pairs([SUCCESS, REVERTED, FAILURE], [PENDING])
+    # FAILURE and SUSPENDED too: what `Engine.reset` promises (TaskFlow refuses them half way).
+    | _pairs([SUCCESS, REVERTED, FAILURE, SUSPENDED], [PENDING])
     | _pairs([SUSPENDING], [SUSPENDED, SUCCESS, FAILURE, REVERTED, RESUMING])
 )
 _FLOW_IGNORED: Final[frozenset[Pair]] = frozenset(
@@ -73,7 +96,12 @@ _TASK_ALLOWED: Final[frozenset[Pair]] = frozenset(
     | _pairs([REVERTING], [REVERTED, REVERT_FAILURE])
     | _pairs([REVERTED, IGNORE], [PENDING])
 )
-_RETRY_ALLOWED: Final[frozenset[Pair]] = _TASK_ALLOWED | {(SUCCESS, RETRYING), (RETRYING, RUNNING)}
+_RETRY_ALLOWED: Final[frozenset[Pair]] = _TASK_ALLOWED | {
+    (SUCCESS, RETRYING),
+    (RETRYING, RUNNING),
+    # It waited for its time when something around it gave up.
+    (RETRYING, REVERTING),
+}
 _JOB_ALLOWED: Final[frozenset[Pair]] = frozenset(
     {(UNCLAIMED, CLAIMED), (CLAIMED, COMPLETE), (CLAIMED, UNCLAIMED)}
 )
@@ -87,7 +115,24 @@ def _check(what: str, allowed: frozenset[Pair], old: str, new: str) -> bool:
     after = ", ".join(sorted(target for source, target in allowed if source == old))
     raise exceptions.InvalidState(
         f"{what} transition from {old} to {new} is not allowed (from {old}: {after or 'nothing'})"
+        + _hint_at(new, allowed)
     )
+
+
+def _hint_at(state: Any, allowed: frozenset[Pair]) -> str:
+    known = {target for _, target in allowed}
+    return "" if state in known or not isinstance(state, str) else _names.hint(state, sorted(known))
+
+
+def check_known(what: str, word: str, known: tuple[str, ...]) -> str:
+    """`word`, if it is among `known`.
+
+    :raises ValueError: it is not; the text says what it was meant to be (`what`), and the nearest.
+    """
+    if word not in known:
+        near = _names.hint(word, known) if isinstance(word, str) else ""
+        raise ValueError(f"{word!r} is no {what}{near}; known: {', '.join(known)}")
+    return word
 
 
 def check_flow_transition(old_state: str, new_state: str) -> bool:
@@ -98,7 +143,13 @@ def check_flow_transition(old_state: str, new_state: str) -> bool:
 
 
 def check_task_transition(old_state: str, new_state: str) -> bool:
-    """May a task go from `old_state` to `new_state`?"""
+    """May a task go from `old_state` to `new_state`?
+
+    >>> check_task_transition(PENDING, RUNNING)
+    True
+    >>> check_task_transition(RUNNING, RUNNING)
+    False
+    """
     return _check("Task", _TASK_ALLOWED, old_state, new_state)
 
 

@@ -11,39 +11,35 @@ from typing import Any, Final
 
 from wbengine import _names, arguments, exceptions, states
 from wbengine import atom as atom_module
-from wbengine import retry as retry_module
-from wbengine.persistence import base, models, records
+from wbengine.persistence import base, models, records, results
 from wbengine.types import failure as ft
 
 __all__ = ["Storage"]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
-#: States in which the record of a task that did not fail holds the result of `execute`.
-_WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
-_WITH_REVERT_RESULT: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
+
+_FAILED: Final = frozenset({states.FAILURE, states.REVERT_FAILURE})
 
 #: Chooses or combines the values of a name that several providers made.
 ManyHandler = Callable[[list[Any]], Any]
 
 
-class Storage(records.Records):
-    """The results, states, failures and injected values of one flow."""
+class Storage(results.Results):
+    """The results, states, failures and injected values of one flow: all of it."""
 
     def __init__(
         self,
         flow_detail: models.FlowDetail,
         backend: base.Backend | None = None,
+        scope_fetcher: Any = None,
+        *,
         write_pause: float = 5.0,
     ) -> None:
-        super().__init__(flow_detail, backend, write_pause)
+        super().__init__(flow_detail, backend, scope_fetcher, write_pause=write_pause)
         self._savers: dict[str, Mapping[str, Any]] = {}
         self._transient: dict[str, Any] = {}
         self._transient_args: dict[str, Mapping[str, Any]] = {}
         self._injector: models.AtomDetail | None = self._by_name.get(self.injector_name)
-        self._failed: dict[str, ft.Failure] = {
-            record.name: record.failure for record in flow_detail if record.failure is not None
-        }
-        self._failed_view: Mapping[str, ft.Failure] | None = None
         self._bindings: arguments.Bindings | None = None
         #: The records by plan node (None where the node is no atom); set by `bind`.
         self.records: Sequence[models.AtomDetail | None] = ()
@@ -51,7 +47,9 @@ class Storage(records.Records):
     def ensure_atoms(self, atoms: Iterable[atom_module.Atom]) -> list[str]:
         wanted = list(atoms)
         uuids = super().ensure_atoms(wanted)
-        self._savers.update([(atom.name, atom.save_as) for atom in wanted if atom.save_as])
+        savers = [(atom.name, atom.save_as) for atom in wanted if atom.save_as]
+        # A new dict: other threads may be going through the old one.
+        self._savers = {**self._savers, **dict(savers)}
         return uuids
 
     def bind(self, bindings: arguments.Bindings, size: int) -> None:
@@ -65,11 +63,20 @@ class Storage(records.Records):
     # -- results and failures -------------------------------------------------------------------
 
     def save(self, atom_name: str, result: Any, state: str = states.SUCCESS) -> None:
-        """Store what an atom came to: a value, or a failure when `state` is a failed one."""
-        self.put(self.record(atom_name), state, result)
+        """Store what an atom came to: a value, or a failure when `state` is a failed one.
+
+        :raises ValueError: atoms have no such state.
+        :raises TypeError: the state is a failed one, and `result` is no `Failure`.
+        """
+        record = self.record(atom_name)
+        states.check_known("state of an atom", state, states.ATOM_STATES)
+        if state in _FAILED and not isinstance(result, ft.Failure):
+            raise TypeError(f"With state {state} a Failure is saved, not {result!r}")
+        with self._lock:
+            self.put(record, state, result)
 
     def put(self, record: models.AtomDetail, state: str, result: Any) -> None:
-        """`save` for who holds the record."""
+        """`save` for the engine's loop, which holds the record and is not checked."""
         record.put(state, result)
         if state == states.FAILURE:
             self._failed[record.name] = result
@@ -84,137 +91,59 @@ class Storage(records.Records):
         record.failure = None
         self._forget_failure(record.name)
 
-    def reset(self, atom_name: str, state: str = states.PENDING) -> None:
-        """Forget an atom's results and failures; its attempt number goes on rising."""
-        record = self.record(atom_name)
-        record.reset(state)
-        self._forget_failure(atom_name)
-        self.mark(record)
-
-    def save_retry_failure(
-        self, retry_name: str, failed_atom_name: str, failure: ft.Failure
-    ) -> None:
-        """Add to the history who failed while the retry's latest value was provided."""
-        record = self._retry(retry_name)
-        if record.results:
-            record.last_failures[failed_atom_name] = failure
-            self.mark(record)
-
-    def cleanup_retry_history(self, retry_name: str, state: str) -> None:
-        """Forget a retry's history and enter `state`."""
-        record = self._retry(retry_name)
-        record.state = state
-        record.results = []
-        record.failure = None
-        self._forget_failure(retry_name)
-        self.mark(record)
-
-    def get_execute_result(self, atom_name: str) -> Any:
-        """What `execute` returned, or its failure; a retry's whole history.
-
-        Raises `NotFound` when there is neither (not executed, reset, reverted).
-        """
-        record = self.record(atom_name)
-        if isinstance(record, models.RetryDetail) and record.state != states.FAILURE:
-            if record.results:
-                return record.results
-        elif record.failure is not None:
-            return record.failure
-        elif record.state in _WITH_RESULT:
-            return record.results
-        raise exceptions.NotFound(
-            f"The result of atom {atom_name!r} is not known (its state is {record.state})"
-        )
-
-    get = get_execute_result
-
-    def get_revert_result(self, atom_name: str) -> Any:
-        """What `revert` returned, or its failure; raises `NotFound` if it was not reverted."""
-        record = self.record(atom_name)
-        if record.state in _WITH_REVERT_RESULT:
-            return (
-                record.revert_failure
-                if record.revert_failure is not None
-                else record.revert_results
-            )
-        raise exceptions.NotFound(
-            f"The result of reverting atom {atom_name!r} is not known (its state is {record.state})"
-        )
-
-    def get_execute_failures(self) -> Mapping[str, ft.Failure]:
-        """`{atom name: Failure}` of the latest executions (a snapshot, shared by its readers)."""
-        if self._failed_view is None:
-            self._failed_view = dict(self._failed)
-        return self._failed_view
-
-    get_failures = get_execute_failures
-
-    def get_revert_failures(self) -> dict[str, ft.Failure]:
-        return {
-            name: record.revert_failure
-            for name, record in self._by_name.items()
-            if record.revert_failure is not None
-        }
-
-    def get_execute_failure(self, atom_name: str) -> ft.Failure | None:
-        return self.record(atom_name).failure
-
-    def get_revert_failure(self, atom_name: str) -> ft.Failure | None:
-        return self.record(atom_name).revert_failure
-
-    def has_failures(self) -> bool:
-        """Whether an atom's latest execution failed; O(1)."""
-        return bool(self._failed)
-
-    def get_retry_history(self, retry_name: str) -> retry_module.History:
-        record = self._retry(retry_name)
-        return retry_module.History(list(record.results), failure=record.failure)
-
-    def get_retry_histories(self) -> list[tuple[str, retry_module.History]]:
-        return [
-            (name, self.get_retry_history(name))
-            for name, record in self._by_name.items()
-            if isinstance(record, models.RetryDetail)
-        ]
-
     # -- arguments ------------------------------------------------------------------------------
 
-    def inject(self, pairs: Mapping[str, Any], transient: bool = False) -> list[str]:
-        """Provide values to every atom of the flow; `transient` ones are never written."""
-        if transient:
-            self._transient.update(pairs)
-        else:
+    def inject(self, pairs: records.Pairs, transient: bool = False) -> list[str]:
+        """Provide values to every atom of the flow, at any time; `transient` ones are not written.
+
+        They win over what atoms provide, the transient ones over the others.
+
+        :raises TypeError: neither a dict nor pairs, or a name is not a string.
+        """
+        given = _values_by_name(pairs)
+        with self._lock:
+            if transient:
+                self._transient.update(given)
+                return list(given)
             if self._injector is None:
                 self._injector = models.TaskDetail(self.injector_name)
                 self._injector.state = states.SUCCESS
                 self._by_name[self.injector_name] = self._injector
                 self._flow_detail.add(self._injector)
-            self._injector.results = {**(self._injector.results or {}), **pairs}
-            self.mark(self._injector)
-        return list(pairs)
+            # A new dict: the old one may just be being written.
+            self._injector.results = {**(self._injector.results or {}), **given}
+        self.mark(self._injector)
+        return list(given)
 
     def inject_atom_args(
-        self, atom_name: str, pairs: Mapping[str, Any], transient: bool = True
+        self, atom_name: str, pairs: records.Pairs, transient: bool = True
     ) -> None:
-        """Provide values to one atom; they win over every other source."""
+        """Provide values to one atom; they win over every other source.
+
+        :raises NotFound: there is no such atom (before `prepare` there is none).
+        :raises TypeError: neither a dict nor pairs, or a name is not a string.
+        """
         record = self.record(atom_name)
-        if transient:
-            mine = self._transient_args.get(atom_name)
-            self._transient_args[atom_name] = {**mine, **pairs} if mine else pairs
-        else:
-            record.meta["injected"] = {**record.meta.get("injected", _NOTHING), **pairs}
-            self.mark(record)
+        given = _values_by_name(pairs)
+        with self._lock:
+            if transient:
+                mine = self._transient_args.get(atom_name)
+                self._transient_args[atom_name] = {**mine, **given} if mine else given
+                return
+            record.meta["injected"] = {**record.meta.get("injected", _NOTHING), **given}
+        self.mark(record)
 
     def fetch(self, name: str, many_handler: ManyHandler | None = None) -> Any:
         """The value of `name`: the first one, or what `many_handler` makes of all of them.
 
-        Raises `NotFound` when nothing provides `name`, or nothing did so far.
+        :raises NotFound: nothing provides `name`, or nothing did so far.
+        :raises TypeError: `name` is no string.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"A stored name is a str, not {name!r}")
         values = list(self._values(name))
         if values:
             return many_handler(values) if many_handler is not None else values[0]
-        if not isinstance(name, str):
-            raise TypeError(f"A stored name is a str, not {name!r}")
         known = self.known_names()
         if name not in known:
             raise exceptions.NotFound(
@@ -224,13 +153,18 @@ class Storage(records.Records):
         raise exceptions.NotFound(f"Nothing has provided {name!r} so far")
 
     def fetch_all(self, many_handler: ManyHandler | None = None) -> dict[str, Any]:
-        """All values by name; a name with several values has the list of them.
+        """All values by name; a name with several values has the list of them (see `fetch_many`).
 
         Atoms that have no result (yet) contribute nothing.  O(providers).
         """
+        combine = many_handler if many_handler is not None else _one_or_all
+        return {name: combine(values) for name, values in self.fetch_many().items()}
+
+    def fetch_many(self) -> dict[str, list[Any]]:
+        """All values by name, always as a list: as many as there are, in the order of `fetch`."""
         found: dict[str, list[Any]] = {}
         for source in self._flow_sources():
-            for name, value in source.items():
+            for name, value in dict(source).items():  # others may be injecting
                 found.setdefault(name, []).append(value)
         for atom_name, save_as in self._savers.items():
             record = self._by_name[atom_name]
@@ -238,8 +172,7 @@ class Storage(records.Records):
                 value = _part(record, index)
                 if value is not arguments.MISSING:
                     found.setdefault(name, []).append(value)
-        combine = many_handler if many_handler is not None else _one_or_all
-        return {name: combine(values) for name, values in found.items()}
+        return found
 
     def fetch_mapped_args(
         self,
@@ -250,13 +183,25 @@ class Storage(records.Records):
     ) -> dict[str, Any]:
         """Keyword arguments for `args_mapping` (argument -> stored name) as `atom_name` sees them.
 
-        Raises `NotFound` for an argument without a value that is not optional.  (`scope_walker` is
-        accepted for compatibility; the plan says what is visible.)
+        Those in `optional_args` are left out when there is no value.  Without `atom_name`, every
+        provider counts.  (`scope_walker` is accepted for compatibility; the plan says what is
+        visible.)
+
+        :raises NotFound: an argument that is not optional has no value; there is no such atom.
+        :raises TypeError: `args_mapping` is no dict.
         """
         optional = optional_args if optional_args is not None else ()
+        if not isinstance(args_mapping, Mapping):
+            raise TypeError(f"args_mapping is a dict of argument to name, not {args_mapping!r}")
         if atom_name is None:
-            return {argument: self.fetch(name) for argument, name in args_mapping.items()}
+            return {
+                argument: self.fetch(name)
+                for argument, name in args_mapping.items()
+                if argument not in optional or any(True for _ in self._values(name))
+            }
         node = self._node(atom_name)
+        if node < 0:
+            self.record(atom_name)
         return arguments.gather(
             args_mapping,
             optional,
@@ -272,8 +217,22 @@ class Storage(records.Records):
         args_mapping: Mapping[str, str],
         scope_walker: Any = None,
         optional_args: Collection[str] | None = None,
+    ) -> set[str]:
+        """The arguments that nothing can provide to the atom, now or later.
+
+        :raises NotFound: there is no such atom.
+        :raises InvalidState: the engine was not prepared.
+        """
+        self.record(atom_name)
+        return set(self.unsatisfied(atom_name, args_mapping, optional_args))
+
+    def unsatisfied(
+        self,
+        atom_name: str,
+        args_mapping: Mapping[str, str],
+        optional_args: Collection[str] | None = None,
     ) -> dict[str, str]:
-        """The arguments nothing can provide to the atom, as `{argument: stored name}`."""
+        """`fetch_unsatisfied_args` as `{argument: stored name}`."""
         optional = optional_args if optional_args is not None else ()
         node = self._node(atom_name)
         if self._bindings is None or node < 0:
@@ -282,6 +241,42 @@ class Storage(records.Records):
             )
         sources = self._sources(atom_name)
         return arguments.unsatisfied(args_mapping, optional, sources, self._bindings, node)
+
+    def replace(self, atom_name: str, name: str, old: Any, new: Any) -> None:
+        """Store `new` wherever `atom_name` was given `old` under `name`: others may want it, too.
+
+        For what can be read only once.  Only the engine's thread does this.
+        """
+        mine = self._transient_args.get(atom_name)
+        if mine and mine.get(name) is old:
+            self._transient_args[atom_name] = {**mine, name: new}
+            return
+        if self._transient.get(name) is old:
+            self._transient = {**self._transient, name: new}
+            return
+        if self._injector is not None and self._injector.results.get(name) is old:
+            self._injector.results = {**self._injector.results, name: new}
+            self.mark(self._injector)
+            return
+        node = self._node(atom_name)
+        if self._bindings is None or node < 0:
+            return
+        for provider in self._bindings.candidates(node, name):
+            if self._read(provider.node, provider.index) is old:
+                self._replace_part(provider, new)
+                return
+
+    def _replace_part(self, provider: arguments.Provider, new: Any) -> None:
+        record, index = self.records[provider.node], provider.index
+        if record is None or isinstance(record, models.RetryDetail):
+            return
+        if index is None:
+            record.results = new
+        elif isinstance(record.results, tuple):
+            record.results = (*record.results[:index], new, *record.results[index + 1 :])
+        else:
+            record.results[index] = new
+        self.mark(record)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -325,25 +320,23 @@ class Storage(records.Records):
     def _node(self, atom_name: str) -> int:
         return -1 if self._bindings is None else self._bindings.by_name.get(atom_name, -1)
 
-    def _retry(self, retry_name: str) -> models.RetryDetail:
-        record = self.record(retry_name)
-        if not isinstance(record, models.RetryDetail):
-            raise TypeError(f"Atom {retry_name!r} is a {record.kind}, not a retry")
-        return record
-
-    def _forget_failure(self, atom_name: str) -> None:
-        if self._failed.pop(atom_name, None) is not None:
-            self._failed_view = None
-
 
 def _part(record: models.AtomDetail, index: Any) -> Any:
     if isinstance(record, models.RetryDetail):
         if not record.results or record.state == states.REVERT_FAILURE:
             return arguments.MISSING
         return arguments.element(record.last_results, index)
-    if record.failure is not None or record.state not in _WITH_RESULT:
+    if record.failure is not None or record.state not in results.WITH_RESULT:
         return arguments.MISSING
     return arguments.element(record.results, index)
+
+
+def _values_by_name(pairs: records.Pairs) -> dict[str, Any]:
+    given = records.pairs_of("injected values", pairs)
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"The name of an injected value is a str, not {name!r}")
+    return given
 
 
 def _one_or_all(values: list[Any]) -> Any:

@@ -21,6 +21,8 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._names": (0, ""),
     "wbengine._plugins": (0, ""),
     "wbengine._streams": (0, ""),
+    "wbengine.logging": (0, ""),
+    "wbengine.version": (0, ""),
     # values
     "wbengine.types": (1, ""),
     "wbengine._codec": (1, ""),
@@ -30,12 +32,15 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.atom": (2, ""),
     "wbengine._binding": (2, ""),
     "wbengine.task": (2, ""),
+    "wbengine._tasks": (2, ""),
+    "wbengine.backoff": (2, ""),
     "wbengine.retry": (2, ""),
     "wbengine.flow": (2, ""),
     "wbengine.deciders": (2, ""),
     "wbengine.patterns": (2, ""),
     "wbengine.invocation": (2, ""),
     "wbengine.pools": (2, ""),
+    "wbengine.loops": (2, ""),
     "wbengine._pool_child": (2, ""),
     "wbengine._pool_process": (2, ""),
     # memory
@@ -54,6 +59,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.jobs": (6, ""),
     "wbengine.conductors": (6, ""),
     "wbengine.formatters": (6, ""),
+    "wbengine.utils": (6, ""),
     # doors
     "wbengine.__main__": (7, ""),
     "wbengine.cli": (7, ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import os
 from typing import Any
 
@@ -15,11 +16,12 @@ from . import imports
 PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.exceptions": ("TaskFlowException", "WrappedFailure", "NotFound", "RequestTimeout"),
     "wbengine.states": ("SUCCESS", "REVERTED", "PENDING", "RUNNING", "check_task_transition"),
-    "wbengine.types.failure": ("Failure",),
+    "wbengine.types.failure": ("Failure", "allow"),
+    "wbengine.types.codec": ("allow", "dumps", "loads"),
     "wbengine.types.notifier": ("Notifier", "RestrictedNotifier"),
     "wbengine.types.entity": ("Entity",),
     "wbengine.atom": ("Atom",),
-    "wbengine.task": ("Task", "FunctorTask", "MapFunctorTask", "ReduceFunctorTask", "task"),
+    "wbengine.task": ("Task", "FunctorTask", "Map", "MapFunctorTask", "ReduceFunctorTask", "task"),
     "wbengine.retry": (
         "Retry",
         "AlwaysRevert",
@@ -28,21 +30,68 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "ForEach",
         "ParameterizedForEach",
         "History",
+        "Backoff",
         "RETRY",
         "REVERT",
         "REVERT_ALL",
     ),
+    "wbengine.backoff": ("Backoff",),
     "wbengine.flow": ("Flow",),
-    "wbengine.deciders": ("Depth",),
+    "wbengine.deciders": ("Depth", "Join"),
     "wbengine.patterns.linear_flow": ("Flow",),
     "wbengine.patterns.unordered_flow": ("Flow",),
     "wbengine.patterns.graph_flow": ("Flow", "TargetedFlow"),
     "wbengine.storage": ("Storage",),
     "wbengine.persistence.backends": ("fetch",),
-    "wbengine.persistence.models": ("LogBook", "FlowDetail", "TaskDetail", "RetryDetail"),
+    "wbengine.persistence.models": (
+        "LogBook",
+        "FlowDetail",
+        "TaskDetail",
+        "RetryDetail",
+        "ItemDetail",
+    ),
+    "wbengine.listeners.base": (
+        "Listener",
+        "DumpingListener",
+        "DEFAULT_LISTEN_FOR",
+        "FINISH_STATES",
+    ),
+    "wbengine.listeners.logging": ("LoggingListener", "DynamicLoggingListener"),
+    "wbengine.listeners.printing": ("PrintingListener",),
+    "wbengine.listeners.timing": (
+        "DurationListener",
+        "PrintingDurationListener",
+        "EventTimeListener",
+    ),
+    "wbengine.listeners.capturing": ("CaptureListener",),
+    "wbengine.listeners.claims": ("CheckingClaimListener",),
+    "wbengine.listeners.progress": ("ProgressListener",),
+    "wbengine.formatters": ("FailureFormatter",),
+    "wbengine.logging": ("getLogger", "BLATHER", "TRACE", "DEBUG", "WARN", "NOTSET"),
+    "wbengine.version": ("version_string", "version_string_with_package"),
+    "wbengine.types.graph": (
+        "Graph",
+        "DiGraph",
+        "OrderedGraph",
+        "OrderedDiGraph",
+        "merge_graphs",
+    ),
+    "wbengine.types.latch": ("Latch",),
+    "wbengine.types.sets": ("OrderedSet",),
+    "wbengine.types.timing": ("Timeout", "StopWatch", "convert_to_timeout"),
+    "wbengine.types.tree": ("Node", "FrozenNode"),
+    "wbengine.utils.async_utils": ("make_completed_future",),
+    "wbengine.utils.misc": ("capture_failure",),
+    "wbengine.utils.persistence_utils": (
+        "create_flow_detail",
+        "temporary_flow_detail",
+        "temporary_log_book",
+    ),
+    "wbengine.utils.threading_utils": ("ThreadBundle", "daemon_thread"),
     "wbengine.engines": (
         "load",
         "run",
+        "arun",
         "load_from_factory",
         "load_from_detail",
         "flow_from_detail",
@@ -56,8 +105,60 @@ SOME: Any = object()
 BASE = "wbengine.engines.worker_based."
 TRANSPORT = {"url": None, "transport": None, "transport_options": None, "retry_options": None}
 
+LISTEN_FOR = dict.fromkeys(("task_listen_for", "flow_listen_for", "retry_listen_for"), ("*",))
+
 #: "module:callable" -> its parameters in order, with their defaults.
 SIGNATURES: dict[str, dict[str, Any]] = {
+    "wbengine.listeners.base:Listener": {"engine": REQUIRED, **LISTEN_FOR},
+    "wbengine.listeners.printing:PrintingListener": {
+        "engine": REQUIRED,
+        **LISTEN_FOR,
+        "stderr": False,
+    },
+    "wbengine.listeners.logging:LoggingListener": {
+        "engine": REQUIRED,
+        **LISTEN_FOR,
+        "log": None,
+        "level": logging.DEBUG,
+    },
+    "wbengine.listeners.logging:DynamicLoggingListener": {
+        "engine": REQUIRED,
+        **LISTEN_FOR,
+        "log": None,
+        "failure_level": logging.WARNING,
+        "level": logging.DEBUG,
+        "hide_inputs_outputs_of": (),
+        "fail_formatter": None,
+        "mask_inputs_keys": (),
+        "mask_outputs_keys": (),
+    },
+    "wbengine.listeners.timing:DurationListener": {"engine": REQUIRED},
+    "wbengine.listeners.timing:PrintingDurationListener": {"engine": REQUIRED, "printer": None},
+    "wbengine.listeners.timing:EventTimeListener": {"engine": REQUIRED, **LISTEN_FOR},
+    "wbengine.listeners.capturing:CaptureListener": {
+        "engine": REQUIRED,
+        **LISTEN_FOR,
+        **dict.fromkeys(("capture_flow", "capture_task", "capture_retry"), True),
+        **dict.fromkeys(("skip_tasks", "skip_retries", "skip_flows", "values")),
+    },
+    "wbengine.listeners.claims:CheckingClaimListener": {
+        "engine": REQUIRED,
+        "job": REQUIRED,
+        "board": REQUIRED,
+        "owner": REQUIRED,
+        "on_job_loss": None,
+    },
+    "wbengine.formatters:FailureFormatter": {
+        "engine": REQUIRED,
+        "hide_inputs_outputs_of": (),
+        "mask_inputs_keys": (),
+        "mask_outputs_keys": (),
+    },
+    "wbengine.formatters:FailureFormatter.format": {
+        "self": REQUIRED,
+        "fail": REQUIRED,
+        "atom_matcher": REQUIRED,
+    },
     "protocol:make_an_event": {"new_state": REQUIRED},
     "protocol:build_a_machine": {"freeze": True},
     "protocol:failure_to_dict": {"failure": REQUIRED},
@@ -198,7 +299,8 @@ MEMBERS: dict[str, tuple[str, ...]] = {
 
 def find(name: str) -> Any:
     module, _, path = name.partition(":")
-    found: Any = importlib.import_module(BASE + module)
+    whole = module if module.startswith("wbengine.") else BASE + module
+    found: Any = importlib.import_module(whole)
     for part in path.split("."):
         found = getattr(found, part)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -464,6 +465,18 @@ def test_arguments_that_cannot_be_pickled_are_named() -> None:
         engines.run(flow, store={"sum": threading.Lock()}, engine=KINDS["processes"])
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_what_could_not_be_sent_to_a_process_has_nothing_to_undo(given: bool) -> None:
+    """Neither task nor arguments ever left: reverting them is no failure of its own."""
+    flow = linear_flow.Flow("f").add(task.FunctorTask(lambda a: a, "home", revert=lambda a: a))
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(futures.ProcessPoolExecutor(1)) if given else "processes"
+        engine = engines.load(flow, store={"a": 1}, engine="parallel", executor=pool)
+        with pytest.raises(exceptions.NotEncodable, match="'home'"):
+            engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
 def test_a_process_that_dies_fails_its_task() -> None:
     """WorkerLost tells the exit code."""
     with pytest.raises(exceptions.WorkerLost, match="exit code 7"):
@@ -693,7 +706,7 @@ def test_suspend_takes_back_what_has_not_started(near: str) -> None:
     assert storage.get_flow_state() == states.SUSPENDED
     assert log == []
     assert {storage.get_atom_state(f"t{n}") for n in range(20)} == {states.PENDING}
-    assert engine.statistics["incomplete"] == 20
+    assert engine.statistics["withdrawn"] == 20
     engine.run()
     assert sorted(log) == sorted(f"+t{n}" for n in range(20))
     assert storage.get_attempt("t0").attempt == 2  # type: ignore[union-attr]
@@ -815,8 +828,8 @@ def test_a_reverted_flow_starts_anew() -> None:
     assert not engine.storage.has_failures()
 
 
-def test_reset_from_failure_and_refusal_while_suspended() -> None:
-    """A reset that is not allowed changes nothing."""
+def test_reset_from_failure_and_from_suspension() -> None:
+    """What was done is forgotten, not reverted."""
     engine = load(linear_flow.Flow("f").add(Pair("p"), FailsTimes("t", 1)), never_resolve=True)
     with pytest.raises(RuntimeError):
         engine.run()
@@ -827,9 +840,10 @@ def test_reset_from_failure_and_refusal_while_suspended() -> None:
     engine = load(linear_flow.Flow("f").add(Pair("p"), Boom("b")))
     engine.atom_notifier.register(states.SUCCESS, lambda state, details: engine.suspend())
     engine.run()
-    with pytest.raises(exceptions.InvalidState):
-        engine.reset()
     assert engine.storage.get_atom_state("p") == states.SUCCESS
+    engine.reset()
+    assert engine.storage.get_flow_state() == states.PENDING
+    assert engine.storage.get_atom_state("p") == states.PENDING
 
 
 def test_another_engine_resumes_from_what_is_kept(near: str) -> None:

@@ -29,6 +29,8 @@ class Spec:
     children: list[Spec] = field(default_factory=list)
     retry: str | None = None
     links: list[Link] = field(default_factory=list)
+    join: str = "ALL"  # in the graph around it
+    urgent: bool = False
 
     @property
     def first(self) -> str:
@@ -50,6 +52,15 @@ class Spec:
             return [self.name]
         inner = [name for child in self.children for name in child.everything()]
         return [self.name, *([self.retry] if self.retry else []), *inner, self.last]
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A link with a decider, as its target sees it."""
+
+    end: str  # where it begins
+    of_flow: bool
+    depth: str
 
 
 @dataclass
@@ -75,7 +86,9 @@ class Oracle:
         self.flows: dict[str, Spec] = {}  # by the name of the enter node
         self.around: dict[str, str | None] = {}  # retry that answers for a node
         self.retry_scope: dict[str, frozenset[str]] = {}
-        self.sources: dict[str, list[str]] = {}  # target -> sources; "" for a flow
+        self.inside: dict[str, tuple[str, ...]] = {}  # enter nodes around a node
+        self.arrows: dict[str, list[Arrow]] = {}  # by the target
+        self.rule: dict[str, str] = {}
         self._draw(root, None)
         self.atoms = [n for n in self.before if n not in self.flows and not n.endswith("[$]")]
 
@@ -86,7 +99,9 @@ class Oracle:
         self.approved: set[str] = set()
         self.must_rerun: set[str] = set()
         self.again: set[str] = set()  # retries to be handed out again
+        self.asleep: set[str] = set()
         self.nays: list[tuple[str, frozenset[str]]] = []  # (target, what it made ignored)
+        self.lost: set[str] = set()  # ignored, and nobody knows any more by whom
         self.scopes: list[Scope] = []
 
     # -- the graph
@@ -95,16 +110,21 @@ class Oracle:
         self.after.setdefault(u, set()).add(v)
         self.before.setdefault(v, set()).add(u)
 
-    def _draw(self, spec: Spec, retry: str | None) -> None:
+    def _draw(self, spec: Spec, retry: str | None, inside: tuple[str, ...] = ()) -> None:
         for name in (spec.first, spec.last):
             self.before.setdefault(name, set())
             self.after.setdefault(name, set())
             self.around[name] = retry
+            self.inside[name] = inside
+        self.rule[spec.first] = "ALL" if spec.is_empty() else spec.join
         if spec.kind == ATOM:
             return
         self.flows[spec.name] = spec
         head = spec.first
+        inside = (*inside, spec.first)
+        self.inside[spec.last] = inside
         if spec.retry:
+            self.inside[spec.retry] = inside
             self.around[spec.retry] = retry
             self._edge(head, spec.retry)
             self.after.setdefault(spec.retry, set())
@@ -113,7 +133,7 @@ class Oracle:
             self.retry_scope[spec.retry] = frozenset(inner)
         children = spec.children
         for child in children:
-            self._draw(child, retry)
+            self._draw(child, retry, inside)
         if not children:
             self._edge(head, spec.last)
         if spec.kind == LINEAR:
@@ -121,12 +141,11 @@ class Oracle:
         else:
             links = spec.links
         for link in links:
-            self._edge(children[link.source].last, children[link.target].first)
-            if link.depth is not None and not children[link.target].is_empty():
-                source = children[link.source]
-                self.sources.setdefault(children[link.target].first, []).append(
-                    source.name if source.kind == ATOM else ""
-                )
+            source, target = children[link.source], children[link.target]
+            self._edge(source.last, target.first)
+            if link.depth is not None and not target.is_empty():
+                arrow = Arrow(source.last, source.kind != ATOM, link.depth)
+                self.arrows.setdefault(target.first, []).append(arrow)
         for i, child in enumerate(children):
             if all(link.target != i for link in links):
                 self._edge(head, child.first)
@@ -146,7 +165,7 @@ class Oracle:
     # -- the definitions
 
     def ignored(self, name: str) -> bool:
-        return any(name in reached for _, reached in self.nays)
+        return name in self.lost or any(name in reached for _, reached in self.nays)
 
     def undone(self, name: str) -> bool:
         """Inside a scope that is being, or was, reverted."""
@@ -168,12 +187,37 @@ class Oracle:
         if self.ignored(name):
             return True
         if name in self.state:
-            return self.state[name] == "SUCCESS" and name not in self.again
+            return self.state[name] == "SUCCESS" and name not in self.again | self.asleep
         return not self.must_vote(name) or name in self.approved
 
+    def gone(self, name: str) -> bool:
+        """A link that begins there is not taken."""
+        if name.endswith("[$]"):
+            return all(self.gone(n) for n in self.before[name])
+        return self.ignored(name)
+
+    def asks(self, name: str) -> list[Arrow]:
+        """Whose deciders are asked."""
+        arrows = self.arrows.get(name, [])
+        if self.rule.get(name, "ALL") == "ALL":
+            return [a for a in arrows if a.of_flow or not self.ignored(a.end)]
+        return [a for a in arrows if not self.gone(a.end)]
+
+    def refused(self, name: str, nays: list[Arrow]) -> str | None:
+        """The depth to which it is ignored; None: it runs."""
+        deciding = {a.end for a in self.arrows.get(name, [])}
+        ways = [n for n in self.before[name] if n not in deciding and not self.gone(n)]
+        ways += [a.end for a in self.asks(name) if a not in nays]
+        depths = [a.depth for a in nays]
+        if self.rule.get(name) == "ANY":
+            if ways:
+                return None
+            depths += ["ALL" for n in self.before[name] if self.gone(n)]
+        return min(depths, key=["ALL", "FLOW", "NEIGHBORS", "ATOM"].index, default=None)
+
     def must_vote(self, name: str) -> bool:
-        sources = self.sources.get(name, [])
-        return any(source == "" or not self.ignored(source) for source in sources)
+        """It could be refused, if everybody said no."""
+        return self.refused(name, self.asks(name)) is not None
 
     def ready(self) -> Ready:
         ready = Ready()
@@ -204,9 +248,10 @@ class Oracle:
                     self.reachable(name, scope.nodes.__contains__) & busy
                 ):
                     ready.revert.add(name)
-            if scope.again and scope.retry not in self.out and not busy - {scope.retry}:
+            if scope.again and not busy - {scope.retry}:
                 assert scope.retry is not None
-                ready.retry.add(scope.retry)
+                if scope.retry not in self.out | self.asleep:
+                    ready.retry.add(scope.retry)
         ready.retry |= {n for n in self.again if not self.undone(n)}
         return ready
 
@@ -233,6 +278,7 @@ class Oracle:
         inside = self.retry_scope[retry] - {retry}
         ignored = {n for n in self.atoms if self.ignored(n)}
         self.nays = [(t, reached) for t, reached in self.nays if t not in inside]
+        self.lost -= inside
         changed = {n for n in ignored if not self.ignored(n)}
         for name in inside & set(self.state):
             if self.state[name] != "PENDING":
@@ -247,19 +293,25 @@ class Oracle:
         self.approved.add(name)
 
     def reach(self, name: str, depth: str) -> frozenset[str]:
+        """By the words of the definition: looked through again until nothing is found any more."""
         flow = self.flows.get(name)
         found = set(flow.everything()) if flow else {name}
-        last = flow.last if flow else name
-        tasks = set(self.atoms) - set(self.retry_scope)
-        if flow and depth != "ALL":
+        if depth == "ATOM" or (flow and depth != "ALL"):
             return frozenset(found)
-        if depth == "NEIGHBORS":
-            found |= self.after[last] & tasks
-        elif depth == "FLOW":
-            found |= self.reachable(last, tasks.__contains__)
-        elif depth == "ALL":
-            found |= self.reachable(last)
-        return frozenset(found)
+        tasks = set(self.atoms) - set(self.retry_scope)
+        while True:
+            new = set()
+            for n in set(self.before) - found:
+                reached = bool(self.before[n] & found) and self.rule.get(n, "ALL") == "ALL"
+                if depth == "ALL":
+                    reached = reached or not found.isdisjoint(self.inside[n])
+                else:
+                    reached = reached and n in tasks
+                if reached:
+                    new.add(n)
+            found |= new
+            if not new or depth == "NEIGHBORS":
+                return frozenset(found)
 
     def ignore(self, name: str, depth: str) -> set[str]:
         self.asked.remove(name)
@@ -293,6 +345,17 @@ class Oracle:
         else:
             self.state[name] = "PENDING"
             self.approved.add(name)
+
+    def postpone(self, name: str) -> None:
+        self.out.remove(name)
+        self.state[name] = "SUCCESS"
+        if not self.undone(name) or any(s.again and s.retry == name for s in self.scopes):
+            self.asleep.add(name)
+
+    def wake(self, name: str) -> None:
+        self.asleep.remove(name)
+        if not self.undone(name):
+            self.again.add(name)
 
     def resolve(
         self, failed: str, answer: Callable[[str, str], str], defer: bool
@@ -329,12 +392,17 @@ class Oracle:
         self.asked -= nodes
         self.approved -= nodes
         self.again -= nodes
+        self.asleep -= nodes
         return True
 
     def idle(self) -> bool:
+        return not (self.out or self.waits())
+
+    def waits(self) -> bool:
+        """Something is to be handed out, or answered, or woken."""
         ready = self.ready()
-        return not (
-            self.out or self.asked or ready.votes or ready.execute or ready.revert or ready.retry
+        return bool(
+            self.asked or self.asleep or ready.votes or ready.execute or ready.revert or ready.retry
         )
 
     def verdict(self) -> str:
@@ -342,17 +410,56 @@ class Oracle:
             self.state[n] == "SUCCESS" or self.ignored(n) for n in self.atoms
         ):
             return "SUCCESS"
-        return "FAILURE" if "REVERT_FAILURE" in self.state.values() else "REVERTED"
+        if "REVERT_FAILURE" in self.state.values():
+            return "FAILURE"
+        return "SUSPENDED" if self.waits() else "REVERTED"
 
-    def crash(self) -> None:
-        """The engine died; another one goes on with what was saved (votes are not)."""
+    def remembers(self) -> bool:
+        """Whether the states of the atoms tell all about who was ignored, and who was let in."""
+        for name, flow in self.flows.items():
+            atoms = set(flow.everything()) & set(self.atoms)
+            if not atoms and name in self.approved:
+                return False
+            if atoms and not self.ignored(name) and all(self.ignored(n) for n in atoms):
+                return False
+        return True
+
+    def end(self) -> None:
+        """The engine died, or was suspended; another one goes on with what was saved."""
         begun = {n for n in self.atoms if self.state[n] != "PENDING"}
         self.approved = {
             n for n in self.approved if n in self.flows and begun & set(self.flows[n].everything())
         }
         self.asked.clear()
-        self.must_rerun = {n for n in self.out if self.state[n] == "RUNNING"}
+        self.must_rerun |= {n for n in self.out if self.state[n] == "RUNNING"}
         for name in self.out:
             if self.state[name] == "REVERTING":
                 self.state[name] = "SUCCESS"
         self.out.clear()
+        # Those that were about to run again do so from the beginning.
+        for name in (self.again | self.asleep) - {s.retry for s in self.scopes}:
+            self.scopes.append(Scope(self.retry_scope[name], name, True))
+        self.again.clear()
+        self.asleep.clear()
+        self._guess()
+
+    def _guess(self) -> None:
+        """Who is ignored, and not within the reach of those found before, was refused itself.
+
+        Of deciders with several depths nobody saved who said no: the widest that may have.
+        """
+        ignored = {n for n in self.atoms if self.ignored(n)}
+        gates = [name for name in self.before if self.ignored(name) and self.must_vote(name)]
+        depths = {}
+        for name in gates:
+            nays = [self.asks(name), *([arrow] for arrow in self.asks(name))]
+            depths[name] = {self.refused(name, nay) for nay in nays} - {None}
+        self.nays, self.lost = [], set()
+        for name in gates:
+            if self.ignored(name):
+                continue
+            order = [d for d in ("ALL", "FLOW", "NEIGHBORS", "ATOM") if d in depths[name]]
+            reaches = [self.reach(name, depth) for depth in order]
+            fits = [r for r in reaches if r & set(self.atoms) <= ignored]
+            self.nays.append((name, fits[0] if fits else reaches[-1]))
+        self.lost = {n for n in ignored if not self.ignored(n)}

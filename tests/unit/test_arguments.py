@@ -72,7 +72,9 @@ def test_a_provider_without_the_value_is_skipped(nearest: Maker) -> None:
 def test_optional_arguments_are_left_out() -> None:
     """The default applies; others raise."""
     scope = Scope(x=[Maker(7, None)])
-    assert gather(scope, optional=("x", "z"), a="x", b="z") == {}
+    assert gather(scope, optional=("a", "b"), a="x", b="z") == {}
+    with pytest.raises(exceptions.NotFound, match="argument 'a'"):
+        gather(scope, optional=("x",), a="x", x="x")  # x is optional, a is not
     with pytest.raises(exceptions.NotFound, match=r"'x'.*argument 'a'.*ignored"):
         gather(scope, a="x")
     with pytest.raises(exceptions.NotFound, match=r"nothing visible provides it.*'number'"):
@@ -80,7 +82,7 @@ def test_optional_arguments_are_left_out() -> None:
 
 
 def test_unsatisfied_names_what_nothing_can_provide() -> None:
-    """Providers need not have run, optional names need not exist."""
+    """Providers need not have run, what optional arguments ask for need not exist."""
     scope = Scope(x=[Maker(7, None)])
     rebind = {"a": "x", "b": "y", "c": "z", "d": "w"}
-    assert arguments.unsatisfied(rebind, {"w"}, [{"y": 1}], scope, 9) == {"c": "z"}
+    assert arguments.unsatisfied(rebind, {"d"}, [{"y": 1}], scope, 9) == {"c": "z"}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import tracemalloc
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine import atom
+from wbengine import _binding, atom, retry, task
+from wbengine.patterns import graph_flow
 
 
 class Atom(atom.Atom):
@@ -348,17 +351,129 @@ def test_arguments_of_a_wrong_type(arguments, complaint):
         atom_of(lambda self, a: None)(**arguments)
 
 
-def test_asynchronous_bodies_are_refused():
-    async def coroutine(self): ...
+# Coroutines.
+
+
+async def coroutine(a=None, **kwargs): ...
+
+
+class Called:
+    async def __call__(self, a=None): ...
+
+    async def method(self, a=None): ...
+
+    @classmethod
+    async def of_class(cls, a=None): ...
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        coroutine,
+        Called(),
+        Called().method,
+        Called.of_class,
+        functools.partial(coroutine, b=1),
+        functools.partial(functools.partial(Called().method), a=1),
+        functools.partial(Called()),
+        mock.AsyncMock(),
+    ],
+)
+def test_it_is_known_what_has_to_be_awaited(body):
+    """Whatever the callable; from the signature, which is looked at once per function."""
+    assert _binding.signature_of(body).is_async
+    assert _binding.is_async(body)
+    assert task.FunctorTask(body, name="f").async_bodies == {"execute"}
+    made = task.FunctorTask(print, name="f", revert=body, auto_extract=False)
+    assert made.async_bodies == {"revert"}
+
+
+@pytest.mark.parametrize(
+    "body", [print, Called, lambda: None, functools.partial(int), Atom("a").execute]
+)
+def test_what_is_plain_is_plain(body):
+    """A class whose instances have an async `__call__` is plain itself."""
+    assert not _binding.is_async(body)
+
+
+def test_async_bodies_of_classes():
+    """By action; nothing is kept in the instances of plain ones."""
+
+    async def execute(self, a): ...
+
+    def plain(self, a): ...
+
+    assert atom_of(plain, plain)("x").async_bodies == frozenset()
+    assert "async_bodies" not in vars(atom_of(plain)("x"))
+    for made, bodies in (
+        (atom_of(execute), {"execute"}),
+        (atom_of(plain, execute), {"revert"}),
+        (atom_of(execute, execute), {"execute", "revert"}),
+    ):
+        assert made("x").async_bodies == bodies
+        assert made("x", provides="p", rebind=["b"]).async_bodies == bodies
+        assert made("x").requires == {"a"}
+
+
+def test_decorated_functions_may_be_async():
+    @task.task
+    async def fetch(url): ...
+
+    @fetch.revert
+    async def forget(result, **kwargs): ...
+
+    assert fetch("f").async_bodies == {"execute", "revert"}
+    assert fetch("f").requires == {"url"}
+
+
+def test_asynchronous_generators_are_refused():
+    """They have no result."""
 
     async def generator(self):
         yield 1
 
+    class Streams:
+        async def __call__(self):
+            yield 1
+
     def plain(self): ...
 
-    for execute, revert in ((coroutine, None), (generator, None), (plain, coroutine)):
-        with pytest.raises(ValueError, match=r"is an 'async def', and nobody would await it"):
+    for execute, revert in ((generator, None), (plain, generator)):
+        with pytest.raises(ValueError, match=r"generator is an asynchronous generator"):
             atom_of(execute, revert)("a")
+    with pytest.raises(ValueError, match=r"Streams is an asynchronous generator"):
+        task.FunctorTask(Streams(), name="s")
+
+
+@pytest.mark.parametrize("method", ["execute", "revert", "on_failure", "wait"])
+def test_retries_are_never_async(method):
+    """They run in the engine's own thread."""
+
+    async def body(self, history, **kwargs): ...
+
+    made = type("Waits", (retry.AlwaysRevert,), {method: body})
+    with pytest.raises(ValueError, match=rf"Waits.{method} is an 'async def'.*plain method"):
+        made("r")
+
+
+def test_deciders_are_never_async():
+    """Not even one that looks like a function."""
+    first, second = task.FunctorTask(print, "1"), task.FunctorTask(print, "2")
+    flow = graph_flow.Flow("f").add(first, second)
+
+    async def decide(history): ...
+
+    with pytest.raises(ValueError, match=r"decide is an 'async def'.*plain function"):
+        flow.link(first, second, decider=decide)
+    assert not list(flow.iter_links())
+
+
+@pytest.mark.parametrize("kind", [task.MapFunctorTask, task.ReduceFunctorTask])
+def test_folding_functors_are_never_async(kind):
+    async def functor(a, b=None): ...
+
+    with pytest.raises(ValueError, match=r"functor is an 'async def'.*async def execute"):
+        kind(functor, requires=["a", "b"])
 
 
 def test_a_constructor_that_was_not_called():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 
 import pytest
@@ -29,3 +30,25 @@ def test_a_clock_never_goes_back(seconds):
     with pytest.raises(ValueError, match="cannot advance"):
         clock.advance(seconds)
     assert clock.monotonic() == 0.0
+
+
+def test_waiting_for_a_queue_advances_a_manual_clock():
+    clock = ManualClock(10)
+    inbox = clock.queue()
+    with pytest.raises(queue.Empty):
+        inbox.get(timeout=5)
+    assert clock.monotonic() == 15
+    inbox.put("there")
+    assert inbox.get(timeout=5) == "there"
+    assert clock.monotonic() == 15
+    with pytest.raises(queue.Empty):
+        inbox.get(False)
+    assert clock.monotonic() == 15
+
+
+def test_the_queue_of_a_real_clock_waits():
+    inbox = SYSTEM.queue()
+    began = time.monotonic()
+    with pytest.raises(queue.Empty):
+        inbox.get(timeout=0.02)
+    assert time.monotonic() - began >= 0.02

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wbengine import _codec, _codec_tags, exceptions
+from wbengine.types import codec
 from wbengine.types import failure as ft
 
 
@@ -405,7 +406,7 @@ def test_reads_what_is_just_within_the_limits() -> None:
         ({"$wbe": "datetime", "v": "2024-01-01T00:00:00", "zone": "../../etc/passwd"}, "malformed"),
         ({"$wbe": "timedelta", "v": 10**30}, "malformed"),
         ({"$wbe": "failure", "v": {}}, "malformed tag 'failure'"),
-        ({"$wbe": "enum", "c": "os.PathLike", "v": "x"}, "'os.PathLike' is not registered"),
+        ({"$wbe": "enum", "c": "os.PathLike", "v": "x"}, "'os.PathLike' is not allowed"),
         ({"$wbe": "enum", "c": f"{__name__}.Color", "v": "BLUE"}, "malformed"),
         ({"$wbe": "enum", "c": f"{__name__}.Point", "v": "BLUE"}, "another kind"),
         ({"$wbe": "data", "c": f"{__name__}.Color", "v": {}}, "another kind"),
@@ -417,3 +418,27 @@ def test_reads_what_is_just_within_the_limits() -> None:
 def test_malformed_trees_are_refused(tree: Any, text: str) -> None:
     with pytest.raises(exceptions.InvalidFormat, match=text):
         _codec.unpack(tree)
+
+
+def test_users_allow_by_the_public_module() -> None:
+    assert codec.allow is _codec.allow
+    assert codec.loads(codec.dumps({Color.RED: Point(1)})) == {Color.RED: Point(1)}
+    with pytest.raises(exceptions.NotEncodable, match=r"wbengine\.types\.codec\.allow\(Unknown\)"):
+        codec.dumps(Unknown(1))
+
+
+def test_exceptions_are_more_than_their_fields() -> None:
+    @dataclasses.dataclass
+    class Bad(Exception):
+        code: int
+
+    with pytest.raises(TypeError, match="only Enum classes and dataclasses"):
+        codec.allow(Bad)
+    with pytest.raises(exceptions.NotEncodable, match=r"send Failure\.from_exception"):
+        codec.dumps([Bad(1)])
+
+
+@pytest.mark.parametrize("value", [Color.RED, Point(1), [Frozen(())]])
+def test_plain_refuses_what_is_allowed_elsewhere(value: Any) -> None:
+    with pytest.raises(exceptions.NotEncodable, match="is not plain JSON"):
+        _codec.plain(value)

@@ -88,12 +88,35 @@ def test_deciders_sit_on_their_target() -> None:
     plan = compile(g)
     at = plan.by_name["a"]
     assert plan.deciders == {
-        plan.names.index("b"): (Edge(at, one, deciders.Depth.ALL),),
+        plan.names.index("b"): (Edge(at, one, deciders.Depth.ALL, at),),
         plan.by_name["c"]: (
-            Edge(at, two, deciders.Depth.FLOW),
-            Edge(-1, one, deciders.Depth.ATOM),
+            Edge(at, two, deciders.Depth.FLOW, at),
+            Edge(-1, one, deciders.Depth.ATOM, plan.names.index("b[$]")),
         ),
     }
+
+
+def test_join_rules_sit_on_their_node() -> None:
+    a, b, c, d = Step("a"), LINEAR("b").add(Step("inner")), Step("c"), LINEAR("empty")
+    g = GRAPH("g").add(a, b, c, d).link(a, b).link(b, c).link(a, d)
+    g.join(b, "any").join(c, deciders.Join.NONE_FAILED).join(a, "all").join(d, "any")
+    plan = compile(LINEAR("around").add(g))
+    # There is nobody to be ignored in an empty flow.
+    assert plan.joins == {
+        plan.names.index("b"): deciders.Join.ANY,
+        plan.by_name["c"]: deciders.Join.NONE_FAILED,
+    }
+    assert not compile(LINEAR("plain").add(Step("other"))).joins
+
+
+def test_a_targeted_flow_keeps_the_rules_of_what_counts() -> None:
+    a, b, c = Step("a"), Step("b"), Step("c")
+    targeted = graph_flow.TargetedFlow("g").add(a, b, c).link(a, b).link(a, c)
+    targeted.set_target(b)
+    assert len(compile(targeted)) == 4
+    targeted.join(b, "any").join(c, "none_failed")
+    plan = compile(targeted)
+    assert plan.joins == {plan.by_name["b"]: deciders.Join.ANY}
 
 
 def test_compiling_twice_gives_the_same() -> None:
@@ -158,8 +181,8 @@ def test_rubbish(rubbish: Any) -> None:
 
 
 def test_a_retry_is_not_a_member() -> None:
-    with pytest.raises(exceptions.CompilationFailure, match="'f'"):
-        compile(LINEAR("f").add(retry.AlwaysRevert("r")))
+    with pytest.raises(TypeError, match="'f'"):
+        LINEAR("f").add(retry.AlwaysRevert("r"))
 
 
 # -- cost: counted, not timed

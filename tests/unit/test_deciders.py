@@ -1,4 +1,4 @@
-"""Depths of deciders."""
+"""Depths of deciders, and join rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from wbengine.deciders import Depth, pick_widest
+from wbengine.deciders import Depth, Join, pick_widest
 
 ORDER = [Depth.ALL, Depth.FLOW, Depth.NEIGHBORS, Depth.ATOM]
 
@@ -39,3 +39,22 @@ def test_the_widest_wins():
 def test_there_must_be_one_to_choose():
     with pytest.raises(ValueError, match="no depths"):
         pick_widest([])
+
+
+@pytest.mark.parametrize("join", list(Join))
+def test_join_rules_have_names(join):
+    assert Join.translate(join) is join
+    assert Join.translate(join.value.lower()) is join
+    assert str(join) == join.value == join
+
+
+def test_unknown_join_rules_are_refused():
+    with pytest.raises(
+        ValueError, match=r"join rule 'anny' \(did you mean 'ANY'\?\); choose one of"
+    ):
+        Join.translate("anny")
+    for wrong in (1, None, True, Depth):
+        with pytest.raises(TypeError, match="A join rule is a Join or a string, not"):
+            Join.translate(wrong)
+    with pytest.raises(ValueError, match="'FLOW'"):
+        Join.translate(Depth.FLOW)

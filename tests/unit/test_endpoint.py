@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
+import asyncio
+import threading
 import types
 from typing import Any
 
 import pytest
 
 from wbengine import exceptions as exc
-from wbengine import task
+from wbengine import loops, task
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types.failure import Failure
@@ -21,6 +23,17 @@ class Add(task.Task):
         return x + y
 
     def revert(self, result: Any, flow_failures: Any, x: int, y: int) -> Any:
+        return ("undone", result, sorted(flow_failures), x, y)
+
+
+class AddLater(Add):
+    async def execute(self, x: int, y: int) -> Any:
+        await asyncio.sleep(0)
+        self.update_progress(1.0)
+        return x + y, threading.current_thread().name
+
+    async def revert(self, result: Any, flow_failures: Any, x: int, y: int) -> Any:
+        await asyncio.sleep(0)
         return ("undone", result, sorted(flow_failures), x, y)
 
 
@@ -59,7 +72,9 @@ def unit(**change: Any) -> pr.WorkUnit:
 
 def run(cls: Any, work: pr.WorkUnit) -> tuple[Any, list[Any]]:
     told: list[Any] = []
-    outcome = endpoint.Endpoint(cls).run(work, lambda *event: told.append(event))
+    loop = loops.Loop("endpoint-loop")
+    outcome = endpoint.Endpoint(cls).run(work, loop, lambda *event: told.append(event))
+    loop.stop()
     return outcome.value, told
 
 
@@ -104,6 +119,19 @@ def test_execute() -> None:
     assert [kind for kind, _ in told] == ["update_progress"]
 
 
+def test_coroutines() -> None:
+    """In the loop that was given, or in that of the process; slots wait for them."""
+    work = unit(task_cls=f"{__name__}.AddLater")
+    value, told = run(AddLater, work)
+    assert value == (3, "endpoint-loop")
+    assert told == [("update_progress", {"progress": 1.0})]
+    value, _ = run(AddLater, unit(action="revert", result=3, failures={}))
+    assert value == ("undone", 3, [], 1, 2)
+    outcome = endpoint.Endpoint(AddLater).run(work, None, lambda *_: None)
+    assert outcome.value == (3, "wbengine-loop")
+    loops.stop_all()
+
+
 def test_revert() -> None:
     failure = Failure.from_exception(RuntimeError("x"))
     value, _ = run(Add, unit(action="revert", result=3, failures={"other": failure}))
@@ -142,7 +170,8 @@ def test_a_class_by_any_of_its_names(item: Any) -> None:
 
 def test_a_module_stands_for_its_tasks_in_order_and_once() -> None:
     found = endpoint.find_tasks([__name__, Add])
-    assert found == [Add, Needy, Bursting, Remembering]  # not the abstract one, nor wbengine's own
+    # Not the abstract one, nor wbengine's own.
+    assert found == [Add, AddLater, Needy, Bursting, Remembering]
 
 
 @pytest.mark.parametrize("item", [module(), module(Task=task.Task), "json"])
@@ -186,7 +215,7 @@ class Remembering(task.Task):
 def test_every_request_has_an_instance_of_its_own() -> None:
     made = endpoint.Endpoint(Remembering)
     work = unit(arguments={})
-    assert [made.run(work, lambda *_: None).value for _ in range(3)] == [1, 1, 1]
+    assert [made.run(work, None, lambda *_: None).value for _ in range(3)] == [1, 1, 1]
     one, two = made.generate("one"), made.generate("two")
     assert (one.name, two.name) == ("one", "two")
     assert one.notifier is not two.notifier

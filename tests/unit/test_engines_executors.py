@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
+import functools
+import os
 import queue
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -10,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import exceptions, invocation, task
+from wbengine import _codec, exceptions, invocation, task
 from wbengine._core import executors
 from wbengine.types import failure as ft
 
@@ -203,3 +208,348 @@ def test_what_cannot_be_pickled_is_named(
     assert "'odd'" in failure.exception_str
     assert one(made, call(Echo("e"), arguments={"value": 1})).value == 1
     made.stop()
+
+
+# -- async bodies --------------------------------------------------------------------------------
+
+
+class Fetch(task.Task):
+    """Everything about it is async."""
+
+    async def pre_execute(self) -> None:
+        await asyncio.sleep(0)
+        self.before = asyncio.current_task()
+
+    async def execute(self, value: Any = None) -> Any:
+        assert asyncio.current_task() is self.before
+        self.update_progress(0.5)
+        await asyncio.sleep(0)
+        self.update_progress(1.0)
+        if isinstance(value, BaseException):
+            raise value
+        return os.getpid(), threading.current_thread().name, value
+
+    async def post_execute(self) -> None:
+        assert asyncio.current_task() is self.before
+        del self.before
+
+    async def revert(self, result: Any, flow_failures: Any) -> Any:
+        await asyncio.sleep(0)
+        return result, sorted(flow_failures)
+
+
+class Hooked(task.Task):
+    """Plain, but for its hooks; a hook that is told to, fails."""
+
+    def __init__(self, name: str, fails: str = "") -> None:
+        super().__init__(name)
+        self.fails = fails
+        self.story: list[str] = []
+
+    async def pre_execute(self) -> None:
+        await self.hook("pre_execute")
+
+    def execute(self) -> list[str]:
+        self.story.append(threading.current_thread().name)
+        return self.story
+
+    async def post_execute(self) -> None:
+        await self.hook("post_execute")
+
+    async def hook(self, name: str) -> None:
+        await asyncio.sleep(0)
+        self.story.append(name)
+        if name == self.fails:
+            raise OSError(name)
+
+
+class Hides(task.Task):
+    """Nobody could see that what it returns is to be awaited."""
+
+    def execute(self) -> Any:
+        return coroutine_of(5)
+
+    def revert(self, result: Any, **kwargs: Any) -> Any:
+        return coroutine_of(result)
+
+
+async def coroutine_of(value: Any) -> Any:
+    await asyncio.sleep(0)
+    return value
+
+
+def loop_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "wbengine-loop"]
+
+
+def test_async_bodies_are_awaited(executor: invocation.TaskExecutor) -> None:
+    """With their hooks, in one asyncio task, in the process where tasks run."""
+    outcome = one(executor, call(Fetch("f"), arguments={"value": 7}))
+    assert not outcome.failed, outcome.value
+    pid, thread, value = outcome.value
+    assert (thread, value) == ("wbengine-loop", 7)
+    assert (pid == os.getpid()) is getattr(executor, "in_process")  # noqa: B009
+    assert outcome.started is not None and outcome.ended is not None
+    failures = {"x": ft.Failure.from_exception(ValueError("v"))}
+    outcome = one(executor, call(Fetch("f"), "revert", result=5, failures=failures))
+    assert outcome.value == (5, ["x"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [LookupError("l"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError("c")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_coroutine_raises_is_its_outcome(
+    executor: invocation.TaskExecutor, error: BaseException
+) -> None:
+    """Like everything else; the executor goes on."""
+    assert one(executor, call(Fetch("f"), arguments={"value": error})).value.check(type(error))
+    assert one(executor, call(Fetch("f"), arguments={"value": 1})).value[2] == 1
+
+
+def test_async_hooks_of_a_plain_body(executor: invocation.TaskExecutor) -> None:
+    """They are awaited where tasks wait; the body stays where plain bodies run."""
+    story = one(executor, call(Hooked("h"))).value
+    assert story[0] == "pre_execute" and story[1] != "wbengine-loop"
+    for name in ("pre_execute", "post_execute"):
+        failure = one(executor, call(Hooked("h", fails=name))).value
+        assert failure.check(OSError) and name in failure.exception_str
+
+
+def test_a_plain_body_that_returns_a_coroutine(executor: invocation.TaskExecutor) -> None:
+    """Better late than never awaited."""
+    assert one(executor, call(Hides("h"))).value == 5
+    assert one(executor, call(Hides("h"), "revert", result=6)).value == 6
+    made = task.FunctorTask(functools.partial(coroutine_of), name="p")
+    assert one(executor, call(made, arguments={"value": 1})).value == 1
+
+
+def test_events_of_coroutines(executor: invocation.TaskExecutor) -> None:
+    """In the order told (a pool that was given has no way back for them)."""
+    told: list[Any] = []
+    wanted = call(Fetch("f"), events=lambda *event: told.append(event))
+    assert not one(executor, wanted).failed
+    if not isinstance(executor, executors.FutureProcessTaskExecutor):
+        assert [details["progress"] for _, details in told] == [0.5, 1.0]
+
+
+def test_one_loop_per_executor(executor: invocation.TaskExecutor) -> None:
+    """Made for the first async body, kept for all others, ended by `stop`."""
+    one(executor, call(Echo("e")))
+    assert loop_threads() == []
+    one(executor, call(Fetch("f")))
+    threads = loop_threads()
+    assert len(threads) == getattr(executor, "in_process")  # noqa: B009
+    one(executor, call(Fetch("f")))
+    assert loop_threads() == threads
+    executor.stop()
+    assert loop_threads() == []
+
+
+class Crowd:
+    """Knows how many are inside at once, and lets all of them out when enough were."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.now = self.most = 0
+        self.enough = asyncio.Event()
+
+    async def enter(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if self.now == self.wanted:
+            self.enough.set()
+        await self.enough.wait()
+        self.now -= 1
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_thousand_coroutines_need_no_thread_each(given: bool) -> None:
+    """All of them are inside at once, although the pool has one thread, which is busy."""
+    crowd, leave = Crowd(1000), threading.Event()
+    pool = futures.ThreadPoolExecutor(1) if given else None
+    made = executors.ThreadTaskExecutor(pool, None if given else 1)
+    made.start()
+    ends = Ends()
+    made.submit(call(task.FunctorTask(leave.wait, name="blocks", auto_extract=False)), ends)
+    calls = [call(task.FunctorTask(crowd.enter, name=f"t{n}")) for n in range(1000)]
+    made.submit_many(calls, ends)
+    for _ in range(1000):
+        assert not ends.get(timeout=30)[1].failed
+    assert crowd.most == 1000
+    assert ends.empty()
+    assert len([t for t in threading.enumerate() if t.name.startswith("asyncio")]) == 0
+    leave.set()
+    ends.get(timeout=30)
+    made.stop()
+    if pool is not None:
+        pool.submit(int).result(10)  # it was not shut down
+        pool.shutdown()
+
+
+def test_serial_awaits_one_after_the_other() -> None:
+    made = executors.SerialTaskExecutor()
+    inside: list[str] = []
+
+    async def body() -> None:
+        inside.append("in")
+        await asyncio.sleep(0.001)
+        inside.append("out")
+
+    ends = Ends()
+    made.submit_many([call(task.FunctorTask(body, name=f"t{n}")) for n in range(5)], ends)
+    assert inside == ["in", "out"] * 5
+    made.stop()
+
+
+def test_withdraw_takes_coroutines_that_have_not_begun() -> None:
+    made = executors.ThreadTaskExecutor(max_workers=1)
+    made.start()
+    begun, leave, ends = threading.Event(), threading.Event(), Ends()
+
+    async def holds() -> None:
+        begun.set()
+        leave.wait()
+
+    first = call(task.FunctorTask(holds, name="h"))
+    made.submit(first, ends)
+    begun.wait()
+    rest = [call(Fetch(f"f{n}")) for n in range(3)]
+    made.submit_many(rest, ends)
+    assert made.withdraw() == rest
+    assert made.withdraw() == []
+    leave.set()
+    assert ends.get(timeout=30)[0] is first
+    made.stop()
+    assert ends.empty()
+
+
+def test_withdrawing_while_calls_end_loses_none() -> None:
+    """Each call is either handed back, or ends once, however the two fall together."""
+    made = executors.ThreadTaskExecutor(max_workers=2)
+    made.start()
+    ends, taken = Ends(), []
+    wanted = [call(Echo(f"e{n}")) for n in range(3000)]
+    over = threading.Event()
+
+    def withdraws() -> None:
+        while not over.is_set():
+            taken.extend(made.withdraw())
+
+    thread = threading.Thread(target=withdraws)
+    thread.start()
+    made.submit_many(wanted, ends)
+    over.set()
+    thread.join()
+    made.stop()
+    ended = [ends.get_nowait()[0] for _ in range(ends.qsize())]
+    assert len(ended) + len(taken) == len(wanted)
+    assert set(ended) | set(taken) == set(wanted)
+    assert not made._pending
+
+
+def test_an_interrupted_coroutine_is_an_outcome() -> None:
+    """Ctrl-C in a serial engine: as for a plain body, it is what became of the task."""
+    made = executors.SerialTaskExecutor()
+
+    async def body() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(3600)
+
+    assert one(made, call(task.FunctorTask(body, name="b"))).value.check(KeyboardInterrupt)
+    made.stop()
+
+
+# -- strict --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["serial", "threads", "processes", "given processes"])
+def strict(request: pytest.FixtureRequest) -> Iterator[invocation.TaskExecutor]:
+    made: invocation.TaskExecutor
+    if request.param == "serial":
+        made = executors.SerialTaskExecutor(strict=True)
+    elif request.param == "threads":
+        made = executors.ThreadTaskExecutor(max_workers=1, strict=True)
+    elif request.param == "processes":
+        made = executors.ProcessTaskExecutor(1, strict=True)
+    else:
+        pool = request.getfixturevalue("process_pool")
+        made = executors.FutureProcessTaskExecutor(pool, strict=True)
+    made.start()
+    yield made
+    made.stop()
+
+
+class Gives(task.Task):
+    """Makes here what cannot travel."""
+
+    def execute(self, what: str) -> Any:
+        return {"a": [1, eval(what)]}
+
+    def revert(self, result: Any, **kwargs: Any) -> Any:
+        return "undone" if isinstance(result, ft.Failure) else object()
+
+
+class GivesLater(Gives):
+    async def execute(self, what: str) -> Any:
+        return {"a": [1, eval(what)]}
+
+
+VALUES: list[Any] = [
+    (1, (2,)), {1, 2}, frozenset("a"), b"x", {1: 2, (1, 2): 3}, 1.5, None, "ü", [[]], 2 + 3j,
+    dt.timedelta(1), float("inf"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_what_can_travel_passes(strict: invocation.TaskExecutor, value: Any) -> None:
+    """As it is."""
+    found = one(strict, call(Echo("e"), arguments={"value": value})).value
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("kind", [Gives, GivesLater])
+@pytest.mark.parametrize(
+    "what", ["object()", "lambda: None", "signal.SIGINT", "type('L', (list,), {})()"]
+)
+def test_results_that_cannot_travel_are_refused(
+    strict: invocation.TaskExecutor, kind: type[task.Task], what: str
+) -> None:
+    """With the codec's own words, as a worker refuses them; the revert hears of it."""
+    with pytest.raises(exceptions.NotEncodable) as expected:
+        _codec.pack({"a": [1, eval(what)]})
+    failure = one(strict, call(kind("g"), arguments={"what": what})).value
+    assert failure.check(exceptions.NotEncodable)
+    assert failure.exception_str == str(expected.value)
+    assert "result['a'][1]" in failure.exception_str
+    outcome = one(strict, call(kind("g"), "revert", arguments={"what": what}, result=failure))
+    assert outcome.value == "undone"
+    refused = one(strict, call(kind("g"), "revert", arguments={"what": what}, result=1)).value
+    assert refused.check(exceptions.NotEncodable)
+
+
+def test_arguments_that_cannot_travel_are_refused(strict: invocation.TaskExecutor) -> None:
+    """The task never begins, so there is nothing to undo either."""
+    arguments = {"what": "1", "value": {"deep": [object()]}}
+    failure = one(strict, call(Gives("g"), arguments=arguments)).value
+    assert failure.check(exceptions.NotEncodable)
+    path = "arguments['value']['deep'][0]: object"
+    assert failure.exception_str.startswith(path)
+    outcome = one(strict, call(Gives("g"), "revert", arguments=arguments, result=failure))
+    assert outcome.value is None
+    refused = one(strict, call(Gives("g"), "revert", arguments={"what": "1"}, result=object()))
+    assert refused.value.exception_str.startswith("result: object")
+
+
+def test_a_failure_is_never_refused(strict: invocation.TaskExecutor) -> None:
+    """Neither one that is raised, nor one that a revert is told of."""
+    raised = one(strict, call(Raises("r"))).value
+    assert raised.check(LookupError)
+    assert one(strict, call(Echo("e"), "revert", result=raised)).value[1] == []
+
+
+def test_nobody_looks_who_is_not_strict(executor: invocation.TaskExecutor) -> None:
+    """`object` pickles, so even processes bring it back."""
+    found = one(executor, call(Echo("e"), arguments={"value": complex})).value
+    assert found is complex

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from concurrent import futures
 from typing import Any
 
 import pytest
 
-from wbengine import engines, exceptions, states, task
-from wbengine.engines import loading, local
-from wbengine.patterns import linear_flow, unordered_flow
+from wbengine import engines, exceptions, retry, states, task
+from wbengine._core import executors
+from wbengine.engines import base, loading, local
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, models
 
 
 class Plain(task.Task):
     def execute(self) -> None:
         pass
+
+
+class Odd(task.Task):
+    def execute(self) -> Any:
+        return object()
 
 
 class Needs(task.Task):
@@ -48,8 +56,77 @@ def test_unknown_options_name_the_nearest() -> None:
     """A misspelt option would otherwise be ignored in silence."""
     with pytest.raises(ValueError, match=r"'max_worker'.*'max_workers'"):
         engines.load(Plain("p"), engine="parallel", max_worker=2)
-    with pytest.raises(ValueError, match="'executor'"):
-        engines.load(Plain("p"), engine="serial", executor="threads")
+    with pytest.raises(ValueError, match="SerialActionEngine has no option 'topics'"):
+        engines.load(Plain("p"), engine="serial", topics=["t"])
+
+
+def test_serial_takes_the_options_of_parallel() -> None:
+    """A service may make the kind a matter of configuration, and pass an executor all the same."""
+    with futures.ThreadPoolExecutor(1) as pool:
+        for kind in ("serial", "parallel", None, "default"):
+            loaded = engines.load(Plain("p"), engine=kind, executor=pool, max_workers=3)
+            loaded.run()
+            assert loaded.storage.get_flow_state() == states.SUCCESS
+    engines.run(Plain("p"), engine="parallel", wait_timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("thread", executors.ThreadTaskExecutor),
+        ("threads", executors.ThreadTaskExecutor),
+        ("Threaded", executors.ThreadTaskExecutor),
+        ("greenthread", executors.ThreadTaskExecutor),
+        ("GreenThreads", executors.ThreadTaskExecutor),
+        ("greenthreaded", executors.ThreadTaskExecutor),
+        ("process", executors.ProcessTaskExecutor),
+        ("processes", executors.ProcessTaskExecutor),
+    ],
+)
+def test_words_for_executors(word: str, kind: type[Any]) -> None:
+    """Whatever their case; in a URI as well."""
+    for engine in (
+        engines.load(Plain("p"), engine="parallel", executor=word),
+        engines.load(Plain("p"), engine=f"parallel://?executor={word}"),
+    ):
+        assert type(engine.executor) is kind  # type: ignore[attr-defined]
+
+
+def test_a_made_executor_says_itself_whether_it_is_strict() -> None:
+    """The engine cannot change it any more."""
+    made = executors.ThreadTaskExecutor(strict=True)
+    with pytest.raises(ValueError, match="make it with strict=True"):
+        engines.load(Plain("p"), engine="parallel", executor=made, strict_results=True)
+    loaded = engines.load(Odd("o"), engine="parallel", executor=made)
+    with pytest.raises(exceptions.NotEncodable, match="result: object"):
+        loaded.run()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("YES", True), ("1", True), ("on", True), ("false", False), ("No", False)],
+)
+def test_flags_may_be_words(text: str, value: bool) -> None:
+    """In URIs there is nothing else."""
+    for found in (base.flag("f", text), base.flag("f", value)):
+        assert found is value
+    engine = engines.load(Odd("o"), engine=f"serial://?strict_results={text}")
+    with pytest.raises(exceptions.NotEncodable) if value else contextlib.nullcontext():
+        engine.run()
+
+
+def test_worker_based_options_in_a_uri() -> None:
+    """Words become numbers and lists."""
+    engine = engines.load(
+        Plain("p"),
+        engine="worker-based://?url=memory://uri&topics=a,b.*&transition_timeout=none"
+        "&worker_expiry=2.5&strict_results=true&exchange=x",
+    )
+    executor: Any = engine.executor  # type: ignore[attr-defined]
+    assert executor.finder._topics == ("a", "b.*")
+    assert executor._book._timeout is None
+    with pytest.raises(ValueError, match=r"transition_timeout.*'soon'"):
+        engines.load(Plain("p"), engine="worker-based", transition_timeout="soon")
 
 
 @pytest.mark.parametrize(
@@ -116,15 +193,15 @@ def test_an_order_must_be_kept() -> None:
     assert engine.statistics["completed"] == 1
     assert set(engine.statistics) == {
         "seconds_per_state", "active_for", "completed", "awaiting", "incomplete",
-        "discarded_failures",
+        "discarded_failures", "withdrawn",
     }  # fmt: skip
 
 
 def test_statistics_can_be_left_out() -> None:
-    """Then no clock is read."""
+    """Then there are none."""
     engine = engines.load(make_flow("f"), gather_statistics=False)
     engine.run()
-    assert engine.statistics["seconds_per_state"] == {}
+    assert engine.statistics == {}
 
 
 def test_injected_constants_can_be_kept() -> None:
@@ -155,6 +232,20 @@ def test_a_flow_made_by_a_factory_is_found_again() -> None:
         assert again.storage.get_flow_state() == states.SUCCESS
         assert again.storage.fetch("x") == 1
         assert again.storage.record("t0").attempt == 1
+
+
+def test_a_factory_may_be_named() -> None:
+    """And what made a flow may be noted apart from loading it."""
+    name = f"{__name__}.make_flow"
+    engine = engines.load_from_factory(name, ("made",), backend={"connection": "memory"})
+    assert engine.storage.flow_meta["factory"] == {"name": name, "args": ["made"], "kwargs": {}}
+    detail = models.FlowDetail("d")
+    engines.save_factory_details(detail, make_flow, None, {"name": "kept", "count": 3})
+    assert detail.meta["factory"]["kwargs"] == {"name": "kept", "count": 3}
+    assert len(engines.flow_from_detail(detail)) == 3
+    loaded = engines.load_from_detail(detail, engine="parallel")
+    loaded.run()
+    assert len(loaded.storage.get_atoms_states(["t0", "t1", "t2"])) == 3
 
 
 def test_factories_must_be_importable() -> None:
@@ -189,6 +280,161 @@ def test_the_compilation_as_graphs() -> None:
     assert [node.name for node in graph.successors(flow)] == ["a"]
     assert {node.name for node in compilation.hierarchy.successors(flow)} == {"a", "in"}
     assert compilation.execution_graph is graph
+
+
+def graph_of_everything() -> tuple[Any, Any]:
+    """A flow with every sort of link, and its compilation."""
+    first, last = Plain("first", provides="apple"), Needs("last")
+    deep = unordered_flow.Flow("deep").add(Plain("c"))
+    inner = linear_flow.Flow("in", retry=retry.Times(2, "r")).add(Plain("b"), deep)
+    flow = graph_flow.Flow("f").add(first, inner, last)
+    flow.link(first, inner)
+    flow.link(inner, last, decider=lambda history: True, decider_depth="flow")
+    return flow, engines.load(flow).compilation  # type: ignore[attr-defined]
+
+
+def test_nodes_say_what_they_are() -> None:
+    """Kind, whether nothing runs there, and the retry that answers for them."""
+    _, compilation = graph_of_everything()
+    graph = compilation.execution_graph
+    known = {node.name: dict(data) for node, data in graph.nodes(data=True)}
+    assert all(data["noop"] == data["kind"].startswith("flow") for data in known.values())
+    assert {
+        name: data["retry"].name for name, data in known.items() if "retry" in data
+    } == dict.fromkeys(("b", "deep", "c", "deep[$]"), "r")
+    assert known["r"]["kind"] == compilation.RETRY == "retry"
+    assert (compilation.TASK, compilation.FLOW, compilation.FLOW_END) == (
+        "task",
+        "flow",
+        "flow_end",
+    )
+
+
+def test_edges_say_why_they_are_there() -> None:
+    """As the links of the flows do."""
+    _, compilation = graph_of_everything()
+    found = {
+        (u.name, v.name): {key: value for key, value in data.items() if key != "decider"}
+        for u, v, data in compilation.execution_graph.edges(data=True)
+    }
+    invariant = {"invariant": True}
+    assert found == {
+        ("f", "first"): invariant,
+        ("first", "in"): {"manual": True},
+        ("first", "last"): {"reasons": {"apple"}},
+        ("in", "r"): invariant,
+        ("r", "b"): {"invariant": True, "retry": True},
+        ("b", "deep"): invariant,
+        ("deep", "c"): invariant,
+        ("c", "deep[$]"): invariant,
+        ("deep[$]", "in[$]"): invariant,
+        ("in[$]", "last"): {"manual": True, "decider_depth": "FLOW"},
+        ("last", "f[$]"): invariant,
+    }
+
+
+def test_the_graph_has_the_methods_of_taskflows() -> None:
+    """Those that people call."""
+    flow, compilation = graph_of_everything()
+    graph = compilation.execution_graph
+    names = [node.name for node in graph.topological_sort()]
+    assert names[0] == "f" and names[-1] == "f[$]" and len(names) == len(graph)
+    assert [node.name for node in graph.no_predecessors_iter()] == ["f"]
+    assert [node.name for node in graph.no_successors_iter()] == ["f[$]"]
+    last = next(node for node in graph if node.name == "last")
+    assert [n.name for n in graph.bfs_predecessors_iter(last)][:2] == ["first", "in[$]"]
+    assert graph.is_directed_acyclic()
+    assert "Nodes: 11" in graph.pformat() and "Cycles: 0" in graph.pformat()
+    dot = graph.export_to_dot()
+    assert dot.startswith('digraph "f" {') and dot.count(" -> ") == 11
+    assert 'label="\\"first==1.0\\"", kind="task"' in dot
+    assert 'reasons="apple"' in dot
+    assert graph.freeze() is graph and graph.nodes[flow]["kind"] == "flow"
+
+
+def test_the_hierarchy_is_a_tree_too() -> None:
+    """Walked and drawn as TaskFlow's, looked at as a graph."""
+    flow, compilation = graph_of_everything()
+    hierarchy = compilation.hierarchy
+    assert hierarchy.item is flow and hierarchy.root.item is flow
+    walk = [node.item.name for node in hierarchy.dfs_iter(include_self=True)]
+    assert walk == ["f", "first", "in", "r", "b", "deep", "c", "last"]
+    assert [n.item.name for n in hierarchy.bfs_iter(right_to_left=True)][:3] == [
+        "first",
+        "in",
+        "last",
+    ]
+    assert hierarchy.pformat(stringify_node=lambda node: node.item.name).splitlines() == [
+        "f", "|__first", "|__in", "|  |__r", "|  |__b", "|  |__deep", "|     |__c", "|__last",
+    ]  # fmt: skip
+    deep = next(node for node in hierarchy if node.name == "deep")
+    assert hierarchy.find(deep).metadata == {"kind": "flow"}
+    assert [node.item.name for node in hierarchy.find(deep).path_iter()] == ["deep", "in", "f"]
+    assert {node.name for node in hierarchy.successors(deep)} == {"c"}
+    part = hierarchy.subgraph([deep]).copy()
+    assert "Nodes: 1" in part.pformat()
+    with pytest.raises(ValueError, match="no root"):
+        part.find(deep)
+
+
+@pytest.mark.parametrize("depth", [1, 10_000])
+def test_views_of_deep_flows_and_of_a_task(depth: int) -> None:
+    """Nothing recurses."""
+    task_only: Any = engines.load(Plain("p")).compilation  # type: ignore[attr-defined]
+    assert [node.name for node in task_only.hierarchy] == ["p"]
+    assert task_only.hierarchy.pformat() == '"p==1.0"'
+    flow = linear_flow.Flow("f")
+    for number in range(depth):
+        flow = linear_flow.Flow(f"f{number}").add(flow)
+    compilation: Any = engines.load(flow).compilation  # type: ignore[attr-defined]
+    assert len(compilation.execution_graph) == 2 * len(compilation.hierarchy) == 2 * (depth + 1)
+
+
+# -- listening ---------------------------------------------------------------------------------
+
+
+def test_what_notifiers_are_told() -> None:
+    """The documented details, for flows, tasks and retries."""
+    flow = linear_flow.Flow("f", retry=retry.Times(1, "r")).add(Plain("p"))
+    engine: Any = engines.load(flow)
+    told: list[tuple[str, dict[str, Any]]] = []
+    for notifier in (engine.notifier, engine.atom_notifier):
+        notifier.register("*", lambda state, details: told.append((state, details)))
+    engine.run()
+    storage = engine.storage
+    of_flow = [(state, details) for state, details in told if "engine" in details]
+    assert [(state, details["old_state"]) for state, details in of_flow] == [
+        ("RUNNING", "PENDING"), ("SUCCESS", "RUNNING"),
+    ]  # fmt: skip
+    assert of_flow[0][1] == {
+        "engine": engine, "flow_name": "f", "flow_uuid": storage.flow_uuid, "old_state": "PENDING",
+    }  # fmt: skip
+    for kind, name, result in (("task", "p", None), ("retry", "r", 1)):
+        mine = [(state, details) for state, details in told if f"{kind}_name" in details]
+        assert [(state, details["old_state"]) for state, details in mine] == [
+            ("RUNNING", "PENDING"), ("SUCCESS", "RUNNING"),
+        ]  # fmt: skip
+        assert mine[1][1][f"{kind}_name"] == name
+        assert mine[1][1][f"{kind}_uuid"] == storage.get_atom_uuid(name)
+        assert mine[1][1]["result"] == result and "result" not in mine[0][1]
+
+
+def test_priority_orders_what_is_ready_together() -> None:
+    """The bigger number first, of the class or of the instance; else the order added."""
+
+    class Urgent(Plain):
+        priority = 5
+
+    flow = unordered_flow.Flow("f").add(Plain("a"), Plain("b"), Urgent("c"), Plain("d"))
+    next(node for node in flow if node.name == "d").priority = 7
+    next(node for node in flow if node.name == "a").priority = -1
+    engine: Any = engines.load(flow)
+    order: list[str] = []
+    engine.atom_notifier.register(
+        states.SUCCESS, lambda state, details: order.append(details["task_name"])
+    )
+    engine.run()
+    assert order == ["d", "c", "b", "a"]
 
 
 def test_what_a_worker_imports_does_not_load_the_engine() -> None:

@@ -21,6 +21,8 @@ TREE = {
     exc.RequestTimeout: exc.ExecutionFailure,
     exc.NeverStarted: exc.RequestTimeout,
     exc.InvalidState: exc.ExecutionFailure,
+    exc.DeadlineExceeded: exc.ExecutionFailure,
+    exc.DeadlineExceeded: exc.ExecutionFailure,
     exc.WorkerLost: exc.ExecutionFailure,
     exc.AmbiguousDependency: exc.DependencyFailure,
     exc.MissingDependencies: exc.DependencyFailure,

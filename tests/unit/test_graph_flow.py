@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 import time
 
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wbengine import exceptions, retry, task
-from wbengine.deciders import Depth
+from wbengine.deciders import Depth, Join
 from wbengine.patterns import graph_flow as gf
 from wbengine.patterns import linear_flow
 
@@ -169,6 +170,39 @@ def test_only_members_can_be_linked():
         gf.Flow("test").add(b).link(a, b)
     with pytest.raises(ValueError, match=r"Node .* not found to link to"):
         gf.Flow("test").add(a).link(a, b)
+
+
+def test_join_rules_are_metadata_of_members():
+    a, b, nested = made("a"), made("b"), linear_flow.Flow("nested")
+    flow = gf.Flow("test").add(a, b, nested).link(a, b)
+    assert flow.join(b, "Any") is flow
+    flow.join(nested, Join.NONE_FAILED)
+    assert {node: meta for node, meta in flow.iter_nodes() if meta} == {
+        b: {"join": Join.ANY},
+        nested: {"join": Join.NONE_FAILED},
+    }
+    flow.join(b, "none_failed").join(nested, "all")
+    copied = pickle.loads(pickle.dumps(flow))
+    for each in (flow, copied):
+        rules = {node.name: meta for node, meta in each.iter_nodes() if meta}
+        assert rules == {"b": {"join": Join.NONE_FAILED}}
+        assert [meta for node, meta in each.iter_nodes()].count({}) == 2
+
+
+def test_only_members_have_a_join_rule_and_only_rules_are_accepted():
+    a, other, flow = made("alpha"), made("alpha"), gf.Flow("test")
+    flow.add(a)
+    with pytest.raises(ValueError, match=r"no member of flow 'test' \(did you mean 'alpha'\?\)"):
+        flow.join(made("alfa"), "any")
+    with pytest.raises(ValueError, match="did you mean 'alpha'"):
+        flow.join("alpa", "any")
+    with pytest.raises(ValueError, match=r"but another object of that name is; pass the object"):
+        flow.join(other, "any")
+    with pytest.raises(ValueError, match="Unknown join rule 'some'"):
+        flow.join(a, "some")
+    with pytest.raises(TypeError, match="not 1"):
+        flow.join(a, 1)
+    assert dict(flow.iter_nodes()) == {a: {}}
 
 
 def test_nested_flows_are_linked_by_their_symbols():

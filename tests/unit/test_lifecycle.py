@@ -193,14 +193,14 @@ def test_retries_execute_decide_and_revert_here() -> None:
     bench = Bench(Plain("a"), retry=Teller("r"))
     bench.storage.inject({"x": 7})
     call = bench.begin("r")
-    assert bench.life.finish(call, bench.life.run_retry(call)) == states.SUCCESS
+    assert bench.life.finish(call, bench.life.retries.run(call)) == states.SUCCESS
     bench.end(bench.begin("a"), FAILURE)
     node = bench.plan.by_name
-    assert bench.life.ask(FAILURE, node["r"], node["a"]) == retry.RETRY
-    bench.life.begin_again(node["r"])
+    assert bench.life.retries.ask(FAILURE, node["r"], node["a"]) == retry.RETRY
+    assert bench.life.begin_again(node["r"], 0.0, False) == 0.0
     assert bench.storage.get_atom_state("r") == states.RETRYING
     call = bench.begin("r", invocation.REVERT)
-    assert bench.life.finish(call, bench.life.run_retry(call)) == states.REVERT_FAILURE
+    assert bench.life.finish(call, bench.life.retries.run(call)) == states.REVERT_FAILURE
     assert told == [("execute", 0, 7), ("on_failure", [["a"]]), ("revert", 1, ["a"])]
 
 
@@ -224,3 +224,71 @@ def test_intentions_ignore_and_reset() -> None:
         ("a", "PENDING"),
         ("b", "PENDING"),
     ]
+
+
+class Inner(task.Task):
+    def execute(self, item: int) -> int:
+        return item
+
+    def revert(self, item: int, result: Any) -> None:
+        pass
+
+
+def test_a_map_begins_item_by_item() -> None:
+    """The calls of one attempt share its number; an attempt without an end keeps its list."""
+    bench = Bench(task.Map(Inner("i"), name="m", max_in_flight=2))
+    bench.storage.inject({"items": iter("abc")})
+    record, maps = bench.storage.record("m"), bench.life.maps
+    bench.begin("m")
+    first = maps.refill(9)
+    assert [(c.task.name, c.index, c.attempt, c.resumed) for c in first] == [
+        ("m[0]", 0, 1, 0),
+        ("m[1]", 1, 1, 0),
+    ]
+    assert [call.arguments for call in first] == [{"item": "a"}, {"item": "b"}]
+    assert maps.finish(first[1], invocation.Outcome("B")) is None
+    maps.give_back(first[0])
+    ((call, outcome, begun),) = maps.idle(halted=True)
+    assert (call.node, outcome, begun) == (bench.plan.by_name["m"], None, True)
+    assert (record.state, record.attempt) == (states.RUNNING, 1)
+
+    bench.storage.inject({"items": ["other"]})
+    bench.begin("m")
+    again = maps.refill(9)
+    assert [(c.index, c.attempt, c.resumed) for c in again] == [(0, 1, 1), (2, 1, 1)]
+    assert maps.finish(again[0], invocation.Outcome("A")) is None
+    ended = maps.finish(again[1], invocation.Outcome("C"))
+    assert ended is not None and bench.life.finish(*ended) == states.SUCCESS
+    assert record.results == ["A", "B", "C"] and not maps.running
+
+    bench.begin("m")  # without a reset: a new attempt all the same
+    assert [(c.index, c.attempt, c.resumed) for c in maps.refill(9)] == [(0, 2, 0)]
+
+
+def test_a_map_is_reverted_item_by_item() -> None:
+    """The latest to finish first, each with its own result."""
+    bench = Bench(task.Map(Inner("i"), name="m"))
+    bench.storage.inject({"items": ["a", "b"]})
+    bench.begin("m")
+    first, second = bench.life.maps.refill(9)
+    assert bench.life.maps.finish(second, invocation.Outcome("B")) is None
+    ended = bench.life.maps.finish(first, invocation.Outcome(FAILURE))
+    assert ended is not None and bench.life.finish(*ended) == states.FAILURE
+    bench.begin("m", invocation.REVERT)
+    back = bench.life.maps.refill(9)
+    assert [(c.index, c.attempt, c.action, c.result) for c in back] == [
+        (0, 2, "revert", FAILURE),
+        (1, 2, "revert", "B"),
+    ]
+    assert dict(back[0].failures) == {"m": FAILURE}
+
+
+def test_a_map_without_its_arguments_is_born_dead() -> None:
+    """As any task."""
+    bench = Bench(task.Map(Inner("i"), name="m"))
+    assert bench.begin("m") is None
+    ((call, outcome),) = bench.life.stillborn
+    assert "'m' cannot execute" in outcome.value.exception_str
+    assert bench.life.finish(call, outcome) == states.FAILURE
+    assert bench.begin("m", invocation.REVERT) is None
+    assert bench.life.stillborn[1][1].value is None

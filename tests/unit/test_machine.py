@@ -292,6 +292,107 @@ def test_an_interruption_while_a_turn_begins_leaves_nothing_half_begun(reads: in
     assert interrupted == (reads < 2)
 
 
+@pytest.mark.parametrize("reads", range(4))
+def test_an_interruption_while_a_turn_is_submitted_leaves_only_what_was_submitted(
+    reads: int,
+) -> None:
+    """What did not get to the executor is PENDING again; what did is finished."""
+
+    class Interrupted(Recording):
+        left = reads
+
+        def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
+            super().submit(call, done)
+            self.left -= 1
+            if self.left == -1:
+                raise KeyboardInterrupt
+
+    flow = unordered_flow.Flow("f").add(*[Plain(name) for name in "abcd"])
+    engine = made(flow, Interrupted([]), memory.MemoryBackend())
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    found = [engine.storage.get_atom_state(name) for name in "abcd"]
+    assert found == [states.SUCCESS] * (reads + 1) + [states.PENDING] * (3 - reads)
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_whoever_suspends_a_run_that_is_over_takes_nothing_from_the_next() -> None:
+    """The executor may be the same; what waits there belongs to somebody else."""
+    executor = Recording([])
+    engine = made(linear_flow.Flow("f").add(Plain("a"), Boom("b")), executor)
+    with pytest.raises(ValueError):
+        engine.run()
+    over = engine._machine
+    assert over is not None
+    executor.held = True
+    steps = engine.run_iter(timeout=0.001)
+    while next(steps) != states.WAITING:
+        pass
+    suspends = threading.Thread(target=over.suspend)
+    suspends.start()
+    suspends.join()
+    assert len(executor.waiting) == 1
+    executor.release()
+    executor.held = False
+    with pytest.raises(ValueError):
+        list(steps)
+
+
+def test_a_listener_that_suspends_does_not_hear_of_what_is_taken_back() -> None:
+    """Both are in the same write; what began is given back without a word."""
+    log: list[Any] = []
+    flow = linear_flow.Flow("f").add(Plain("a"), Plain("b"))
+    engine = made(flow, Recording(log), Writing(log))
+    told: list[Any] = []
+
+    def listen(state: str, details: dict[str, Any]) -> None:
+        told.append((details["task_name"], state))
+        if told == [("a", "RUNNING"), ("a", "SUCCESS")]:
+            engine.suspend()
+
+    engine.atom_notifier.register("*", listen)
+    log.clear()
+    engine.run()
+    assert told == [("a", "RUNNING"), ("a", "SUCCESS")]
+    assert [entry for entry in log if entry[0] == "write"] == [
+        ("write", {"a": "RUNNING"}),
+        ("write", {"a": "SUCCESS", "b": "RUNNING"}),
+        ("write", {"b": "PENDING"}),
+    ]
+    engine.run()
+    assert told[2:] == [("b", "RUNNING"), ("b", "SUCCESS")]
+
+
+class Local(Plain):
+    local = True
+
+
+def test_one_executor_of_two() -> None:
+    """Tasks marked `local` go to the near one, in their turn; all else is shared."""
+    log: list[Any] = []
+    near, far = Recording(log, held=True), Recording(log, held=True)
+    both: Any = invocation.Divided(near, far)
+    both.in_process = True  # or the engine would divide it again
+    flow = unordered_flow.Flow("f").add(Plain("a"), Local("b"), Plain("c"), Local("d"))
+    engine = made(flow, both)
+    steps = engine.run_iter(timeout=0.001)
+    while next(steps) != states.WAITING:
+        pass
+    assert [call.task.name for call, _ in near.waiting] == ["b", "d"]
+    assert [call.task.name for call, _ in far.waiting] == ["a", "c"]
+    near.release()
+    far.release()
+    engine.suspend()
+    assert list(steps)[-1] == states.SUSPENDED
+    assert (near.waiting, far.waiting) == ([], [])
+    assert [engine.storage.get_atom_state(name) for name in "abcd"] == [
+        "SUCCESS", "SUCCESS", "PENDING", "PENDING",
+    ]  # fmt: skip
+    assert [entry for entry in log if entry[0] == "retire"] == [("retire", ["a"])]
+
+
 def test_an_executor_that_cannot_start_changes_nothing() -> None:
     """Its error is raised; the flow waits for the next run."""
 

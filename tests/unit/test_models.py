@@ -171,3 +171,55 @@ def test_descriptions_name_what_they_describe() -> None:
     assert "'t' FAILURE" in repr(atom)
     assert models.LogBook.from_dict(book.to_dict()).to_dict() == book.to_dict()
     assert models.FlowDetail.from_dict(flow.to_dict()).to_dict() == flow.to_dict()
+
+
+def test_items_survive_as_data_and_as_copies() -> None:
+    """The row of the atom says which attempt; each item describes itself."""
+    record = models.TaskDetail("m")
+    record.items = models.Items(3, [[1], "b"], resumed=2)
+    record.items[0].order = 1
+    record.items[0].put(states.SUCCESS, [2])
+    record.items[1].put(states.FAILURE, FAILURE)
+    for again in (
+        models.TaskDetail.from_dict(record.to_dict()),
+        record.copy(retain_contents=False),
+    ):
+        assert again.items is not None and len(again.items) == 0
+        assert (again.items.attempt, again.items.resumed) == (3, 2)
+        for item in record.items:
+            again.items.put(models.ItemDetail.from_dict(item.to_dict()))
+        assert [i.to_dict() for i in again.items] == [i.to_dict() for i in record.items]
+    for again in (record.copy(), pickle.loads(pickle.dumps(record))):
+        assert again.items is not None
+        assert [i.to_dict() for i in again.items] == [i.to_dict() for i in record.items]
+        again.items[0].results.append(3)
+    assert record.items[0].results == [2]
+    assert models.RetryDetail("r").to_dict()["items"] is None
+
+
+def test_items_come_in_order() -> None:
+    """The next one, or one that is there already; those of other attempts are left out."""
+    items = models.Items(2)
+    items.put(models.ItemDetail(0, "a", 2))
+    items.put(models.ItemDetail(0, "b", 2))
+    items.put(models.ItemDetail(1, "old", 1))
+    assert [item.value for item in items] == ["b"]
+    with pytest.raises(ValueError, match="Item 4 came before item 1"):
+        items.put(models.ItemDetail(4, "c", 2))
+
+
+def test_a_flow_takes_over_the_items_of_another() -> None:
+    """With its atoms; nothing is shared."""
+    mine = models.FlowDetail("f")
+    record = models.TaskDetail("m")
+    record.items = models.Items(1, ["a"])
+    mine.add(record)
+    theirs = mine.copy()
+    found = theirs.find(record.uuid)
+    assert found is not None and found.items is not None
+    found.items[0].put(states.SUCCESS, 7)
+    assert record.items[0].state == states.PENDING
+    mine.merge(theirs, deep_copy=True)
+    assert record.items is not None and record.items[0].results == 7
+    found.items[0].put(states.REVERTED, 8)
+    assert record.items[0].state == states.SUCCESS

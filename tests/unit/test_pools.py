@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pathlib
 import queue
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import exceptions, pools
+from wbengine import exceptions, loops, pools
 from wbengine.types import failure as ft
 
 WAIT = 30.0
@@ -74,6 +75,25 @@ def tell_late(emit: Any) -> str:
 def _tell_forever(emit: Any) -> None:
     while True:
         emit("late", {})
+
+
+def leave_behind(path: str, emit: Any) -> int:
+    return loops.of_process().run(_leave_behind, path)
+
+
+async def _leave_behind(path: str) -> int:
+    async def lingers() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            pathlib.Path(path).write_text("cancelled")
+
+    _left.append(asyncio.create_task(lingers()))
+    await asyncio.sleep(0)
+    return id(asyncio.get_running_loop())
+
+
+_left: list[Any] = []
 
 
 def tell_lock(emit: Any) -> None:
@@ -694,6 +714,17 @@ if __name__ == "__main__":
         pool.submit(parent, (), answers.put)
         print(answers.get(timeout=30) == os.getpid())
 """
+
+
+def test_what_coroutines_left_behind_is_cancelled_with_the_child(tmp_path: pathlib.Path) -> None:
+    """Their loop is one for all calls of a child, and ends with it."""
+    box = Box()
+    with pools.ProcessPool(1) as pool:
+        pool.submit(leave_behind, (str(tmp_path / "a"),), box)
+        pool.submit(leave_behind, (str(tmp_path / "b"),), box)
+        assert box.get() == box.get()
+        assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_a_long_path_of_the_temporary_folder_is_no_obstacle(tmp_path: pathlib.Path) -> None:

@@ -699,3 +699,17 @@ def test_what_has_no_outcome_is_not_retired() -> None:
 
 def _failure_body() -> dict[str, Any]:
     return Failure.from_exception(RuntimeError("no")).to_dict()
+
+
+def test_the_id_of_a_request_tells_what_it_is() -> None:
+    """The same action of the same attempt is the same request; so is an item's, until it is
+    resumed: its first message may still be under way."""
+
+    def id_of(**options: Any) -> str:
+        call = invocation.Invocation(Job("j"), invocation.EXECUTE, "u", 1, **options)
+        return entries.Entry(call, lambda *_: None, None, T0).id
+
+    assert id_of() == id_of() == id_of(resumed=1)
+    items = [id_of(index=0), id_of(index=1), id_of(index=0, resumed=1), id_of(index=0, resumed=2)]
+    assert len({id_of(), *items}) == 5
+    assert id_of(index=1) == items[1]

@@ -159,3 +159,82 @@ def test_values_that_are_none():
             method(None, history=history())
     with pytest.raises(TypeError, match="attempts of a Times retry must be an int, not '3'"):
         retry.Times("3")
+
+
+class Transient(Exception): ...
+
+
+class Worse(Transient): ...
+
+
+def attempts(*kinds):
+    """A history whose latest attempt failed with these."""
+    latest = {f"t{n}": failed(kind) for n, kind in enumerate(kinds)}
+    return retry.History([(1, {"t": failed(OSError)}), (2, latest)])
+
+
+def made_with(**options):
+    return [retry.Times(9, **options), retry.ForEach(range(9), **options)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kinds", "answer"),
+    [
+        (ValueError, [ValueError], "RETRY"),
+        (ValueError, [KeyError], "REVERT"),
+        (ValueError, [ValueError, KeyError], "REVERT"),
+        ((ValueError, KeyError), [ValueError, KeyError], "RETRY"),
+        ([ValueError, "KeyError"], [ValueError, KeyError], "RETRY"),
+        (LookupError, [KeyError], "RETRY"),
+        ("LookupError", [KeyError], "RETRY"),
+        (Transient, [Worse], "RETRY"),
+        (f"{__name__}.Transient", [Worse], "RETRY"),
+        ((), [ValueError], "REVERT"),
+        (None, [ValueError], "RETRY"),
+    ],
+)
+def test_retry_on_wants_every_failure_to_be_one_of_them(wanted, kinds, answer):
+    for made in made_with(retry_on=wanted):
+        assert made.on_failure(history=attempts(*kinds)) == answer
+    each = retry.ParameterizedForEach(retry_on=wanted)
+    assert each.on_failure([1, 2, 3], history=attempts(*kinds)) == answer
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kinds", "answer"),
+    [
+        (ValueError, [ValueError], "REVERT_ALL"),
+        (ValueError, [KeyError], "RETRY"),
+        (ValueError, [KeyError, ValueError], "REVERT_ALL"),
+        (("OSError", Transient), [KeyError, Worse], "REVERT_ALL"),
+        # Only the latest attempt counts: the first one failed with an OSError.
+        (OSError, [KeyError], "RETRY"),
+        ((), [KeyError], "RETRY"),
+    ],
+)
+def test_give_up_on_wants_one_of_them(wanted, kinds, answer):
+    for made in made_with(give_up_on=wanted, revert_all=True):
+        assert made.on_failure(history=attempts(*kinds)) == answer
+
+
+def test_giving_up_wins():
+    for made in made_with(retry_on=Exception, give_up_on=KeyError):
+        assert made.on_failure(history=attempts(ValueError)) == "RETRY"
+        assert made.on_failure(history=attempts(ValueError, KeyError)) == "REVERT"
+
+
+def test_filters_do_not_add_attempts():
+    assert retry.Times(2, retry_on=OSError).on_failure(history=attempts(OSError)) == "REVERT"
+    assert retry.ForEach([1, 2], retry_on=OSError).on_failure(history=attempts(OSError)) == "REVERT"
+
+
+@pytest.mark.parametrize("option", ["retry_on", "give_up_on"])
+@pytest.mark.parametrize("odd", [3, [3], int, (ValueError, int), "", ValueError("x")])
+def test_filters_take_exception_classes_and_names(option, odd):
+    with pytest.raises(TypeError, match=f"{option} takes exception classes and their full names"):
+        retry.Times(2, **{option: odd})
+
+
+def test_a_wrong_backoff_is_refused_when_the_retry_is_made():
+    with pytest.raises(TypeError, match="a Backoff or a number of seconds, not 'fast'"):
+        retry.ForEach([1], backoff="fast")

@@ -4,85 +4,21 @@ from typing import Any
 
 import pytest
 
-from wbengine import deciders, retry, states, task
-from wbengine._core import recovery
+from tests.unit.scheduling import (
+    GRAPH,
+    LINEAR,
+    UNORDERED,
+    Depth,
+    Run,
+    Step,
+    branches,
+    control,
+    decider,
+    steps,
+    subflows,
+)
+from wbengine import states
 from wbengine._core.compiler import compile
-from wbengine._core.plan import Plan
-from wbengine._core.scheduler import Scheduler
-from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-
-LINEAR, UNORDERED, GRAPH = linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow
-Depth = deciders.Depth
-
-
-class Step(task.Task):
-    def execute(self) -> None: ...
-
-
-def steps(*names: str) -> list[Step]:
-    return [Step(name) for name in names]
-
-
-def control(name: str) -> retry.AlwaysRevert:
-    return retry.AlwaysRevert(name)
-
-
-def decider(history: Any) -> bool:
-    raise AssertionError("the scheduler asks nobody")
-
-
-class Run:
-    """A scheduler that is talked to by names."""
-
-    def __init__(self, flow: Any, saved: dict[str, tuple[str, str]] | None = None) -> None:
-        self.plan: Plan = flow if isinstance(flow, Plan) else compile(flow)
-        self.id = {name: node for node, name in enumerate(self.plan.names)}
-        states = None if saved is None else {self.id[n]: pair for n, pair in saved.items()}
-        self.scheduler = Scheduler(self.plan, states)
-        self.scheduler.start()
-
-    def names(self, nodes: Any) -> str:
-        return " ".join(self.plan.names[n] for n in nodes)
-
-    def take(self) -> str:
-        """What a turn hands out, as 'execute: a b; revert: c'."""
-        turn = self.scheduler.take()
-        parts = [f"{kind}: {self.names(nodes)}" for kind, nodes in turn._asdict().items() if nodes]
-        return "; ".join(parts)
-
-    def ok(self, *names: str) -> None:
-        for name in names:
-            self.scheduler.succeeded(self.id[name])
-
-    def reverted(self, *names: str) -> None:
-        for name in names:
-            self.scheduler.reverted(self.id[name])
-
-    def failed(self, name: str) -> bool:
-        return self.scheduler.failed(self.id[name])
-
-    def apply(self, intention: str, controller: str | None = None) -> dict[str, str]:
-        if controller is None:
-            resolution = recovery.everything(self.plan)
-        else:
-            node = self.id[controller]
-            resolution = recovery.Resolution(intention, self.plan.scope(node), node)
-        return {self.plan.names[n]: what for n, what in self.scheduler.apply(resolution)}
-
-    def reset(self, name: str) -> str:
-        nodes = self.scheduler.reset_scope(self.id[name])
-        return " ".join(sorted(self.plan.names[n] for n in nodes))
-
-    def ignore(self, name: str, depth: Depth = Depth.ALL) -> str:
-        return self.names(self.scheduler.ignore(self.id[name], depth))
-
-    def approve(self, name: str) -> None:
-        self.scheduler.approve(self.id[name])
-
-    def end(self) -> str:
-        assert self.scheduler.done
-        return self.scheduler.verdict()
-
 
 # -- forward
 
@@ -166,6 +102,22 @@ def test_given_back_inside_a_scope_counts_as_pending() -> None:
     assert run.take() == "revert: a"
 
 
+def test_what_was_begun_and_given_back_comes_to_its_end() -> None:
+    """A scope waits for it, and then it is reverted like the others."""
+    run = Run(UNORDERED("f").add(*steps("a", "b")))
+    run.take()
+    assert run.failed("b")
+    run.apply(states.REVERT)
+    run.scheduler.give_back(run.id["a"], begun=True)
+    assert run.scheduler.in_flight == 0 and not run.scheduler.done
+    assert run.take() == "execute: a; revert: b"
+    run.reverted("b")
+    run.ok("a")
+    assert run.take() == "revert: a"
+    run.reverted("a")
+    assert run.end() == states.REVERTED
+
+
 def test_outcomes_of_what_is_not_in_flight_are_refused() -> None:
     run = Run(LINEAR("f").add(*steps("a", "b")))
     with pytest.raises(ValueError, match="'b'"):
@@ -212,14 +164,6 @@ def test_what_is_in_flight_is_waited_for_and_reverted_too() -> None:
     assert run.take() == "revert: d"
     run.reverted("d")
     assert run.take() == "revert: a"
-
-
-def subflows() -> Any:
-    """a -> (r1: b -> c), beside x -> y; after both: z."""
-    inner = LINEAR("inner", control("r1")).add(*steps("b", "c"))
-    beside = LINEAR("m").add(*steps("x", "y"))
-    both = UNORDERED("both").add(LINEAR("l").add(Step("a"), inner), beside)
-    return LINEAR("f").add(both, Step("z"))
 
 
 def fail_c(run: Run) -> None:
@@ -357,15 +301,112 @@ def test_a_failure_nobody_resolved() -> None:
     assert run.end() == states.FAILURE
 
 
+# -- retries that wait for their time
+
+
+def postponed() -> Run:
+    """`subflows`, with c failed, c and b reverted, and r1 postponed; x is in flight."""
+    run = Run(subflows())
+    fail_c(run)
+    run.apply(states.RETRY, "r1")
+    for name in ("c", "b"):
+        assert run.take() == f"revert: {name}"
+        run.reverted(name)
+    assert run.take() == "retry: r1"
+    run.scheduler.postpone(run.id["r1"])
+    return run
+
+
+def test_a_postponed_retry_comes_again_when_it_is_woken() -> None:
+    run = postponed()
+    assert run.scheduler.in_flight == 1
+    assert run.take() == ""
+    run.ok("x")
+    assert run.take() == "execute: y"
+    run.ok("y")
+    assert run.scheduler.in_flight == 0
+    assert not run.scheduler.done
+    run.scheduler.wake(run.id["r1"])
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == "retry: r1"
+    assert run.take() == ""
+    run.scheduler.wake(run.id["r1"])
+    assert run.reset("r1") == "b c"
+    run.ok("r1")
+    for name in "bcz":
+        assert run.take() == f"execute: {name}"
+        run.ok(name)
+    assert run.end() == states.SUCCESS
+
+
+def test_a_retry_may_be_postponed_again() -> None:
+    run = postponed()
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == "retry: r1"
+    run.scheduler.postpone(run.id["r1"])
+    assert run.take() == ""
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == "retry: r1"
+
+
+@pytest.mark.parametrize("controller", [None, "r1"])
+@pytest.mark.parametrize("woken", [False, True])
+def test_a_resolution_calls_off_a_postponed_retry(controller: str | None, woken: bool) -> None:
+    run = postponed()
+    run.ok("x")
+    assert run.take() == "execute: y"
+    if woken:
+        run.scheduler.wake(run.id["r1"])
+    run.failed("y")
+    assert run.apply(states.REVERT, controller)["r1"] == "REVERT"
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == ("revert: r1" if controller else "revert: r1 y")
+    run.scheduler.wake(run.id["r1"])
+    run.reverted("r1")
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == ("" if controller else "revert: a")
+
+
+def test_a_retry_that_was_overridden_in_its_turn_is_undone_rather_than_postponed() -> None:
+    run = postponed()
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == "retry: r1"
+    run.failed("x")
+    run.apply(states.REVERT)
+    run.scheduler.postpone(run.id["r1"])
+    assert run.scheduler.in_flight == 0
+    assert run.take() == "revert: r1 x"
+
+
+def test_the_same_retry_again_changes_nothing_while_it_sleeps() -> None:
+    run = postponed()
+    assert run.apply(states.RETRY, "r1") == {}
+    assert run.take() == ""
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == "retry: r1"
+
+
+def test_suspended_while_a_retry_sleeps() -> None:
+    run = postponed()
+    run.scheduler.halt()
+    assert not run.scheduler.done
+    run.ok("x")
+    run.scheduler.wake(run.id["r1"])
+    assert run.take() == ""
+    assert run.end() == states.SUSPENDED
+
+
+def test_only_what_was_handed_out_as_a_retry_is_postponed() -> None:
+    run = postponed()
+    for name in ("r1", "x", "a", "z"):
+        with pytest.raises(ValueError, match=f"'{name}' was not handed out to be tried again"):
+            run.scheduler.postpone(run.id[name])
+    run.scheduler.wake(run.id["x"])
+    run.scheduler.wake(run.id["z"])
+    assert run.take() == ""
+
+
 # -- deciders
-
-
-def branches(depth: str = "all") -> Any:
-    """a decides upon b; b -> c -> (d -> e) -> g; everything in one graph."""
-    a, b, c, g = steps("a", "b", "c", "g")
-    nest = LINEAR("nest").add(*steps("d", "e"))
-    flow = GRAPH("f").add(a, b, c, nest, g)
-    return flow.link(a, b, decider=decider).link(b, c).link(c, nest).link(nest, g)
 
 
 @pytest.mark.parametrize(
@@ -758,6 +799,16 @@ def test_votes_are_asked_again_but_not_of_a_flow_that_was_let_in() -> None:
     assert Run(plan, {**begun, "c": (SUCCESS, "EXECUTE")}).take() == "votes: z"
     ignored = {"b": ("IGNORE", "IGNORE"), "c": ("IGNORE", "IGNORE")}
     assert Run(plan, {"a": (SUCCESS, "EXECUTE"), **ignored}).take() == "votes: z"
+
+
+def test_a_retry_that_waited_and_was_overridden_is_reverted() -> None:
+    saved = {
+        "a": (SUCCESS, "EXECUTE"),
+        "r1": ("RETRYING", "REVERT"),
+        "b": ("REVERTED", "REVERT"),
+        "x": (RUNNING, "EXECUTE"),
+    }
+    assert Run(subflows(), saved).take() == "execute: x; revert: r1"
 
 
 # -- cost: counted, not timed

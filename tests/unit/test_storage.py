@@ -114,7 +114,8 @@ def test_revert_failures() -> None:
     store.save("a", FAILURE, states.REVERT_FAILURE)
     assert store.get_revert_failures() == {"a": FAILURE}
     assert store.get_revert_failure("a") is FAILURE is store.get_revert_result("a")
-    assert not store.has_failures()
+    assert store.has_failures()
+    assert store.get_execute_failures() == {}
 
 
 def test_reset_forgets_but_counts_on() -> None:
@@ -206,7 +207,7 @@ def test_optional_and_ignored() -> None:
     rebind, optional = {"one": "one", "left": "left"}, {"left"}
     store.set_atom_state("b", states.IGNORE)
     assert store.fetch_mapped_args(rebind, "u", optional_args=optional) == {"one": 1}
-    assert store.fetch_unsatisfied_args("u", {"x": "nothing"}) == {"x": "nothing"}
+    assert store.fetch_unsatisfied_args("u", {"x": "nothing"}) == {"x"}
 
 
 def test_before_bind_nothing_is_visible() -> None:

@@ -7,10 +7,12 @@ import logging
 import operator
 import pickle
 import threading
+import types
 
 import pytest
 
-from wbengine import _names, task
+from wbengine import _names, retry, task
+from wbengine.engines.worker_based import endpoint
 from wbengine.invocation import EXECUTE, REVERT, Invocation, invoke
 from wbengine.types.failure import Failure
 
@@ -521,3 +523,116 @@ def test_only_a_revert_that_takes_them_gets_the_failures():
     call = Invocation(Own("a"), REVERT, "u", failures=failures)
     assert not invoke(call).failed
     assert Counted.copies == 1 and failures == {"a": 1}
+
+
+# -- Map --------------------------------------------------------------------------------------
+
+
+class Inner(task.Task):
+    default_provides = "unused"
+
+    def execute(self, item, factor, offset=0):
+        return item * factor + offset
+
+    def revert(self, result, item, note):
+        pass
+
+
+class Controller(retry.AlwaysRevert):
+    pass
+
+
+def test_a_map_asks_for_what_its_inner_task_asks_for():
+    """The list in the place of the item; `revert` counts too."""
+    made = task.Map(Inner("i", rebind={"factor": "scale"}), over="numbers", provides="all")
+    assert made.name == "i"
+    assert made.requires == {"numbers", "scale", "note"}
+    assert made.optional == {"offset"}
+    assert made.provides == {"all"}
+    assert made.rebind == {"numbers": "numbers", "factor": "scale", "offset": "offset"}
+    assert made.revert_rebind == {"note": "note"}
+    named = task.Map(Inner("i", inject={"factor": 2, "note": ""}), "numbers", "item", name="m")
+    assert (named.name, named.requires, named.inject) == (
+        "m",
+        {"numbers"},
+        {"factor": 2, "note": ""},
+    )
+    assert task.Map(Inner()).requires == {"items", "factor", "note"}
+
+
+def test_items_get_a_copy_of_the_inner_task_each():
+    """Under its own name, with its listeners."""
+    inner = Inner("i")
+    heard = []
+    inner.notifier.register("update_progress", lambda event, details: heard.append(details))
+    made = task.Map(inner, name="m")
+    item = made.of_item(3)
+    assert type(item) is Inner and item.name == "m[3]" and inner.name == "i"
+    item.update_progress(0.5)
+    assert heard == [{"progress": 0.5}]
+
+
+def test_a_map_is_one_of_our_own_tasks():
+    """Workers do not offer it, and it pickles."""
+    assert endpoint.find_tasks([Inner]) == [Inner]
+    module = types.ModuleType("m")
+    module.Map, module.Inner = task.Map, Inner
+    assert endpoint.find_tasks([module]) == [Inner]
+    again = pickle.loads(pickle.dumps(task.Map(Inner("i"), max_in_flight=2)))
+    assert (again.inner.name, again.max_in_flight, again.requires) == (
+        "i",
+        2,
+        {"items", "factor", "note"},
+    )
+    with pytest.raises(NotImplementedError, match="run by an engine"):
+        again.execute()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"inner": Inner}, TypeError, ["not the class", "did you mean Inner()?"]),
+        ({"inner": Controller("r")}, TypeError, ["needs a task", "'r'"]),
+        ({"inner": task.Map(Inner("i"))}, TypeError, ["another Map", "'i'"]),
+        ({"inner": len}, TypeError, ["needs a task", "task.task"]),
+        ({"inner": None}, TypeError, ["needs a task, not None"]),
+        ({"item": "itme"}, ValueError, ["'itme'", "did you mean 'item'?"]),
+        ({"item": None}, TypeError, ["item of a Map must be a str, not None"]),
+        ({"over": 3}, TypeError, ["over of a Map must be a str, not 3"]),
+        ({"over": "item"}, ValueError, ["'item'", "another name than the item"]),
+        ({"over": "factor"}, ValueError, ["'factor'", "whole list with every item"]),
+        ({"over": "note"}, ValueError, ["'note'", "whole list with every item"]),
+        ({"on_item_failure": "colect"}, ValueError, ["'colect'", "did you mean 'collect'?"]),
+        ({"on_item_failure": True}, ValueError, ["'fail' or 'collect', not True"]),
+        ({"max_in_flight": 0}, ValueError, ["max_in_flight", "not 0"]),
+        ({"max_in_flight": "3"}, ValueError, ["max_in_flight", "not '3'"]),
+        ({"max_in_flight": True}, ValueError, ["max_in_flight", "not True"]),
+    ],
+)
+def test_wrong_maps(arguments, error, words):
+    """One error, at once, that says what is meant."""
+    given = {"inner": Inner("i"), "over": "items", "item": "item", **arguments}
+    with pytest.raises(error) as caught:
+        task.Map(**given)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_copies_keep_what_classes_say_of_copying():
+    """All others are copied attribute by attribute."""
+
+    class Own(Inner):
+        def __copy__(self):
+            other = type(self)(self.name)
+            other.mark = "copied"
+            return other
+
+    class Told(Inner):
+        def __setstate__(self, state):
+            vars(self).update(state, mark="told")
+
+    assert Own("o").copy().mark == "copied"
+    assert Told("t").copy().mark == "told"
+    plain = Inner("p")
+    plain.mark = [1]
+    assert plain.copy().mark is plain.mark and vars(plain.copy()) is not vars(plain)

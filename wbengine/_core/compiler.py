@@ -53,6 +53,7 @@ class _Compiler:
         self.begin: list[int] = []
         self.end: dict[int, int] = {}
         self.deciders: dict[int, tuple[Edge, ...]] = {}
+        self.joins: dict[int, deciders_module.Join] = {}
         self.by_name: dict[str, int] = {}
         self.reasons: dict[int, tuple[tuple[str, ...], ...]] = {}
         self.resolver = Resolver(self.pred, self.reasons)
@@ -78,6 +79,7 @@ class _Compiler:
             end=self.end,
             controller=self.controller,
             deciders=self.deciders,
+            joins=self.joins,
             by_name=self.by_name,
             visits=self.visits + self.resolver.visits + len(self.kinds),
             _branch=self.branch,
@@ -223,8 +225,11 @@ class _Compiler:
         self.branch[node] = self.branch[enter]
         self.around[node] = self.around[enter]
         self.end[enter] = node
-        if enter in self.deciders and max(self.kinds.find(k, enter) for k in (TASK, RETRY)) < 0:
-            del self.deciders[enter]  # No atom is there to be ignored: nobody is asked.
+        gated = enter in self.deciders or enter in self.joins
+        if gated and max(self.kinds.find(kind, enter) for kind in (TASK, RETRY)) < 0:
+            # No atom is there to be ignored: nobody is asked.
+            self.deciders.pop(enter, None)
+            self.joins.pop(enter, None)
         if parent is not None:
             self._ended(parent, item, enter, node)
 
@@ -243,6 +248,8 @@ class _Compiler:
         if links is not None:
             links.named = None
             frame.view = None
+            if links.joins and id(item) in links.joins:
+                self.joins[node] = links.joins[id(item)]
             incoming = links.incoming.get(id(item))
             if incoming:
                 return self._linked(links, incoming, node)
@@ -265,7 +272,8 @@ class _Compiler:
                 depth = deciders_module.Depth.translate(
                     meta.get("decider_depth") or deciders_module.Depth.ALL
                 )
-                edges.append(Edge(-1 if isinstance(u, flow.Flow) else end, decider, depth))
+                source = -1 if isinstance(u, flow.Flow) else end
+                edges.append(Edge(source, decider, depth, end))
         if named:
             self.reasons[node] = tuple(tuple(meta.get("reasons") or ()) for _, _, meta in arrows)
         if edges:

@@ -2,70 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from wbengine import deciders
 from wbengine._core.plan import FLOW, TASK, Plan
+from wbengine._core.progress import IGNORED, PENDING
+from wbengine.deciders import Depth
 
 
-def reach(plan: Plan, node: int, depth: deciders.Depth) -> tuple[list[int], int]:
-    """The target and what `depth` adds to it, ascending; and how many edges were followed to find
-    that out.
+def reach(plan: Plan, node: int, depth: Depth) -> list[int]:
+    """The target and what `depth` adds to it, ascending.
 
     A flow as the target is ignored as a whole, and only ALL reaches further: it is its members that
-    are in the same flow, and next to each other.
+    are in the same flow, and next to each other.  A node with a join rule is not reached, nor what
+    is behind it; inside a flow that is ignored as a whole, everything is.
     """
-    kinds = plan.kinds
+    kinds, joins, end = plan.kinds, plan.joins, plan.end
     is_flow = kinds[node] == FLOW
-    tail = plan.end[node] if is_flow else node
+    tail = end[node] if is_flow else node
     reached = set(range(node, tail + 1))
-    edges = 0
-    near = depth == deciders.Depth.ATOM or (is_flow and depth != deciders.Depth.ALL)
+    near = depth == Depth.ATOM or (is_flow and depth != Depth.ALL)
     work = [] if near else [tail]
     while work:
-        after = plan.succ[work.pop()]
-        edges += len(after)
-        for n in after:
-            # Only ALL goes into the flows that follow, and out of the flow it began in.
-            if n not in reached and (depth == deciders.Depth.ALL or kinds[n] == TASK):
+        for n in plan.succ[work.pop()]:
+            if n in reached or n in joins:
+                continue
+            if kinds[n] == TASK:
                 reached.add(n)
-                if depth != deciders.Depth.NEIGHBORS:
+                if depth != Depth.NEIGHBORS:
                     work.append(n)
-    return sorted(reached), edges
+            elif depth == Depth.ALL:
+                # Only ALL goes into the flows that follow, and out of the flow it began in.
+                last = end.get(n, n)
+                reached.update(range(n, last + 1))
+                work.append(last)
+    return sorted(reached)
 
 
 class Ignored:
-    """Which target made which nodes ignored: several may have, and a retry takes some back."""
+    """Which nodes are ignored, and because of how much: several refusals may reach a node, and a
+    retry takes some back.
 
-    __slots__ = ("_origins", "_reached")
+    A refusal walks along the edges as far as nothing did before in the same manner; where it meets
+    what is reached already it only counts one reason more.  To take it back, the same way is
+    walked as far as no reason is left.  So the refusals of a run together cost O(V+E), and not the
+    reach of each.
+    """
 
-    def __init__(self, origins: Mapping[int, int]) -> None:
-        """`origins`: node -> target, as far as it is known from earlier runs."""
-        self._reached: dict[int, list[int]] = {}
-        self._origins: dict[int, tuple[int, ...]] = {}
-        for node, target in origins.items():
-            self._origins[node] = (target,)
-            self._reached.setdefault(target, []).append(node)
+    __slots__ = ("_marks", "_plan", "_reasons", "_refused", "steps")
 
-    def __bool__(self) -> bool:
-        return bool(self._reached)
+    def __init__(self, plan: Plan, marks: bytearray) -> None:
+        self._plan = plan
+        self._marks = marks
+        self._refused: dict[int, Depth] = {}
+        # Node -> how many reasons it has to be ignored: that take what follows along everywhere, or
+        # in the same flow, or not at all.
+        self._reasons: dict[Depth, dict[int, int]] = {Depth.ALL: {}, Depth.FLOW: {}, Depth.ATOM: {}}
+        #: How many edges and nodes were looked at.
+        self.steps = 0
 
-    def add(self, target: int, reached: list[int]) -> None:
-        self._reached[target] = reached
-        # Most nodes have one origin: they share the tuple.
-        alone = (target,)
-        for node in reached:
-            others = self._origins.get(node)
-            self._origins[node] = (*others, target) if others else alone
+    def __contains__(self, node: int) -> bool:
+        return any(node in reasons for reasons in self._reasons.values())
 
-    def drop(self, target: int) -> list[int]:
-        """Forget what a target said; returns those that nobody else made ignored."""
+    def add(self, target: int, depth: Depth) -> list[int]:
+        """A target was refused; returns what is reached, perhaps not for the first time."""
+        self._refused[target] = depth
+        return self._spread(target, depth, 1)
+
+    def refuse(self, target: int, depth: Depth) -> list[int]:
+        """`add` a target and mark what is reached; returns the atoms, ascending, that were not
+        ignored yet.
+        """
+        marks = self._marks
+        new = [n for n in set(self.add(target, depth)) if marks[n] == PENDING]
+        for n in new:
+            marks[n] = IGNORED
+        return sorted(n for n in new if self._plan.is_atom(n))
+
+    def take_back(self, scope: range) -> list[int]:
+        """What targets in `scope` refused is refused no more.
+
+        Returns those behind the scope that are PENDING now, because no reason is left.
+        """
+        if not self._refused:
+            return []
+        marks = self._marks
         left = []
-        for node in self._reached.pop(target, ()):
-            others = tuple(origin for origin in self._origins[node] if origin != target)
-            if others:
-                self._origins[node] = others
-            else:
-                del self._origins[node]
-                left.append(node)
-        return left
+        for target in scope:
+            depth = self._refused.pop(target, None)
+            if depth is not None:
+                left += self._spread(target, depth, -1)
+        back = {n for n in left if n >= scope.stop and marks[n] == IGNORED and n not in self}
+        for n in back:
+            marks[n] = PENDING
+        return list(back)
+
+    def _spread(self, target: int, depth: Depth, by: int) -> list[int]:
+        """Add a reason for what a refusal reaches, or take it away.
+
+        Returns where it was the first reason of its manner, or the last one.
+        """
+        plan = self._plan
+        kinds, succ, end, joins = plan.kinds, plan.succ, plan.end, plan.joins
+        is_flow = kinds[target] == FLOW
+        work = [(depth, target)]
+        if is_flow and depth != Depth.ALL:
+            work = [(Depth.ATOM, n) for n in range(target, end[target] + 1)]
+        elif depth == Depth.NEIGHBORS:
+            near = [n for n in succ[target] if kinds[n] == TASK and n not in joins]
+            work = [(Depth.ATOM, n) for n in (target, *near)]
+        found = []
+        while work:
+            depth, node = work.pop()
+            self.steps += 1
+            if not self._count(depth, node, by):
+                continue
+            found.append(node)
+            if depth == Depth.ATOM:
+                continue
+            last = end.get(node, node)
+            # A flow that is entered like this is ignored as a whole, whatever rules are in there.
+            work += [(Depth.ATOM, n) for n in range(node + 1, last + 1)]
+            wide = depth == Depth.ALL
+            work += [
+                (depth, n) for n in succ[last] if n not in joins and (wide or kinds[n] == TASK)
+            ]
+        return found
+
+    def _count(self, depth: Depth, node: int, by: int) -> bool:
+        """Whether it was the first reason, or the last one."""
+        reasons = self._reasons[depth]
+        before = reasons.get(node, 0)
+        if before + by:
+            reasons[node] = before + by
+        else:
+            del reasons[node]
+        return not before or not before + by

@@ -1,12 +1,26 @@
-"""What is ready to be executed, and did not fit into the turn."""
+"""A turn of the loop, and what is ready to be executed and did not fit into it."""
 
 from __future__ import annotations
 
 import heapq
-from typing import Any
+from typing import Any, NamedTuple
 
 from wbengine._core.plan import Plan
 from wbengine._core.progress import READY, RUNNING
+
+
+class Turn(NamedTuple):
+    """What became possible since the last turn; each list by priority (bigger first), then id."""
+
+    #: Targets to be voted on: answer each with `decide`, `approve` or `failed`.
+    votes: list[int]
+    execute: list[int]
+    revert: list[int]
+    #: Retries that execute again; call `reset_scope` of each before it does.
+    retry: list[int]
+
+    def __bool__(self) -> bool:
+        return bool(self.votes or self.execute or self.revert or self.retry)
 
 
 class Later:

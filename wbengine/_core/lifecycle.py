@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-import futurist
-
-from wbengine import arguments, deciders, exceptions, states
+from wbengine import arguments, exceptions, states
 from wbengine import invocation as calls
-from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._core import plan as plan_module
+from wbengine._core.maps import MapCall, Maps, resumes
+from wbengine._core.retries import Retries, RetryCall
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
@@ -33,16 +31,8 @@ LOG: Final = logging.getLogger(__name__)
 _NO_RESULT: Final = arguments.MISSING
 
 
-class RetryCall(NamedTuple):
-    """A retry about to execute or to be reverted, in the engine's own thread."""
-
-    node: int
-    retry: retry_module.Retry
-    action: calls.Action
-
-
-#: What is in flight: a task's invocation, or a retry's call.
-Call = calls.Invocation | RetryCall
+#: What is in flight: a task's invocation, a retry's call, or a Map's.
+Call = calls.Invocation | RetryCall | MapCall
 
 
 class _Notice(NamedTuple):
@@ -81,14 +71,17 @@ class Lifecycle:
         self._touched = touched
         self._kept = storage.backend is not None
         self._in_process = in_process
-        self._retries = futurist.SynchronousExecutor()
         self._flow_uuid = storage.flow_uuid
         self._notices: list[_Notice] = []
+        # That an atom began, when somebody suspended before it was told: by the atom's name.
+        self._untold: dict[str, _Notice] = {}
         self._listening = False
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
         self._doomed: dict[int, ft.Failure] = {}
         #: Calls that ended before they could be submitted.
         self.stillborn: list[tuple[Call, calls.Outcome]] = []
+        self.retries = Retries(plan, storage)
+        self.maps = Maps(storage, in_process=in_process)
 
     # -- tasks ----------------------------------------------------------------------------------
 
@@ -101,6 +94,8 @@ class Lifecycle:
         record = self._record(node)
         atom: Any = self._plan.items[node]
         old_state = record.state
+        if self._plan.kinds[node] == plan_module.TASK and atom.fans_out:
+            return self._begin_map(MapCall(node, atom, action), record)
         record.attempt += 1
         record.action = action
         record.worker = record.started = record.ended = None
@@ -112,8 +107,11 @@ class Lifecycle:
         if self._kept:
             self._storage.mark(record)
         self._note(record, atom, state, old_state, _NO_RESULT)
+        call: Any
         if self._plan.kinds[node] == plan_module.RETRY:
-            return RetryCall(node, atom, action)
+            self.retries.rested(record)
+            call = RetryCall(node, atom, action)
+            return None if executes and self._dooms(call) else call
         call = calls.Invocation(
             atom,
             action,
@@ -126,10 +124,48 @@ class Lifecycle:
                 self._local_event if self._in_process or atom.local else self._remote_event, node
             ),
         )
-        if self._doomed and executes and node in self._doomed:
-            self.stillborn.append((call, calls.Outcome(self._doomed.pop(node))))
+        if executes and self._dooms(call):
             return None
         return self._prepare(call, atom, record)
+
+    def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
+        """`begin` for a Map, or go on with what an earlier run left of it, under its number."""
+        old_state, executes = record.state, call.action == calls.EXECUTE
+        if resumes(record, call.action):
+            assert record.items is not None
+            record.items.resumed += 1
+        else:
+            record.attempt += 1
+            if executes:
+                record.items = None
+        record.action = call.action
+        record.worker = record.started = record.ended = None
+        record.progress = record.progress_details = None
+        state = record.state = states.RUNNING if executes else states.REVERTING
+        if executes and record.failure is not None:
+            self._storage.clear(record)
+        self._storage.mark(record)
+        self._note(record, call.task, state, old_state, _NO_RESULT)
+        if executes and self._dooms(call):
+            return None
+        outcome: calls.Outcome | None
+        try:
+            outcome = self.maps.begin(call, record)
+        except exceptions.NotFound as error:
+            outcome = calls.Outcome(_failed_to_begin(record.name, call.action, error))
+        except Exception as error:
+            outcome = calls.Outcome(ft.Failure.from_exception(error))
+        if outcome is None:
+            return call
+        self.stillborn.append((call, outcome))
+        return None
+
+    def _dooms(self, call: Call) -> bool:
+        """Let a call end before it began, if its deciders could not be asked."""
+        failure = self._doomed.pop(call.node, None) if self._doomed else None
+        if failure is not None:
+            self.stillborn.append((call, calls.Outcome(failure)))
+        return failure is not None
 
     def _prepare(
         self, call: calls.Invocation, atom: task_module.Task, record: models.AtomDetail
@@ -168,81 +204,55 @@ class Lifecycle:
         record.ended = outcome.ended
         if not failed:
             record.progress = None
-        self._storage.put(record, state, value)
         atom: Any = self._plan.items[call.node]
+        if failed:
+            value.belongs_to(atom._home())
+        self._storage.put(record, state, value)
         if state == states.SUCCESS and atom.save_as:
             _warn_if_short(atom, value)
+        if self._untold and record.name in self._untold:
+            self._notices.append(self._untold.pop(record.name))
         self._note(record, atom, state, old_state, value)
         return state
 
     def give_back(self, node: int) -> None:
         """Undo `begin` of what did not start after all; the attempt number stays used.
 
-        Without effect on an atom that is not begun.
+        Without effect on an atom that is not begun, and on a Map that is under way.
         """
+        if node in self.maps.running:
+            return
         record = self._record(node)
         old_state = record.state
         if old_state == states.RUNNING:
-            record.state = states.PENDING
+            # A retry that tried before is still to be reverted, if it comes to that.
+            tried = isinstance(record, models.RetryDetail) and record.results
+            record.state = states.RETRYING if tried else states.PENDING
         elif old_state == states.REVERTING:
             record.state = states.FAILURE if record.failure is not None else states.SUCCESS
         else:
             return
         self._storage.mark(record)
-        self._note(record, self._plan.items[node], record.state, old_state, _NO_RESULT)
+        if self._untold.pop(record.name, None) is None:
+            self._note(record, self._plan.items[node], record.state, old_state, _NO_RESULT)
 
-    # -- retries --------------------------------------------------------------------------------
+    def begin_again(self, node: int, now: float, over: bool) -> float:
+        """A retry decided to run its flow again, and the flow is undone: enter RETRYING.
 
-    def run_retry(self, call: RetryCall) -> calls.Outcome:
-        """Execute or revert a retry here and now; whatever it raises is its outcome."""
-        outcome: calls.Outcome = self._retries.submit(self._call_retry, call).result()
-        return outcome
-
-    def _call_retry(self, call: RetryCall) -> calls.Outcome:
-        started = time.time()
-        retry = call.retry
-        value: Any
-        try:
-            if self._doomed and call.action == calls.EXECUTE and call.node in self._doomed:
-                return calls.Outcome(self._doomed.pop(call.node))
-            history = self._storage.get_retry_history(retry.name)
-            if call.action == calls.EXECUTE:
-                found = self._arguments(retry.name, retry.rebind, retry.optional)
-                value = retry.execute(history=history, **found)
-            else:
-                found = self._arguments(retry.name, retry.revert_rebind, retry.revert_optional)
-                value = retry.revert(**self._offered(retry, history), **found)
-        except BaseException as error:
-            value = ft.Failure.from_exception(error)
-        return calls.Outcome(value, calls.LOCAL, started, time.time())
-
-    def _offered(self, retry: retry_module.Retry, history: retry_module.History) -> dict[str, Any]:
-        """What the engine itself gives to a retry's `revert`, as far as it takes it."""
-        accepts = retry.revert_accepts
-        offered: dict[str, Any] = {}
-        if accepts is None or retry_module.EXECUTE_REVERT_HISTORY in accepts:
-            offered[retry_module.EXECUTE_REVERT_HISTORY] = history
-        if accepts is None or retry_module.REVERT_FLOW_FAILURES in accepts:
-            failures = dict(self._storage.get_execute_failures())
-            offered[retry_module.REVERT_FLOW_FAILURES] = failures
-        return offered
-
-    def ask(self, failure: ft.Failure, retry_node: int, failed_node: int) -> str:
-        """Tell a retry who failed, and return what it decides.  What it raises passes through."""
-        retry: Any = self._plan.items[retry_node]
-        self._storage.save_retry_failure(retry.name, self._plan.names[failed_node], failure)
-        history = self._storage.get_retry_history(retry.name)
-        found = self._arguments(retry.name, retry.rebind, retry.optional)
-        decision: str = retry.on_failure(history=history, **found)
-        return decision
-
-    def begin_again(self, node: int) -> None:
-        """A retry decided to run its flow again, and the flow is undone: enter RETRYING."""
+        Returns how many seconds it has to wait before it executes; called again after that wait,
+        with `over`.  `now` is in unix seconds.
+        """
         record = self._record(node)
-        old_state, record.state = record.state, states.RETRYING
-        record.intention = states.EXECUTE
-        self._storage.mark(record)
-        self._note(record, self._plan.items[node], states.RETRYING, old_state, _NO_RESULT)
+        if record.state != states.RETRYING:
+            old_state, record.state = record.state, states.RETRYING
+            record.intention = states.EXECUTE
+            self._storage.mark(record)
+            self._note(record, self._plan.items[node], states.RETRYING, old_state, _NO_RESULT)
+        try:
+            return self.retries.rest(node, now, over)
+        except Exception as error:
+            self.doom(node, error)
+            return 0.0
 
     # -- many at once ---------------------------------------------------------------------------
 
@@ -271,27 +281,24 @@ class Lifecycle:
             self._doomed.pop(node, None)
             if old_state == states.PENDING and record.intention == states.EXECUTE:
                 continue
+            self.retries.rested(record)
             self._storage.reset(record.name)
             self._note(record, self._plan.items[node], states.PENDING, old_state, _NO_RESULT)
 
     # -- deciders -------------------------------------------------------------------------------
 
-    def vote(self, node: int) -> list[deciders.Depth]:
-        """Ask the deciders of a target; return the depths of those that said no.
+    def vote(self, ballot: Collection[plan_module.Edge]) -> list[plan_module.Edge]:
+        """Ask the deciders of these links, which lead to one target; return those that said no.
 
-        Every decider gets the results of all its target's decider-linked sources, by name.  Those
-        of ignored sources are not asked.  What a decider raises passes through.
+        Every decider gets the results of all the atoms among the sources, by name.  What a decider
+        raises passes through.
         """
         history: dict[str, Any] = {}
-        asked = []
-        for edge in self._plan.deciders[node]:
+        for edge in ballot:
             if edge.source >= 0:
-                record = self._record(edge.source)
-                if record.state == states.IGNORE:
-                    continue
-                history[record.name] = self._storage.get_execute_result(record.name)
-            asked.append(edge)
-        return [edge.depth for edge in asked if not edge.decider(history=history)]
+                name = self._record(edge.source).name
+                history[name] = self._storage.get_execute_result(name)
+        return [edge for edge in ballot if not edge.decider(history=history)]
 
     def doom(self, node: int, error: BaseException) -> None:
         """Let a target whose deciders could not be asked fail when it begins."""
@@ -308,12 +315,19 @@ class Lifecycle:
         """Look whether anybody listens (asked once a turn, not once an atom)."""
         self._listening = bool(self._notifier.topics)
 
-    def deliver(self) -> None:
-        """Tell the listeners what was written by now."""
+    def deliver(self, stopped: Callable[[], bool] | None = None) -> None:
+        """Tell the listeners what was written by now.
+
+        As soon as `stopped` is true, they do not hear of atoms that began, for those are about to
+        be given back; and then they do not hear of that either.
+        """
         while self._notices:
             notices, self._notices = self._notices, []
             for notice in notices:
-                self._tell(notice)
+                if stopped is not None and notice.state in _BEGUN and stopped():
+                    self._untold[notice.record.name] = notice
+                else:
+                    self._tell(notice)
 
     def _note(
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
@@ -324,22 +338,13 @@ class Lifecycle:
             self._notices.append(_Notice(record, atom, state, old_state, result, *who))
 
     def _tell(self, notice: _Notice) -> None:
-        record, atom, state = notice.record, notice.atom, notice.state
+        atom, state = notice.atom, notice.state
+        if self._listening:
+            self._notifier.notify(state, _details_of(notice))
         if isinstance(atom, task_module.Task) and atom._notifier is not None:
             progress = _PROGRESS.get(state)
             if progress is not None:
                 atom.notifier.notify(task_module.EVENT_UPDATE_PROGRESS, {"progress": progress})
-        if not self._listening:
-            return
-        details: dict[str, Any] = {
-            f"{record.kind}_name": record.name,
-            f"{record.kind}_uuid": record.uuid,
-            "old_state": notice.old_state,
-        }
-        if notice.result is not _NO_RESULT:
-            details["result"] = notice.result
-            details.update(worker=notice.worker, started=notice.started, ended=notice.ended)
-        self._notifier.notify(state, details)
 
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
@@ -370,6 +375,8 @@ class Lifecycle:
         return self._storage.fetch_mapped_args(rebind, name, optional_args=optional)
 
 
+_BEGUN: Final = (states.RUNNING, states.REVERTING)
+
 #: What an atom's own listeners are told about its progress by the engine.
 _PROGRESS: Final[Mapping[str, float]] = {
     states.RUNNING: 0.0,
@@ -377,6 +384,20 @@ _PROGRESS: Final[Mapping[str, float]] = {
     states.SUCCESS: 1.0,
     states.REVERTED: 1.0,
 }
+
+
+def _details_of(notice: _Notice) -> dict[str, Any]:
+    """What listeners are told."""
+    record = notice.record
+    details: dict[str, Any] = {
+        f"{record.kind}_name": record.name,
+        f"{record.kind}_uuid": record.uuid,
+        "old_state": notice.old_state,
+    }
+    if notice.result is not _NO_RESULT:
+        details["result"] = notice.result
+        details.update(worker=notice.worker, started=notice.started, ended=notice.ended)
+    return details
 
 
 def _failed_to_begin(name: str, action: calls.Action, error: Exception) -> ft.Failure:

@@ -10,62 +10,47 @@ What holds at any moment, also when the process dies:
 - listeners hear of a change after it is written, in the order of the changes;
 - only the thread that runs the machine changes scheduler state; outcomes, and whatever else other
   threads have to say, come through one queue, so that nothing is ever polled;
-- an executor is told that it may forget an outcome (`retire`) after that outcome is written.
-
-The states are TaskFlow's::
-
-    UNDEFINED -> RESUMING -> SCHEDULING -> WAITING -> ANALYZING -> SCHEDULING ...
-                                                               -> GAME_OVER -> an end state
+- an executor is told that it may forget an outcome (`retire`) after that outcome is written;
+- who waits for a time (a retry, the deadline of the run) holds up nobody: the one wait of a turn
+  ends when the first of them is due.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 import queue
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, TypeGuard
 
 from automaton import machines, runners
 
-from wbengine import _clock, deciders, states
+from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import plan as plan_module
-from wbengine._core import recovery
+from wbengine._core import recovery, salvage
 from wbengine._core import scheduler as scheduler_module
+from wbengine._core import timers as timers_module
+from wbengine._core import transitions as table
+from wbengine._core.gate import Gate
+from wbengine._core.inbox import Inbox, Withdrawn
+from wbengine._core.transitions import END_STATES, META_STATES
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
-__all__ = ["END_STATES", "META_STATES", "Inbox", "Machine", "Withdrawn", "new_inbox"]
-
-#: States nobody outside sees.
-META_STATES: Final = frozenset({states.UNDEFINED, states.GAME_OVER})
-END_STATES: Final = (states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED)
+__all__ = ["DEADLINE_EXCEEDED", "END_STATES", "META_STATES", "Inbox", "Machine", "Withdrawn"]
 
 #: So many atoms at most are begun in one turn: what a very wide flow holds in memory at a time, and
 #: how long listeners wait for the news of a turn, stays bounded.
 MOST_PER_TURN: Final = 4096
 
-_START: Final = "start"
-_SCHEDULE: Final = "schedule"
-_WAIT: Final = "wait"
-_ANALYZE: Final = "analyze"
-_FINISH: Final = "finish"
+#: Where the flow's `meta` says when (unix seconds) its time was up and everything was given up.
+DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 
 
-class Withdrawn(list[calls.Invocation]):
-    """Invocations an executor gave back before they started."""
-
-
-#: What reaches the machine from other threads: an outcome, something taken back, or (None) only
-#: that there is something to write or a wish to stop.
-Inbox = queue.SimpleQueue["tuple[lifecycle_module.Call, calls.Outcome] | Withdrawn | None"]
-
-
-def new_inbox() -> Inbox:
-    """Make the queue of one run."""
-    return queue.SimpleQueue()
+def _is_item(call: lifecycle_module.Call) -> TypeGuard[calls.Invocation]:
+    return isinstance(call, calls.Invocation) and call.index >= 0
 
 
 class Machine:
@@ -80,7 +65,6 @@ class Machine:
         executor: calls.TaskExecutor,
         inbox: Inbox,
         *,
-        near: calls.TaskExecutor | None = None,
         never_resolve: bool = False,
         defer_reverts: bool = False,
         clock: _clock.Clock = _clock.SYSTEM,
@@ -88,58 +72,74 @@ class Machine:
         self._plan = plan
         self._scheduler = scheduler
         self._lifecycle = lifecycle
+        self._maps = lifecycle.maps
         self._storage = storage
         self._kept = storage.backend is not None
         self._executor = executor
-        # Where tasks run that must not leave this process, when `executor` takes them out of it.
-        self._near = near
         self._inbox = inbox
         self._never_resolve = never_resolve
         self._defer_reverts = defer_reverts
         self._clock = clock
         self._retires = type(executor).retire is not calls.TaskExecutor.retire
         self._timeout: float | None = None
-        self._suspending = False
+        # Only if something waits for a time.
+        self._timers: timers_module.Timers | None = None
+        self._gate = Gate(executor, inbox)
+        self.suspend = self._gate.suspend
+        self.close = self._gate.close
         # A failure was kept as it is, or a revert failed: what is left must not go on.
         self._broken = False
         # What this turn began, until it is handed to the executor: the calls, and all their nodes.
         self._begun: list[lifecycle_module.Call] = []
         self._beginning: list[int] = []
+        # What of a turn was not handed to an executor yet.
+        self._unsent: deque[lifecycle_module.Call] = deque()
         self._arrived: deque[Any] = deque()
         self._finished: list[calls.Invocation] = []
-        #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
-        self.problems: list[ft.Failure] = []
         #: How many outcomes were handled, and how many calls were taken back.
         self.completed = 0
         self.withdrawn = 0
         #: How many failures arrived when the run was over already; the next run resolves them.
         self.discarded = 0
+        #: Whether the time was up, and what was unfinished was given up.
+        self.expired = False
         #: The latest state entered; after the run, how it ended.
         self.state: str = states.UNDEFINED
         self.seconds_per_state: dict[str, float] = {}
 
     @property
-    def awaiting(self) -> int:
+    def problems(self) -> list[ft.Failure]:
+        """Errors of the run itself (of retries that answer nonsense), besides those of atoms."""
+        return self._lifecycle.retries.problems
+
+    @property
+    def incomplete(self) -> int:
         """How many calls are under way."""
         return self._scheduler.in_flight
 
-    def run(self, timeout: float | None = None, *, measure: bool = True) -> None:
-        """`run_iter` to its end."""
-        for _ in self.run_iter(timeout, measure=measure):
-            pass
+    @property
+    def awaiting(self) -> int:
+        """How many nodes are ready to be begun, or wait for their time."""
+        return self._scheduler.waiting
 
-    def run_iter(self, timeout: float | None = None, *, measure: bool = True) -> Iterator[str]:
+    def run_iter(
+        self, timeout: float | None = None, deadline: float | None = None, *, measure: bool = True
+    ) -> Iterator[str]:
         """Go on from where the records say; yield each state entered, an end state last.
 
         `timeout` bounds each single wait (then ANALYZING finds nothing and waiting goes on); it
-        is no limit for the run.  With `measure`, `seconds_per_state` is kept.
+        is no limit for the run.  `deadline` is one: a moment on the machine's clock at which what
+        is unfinished is given up.  With `measure`, `seconds_per_state` is kept.
         """
-        self._timeout = timeout
+        self._gate.open()
+        self._timeout = None if timeout is None else min(timeout, timers_module.LONGEST)
+        if deadline is not None:
+            self._timers = timers_module.Timers(deadline)
         # Not kept: the table refers to the machine, and a cycle would outlive the engine for long.
         runner = runners.FiniteRunner(self._table())
         before = self._clock.monotonic() if measure else 0.0
         spent = self.seconds_per_state
-        for old_state, new_state in runner.run_iter(_START):
+        for old_state, new_state in runner.run_iter(table.START):
             assert new_state is not None
             if measure:
                 now = self._clock.monotonic()
@@ -150,31 +150,21 @@ class Machine:
             if new_state not in META_STATES:
                 yield new_state
 
-    def suspend(self) -> None:
-        """Let nothing more start, and take back what has not started; from any thread."""
-        self._suspending = True
-        self._inbox.put(Withdrawn(self._withdraw()))
-
     def abandon(self) -> None:
         """After an error in the loop: start nothing more, take back what has not started.
 
         Afterwards the executor is to be stopped, and `collect` called.
         """
-        # The scheduler's part is over: it may have been interrupted anywhere.
-        for node in self._beginning:
+        self.close()
+        sent = [*self._unsent, *self._executor.withdraw()]
+        for node in [*self._beginning, *(call.node for call in sent)]:
             self._lifecycle.give_back(node)
-        for call in self._withdraw():
-            self._lifecycle.give_back(call.node)
 
     def collect(self) -> None:
         """Save the outcomes that arrived after `abandon`; failures are resolved by the next run."""
-        for item in self._arrivals():
-            if isinstance(item, Withdrawn):
-                for call in item:
-                    self._lifecycle.give_back(call.node)
-            elif item is not None:
-                self.discarded += self._lifecycle.finish(*item) == states.FAILURE
-                self.completed += 1
+        found = salvage.collect(self._lifecycle, self._arrivals())
+        self.completed += found.completed
+        self.discarded += found.failed
         self._save()
 
     # -- the reactions: each returns the event that leads to the next state -----------------------
@@ -188,30 +178,31 @@ class Machine:
                 record = self._storage.records[node]
                 assert record is not None and record.failure is not None
                 self._resolve(node, record.failure)
-        return _SCHEDULE
+        return table.SCHEDULE
 
     def _schedule(self, old_state: str, new_state: str, event: str) -> str:
         self._lifecycle.listen()
         self._begin_all()
-        self._save()
-        if self._suspending:  # a listener asked for it, just now
-            begun, self._begun, self._beginning = self._begun, [], []
-            for call in begun:
-                self._give_back(call)
-        else:
-            self._submit()
+        # Who hears of what happened may suspend: then what began is given back.
+        self._save(lambda: self._gate.suspending)
+        self._submit()
         stillborn, self._lifecycle.stillborn = self._lifecycle.stillborn, []
         for ended in stillborn:
             self._inbox.put(ended)
-        return _WAIT
+        return table.WAIT
 
     def _wait(self, old_state: str, new_state: str, event: str) -> str:
-        if self._scheduler.in_flight:
+        timeout, timers = self._timeout, self._timers
+        asleep = timers is not None and not (self._gate.suspending or self._scheduler.done)
+        if self._scheduler.in_flight or asleep:
+            if timers is not None:
+                timeout = timers.wait(self._clock.monotonic(), timeout)
             try:
-                self._arrived.append(self._inbox.get(timeout=self._timeout))
+                # One step: an interruption must not come between taking it out and keeping it.
+                self._arrived.extend(map(self._inbox.get, (True,), (timeout,)))
             except queue.Empty:
                 pass
-        return _ANALYZE
+        return table.ANALYZE
 
     def _analyze(self, old_state: str, new_state: str, event: str) -> str:
         self._lifecycle.listen()
@@ -223,11 +214,17 @@ class Machine:
                     self._give_back(call)
             elif item is not None:
                 self._settle(*item)
-        if self._suspending:
+        if self._gate.suspending:
+            self._timers = None
             self._stop_starting()
+        elif self._timers is not None and self._timers.passed(self._clock.monotonic()):
+            woken = True
+            self._expire()
+        if self._maps.running:
+            self._rest()
         if self._scheduler.done:
-            return _FINISH
-        return _SCHEDULE if woken or self._suspending else _WAIT
+            return table.FINISH
+        return table.SCHEDULE if woken or self._gate.suspending else table.WAIT
 
     def _end(self, old_state: str, new_state: str, event: str) -> str:
         self._save()
@@ -239,13 +236,14 @@ class Machine:
 
     def _begin_all(self) -> None:
         scheduler, begin, begun = self._scheduler, self._lifecycle.begin, self._begun
-        while not self._suspending:
+        while not (self._gate.suspending or self._overdue()):
+            woken = self._wake() if self._timers is not None else ()
             turn = scheduler.take(MOST_PER_TURN)
-            self._beginning += turn.retry + turn.execute + turn.revert
-            for node in turn.retry:
-                self._lifecycle.begin_again(node)
+            again = [node for node in turn.retry if self._begin_again(node, node in woken)]
+            self._beginning += again + turn.execute + turn.revert
+            for node in again:
                 self._lifecycle.reset(scheduler.reset_scope(node))
-            begun += filter(None, [begin(node, calls.EXECUTE) for node in turn.retry])
+            begun += filter(None, [begin(node, calls.EXECUTE) for node in again])
             begun += filter(None, [begin(node, calls.EXECUTE) for node in turn.execute])
             begun += filter(None, [begin(node, calls.REVERT) for node in turn.revert])
             if not turn.votes:
@@ -254,46 +252,56 @@ class Machine:
                 self._vote(node)
 
     def _vote(self, node: int) -> None:
+        ballot = self._scheduler.ballot(node)
         try:
-            nays = self._lifecycle.vote(node)
+            nays = self._lifecycle.vote(ballot)
         except Exception as error:
             self._lifecycle.doom(node, error)
-            nays = []
-        if nays:
-            self._lifecycle.ignore(self._scheduler.ignore(node, deciders.pick_widest(nays)))
-        else:
             self._scheduler.approve(node)
+        else:
+            self._lifecycle.ignore(self._scheduler.decide(node, nays))
 
     def _submit(self) -> None:
-        begun, self._begun, self._beginning = self._begun, [], []
+        begun = self._begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
-        retries = len(tasks) != len(begun)
-        if self._near is not None:
-            local = [call for call in tasks if call.task.local]
-            self._near.submit_many(self._while_wanted(local), self._done)
-            tasks = [call for call in tasks if not call.task.local] if local else tasks
+        if self._maps.running and not self._scheduler.halted:
+            tasks += self._maps.refill(MOST_PER_TURN)
+            tasks.sort(key=lambda call: (-call.priority, call.node))
+        retries = [call for call in begun if isinstance(call, lifecycle_module.RetryCall)]
+        self._unsent = deque([*tasks, *retries])
+        self._begun, self._beginning = [], []
         if tasks:
-            self._executor.submit_many(self._while_wanted(tasks), self._done)
-        if retries:
-            for call in begun:
-                if isinstance(call, lifecycle_module.RetryCall):
-                    self._inbox.put((call, self._lifecycle.run_retry(call)))
+            self._executor.submit_many(self._while_wanted(len(tasks)), self._done)
+        for call in self._while_wanted(len(retries)):
+            self._inbox.put((call, self._lifecycle.retries.run(call)))
+        if self._unsent:
+            unsent, self._unsent = self._unsent, deque()
+            self._inbox.put(Withdrawn(unsent))
 
-    def _while_wanted(self, tasks: list[calls.Invocation]) -> Iterator[calls.Invocation]:
-        """Stop in the middle of a turn when somebody suspends: the executor cannot know."""
-        for place, call in enumerate(tasks):
-            if self._suspending:
-                self._inbox.put(Withdrawn(tasks[place:]))
+    def _while_wanted(self, count: int) -> Iterator[Any]:
+        """Stop in the middle of a turn when somebody suspends, or time is up: nobody else could."""
+        unsent, gate, mapping = self._unsent, self._gate, self._maps.running
+        for _ in range(count):
+            if gate.suspending or (self._timers is not None and self._overdue()):
                 return
-            yield call
+            call = unsent.popleft()
+            if mapping and _is_item(call) and self._maps.spoilt(call.node):
+                self._inbox.put(Withdrawn([call]))
+            else:
+                yield call
 
     def _done(self, invocation: calls.Invocation, outcome: calls.Outcome) -> None:
+        if invocation.index >= 0 and outcome.failed:
+            self._maps.spoil(invocation)
         self._inbox.put((invocation, outcome))
 
     def _settle(self, call: lifecycle_module.Call, outcome: calls.Outcome) -> None:
+        if self._maps.running and _is_item(call):
+            self._settle_item(call, outcome)
+            return
         state = self._lifecycle.finish(call, outcome)
         self.completed += 1
-        if self._retires and isinstance(call, calls.Invocation) and not call.task.local:
+        if self._retires and isinstance(call, calls.Invocation):
             self._finished.append(call)
         node = call.node
         if state == states.SUCCESS:
@@ -306,6 +314,28 @@ class Machine:
             self._scheduler.revert_failed(node)
             self._stop()
 
+    def _settle_item(self, call: calls.Invocation, outcome: calls.Outcome) -> None:
+        if self._retires:
+            self._finished.append(call)
+        ended = self._maps.finish(call, outcome)
+        if ended is not None:
+            self._settle(*ended)
+        elif outcome.failed and not self._scheduler.halted and self._maps.to_recall(call.node):
+            others = self._maps.recall(call.node, self._executor.withdraw())
+            self._begun += others
+            self._beginning += [other.node for other in others]
+
+    def _rest(self) -> None:
+        """Let go of the Maps that cannot go on: nothing of them is under way any more."""
+        while idle := self._maps.idle(self._scheduler.halted):
+            for call, outcome, begun in idle:
+                if outcome is not None:
+                    self._settle(call, outcome)
+                elif begun:
+                    self._scheduler.give_back(call.node, begun)
+                else:
+                    self._give_back(call)
+
     def _fail(self, node: int, failure: ft.Failure) -> None:
         self._scheduler.failed(node)
         if self._never_resolve:
@@ -316,77 +346,102 @@ class Machine:
             self._resolve(node, failure)
 
     def _resolve(self, node: int, failure: ft.Failure) -> None:
-        ask = functools.partial(self._lifecycle.ask, failure)
-        try:
-            resolution = recovery.resolve(self._plan, node, ask, defer_reverts=self._defer_reverts)
-        except Exception as error:
-            self.problems.append(ft.Failure.from_exception(error))
-            resolution = recovery.everything(self._plan)
+        resolution = self._lifecycle.retries.resolve(node, failure, self._defer_reverts)
         self._lifecycle.intend(self._scheduler.apply(resolution))
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def _wake(self) -> Collection[int]:
+        """Hand out with the next turn the retries whose time has come."""
+        assert self._timers is not None
+        woken = self._timers.pop(self._clock.monotonic())
+        for node in woken:
+            self._scheduler.wake(node)
+        return set(woken)
+
+    def _begin_again(self, node: int, over: bool) -> bool:
+        """A retry was handed out to run its flow again: False when it has to wait first."""
+        seconds = self._lifecycle.begin_again(node, self._clock.time(), over)
+        if not seconds:
+            return True
+        self._scheduler.postpone(node)
+        if self._timers is None:
+            self._timers = timers_module.Timers()
+        self._timers.set(node, self._clock.monotonic() + seconds)
+        return False
+
+    def _overdue(self) -> bool:
+        timers = self._timers
+        return timers is not None and self._clock.monotonic() >= timers.deadline
+
+    def _expire(self) -> None:
+        """If time is up, give up what is unfinished: withdraw what waits, revert everything."""
+        timers = self._timers
+        if timers is None or not self._overdue():
+            return
+        timers.deadline = math.inf
+        if self._broken or self._scheduler.done:
+            return
+        if self._never_resolve:
+            self.expired = True
+            self._stop()
+            return
+        changes = self._scheduler.apply(recovery.everything(self._plan))
+        # No changes: everything is being reverted anyway, for a reason of its own.
+        if changes:
+            self.expired = True
+            self._lifecycle.intend(changes)
+            self._storage.update_flow_metadata({DEADLINE_EXCEEDED: self._clock.time()})
+            self._maps.stop()
+            for call in self._executor.withdraw():
+                self._give_back(call)
+
+    # -- ends -----------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         self._broken = True
         self._stop_starting()
 
     def _stop_starting(self) -> None:
-        self._scheduler.halt()
-        for call in self._withdraw():
+        if not self._scheduler.halted:
+            self._scheduler.halt()
+            self._maps.loosen()
+        recalled, self._begun, self._beginning = self._begun, [], []
+        for call in [*recalled, *self._executor.withdraw()]:
             self._give_back(call)
 
     def _give_back(self, call: lifecycle_module.Call) -> None:
+        if _is_item(call):
+            self._maps.give_back(call)
+            return
         self._lifecycle.give_back(call.node)
         self._scheduler.give_back(call.node)
         self.withdrawn += 1
 
-    def _withdraw(self) -> list[calls.Invocation]:
-        near = self._near.withdraw() if self._near is not None else []
-        return [*near, *self._executor.withdraw()]
-
-    def _save(self) -> None:
+    def _save(self, stopped: Callable[[], bool] | None = None) -> None:
         if self._kept:
             self._storage.flush()
         if self._finished:
             finished, self._finished = self._finished, []
             self._executor.retire(finished)
-        self._lifecycle.deliver()
+        self._lifecycle.deliver(stopped)
 
     def _arrivals(self) -> Iterator[Any]:
         """What arrived by now, one by one; what is not handled stays for `collect`."""
-        arrived, get, empty = self._arrived, self._inbox.get_nowait, self._inbox.empty
-        while not empty():
-            arrived.append(get())
+        arrived, inbox = self._arrived, self._inbox
+        arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
         while arrived:
             yield arrived.popleft()
 
     # -- the table ------------------------------------------------------------------------------
 
     def _table(self) -> machines.FiniteMachine:
-        fsm = machines.FiniteMachine()
-        for name in (
-            states.UNDEFINED,
-            states.RESUMING,
-            states.SCHEDULING,
-            states.WAITING,
-            states.ANALYZING,
-            states.GAME_OVER,
-        ):
-            fsm.add_state(name)
-        for name in END_STATES:
-            fsm.add_state(name, terminal=True)
-            # The event that leads to an end state is called like it.
-            fsm.add_transition(states.GAME_OVER, name, name)
-        fsm.default_start_state = states.UNDEFINED
-        for start, end, event, reaction in (
-            (states.UNDEFINED, states.RESUMING, _START, self._resume),
-            (states.RESUMING, states.SCHEDULING, _SCHEDULE, self._schedule),
-            (states.SCHEDULING, states.WAITING, _WAIT, self._wait),
-            (states.WAITING, states.ANALYZING, _ANALYZE, self._analyze),
-            (states.ANALYZING, states.SCHEDULING, _SCHEDULE, None),
-            (states.ANALYZING, states.WAITING, _WAIT, None),
-            (states.ANALYZING, states.GAME_OVER, _FINISH, self._end),
-        ):
-            fsm.add_transition(start, end, event)
-            if reaction is not None:
-                fsm.add_reaction(end, event, reaction)
-        fsm.freeze()
-        return fsm
+        return table.table(
+            {
+                states.RESUMING: self._resume,
+                states.SCHEDULING: self._schedule,
+                states.WAITING: self._wait,
+                states.ANALYZING: self._analyze,
+                states.GAME_OVER: self._end,
+            }
+        )

@@ -44,6 +44,8 @@ class Edge(NamedTuple):
     source: int
     decider: Callable[..., Any]
     depth: deciders.Depth
+    #: The node that the link begins at: the source, or the exit of the flow.
+    end: int
 
 
 class Suppliers(NamedTuple):
@@ -77,6 +79,8 @@ class Plan:
     #: The retry that answers for a failure of the node, -1 when there is none.  A retry answers for
     #: what is inside its flow, not for itself.
     controller: Sequence[int]
+    #: Node -> its join rule, where it is not ALL.  A node may be an enter node.
+    joins: Mapping[int, deciders.Join]
     #: Target -> the links with deciders that lead to it.  A target may be an enter node.
     deciders: Mapping[int, tuple[Edge, ...]]
     #: Node ids of tasks and retries.

@@ -6,7 +6,6 @@ these are its own marks, small integers in one array.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,12 +13,13 @@ from typing import Final
 from wbengine import states as st
 from wbengine._core.plan import RETRY, Plan
 
-# At rest.
+# At rest, and nothing keeps it from being undone, if there is something to undo.
 PENDING: Final = 0
 DONE: Final = 1
 IGNORED: Final = 2
 FAILED: Final = 3
 REVERTED: Final = 4
+# Not to be undone now: REVERTED is the last one that may be.
 #: Its reversion failed: it stays like that, and whatever comes before it stays too.
 STUCK: Final = 5
 # Waiting to be handed out.
@@ -29,10 +29,12 @@ RERUN: Final = 7
 VOTE: Final = 8
 DUE: Final = 9
 AGAIN: Final = 10
+#: A retry that waits for its time; somebody will wake it.
+ASLEEP: Final = 11
 # Handed out.
-ASKED: Final = 11
-RUNNING: Final = 12
-REVERTING: Final = 13
+ASKED: Final = 12
+RUNNING: Final = 13
+REVERTING: Final = 14
 
 #: Saved state and intention of an atom.
 Saved = tuple[str | None, str]
@@ -60,16 +62,12 @@ class Progress:
     marks: bytearray
     #: First node of each scope that is being reverted -> whether it is to run again then.
     scopes: dict[int, bool] = field(default_factory=dict)
-    #: Enter nodes with deciders that need not be asked again.
-    begun: set[int] = field(default_factory=set)
     failed: list[int] = field(default_factory=list)
     rerun: list[int] = field(default_factory=list)
-    #: Ignored node -> the target whose deciders said no; a good guess, it is not saved.
-    origins: dict[int, int] = field(default_factory=dict)
 
 
 def read(plan: Plan, saved: Mapping[int, Saved]) -> Progress:
-    """Translate saved states and intentions; O(V+E), and at once when nothing was saved."""
+    """Translate saved states and intentions; O(V), and at once when nothing was saved."""
     progress = Progress(bytearray(len(plan)))
     marks = progress.marks
     if not saved:
@@ -85,8 +83,6 @@ def read(plan: Plan, saved: Mapping[int, Saved]) -> Progress:
         elif mark == RERUN:
             progress.rerun.append(node)
     progress.scopes = _scopes(plan, saved)
-    if plan.deciders:
-        _read_votes(plan, progress)
     return progress
 
 
@@ -104,7 +100,9 @@ def _scopes(plan: Plan, saved: Mapping[int, Saved]) -> dict[int, bool]:
             own = undoing and state != st.FAILURE
             answering[node] = node if own else answering[plan.controller[node]]
             if own:
-                found[node] = intention == st.RETRY or state == st.RETRYING
+                # A retry that waits for its time may have been overridden meanwhile.
+                waits = state == st.RETRYING and intention != st.REVERT
+                found[node] = intention == st.RETRY or waits
                 continue
         if undoing:
             whole = whole or answering[plan.controller[node]] < 0
@@ -119,34 +117,3 @@ def _scopes(plan: Plan, saved: Mapping[int, Saved]) -> dict[int, bool]:
             widest[start] = found[start]
             stop = plan.scope(start).stop
     return widest
-
-
-def _read_votes(plan: Plan, progress: Progress) -> None:
-    """Which flows were let in, and who ignored the ignored."""
-    marks, origins = progress.marks, progress.origins
-    begun = [n for n in plan.atoms() if marks[n] not in (PENDING, IGNORED)]
-    pending = [n for n in plan.atoms() if marks[n] == PENDING]
-    ignored = [n for n in plan.atoms() if marks[n] == IGNORED]
-    settled = bytearray(len(plan))
-    for node in range(len(plan)):
-        reached = all(settled[p] for p in plan.pred[node])
-        end = plan.end.get(node)
-        if end is not None and node in plan.deciders:
-            if _any_within(begun, node, end):
-                progress.begun.add(node)
-            elif _any_within(ignored, node, end) and not _any_within(pending, node, end):
-                marks[node] = IGNORED
-        settled[node] = reached and (not plan.is_atom(node) or marks[node] in (DONE, IGNORED))
-        if reached and marks[node] == IGNORED and node in plan.deciders:
-            # It was asked.  (Or not, because something before it was; then it does not matter:
-            # nothing that is settled is ever taken back without what comes after it.)
-            origins[node] = node
-        elif marks[node] == IGNORED or not plan.is_atom(node):
-            before = [origins[p] for p in plan.pred[node] if p in origins]
-            if before:
-                origins[node] = min(before)
-
-
-def _any_within(ids: list[int], low: int, high: int) -> bool:
-    at = bisect_left(ids, low)
-    return at < len(ids) and ids[at] < high

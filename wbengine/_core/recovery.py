@@ -40,8 +40,9 @@ def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool = False) -> 
     - REVERT, and everybody around says REVERT too: only the subflow of the innermost one is
       reverted; with `defer_reverts` the whole plan.
 
-    Raises `ValueError`, naming the retry and what it said, for any other answer; whatever `ask`
-    raises passes through.
+    Whatever `ask` raises passes through.
+
+    :raises ValueError: any other answer; the text names the retry and what it said.
     """
     inner = plan.controller[node]
     failed, retry = node, inner

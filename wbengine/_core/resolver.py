@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from wbengine import atom, flow
+from wbengine import atom, deciders, flow
 from wbengine._core.plan import Provider, Suppliers
 
 
@@ -39,7 +39,8 @@ class Frame:
         self.flow = item
         self.enter = enter
         # Cheaper than a generator that stays suspended in each of many nested flows.
-        self.children: Iterator[Any] = iter([node for node, _ in item.iter_nodes()])
+        members = list(item.iter_nodes())
+        self.children: Iterator[Any] = iter([node for node, _ in members])
         # The node everything inside comes after: the retry, else the enter node.
         self.head = enter
         self.controller = controller
@@ -49,7 +50,7 @@ class Frame:
         # Of a linear flow: where its latest child ends.  Else: the latest child.
         self.last = enter
         self.starts: list[int] | None = None if item.kind == "linear" else []
-        self.links = Links(item) if item.kind == "graph" else None
+        self.links = Links(item, members) if item.kind == "graph" else None
         #: Name -> the nearest provider outside the latest child, as that child sees it.
         self.view: dict[str, Provider | None] | None = None
 
@@ -57,9 +58,13 @@ class Frame:
 class Links:
     """The links among the children of one graph flow."""
 
-    __slots__ = ("begins", "best", "decided", "ends", "incoming", "named", "outgoing")
+    __slots__ = ("begins", "best", "ends", "incoming", "joins", "named", "outgoing")
 
-    def __init__(self, item: flow.Flow) -> None:
+    def __init__(self, item: flow.Flow, members: list[tuple[Any, dict[str, Any]]]) -> None:
+        #: Join rules of children, by `id`.
+        self.joins: dict[int, deciders.Join] = {
+            id(node): meta[flow.NODE_JOIN] for node, meta in members if flow.NODE_JOIN in meta
+        }
         self.incoming: dict[int, list[tuple[Any, dict[str, Any]]]] = {}
         for u, v, meta in item.iter_links():
             self.incoming.setdefault(id(v), []).append((u, meta))

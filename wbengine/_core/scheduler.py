@@ -1,29 +1,28 @@
 """What may run now, and what has to be undone: the bookkeeping of one run of a plan.
 
-Forward, `unmet[n]` counts the predecessors of a node that have not settled; a node that settles
-(succeeded or ignored, and everything before it settled) decrements its successors, and at zero a
-node is ready.  Backward, a *scope* (a retry's subflow, or the whole plan) is being reverted:
-`holders[n]` counts the successors inside the scope that are not clear yet; a node is clear when
-neither it nor anything after it in the scope has something left to undo; at zero it is its turn.
-Nothing is ever looked for: one sweep sets the holders of a scope, everything else follows edges.
+`unmet[n]` counts the predecessors of a node that have not settled; a node that settles (succeeded
+or ignored, and everything before it settled) decrements its successors, and at zero a node is
+ready.  Undoing is the same in the other direction, within a scope (see `undoing`).  Nothing is ever
+looked for: counters and edges tell.
 
 Pure: no I/O, no clock, no user code.  One thread calls it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
 
 from wbengine import deciders
 from wbengine import states as st
 from wbengine._core import recovery
-from wbengine._core.ignoring import Ignored, reach
-from wbengine._core.later import Later
-from wbengine._core.plan import FLOW, RETRY, TASK, Plan
+from wbengine._core.ignoring import Ignored
+from wbengine._core.joining import Gates
+from wbengine._core.later import Later, Turn
+from wbengine._core.plan import FLOW, RETRY, TASK, Edge, Plan
 from wbengine._core.progress import (
     AGAIN,
     ASKED,
+    ASLEEP,
     DONE,
     DUE,
     FAILED,
@@ -39,23 +38,8 @@ from wbengine._core.progress import (
     Saved,
     read,
 )
-
-# Not inside any scope that is being reverted.
-_FREE: Final = -1
-
-
-class Turn(NamedTuple):
-    """What became possible since the last turn; each list by priority (bigger first), then id."""
-
-    #: Targets whose deciders have to be asked: answer each with `approve`, `ignore` or `failed`.
-    votes: list[int]
-    execute: list[int]
-    revert: list[int]
-    #: Retries that execute again; call `reset_scope` of each before it does.
-    retry: list[int]
-
-    def __bool__(self) -> bool:
-        return bool(self.votes or self.execute or self.revert or self.retry)
+from wbengine._core.recalling import recall
+from wbengine._core.undoing import FREE, Undoing
 
 
 class Scheduler:
@@ -74,9 +58,8 @@ class Scheduler:
         self._progress = read(plan, states or {})
         self._marks = self._progress.marks
         self._unmet = [len(before) for before in plan.pred]
-        self._holders = [_FREE] * len(plan)
-        # First node of a scope being reverted -> whether that is a retry which runs again then.
-        self._scopes: dict[int, bool] = {}
+        self._undoing = Undoing(plan, self._marks)
+        self._holders = self._undoing.holders
         # Queues may hold what was called off meanwhile; the marks tell.
         self._votes: list[int] = []
         self._execute: list[int] = []
@@ -88,12 +71,17 @@ class Scheduler:
         self._failed = set(self._progress.failed)
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
-        self._ignored = Ignored(self._progress.origins)
+        self._ignored = Ignored(plan, self._marks)
+        self._gates = Gates(plan, self._marks)
+        self._gated = self._gates.nodes
+        # Flows that were let in by an earlier run.
+        self._begun: set[int] = set()
+        if states and self._gated:
+            self._begun = recall(plan, self._gates, self._marks, self._ignored)
         self._later = Later(plan, self._marks)
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
-        #: How many edges were followed.
-        self.visits = 0
+        self._visits = 0
         self.halted = False
 
     # -- turns
@@ -108,7 +96,7 @@ class Scheduler:
         self._waiting += len(self._rerun)
         for start, again in sorted(progress.scopes.items()):
             scope = range(len(self._plan)) if start == 0 else self._plan.scope(start)
-            self._sweep(scope, again)
+            self._undo(scope, again)
         if self._arrive(0):
             self._settle(0)
 
@@ -141,13 +129,23 @@ class Scheduler:
         """Nothing is in flight, and nothing waits to be handed out (or it will not be)."""
         return self.in_flight == 0 and (self.halted or self._waiting == 0)
 
+    @property
+    def visits(self) -> int:
+        """How many edges were followed."""
+        return self._visits + self._undoing.visits + self._ignored.steps
+
+    @property
+    def waiting(self) -> int:
+        """How many nodes wait to be handed out, answered, or woken."""
+        return self._waiting
+
     def verdict(self) -> str:
         """How it ended, once `done`: SUCCESS, REVERTED, FAILURE (a reversion failed, or a failure
         was never resolved) or SUSPENDED (halted with work left).  O(V).
         """
         marks = self._marks
         atoms = [marks[node] for node in self._plan.atoms()]
-        if all(mark in (DONE, IGNORED) for mark in atoms) and not self._scopes:
+        if all(mark in (DONE, IGNORED) for mark in atoms) and not self._undoing.scopes:
             return st.SUCCESS
         if STUCK in atoms or self.unresolved():
             return st.FAILURE
@@ -155,8 +153,23 @@ class Scheduler:
 
     # -- votes
 
+    def ballot(self, node: int) -> list[Edge]:
+        """The links of a target in `Turn.votes` whose deciders are to be asked; perhaps none."""
+        return self._gates.ballot(node)
+
+    def decide(self, node: int, nays: Sequence[Edge]) -> list[int]:
+        """`approve` or `ignore` a target, now that those of its ballot that said no are known.
+
+        Returns the atoms that are ignored now and were not.
+        """
+        depth = self._gates.refused(node, nays)
+        if depth is not None:
+            return self.ignore(node, depth)
+        self.approve(node)
+        return []
+
     def approve(self, node: int) -> None:
-        """The deciders of a target let it run.  Without effect when it was called off meanwhile."""
+        """A target may run.  Without effect when it was called off meanwhile."""
         if self._marks[node] != ASKED:
             return
         self._waiting -= 1
@@ -167,37 +180,28 @@ class Scheduler:
             self._queue(node, READY, self._execute)
 
     def ignore(self, node: int, depth: deciders.Depth) -> list[int]:
-        """The deciders of a target said no; returns the atoms that are ignored now and were not.
+        """A target may not run; returns the atoms that are ignored now and were not.
 
         O(edges within the reach of `depth`).  Without effect when it was called off meanwhile.
         """
-        marks, kinds = self._marks, self._plan.kinds
-        if marks[node] != ASKED:
+        if self._marks[node] != ASKED:
             return []
         self._waiting -= 1
-        marks[node] = PENDING
-        ignored = []
-        reached, edges = reach(self._plan, node, depth)
-        self.visits += edges
-        reached = [n for n in reached if marks[n] in (PENDING, IGNORED)]
-        for n in reached:
-            if kinds[n] in (TASK, RETRY) and marks[n] == PENDING:
-                ignored.append(n)
-            marks[n] = IGNORED
-        self._ignored.add(node, reached)
+        self._marks[node] = PENDING
+        ignored = self._ignored.refuse(node, depth)
         self._settle(node)
-        return sorted(ignored)
+        return ignored
 
     # -- outcomes
 
     def succeeded(self, node: int) -> None:
         """What was handed out to execute did it."""
         self._landed(node, RUNNING, DONE)
-        if self._holders[node] == _FREE:
+        if self._holders[node] == FREE:
             if self._unmet[node] == 0:
                 self._settle(node)
         elif self._holders[node] == 0:
-            self._freed(node)
+            self._turn_to_undo(self._undoing.released([node]))
 
     def failed(self, node: int) -> bool:
         """What was handed out to execute failed, or the decider of a target in `votes` did.
@@ -208,7 +212,7 @@ class Scheduler:
         May be called again for a node of `unresolved`.
         """
         mark = self._marks[node]
-        if mark == PENDING and self._holders[node] != _FREE:
+        if mark == PENDING and self._holders[node] != FREE:
             # A vote that was called off.
             return False
         if mark == ASKED:
@@ -216,41 +220,73 @@ class Scheduler:
             self._marks[node] = FAILED
         elif mark not in (FAILED, DUE):
             self._landed(node, RUNNING, FAILED)
-        if self._holders[node] == _FREE:
+        if self._holders[node] == FREE:
             self._failed.add(node)
             return True
         if self._holders[node] == 0:
-            self._freed(node)
+            self._turn_to_undo(self._undoing.released([node]))
         return False
 
     def reverted(self, node: int) -> None:
         """What was handed out to be reverted is."""
         self._landed(node, REVERTING, REVERTED)
-        self._clear(node)
+        self._turn_to_undo(self._undoing.cleared(node))
 
     def revert_failed(self, node: int) -> None:
         """A reversion failed: what comes before it in the scope is never reverted."""
         self._landed(node, REVERTING, STUCK)
 
-    def give_back(self, node: int) -> None:
+    def give_back(self, node: int, begun: bool = False) -> None:
         """What was handed out was not begun, and waits again to be handed out.
 
         Inside a scope that is being reverted there is nothing to execute any more: it then counts
-        as PENDING.
+        as PENDING.  `begun`: a part of it is done, so that it has to come to its end anyway.
         """
         if self._marks[node] == REVERTING:
             self._landed(node, REVERTING, DONE)
             self._queue(node, DUE, self._revert)
             return
+        if begun:
+            self._landed(node, RUNNING, PENDING)
+            self._queue(node, RERUN, self._rerun)
+            return
         again = node in self._rerunning
-        free = self._holders[node] == _FREE
+        free = self._holders[node] == FREE
         self._landed(node, RUNNING, DONE if again else PENDING)
         if free and again:
             self._queue(node, AGAIN, self._retry)
         elif free:
             self._queue(node, READY, self._execute)
-        elif self._holders[node] == 0 and self._freed(node):
-            self._clear(node)
+        elif self._holders[node] == 0:
+            self._turn_to_undo(self._undoing.released([node]))
+
+    # -- retries that wait for their time
+
+    def postpone(self, node: int) -> None:
+        """A retry of `Turn.retry` is not to execute yet: until `wake` it is neither in flight nor
+        handed out, and it counts as waiting.  Call it before `reset_scope`.
+
+        If it was overridden since the turn, it is given back instead, to be undone.
+
+        :raises ValueError: it was not handed out as a retry.
+        """
+        if node not in self._rerunning:
+            raise ValueError(f"{self._plan.names[node]!r} was not handed out to be tried again")
+        if self._holders[node] != FREE and not self._undoing.again(node):
+            self.give_back(node)
+            return
+        self._landed(node, RUNNING, ASLEEP)
+        self._waiting += 1
+
+    def wake(self, node: int) -> None:
+        """Hand a postponed retry out again with the next turn.
+
+        Without effect when it was called off meanwhile: a wider scope, or a REVERT of its own,
+        took it over.
+        """
+        if self._marks[node] == ASLEEP:
+            self._marks[node] = AGAIN
+            self._retry.append(node)
 
     # -- undoing
 
@@ -259,7 +295,7 @@ class Scheduler:
 
         A flow's enter node is among them when a decider of the flow failed.
         """
-        left = {n for n in self._failed if self._marks[n] == FAILED and self._holders[n] == _FREE}
+        left = {n for n in self._failed if self._marks[n] == FAILED and self._holders[n] == FREE}
         self._failed = left
         return sorted(left)
 
@@ -272,11 +308,9 @@ class Scheduler:
         scope, never the other way round.
         """
         scope, again = resolution.scope, resolution.intention == st.RETRY
-        if self._holders[scope.start] != _FREE:
-            own = self._scopes.get(scope.start)
-            if own is None or own == again or again:
-                return []
-        return self._sweep(scope, again)
+        if self._undoing.covers(scope, again):
+            return []
+        return self._undo(scope, again)
 
     def reset_scope(self, retry: int) -> list[int]:
         """Make the scope of a retry in `Turn.retry` PENDING again, before the retry executes.
@@ -284,27 +318,22 @@ class Scheduler:
         Returns the atoms whose saved state has to follow: those in its flow that were reverted or
         ignored, and those behind it that were ignored from inside.  O(V+E) of the scope.
         """
-        if not self._scopes.get(retry):
+        if not self._undoing.again(retry):
             return []
-        del self._scopes[retry]
+        self._undoing.forget(retry)
+        self._gates.forget()
         scope = self._plan.scope(retry)
         marks, pred = self._marks, self._plan.pred
-        self._holders[retry] = _FREE
         changed = []
         for node in range(retry + 1, scope.stop):
-            self._holders[node] = _FREE
             self._unmet[node] = len(pred[node])
             if marks[node] != PENDING:
                 marks[node] = PENDING
                 changed.append(node)
-            if self._ignored:
-                for n in self._ignored.drop(node):
-                    if n >= scope.stop and marks[n] == IGNORED:
-                        marks[n] = PENDING
-                        changed.append(n)
+        changed += self._ignored.take_back(scope)
         # What was settled inside had been counted off here.
         self._unmet[scope.stop] = len(pred[scope.stop])
-        self._progress.begun.difference_update(scope)
+        self._begun.difference_update(scope)
         return sorted(node for node in changed if self._plan.is_atom(node))
 
     # -- forward
@@ -314,7 +343,7 @@ class Scheduler:
         work = [node]
         while work:
             after = succ[work.pop()]
-            self.visits += len(after)
+            self._visits += len(after)
             for n in after:
                 unmet[n] -= 1
                 if unmet[n] == 0 and self._arrive(n):
@@ -322,84 +351,34 @@ class Scheduler:
 
     def _arrive(self, node: int) -> bool:
         """Everything before the node is settled; True when the node thereby is."""
-        if self._holders[node] != _FREE:
+        if self._holders[node] != FREE:
             return False
         mark, plan = self._marks[node], self._plan
         if mark != PENDING:
             return mark in (DONE, IGNORED)
-        is_atom = plan.kinds[node] in (TASK, RETRY)
-        edges = plan.deciders.get(node)
-        if (
-            edges is not None
-            and node not in self._progress.begun
-            and any(e.source < 0 or self._marks[e.source] != IGNORED for e in edges)
-        ):
+        if node in self._gated and node not in self._begun and self._gates.closed(node):
             self._queue(node, VOTE, self._votes)
             return False
-        if is_atom:
+        if plan.kinds[node] in (TASK, RETRY):
             self._queue(node, READY, self._execute)
-        return not is_atom
+            return False
+        return True
 
     # -- backward
 
-    def _sweep(self, scope: range, again: bool) -> list[tuple[int, str]]:
-        """Count the holders of every node of a scope, last one first; free what nobody holds."""
-        low, stop = scope.start, scope.stop
-        marks, holders = self._marks, self._holders
-        succ, kinds = self._plan.succ, self._plan.kinds
-        clear = bytearray(len(scope))
-        changes = []
-        for node in reversed(scope):
-            self._scopes.pop(node, None)
-            held = 0
-            for n in succ[node]:
-                if n < stop and not clear[n - low]:
-                    held += 1
-            self.visits += len(succ[node])
-            holders[node] = held
-            mark = marks[node]
-            if mark in (READY, VOTE, ASKED, AGAIN, DUE):
-                self._waiting -= 1
-                mark = marks[node] = DONE if mark in (AGAIN, DUE) else PENDING
-            elif mark == FAILED and kinds[node] == FLOW:
-                mark = marks[node] = PENDING
-            if mark in (DONE, FAILED):
-                changes.append((node, st.REVERT))
-            elif mark in (PENDING, IGNORED, REVERTED) and not held:
-                clear[node - low] = 1
-        self._scopes[low] = again
-        for node in scope:
-            if holders[node] == 0 and (node == low or marks[node] in (DONE, FAILED)):
-                self._freed(node)
-        return recovery.intentions(self._plan, changes, low, again)
+    def _undo(self, scope: range, again: bool) -> list[tuple[int, str]]:
+        """Begin to undo a scope; what waited in it is called off."""
+        self._waiting -= self._undoing.call_off(scope)
+        changes, turn = self._undoing.sweep(scope, again)
+        self._turn_to_undo(turn)
+        return changes
 
-    def _clear(self, node: int) -> None:
-        """A node of a scope is clear: whatever comes before it is held by one less."""
-        pred, holders = self._plan.pred, self._holders
-        work = [node]
-        while work:
-            n = work.pop()
-            if n in self._scopes:
-                continue
-            before = pred[n]
-            self.visits += len(before)
-            for p in before:
-                holders[p] -= 1
-                if holders[p] == 0 and self._freed(p):
-                    work.append(p)
-
-    def _freed(self, node: int) -> bool:
-        """Nothing holds a node of a scope any more; True when it thereby is clear."""
-        mark = self._marks[node]
-        if mark in (RUNNING, RERUN, REVERTING, STUCK, DUE, AGAIN):
-            return False
-        if self._scopes.get(node) and self._plan.kinds[node] == RETRY:
-            self._queue(node, AGAIN, self._retry)
-            return False
-        if mark in (DONE, FAILED):
-            self._queue(node, DUE, self._revert)
-            return False
-        return True
+    def _turn_to_undo(self, nodes: list[int]) -> None:
+        for node in nodes:
+            if self._undoing.again(node):
+                self._queue(node, AGAIN, self._retry)
+            else:
+                self._queue(node, DUE, self._revert)
 
     # -- queues
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wbengine.engines.loading import (
+        arun,
         flow_from_detail,
         load,
         load_from_detail,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "load",
     "run",
+    "arun",
     "flow_from_detail",
     "load_from_detail",
     "load_from_factory",

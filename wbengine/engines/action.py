@@ -10,7 +10,7 @@ import abc
 import contextlib
 import functools
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from wbengine import _clock, exceptions, states
@@ -21,19 +21,13 @@ from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import machine as machine_module
 from wbengine._core import plan as plan_module
 from wbengine._core import scheduler as scheduler_module
-from wbengine.engines import base
+from wbengine.engines import base, requirements
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
 __all__ = ["ActionEngine"]
-
-#: After so many atoms that lack something, the chain of causes does not get longer.
-_MAX_CAUSES: Final = 50
-
-#: So many atoms that lack something are named in the first line of the error.
-_MAX_ASKERS: Final = 3
 
 
 class ActionEngine(base.Engine):
@@ -66,14 +60,19 @@ class ActionEngine(base.Engine):
         self._compilation: compilation_module.Compilation | None = None
         self._prepared = False
         self._busy = threading.Lock()
-        self._state_lock = threading.Lock()
+        # Again by the same thread, when a signal's handler suspends.
+        self._state_lock = threading.RLock()
         self._machine: machine_module.Machine | None = None
         self._began: float | None = None
         self._ended: float | None = None
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
         # Tasks marked `local` stay here, whatever the executor does with the others.
-        self._near = None if self._in_process else executors.ThreadTaskExecutor()
+        self._crew = (
+            self._task_executor
+            if self._in_process
+            else calls.Divided(executors.ThreadTaskExecutor(), self._task_executor)
+        )
 
     @abc.abstractmethod
     def _make_executor(self) -> calls.TaskExecutor:
@@ -98,17 +97,18 @@ class ActionEngine(base.Engine):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """`completed`, `awaiting` and `incomplete` calls, `active_for` seconds, and more."""
         machine, began = self._machine, self._began
-        if machine is None or began is None:
+        if machine is None or began is None or not self._gather_statistics:
             return {}
         ended = self._ended if self._ended is not None else self._clock.monotonic()
+        spent = machine.seconds_per_state
         return {
-            "seconds_per_state": dict(machine.seconds_per_state),
+            "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED},
             "active_for": ended - began,
             "completed": machine.completed,
+            "incomplete": machine.incomplete,
             "awaiting": machine.awaiting,
-            "incomplete": machine.withdrawn,
+            "withdrawn": machine.withdrawn,
             "discarded_failures": machine.discarded,
         }
 
@@ -134,54 +134,15 @@ class ActionEngine(base.Engine):
             self._change_state(states.SUSPENDED)
             self._prepared = True
         if self._storage.get_flow_state() == states.REVERTED:
-            self.reset()
+            self._reset(plan.atoms())
 
     def validate(self) -> None:
         plan = self._compiled("validated").plan
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is validated")
-        missing: dict[str, None] = {}
-        cause: exceptions.MissingDependencies | None = None
-        askers: list[str] = []
-        lacking_atoms = 0
-        for node in plan.atoms():
-            atom: Any = plan.items[node]
-            arguments: dict[str, None] = {}
-            for method, lacking in self._lacking(atom):
-                missing.update(dict.fromkeys(lacking.values()))
-                arguments.update(dict.fromkeys(lacking))
-                if lacking_atoms < _MAX_CAUSES:
-                    names = sorted(set(lacking.values()))
-                    cause = exceptions.MissingDependencies(
-                        _who(atom, lacking), names, cause=cause, method=method
-                    )
-            if arguments:
-                lacking_atoms += 1
-                if lacking_atoms <= _MAX_ASKERS:
-                    askers.append(f"{', '.join(map(repr, arguments))} of {atom.name!r}")
-        if missing:
-            if lacking_atoms > _MAX_ASKERS:
-                askers.append(f"{lacking_atoms - _MAX_ASKERS} more")
-            raise exceptions.MissingDependencies(
-                self._flow,
-                sorted(missing),
-                cause=cause,
-                available=self._storage.known_names(),
-                askers=askers,
-            )
-
-    def _lacking(self, atom: Any) -> Iterator[tuple[str, dict[str, str]]]:
-        """`(method, {argument: stored name})` for each method that lacks arguments."""
-        for method, rebind, optional in (
-            ("execute", atom.rebind, atom.optional),
-            ("revert", atom.revert_rebind, atom.revert_optional),
-        ):
-            if rebind:
-                found = self._storage.fetch_unsatisfied_args(
-                    atom.name, rebind, optional_args=optional
-                )
-                if found:
-                    yield method, found
+        error = requirements.missing(self._flow, plan, self._storage)
+        if error is not None:
+            raise error
 
     def _compiled(self, what: str) -> compilation_module.Compilation:
         if self._compilation is None:
@@ -190,27 +151,31 @@ class ActionEngine(base.Engine):
 
     # -- running --------------------------------------------------------------------------------
 
-    def run(self, timeout: float | None = None) -> None:
-        """Run the flow to an end state, or to SUSPENDED.
+    def run(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        due = self._due(timeout, deadline)
+        with self._session() as machine:
+            for _ in machine.run_iter(timeout, due, measure=self._gather_statistics):
+                pass
+        # Out here, and in no generator, a StopIteration is like any other exception.
+        self._raise_failures(machine, deadline)
 
-        Raises what the flow failed with: a single failure as itself, several as `WrappedFailure`.
-        `ExecutionFailure` when the engine is running already.  `timeout` bounds each single wait of
-        the run loop, not the run.
-        """
-        with self._session(timeout) as machine:
-            machine.run(timeout, measure=self._gather_statistics)
-        # Out here a StopIteration is like any other exception.
-        self._raise_failures(machine)
+    def run_iter(
+        self, timeout: float | None = None, *, deadline: float | None = None
+    ) -> Generator[str, Any, None]:
+        return self._steps(timeout, deadline, self._due(timeout, deadline))
 
-    def run_iter(self, timeout: float | None = None) -> Generator[str, Any, None]:
-        """Run the flow; yield each state of the run loop, and raise like `run` at the end.
+    def _due(self, timeout: float | None, deadline: float | None) -> float | None:
+        """The moment on the clock at which time is up."""
+        base.check_seconds("timeout", timeout)
+        base.check_seconds("deadline", deadline)
+        return None if deadline is None else self._clock.monotonic() + deadline
 
-        `send(True)` suspends; `close()` suspends and waits for what runs; an exception thrown in
-        ends the run, and what has not started is taken back.
-        """
-        with self._session(timeout) as machine:
-            closing = False
-            for state in machine.run_iter(timeout, measure=self._gather_statistics):
+    def _steps(
+        self, timeout: float | None, deadline: float | None, due: float | None
+    ) -> Generator[str, Any, None]:
+        closing = False
+        with self._session() as machine:
+            for state in machine.run_iter(timeout, due, measure=self._gather_statistics):
                 if closing:
                     continue
                 try:
@@ -219,13 +184,12 @@ class ActionEngine(base.Engine):
                 except GeneratorExit:
                     closing = True
                     self.suspend()
-        self._raise_failures(machine)
+        if not closing:
+            self._raise_failures(machine, deadline)
 
     @contextlib.contextmanager
-    def _session(self, timeout: float | None) -> Iterator[machine_module.Machine]:
+    def _session(self) -> Iterator[machine_module.Machine]:
         """Everything around the loop of one run; whoever enters drives the machine to its end."""
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
-            raise ValueError(f"The timeout must be a number of seconds or None, not {timeout!r}")
         if not self._busy.acquire(blocking=False):
             raise exceptions.ExecutionFailure("The engine is running already")
         try:
@@ -244,9 +208,7 @@ class ActionEngine(base.Engine):
 
     @contextlib.contextmanager
     def _executing(self, machine: machine_module.Machine) -> Iterator[None]:
-        self._task_executor.start()  # one that cannot start changes nothing of the flow
-        if self._near is not None:
-            self._near.start()
+        self._crew.start()  # one that cannot start changes nothing of the flow
         try:
             self._change_state(states.RUNNING)
             yield
@@ -254,7 +216,8 @@ class ActionEngine(base.Engine):
             self._abort(machine, error)
             raise
         finally:
-            self._stop_executors()
+            machine.close()
+            self._crew.stop()
             self._ended = self._clock.monotonic()
 
     def _abort(self, machine: machine_module.Machine, error: BaseException) -> None:
@@ -263,7 +226,7 @@ class ActionEngine(base.Engine):
         An interruption (`KeyboardInterrupt`, `SystemExit`) suspends: the next run goes on.
         """
         machine.abandon()
-        self._stop_executors()
+        self._crew.stop()
         machine.collect()
         if isinstance(error, Exception):
             self._change_state(states.FAILURE)
@@ -271,23 +234,17 @@ class ActionEngine(base.Engine):
             self._change_state(states.SUSPENDING)
             self._change_state(states.SUSPENDED)
 
-    def _stop_executors(self) -> None:
-        self._task_executor.stop()
-        if self._near is not None:
-            self._near.stop()
-
     def _make_machine(self) -> machine_module.Machine:
         plan = self._compiled("run").plan
-        inbox = machine_module.new_inbox()
+        inbox: machine_module.Inbox = self._clock.queue()
         lifecycle = self._make_lifecycle(functools.partial(inbox.put, None))
         return machine_module.Machine(
             plan,
             scheduler_module.Scheduler(plan, self._saved_states()),
             lifecycle,
             self._storage,
-            self._task_executor,
+            self._crew,
             inbox,
-            near=self._near,
             never_resolve=self._never_resolve,
             defer_reverts=self._defer_reverts,
             clock=self._clock,
@@ -317,47 +274,93 @@ class ActionEngine(base.Engine):
                 found.setdefault(node, (record.state, record.intention))
         return found
 
-    def _raise_failures(self, machine: machine_module.Machine) -> None:
+    def _raise_failures(self, machine: machine_module.Machine, deadline: float | None) -> None:
         if machine.state in (states.SUCCESS, states.SUSPENDED):
             return
         failures = list(machine.problems)
         failures.extend(self._storage.get_execute_failures().values())
         failures.extend(self._storage.get_revert_failures().values())
+        if machine.expired or machine_module.DEADLINE_EXCEEDED in self._storage.flow_meta:
+            raise self._too_late(deadline if machine.expired else None, failures)
         ft.Failure.reraise_if_any(failures)
+
+    def _too_late(
+        self, deadline: float | None, failures: list[ft.Failure]
+    ) -> exceptions.DeadlineExceeded:
+        cause: BaseException | None = None
+        try:
+            ft.Failure.reraise_if_any(failures)
+        except BaseException as error:
+            cause = error
+        given = "the time an earlier run was given" if deadline is None else f"{deadline:g} seconds"
+        found = exceptions.DeadlineExceeded(
+            f"Flow {self._storage.flow_name!r} did not end within {given}", cause
+        )
+        found.__cause__ = cause
+        return found
 
     # -- from outside ---------------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Let nothing more start; what runs finishes, then the flow is SUSPENDED.  Any thread.
-
-        Does nothing while the flow does not run.  Raises `InvalidState` before `compile`.
-        """
         self._compiled("suspended")
-        machine = self._machine
-        if self._change_state(states.SUSPENDING) and machine is not None:
-            machine.suspend()
+        with self._state_lock:
+            # Of the same run as the state: a machine whose run is over must not hear of it.
+            machine = self._machine
+            moved, old_state = self._storage.change_flow_state(states.SUSPENDING)
+        if moved:
+            self._tell_state(states.SUSPENDING, old_state)
+            if machine is not None:
+                machine.suspend()
 
-    def reset(self) -> None:
-        """Forget all results and failures, so that the next run starts anew.
-
-        Attempt numbers go on.  Raises `InvalidState`, with nothing changed, while the flow runs
-        or is suspended.
-        """
+    def reset(self, *, failed_only: bool = False) -> None:
         plan = self._compiled("reset").plan
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
-        states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
+        if not self._busy.acquire(blocking=False):
+            raise exceptions.InvalidState("The engine is running; it cannot be reset now")
+        try:
+            states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
+            self._reset(self._failed_nodes() if failed_only else plan.atoms())
+        finally:
+            self._busy.release()
+
+    def _reset(self, nodes: Iterable[int]) -> None:
         lifecycle = self._make_lifecycle(_nothing)
         lifecycle.listen()
         with self._storage.batch():
-            lifecycle.reset(plan.atoms())
+            lifecycle.reset(nodes)
+        self._storage.flow_meta.pop(machine_module.DEADLINE_EXCEEDED, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
+
+    def _failed_nodes(self) -> list[int]:
+        """The atoms that failed.
+
+        :raises InvalidState: something is reverted, or is to be, so that it cannot just go on.
+        """
+        failed = []
+        for node, record in enumerate(self._storage.records):
+            if record is None:
+                continue
+            if record.intention in (states.REVERT, states.RETRY):
+                raise exceptions.InvalidState(
+                    f"Flow {self._storage.flow_name!r} cannot go on where it failed: atom"
+                    f" {record.name!r} is {record.state} and means to {record.intention};"
+                    " reset everything, or run it to its end"
+                )
+            if record.state == states.FAILURE:
+                failed.append(node)
+        return failed
 
     def _change_state(self, state: str) -> bool:
         with self._state_lock:
             moved, old_state = self._storage.change_flow_state(state)
-        if moved and len(self._notifier):
+        if moved:
+            self._tell_state(state, old_state)
+        return moved
+
+    def _tell_state(self, state: str, old_state: str) -> None:
+        if len(self._notifier):
             self._notifier.notify(
                 state,
                 {
@@ -367,7 +370,10 @@ class ActionEngine(base.Engine):
                     "old_state": old_state,
                 },
             )
-        return moved
+
+
+#: What `statistics` measures, in lower case.
+_TIMED: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, states.ANALYZING)
 
 
 def _in_order(plan: plan_module.Plan) -> Iterator[Any]:
@@ -383,8 +389,3 @@ def _in_order(plan: plan_module.Plan) -> Iterator[Any]:
 
 def _nothing() -> None:
     """Nobody waits for what is written here."""
-
-
-def _who(atom: Any, lacking: dict[str, str]) -> str:
-    renamed = [f"{argument} from {name}" for argument, name in lacking.items() if argument != name]
-    return f"{atom}" + (f" ({', '.join(renamed)})" if renamed else "")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from wbengine import _names
+from wbengine import _names, states
 from wbengine import storage as storage_module
+from wbengine.engines import awaiting
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["Engine", "flag"]
+__all__ = ["Engine", "check_seconds", "flag"]
 
 _FLAGS: Mapping[str, bool] = {
     **dict.fromkeys(("1", "t", "true", "on", "y", "yes"), True),
@@ -32,11 +34,28 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def check_seconds(name: str, value: Any) -> None:
+    """Refuse what is no number of seconds, of none or more; None is one without end.
+
+    :raises TypeError: when it is not a number.
+    :raises ValueError: when it is negative or NaN.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"The {name} must be a number of seconds or None, not {value!r}")
+    if not 0 <= value <= math.inf:
+        raise ValueError(f"The {name} must be a number of seconds or None, not {value!r}")
+
+
 class Engine(abc.ABC):
     """Runs one flow: `compile`, `prepare`, `validate`, then `run` (which does the former itself).
 
     `notifier` tells of the flow's changes of state, `atom_notifier` of those of its tasks and
-    retries.  Listeners are called in the engine's thread.
+    retries.  Listeners are called in the thread that runs the engine, SUSPENDING in the one that
+    suspends it; what they raise is logged, except interruptions, which end the run.
+
+    One thread at a time may run the engine; `suspend` and the properties are for any thread.
     """
 
     #: The options a kind of engine knows, besides those of its base classes.
@@ -54,8 +73,10 @@ class Engine(abc.ABC):
         self._backend = backend
         self._options = dict(options or {})
         self._check_options()
-        self._notifier = notifier_module.Notifier()
-        self._atom_notifier = notifier_module.Notifier()
+        # Either knows all states: listeners are often told one list for flows and atoms.
+        known = {*states.FLOW_STATES, *states.ATOM_STATES}
+        self._notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(known)
+        self._atom_notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(known)
 
     @classmethod
     def known_options(cls) -> frozenset[str]:
@@ -93,43 +114,117 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def storage(self) -> storage_module.Storage:
-        """What is known of this run."""
+        """What is known of this run: results, failures, states, histories."""
 
     @property
     @abc.abstractmethod
     def statistics(self) -> dict[str, Any]:
-        """Figures of the current or latest run."""
+        """Figures of the current or latest run; empty before the first, or when not gathered.
+
+        - `active_for`: seconds from the first state of the loop to the last, or until now;
+        - `seconds_per_state`: how they divide into `resuming`, `scheduling`, `waiting`,
+          `analyzing`;
+        - `completed`: how many executions and reversions came to an end;
+        - `incomplete`: how many are under way, `awaiting`: how many are ready to be begun;
+        - `withdrawn`: how many were begun, and taken back before they started;
+        - `discarded_failures`: how many failed when the run was over already.
+        """
 
     @abc.abstractmethod
     def compile(self) -> None:
-        """Turn the flow into what the engine runs; does nothing the second time."""
+        """Turn the flow into what the engine runs; does nothing the second time.
+
+        :raises CompilationFailure: the flow makes no sense (`Duplicate` names, ...).
+        """
 
     @abc.abstractmethod
     def prepare(self) -> None:
         """Make sure that every atom has its record; a flow that was reverted starts anew.
 
-        Raises `InvalidState` before `compile`.
+        The second time it does only the latter.
+
+        :raises InvalidState: before `compile`.
+        :raises StorageFailure: the records cannot be written.
         """
 
     @abc.abstractmethod
     def validate(self) -> None:
-        """Raise `MissingDependencies` when an atom needs what nothing provides.
+        """Check that everything atoms need is provided; changes nothing.
 
-        Raises `InvalidState` before `prepare`.
+        :raises MissingDependencies: an atom needs what nothing provides.
+        :raises InvalidState: before `prepare`.
         """
 
     @abc.abstractmethod
-    def run(self, timeout: float | None = None) -> None:
-        """Run the flow to an end state, or to SUSPENDED; raise what it failed with."""
+    def run(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """Run the flow to an end state (SUCCESS, FAILURE, REVERTED), or to SUSPENDED.
+
+        Goes on from where an earlier run, here or elsewhere, was suspended or died.  A flow in
+        SUCCESS runs only after `reset`; one that was reverted starts anew; one in FAILURE goes on,
+        with `never_resolve` it stays there (see `reset`).
+
+        :param timeout: bounds each single wait of the loop; it is no limit for the run.
+        :param deadline: seconds from this call.  When they are over, nothing more starts, what
+            waits to be started is withdrawn, what runs finishes, and everything is reverted (with
+            `never_resolve` nothing is).  What is being reverted as a whole anyway, or has ended
+            when the time is looked at, is not touched.
+        :raises DeadlineExceeded: time was up; its `cause` is what failed besides.
+        :raises ExecutionFailure: the engine is running already.
+        :raises TypeError: `timeout` or `deadline` is no number.
+        :raises ValueError: one of them is negative or NaN.
+        :raises Exception: what the flow failed with: a single failure as itself, several as one
+            `WrappedFailure`; besides what `compile`, `prepare` and `validate` raise.  After a
+            suspension nothing is raised.
+
+        `KeyboardInterrupt` and `SystemExit` in this thread, outside of a task or a retry's
+        `execute` and `revert`, suspend the flow and pass through.
+        """
 
     @abc.abstractmethod
-    def run_iter(self, timeout: float | None = None) -> Iterator[str]:
-        """Run the flow, and yield the states of the run loop."""
+    def run_iter(
+        self, timeout: float | None = None, *, deadline: float | None = None
+    ) -> Iterator[str]:
+        """Run the flow as `run` does, and yield each state of the run loop, the end state last.
+
+        Nothing runs, and no other run is refused, before the first state is asked for.
+        `send(True)` suspends.  `close()`, and giving the iterator up, suspends and waits for what
+        runs; it raises no failure of the flow.  An exception thrown in ends the run with FAILURE
+        and passes through; the next run goes on.
+
+        :raises Exception: as `run`; about `timeout` and `deadline` when called, the rest while
+            iterating.
+        """
+
+    async def arun(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        """`run`, awaited: in a thread of its own, while other coroutines go on.
+
+        Works in any running event loop; many engines may be awaited at once.  Cancelling it
+        suspends the flow, waits for what runs, and only then raises `CancelledError`; the flow is
+        SUSPENDED, and the next `run` or `arun` goes on.  Listeners are called in that thread.
+
+        :raises BaseException: what `run` raises.
+        """
+        await awaiting.run(self, lambda: self.run(timeout, deadline=deadline))
 
     @abc.abstractmethod
     def suspend(self) -> None:
-        """Let nothing more start; what runs finishes, then the flow is SUSPENDED."""
+        """Let nothing more start; what runs finishes, then the flow is SUSPENDED.
+
+        From any thread, from listeners and tasks, from signal handlers; any number of times.  Does
+        not wait.  Does nothing while the flow does not run.  A flow that comes to its end all the
+        same is not SUSPENDED.
+
+        :raises InvalidState: before `compile`.
+        """
 
     @abc.abstractmethod
-    def reset(self) -> None:
-        """Forget all results, so that the next run starts anew."""
+    def reset(self, *, failed_only: bool = False) -> None:
+        """Forget all results and failures, so that the next run starts anew.
+
+        From SUCCESS, FAILURE, REVERTED and SUSPENDED; nothing is reverted.  Attempt numbers go on.
+
+        :param failed_only: forget only what failed, so that the next run executes that again, and
+            then what comes after it; the way on from what `never_resolve` kept.
+        :raises InvalidState: before `prepare`, while the flow runs, or, with `failed_only`, when
+            part of the flow was or is to be reverted.  Then nothing is changed.
+        """

@@ -6,14 +6,17 @@ when first asked for, and nothing that runs ever reads them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import flow as flow_module
 from wbengine._core import plan as plan_module
 
 if TYPE_CHECKING:
-    # Imported where it is used: running a flow does not need it.
-    import networkx as nx
+    # Imported where it is used: running a flow needs no networkx.
+    from wbengine.engines import hierarchy as hierarchies
+    from wbengine.types import graph as graphs
 
 __all__ = ["FLOW", "FLOW_END", "RETRY", "TASK", "Compilation", "Terminator"]
 
@@ -47,6 +50,11 @@ class Terminator:
 class Compilation:
     """The plan of a flow, and views of it."""
 
+    TASK: Final = TASK
+    RETRY: Final = RETRY
+    FLOW: Final = FLOW
+    FLOW_END: Final = FLOW_END
+
     def __init__(self, plan: plan_module.Plan) -> None:
         self.plan = plan
 
@@ -60,17 +68,19 @@ class Compilation:
         ]
 
     @cached_property
-    def execution_graph(self) -> nx.DiGraph[Any]:
+    def execution_graph(self) -> graphs.DiGraph:
         """What waits for what.
 
         Nodes are atoms, flows (where they begin) and `Terminator`s (where they end), with the
-        attributes `kind`, `noop` (nothing runs there) and, inside a retry's flow, `retry`.  Edges
-        from a link with a decider carry `decider` and `decider_depth`.
+        attributes `kind`, `noop` (nothing runs there), inside a retry's flow `retry`, and `join`
+        for a join rule other than ALL.  Edges carry what is known of the link they stand for:
+        `manual`, `reasons`, `decider` and `decider_depth`; those that every flow of the kind has
+        are `invariant`, and from a retry `retry`.
         """
-        import networkx as nx
+        from wbengine.types import graph as graphs
 
         plan, nodes = self.plan, self.nodes
-        graph: nx.DiGraph[Any] = nx.DiGraph(name=plan.names[0])
+        graph = graphs.DiGraph(name=plan.names[0])
         for number, node in enumerate(nodes):
             attributes: dict[str, Any] = {
                 "kind": _KINDS[plan.kinds[number]],
@@ -78,31 +88,54 @@ class Compilation:
             }
             if plan.controller[number] >= 0:
                 attributes["retry"] = nodes[plan.controller[number]]
+            if number in plan.joins:
+                attributes["join"] = plan.joins[number]
             graph.add_node(node, **attributes)
         for number, node in enumerate(nodes):
-            graph.add_edges_from((node, nodes[after]) for after in plan.succ[number])
-        for target, edges in plan.deciders.items():
-            for edge in edges:
-                if edge.source >= 0:
-                    graph.add_edge(
-                        nodes[edge.source],
-                        nodes[target],
-                        decider=edge.decider,
-                        decider_depth=edge.depth,
-                    )
+            invariant = {flow_module.LINK_INVARIANT: True}
+            if plan.kinds[number] == plan_module.RETRY:
+                invariant[flow_module.LINK_RETRY] = True
+            graph.add_edges_from((node, nodes[after], invariant) for after in plan.succ[number])
+        for before, after, meta in self._links():
+            data = graph.adj[nodes[before]].get(nodes[after])
+            if data is not None:  # a flow may have been changed since
+                data.clear()
+                data.update(meta)
         return graph
 
+    def _links(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """What the flows say of the links between their members, by the nodes that stand for them.
+
+        A member's node is where it begins, and for what comes after it where it ends.
+        """
+        plan = self.plan
+        begins = {id(item): node for node, item in reversed(list(enumerate(plan.items)))}
+        for node, item in enumerate(plan.items):
+            if plan.kinds[node] != plan_module.FLOW:
+                continue
+            assert isinstance(item, flow_module.Flow)
+            for before, after, meta in item.iter_links():
+                if id(before) in begins and id(after) in begins:
+                    source = begins[id(before)]
+                    yield plan.end.get(source, source), begins[id(after)], meta
+
     @cached_property
-    def hierarchy(self) -> nx.DiGraph[Any]:
+    def hierarchy(self) -> hierarchies.Hierarchy:
         """What is part of what: a tree from the outermost flow to the atoms."""
-        import networkx as nx
+        from wbengine.engines import hierarchy as hierarchies
+        from wbengine.types import tree
 
         plan, nodes = self.plan, self.nodes
-        tree: nx.DiGraph[Any] = nx.DiGraph(name=plan.names[0])
+        found = hierarchies.Hierarchy(name=plan.names[0])
+        branches: dict[int, tree.Node] = {}
         for number, node in enumerate(nodes):
             if plan.kinds[number] == plan_module.FLOW_END:
                 continue
-            tree.add_node(node, kind=_KINDS[plan.kinds[number]])
-            if plan.parent[number] >= 0:
-                tree.add_edge(nodes[plan.parent[number]], node)
-        return tree
+            kind, parent = _KINDS[plan.kinds[number]], plan.parent[number]
+            found.add_node(node, kind=kind)
+            branches[number] = tree.Node(node, kind=kind)
+            if parent >= 0:
+                found.add_edge(nodes[parent], node)
+                branches[parent].add(branches[number])
+        found.root = branches[0]
+        return found

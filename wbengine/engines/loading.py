@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -10,13 +11,14 @@ from typing import Any, Final
 from wbengine import _names, _plugins, exceptions
 from wbengine import flow as flow_module
 from wbengine import task as task_module
-from wbengine.engines import base
+from wbengine.engines import awaiting, base
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
 
 __all__ = [
     "ENGINES_NAMESPACE",
     "ENGINE_DEFAULT",
+    "arun",
     "flow_from_detail",
     "load",
     "load_from_detail",
@@ -43,7 +45,7 @@ def load(
     book: models.LogBook | None = None,
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
-    engine: str = ENGINE_DEFAULT,
+    engine: str | None = ENGINE_DEFAULT,
     **options: Any,
 ) -> base.Engine:
     """Make an engine that is ready to run `flow`.
@@ -53,9 +55,11 @@ def load(
     `options` win over those.  `backend` (a backend, or what `persistence.backends.fetch` takes)
     keeps the records, in `flow_detail` of `book`; those that are not given are made.
 
-    Raises: `NotFound` for an unknown kind, `ValueError` for an option the kind does not know,
-    `Duplicate` and `CompilationFailure` for what is no flow, `TypeError` for any other argument of
-    a wrong type.
+    :raises NotFound: there is no such kind of engine, or of backend.
+    :raises ValueError: the kind does not know an option, or an option has no such value.
+    :raises Duplicate: two atoms have the same name.
+    :raises CompilationFailure: it is no flow, or cannot be run as it is.
+    :raises TypeError: another argument is of a wrong type.
     """
     if not isinstance(flow, flow_module.Flow | task_module.Task):
         raise exceptions.CompilationFailure(f"Only a flow or a task can be loaded, not {flow!r}")
@@ -85,10 +89,15 @@ def run(
     book: models.LogBook | None = None,
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
-    engine: str = ENGINE_DEFAULT,
+    engine: str | None = ENGINE_DEFAULT,
+    *,
+    deadline: float | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Load (as `load` does) and run `flow`; return all values by name, injected ones included."""
+    """Load (as `load` does) and run `flow`; return all values by name, injected ones included.
+
+    `deadline`: seconds from the start of the run, after which it is reverted.
+    """
     loaded = load(
         flow,
         store=store,
@@ -99,7 +108,44 @@ def run(
         engine=engine,
         **options,
     )
-    loaded.run()
+    if deadline is None:
+        loaded.run()
+    else:
+        loaded.run(deadline=deadline)
+    return loaded.storage.fetch_all()
+
+
+async def arun(
+    flow: Any,
+    store: Mapping[str, Any] | None = None,
+    flow_detail: models.FlowDetail | None = None,
+    book: models.LogBook | None = None,
+    backend: Backend = None,
+    namespace: str = ENGINES_NAMESPACE,
+    engine: str | None = ENGINE_DEFAULT,
+    *,
+    deadline: float | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """`run`, awaited: loading and running happen in threads, while other coroutines go on.
+
+    Cancelling it suspends the flow (see `Engine.arun`): with a `flow_detail` in a backend, another
+    engine goes on with it.
+    """
+    loaded = await awaiting.in_thread(
+        functools.partial(
+            load,
+            flow,
+            store=store,
+            flow_detail=flow_detail,
+            book=book,
+            backend=backend,
+            namespace=namespace,
+            engine=engine,
+            **options,
+        )
+    )
+    await loaded.arun(deadline=deadline)
     return loaded.storage.fetch_all()
 
 
@@ -112,9 +158,10 @@ def save_factory_details(
 ) -> None:
     """Note in `flow_detail` what makes its flow, so that `load_from_detail` finds it again.
 
-    Raises `ValueError` unless the factory (a function, or its dotted name) can be imported by name.
+    :raises ValueError: the factory (a function, or its dotted name) cannot be imported by name.
+    :raises TypeError: it is neither, or `flow_detail` is none.
     """
-    flow_detail.meta[_FACTORY] = {
+    _detail(flow_detail).meta[_FACTORY] = {
         "name": _factory_name(flow_factory),
         "args": list(factory_args or ()),
         "kwargs": dict(factory_kwargs or {}),
@@ -133,7 +180,7 @@ def load_from_factory(
     book: models.LogBook | None = None,
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
-    engine: str = ENGINE_DEFAULT,
+    engine: str | None = ENGINE_DEFAULT,
     **options: Any,
 ) -> base.Engine:
     """Make the flow by `flow_factory(*factory_args, **factory_kwargs)`, note that, and load it.
@@ -158,8 +205,13 @@ def load_from_factory(
 
 
 def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
-    """Make the flow again that `save_factory_details` noted; raises `ValueError` without a note."""
-    noted = flow_detail.meta.get(_FACTORY)
+    """Make the flow again that `save_factory_details` noted.
+
+    :raises ValueError: there is no such note.
+    :raises TypeError: `flow_detail` is none.
+    :raises CompilationFailure: what was made is neither a flow nor a task.
+    """
+    noted = _detail(flow_detail).meta.get(_FACTORY)
     if not isinstance(noted, Mapping) or "name" not in noted:
         raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
     return _call(str(noted["name"]), noted.get("args"), noted.get("kwargs"))
@@ -170,7 +222,7 @@ def load_from_detail(
     store: Mapping[str, Any] | None = None,
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
-    engine: str = ENGINE_DEFAULT,
+    engine: str | None = ENGINE_DEFAULT,
     **options: Any,
 ) -> base.Engine:
     """Load the flow of `flow_detail` (see `flow_from_detail`), to go on where it stopped."""
@@ -185,7 +237,9 @@ def load_from_detail(
     )
 
 
-def _kind_and_options(engine: str) -> tuple[str, dict[str, Any]]:
+def _kind_and_options(engine: str | None) -> tuple[str, dict[str, Any]]:
+    if engine is None:  # nothing was configured
+        return ENGINE_DEFAULT, {}
     if not isinstance(engine, str):
         raise TypeError(f"engine must be the name of a kind, or a URI, not {engine!r}")
     kind, separator, _ = engine.partition(":")
@@ -218,6 +272,8 @@ def _backend(backend: Backend) -> persistence.Backend | None:
 
 
 def _factory_name(factory: Factory) -> str:
+    if not isinstance(factory, str) and not callable(factory):
+        raise TypeError(f"A flow factory is a function or its dotted name, not {factory!r}")
     name = factory if isinstance(factory, str) else _names.dotted(factory)
     try:
         found = _names.load(name)
@@ -229,5 +285,19 @@ def _factory_name(factory: Factory) -> str:
 
 
 def _call(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:
-    factory = _names.load(name)
-    return factory(*(args or ()), **(kwargs or {}))
+    if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
+        raise TypeError(f"factory_args must be a list or tuple, not {args!r}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"factory_kwargs must be a dict, not {kwargs!r}")
+    made = _names.load(name)(*(args or ()), **(kwargs or {}))
+    if not isinstance(made, flow_module.Flow | task_module.Task):
+        raise exceptions.CompilationFailure(
+            f"Flow factory {name!r} made neither a flow nor a task, but {made!r}"
+        )
+    return made
+
+
+def _detail(flow_detail: Any) -> models.FlowDetail:
+    if not isinstance(flow_detail, models.FlowDetail):
+        raise TypeError(f"flow_detail must be a FlowDetail, not {flow_detail!r}")
+    return flow_detail

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from wbengine import deciders, exceptions, flow
+from wbengine import _binding, _names, deciders, exceptions, flow
 from wbengine import retry as retry_module
 
 if TYPE_CHECKING:
@@ -96,15 +96,20 @@ class Flow(flow.Flow):
         :raises DependencyFailure: the links would form a circle; nothing is changed.
         """
         if id(u) not in self._nodes:
-            raise ValueError(f"Node '{u}' not found to link from")
+            raise ValueError(f"Node '{u}' not found to link from: {self._no_member(u)}")
         if id(v) not in self._nodes:
-            raise ValueError(f"Node '{v}' not found to link to")
+            raise ValueError(f"Node '{v}' not found to link to: {self._no_member(v)}")
         meta: dict[str, Any] = {flow.LINK_MANUAL: True}
         if decider is None:
             if decider_depth is not None:
                 raise ValueError("A decider depth needs a decider to be provided along with it")
         elif not callable(decider):
             raise ValueError(f"Decider must be callable, not {decider!r}")
+        elif _binding.is_async(decider):
+            raise ValueError(
+                f"Decider {_names.dotted(decider)} is an 'async def', and nobody would await it:"
+                " deciders are asked in the engine's own thread; make it a plain function"
+            )
         else:
             meta[flow.LINK_DECIDER] = decider
             meta[flow.LINK_DECIDER_DEPTH] = (
@@ -115,6 +120,33 @@ class Flow(flow.Flow):
         self._connect(u, v).update(meta)
         self._touch()
         return self
+
+    def join(self: _F, node: Any, rule: deciders.Join | str) -> _F:
+        """Say when a member runs that comes after ignored ones; a later rule replaces an earlier.
+
+        :param rule: `ALL` (as without rule), `ANY` or `NONE_FAILED`; see `deciders.Join`.
+        :raises ValueError: not a member, or no such rule.
+        :raises TypeError: the rule is neither a `Join` nor a string.
+        """
+        if id(node) not in self._nodes:
+            raise ValueError(self._no_member(node))
+        wanted = deciders.Join.translate(rule)
+        if wanted == deciders.Join.ALL:
+            self._graph.nodes[node].pop(flow.NODE_JOIN, None)
+        else:
+            self._graph.nodes[node][flow.NODE_JOIN] = wanted
+        self._touch()
+        return self
+
+    def _no_member(self, node: Any) -> str:
+        known = [str(member.name) for member in self._nodes.values()]
+        name = str(getattr(node, "name", node))
+        if name in known:
+            return (
+                f"{node!r} is no member of flow {self.name!r}, but another object of that name is;"
+                " pass the object that was added"
+            )
+        return f"{node!r} is no member of flow {self.name!r}{_names.hint(name, known)}"
 
     def _connect(self, u: Any, v: Any) -> dict[str, Any]:
         """The metadata of the link from `u` to `v`, which is made if it is not there."""
@@ -344,7 +376,7 @@ class TargetedFlow(Flow):
         :raises ValueError: not a member.
         """
         if id(target_node) not in self._nodes:
-            raise ValueError(f"Node '{target_node}' not found")
+            raise ValueError(f"Node '{target_node}' not found: {self._no_member(target_node)}")
         self._target = target_node
         self._touch()
 

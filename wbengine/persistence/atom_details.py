@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import states
+from wbengine import exceptions, states
+from wbengine.persistence.item_details import Items
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -60,6 +62,9 @@ def new_uuid() -> str:
     return new_uuids(1)[0]
 
 
+_making: Final = threading.Lock()
+
+
 class Annotated:
     """A record with a `meta`: whatever listeners and users attach."""
 
@@ -72,7 +77,9 @@ class Annotated:
     def meta(self) -> dict[str, Any]:
         """Made when first asked for."""
         if self._meta is None:
-            self._meta = {}
+            with _making:  # two threads must get the same one
+                if self._meta is None:
+                    self._meta = {}
         return self._meta
 
     @meta.setter
@@ -89,7 +96,8 @@ class AtomDetail(Annotated):
 
     `attempt` is 0 before the first one, and only rises.  `progress` is what the task itself last
     told (None: nothing, the state says it).  `revert_*` hold what the latest reversion returned
-    or raised.
+    or raised.  `items` are those of the latest execution of a `Map` (None: none so far, or no Map);
+    they are records beside this one.
     """
 
     __slots__ = (
@@ -98,6 +106,7 @@ class AtomDetail(Annotated):
         "ended",
         "failure",
         "intention",
+        "items",
         "name",
         "progress",
         "progress_details",
@@ -131,6 +140,7 @@ class AtomDetail(Annotated):
         self.ended: float | None = None
         self.progress: float | None = None
         self.progress_details: Any = None
+        self.items: Items | None = None
 
     @property
     def last_attempt(self) -> Attempt | None:
@@ -155,14 +165,28 @@ class AtomDetail(Annotated):
         self.revert_failure = None
         self.progress = None
         self.progress_details = None
+        self.items = None
         self.state = state
         self.intention = states.EXECUTE
 
     def update(self: _D, other: _D) -> _D:
         """Take over everything `other` says (values are shared, containers of ours are not)."""
+        self.update_row(other)
+        if other.items is not None:
+            self.items = other.items.copy(deep=False)
+        return self
+
+    def update_row(self: _D, other: _D) -> _D:
+        """`update` without the items: they stay, as long as they are of the same attempt."""
+        mine, theirs = self.items, other.items
         for slot in AtomDetail.__slots__:
             setattr(self, slot, getattr(other, slot))
         self._meta = None if other._meta is None else dict(other._meta)
+        if theirs is not None:
+            if mine is None or mine.attempt != theirs.attempt:
+                mine = theirs.emptied()
+            mine.resumed = theirs.resumed
+            self.items = mine
         return self
 
     def merge(self: _D, other: _D, deep_copy: bool = False) -> _D:
@@ -175,22 +199,28 @@ class AtomDetail(Annotated):
             self._meta = {**mine, **(self._meta or {})}
         return self
 
-    def copy(self: _D) -> _D:
-        """Copy the record and, deeply, its values (failures are shared: they never change)."""
+    def copy(self: _D, retain_contents: bool = True) -> _D:
+        """Copy the record and, deeply, its values (failures are shared: they never change).
+
+        Its items are copied too, or (`retain_contents=False`) left out.
+        """
         clone = type(self)(self.name, self.uuid)
-        clone.update(self)
+        clone.update_row(self)
+        if retain_contents and self.items is not None:
+            clone.items = self.items.copy()
         clone.results = self._copy_results()
         clone.revert_results = _deep(self.revert_results)
         clone.progress_details = _deep(self.progress_details)
         if self._meta is not None:
-            clone._meta = copy.deepcopy(self._meta)
+            # Of a copy: other threads may be adding to it.
+            clone._meta = copy.deepcopy(dict(self._meta))
         return clone
 
     def _copy_results(self) -> Any:
         return _deep(self.results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe the record as plain data; result values are left as they are."""
+        """Describe the record's own row as plain data; result values are left as they are."""
         return {
             "name": self.name,
             "uuid": self.uuid,
@@ -209,12 +239,13 @@ class AtomDetail(Annotated):
             "ended": self.ended,
             "progress": self.progress,
             "progress_details": self.progress_details,
+            "items": None if self.items is None else self.items.to_dict(),
         }
 
     @classmethod
     def from_dict(cls: type[_D], data: Mapping[str, Any]) -> _D:
         """Make the record that `to_dict` described; keys that are missing keep their defaults."""
-        record = cls(data["name"], data["uuid"])
+        record = cls(*identity_in(data))
         for key in (
             "state", "intention", "revert_results", "attempt", "action", "worker", "started",
             "ended", "progress", "progress_details",
@@ -225,6 +256,7 @@ class AtomDetail(Annotated):
         record.version = None if version is None else tuple(version)
         record._meta = dict(data["meta"]) if data.get("meta") else None
         record.results = cls._results_from_dict(data.get("results"))
+        record.items = Items.from_dict(data["items"]) if data.get("items") else None
         record.failure = _failure_from_dict(data.get("failure"))
         record.revert_failure = _failure_from_dict(data.get("revert_failure"))
         return record
@@ -342,8 +374,26 @@ _ATOM_KINDS: Final[Mapping[str, type[AtomDetail]]] = {"task": TaskDetail, "retry
 
 
 def detail_from_dict(kind: str, data: Mapping[str, Any]) -> AtomDetail:
-    """Make the atom record of `kind` ('task' or 'retry') from what its `to_dict` said."""
+    """Make the atom record of `kind` ('task' or 'retry') from what its `to_dict` said.
+
+    :raises InvalidFormat: there is no such kind.
+    """
+    if kind not in _ATOM_KINDS:
+        raise exceptions.InvalidFormat(f"{kind!r} is no kind of atom; known: task, retry")
     return _ATOM_KINDS[kind].from_dict(data)
+
+
+def identity_in(data: Mapping[str, Any]) -> tuple[str, str]:
+    """The name and the uuid in the description of a record.
+
+    :raises InvalidFormat: they are not there.
+    """
+    try:
+        return data["name"], data["uuid"]
+    except (KeyError, TypeError):
+        raise exceptions.InvalidFormat(
+            f"The description of a record is a dict with 'name' and 'uuid', not {data!r:.80}"
+        ) from None
 
 
 def _deep(value: Any) -> Any:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from wbengine.persistence import models
 
 __all__ = [
     "Backend",
     "Connection",
+    "NO_ITEMS",
     "create_flow_detail",
     "temporary_flow_detail",
     "temporary_log_book",
 ]
+
+#: Changed items, by the uuid of the atom they belong to.
+ItemChanges = Mapping[str, Sequence[models.ItemDetail]]
+NO_ITEMS: Final[ItemChanges] = {}
 
 
 class Backend(abc.ABC):
@@ -44,6 +49,10 @@ class Connection(abc.ABC):
 
     A method that writes either writes all it was given or raises `StorageFailure`.  Looking up what
     is not there raises `NotFound`.
+
+    An atom that is read comes with its items (`AtomDetail.items`), in the order of their index: the
+    latest of each index that was written for the attempt that the atom's row names.  Those of any
+    other attempt are never read, and may be forgotten at any time; with the atom they have to be.
     """
 
     @property
@@ -63,11 +72,11 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
-        """Create or update `book` with its flows and atoms; return what is now kept."""
+        """Create or update `book` with its flows, atoms and items; return what is now kept."""
 
     @abc.abstractmethod
     def destroy_logbook(self, book_uuid: str) -> None:
-        """Forget a book, its flows and their atoms."""
+        """Forget a book, its flows, their atoms and the items of these."""
 
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
@@ -100,21 +109,34 @@ class Connection(abc.ABC):
         atoms: Iterable[models.AtomDetail],
         *,
         flow_row: bool = True,
+        items: ItemChanges = NO_ITEMS,
     ) -> None:
-        """Write a turn of an engine, in one step: these atoms of `flow`, and its own row.
+        """Write a turn of an engine, in one step: these atoms and items of `flow`, and its own row.
 
-        Atoms that are not kept yet are added.  With `flow_row=False` the flow's own row did not
-        change.  Cost: proportional to what is given, whatever the size of the flow.
+        Atoms that are not kept yet are added.  Of an atom its row is written, and none of the items
+        it holds.  With `flow_row=False` the flow's own row did not change.
+
+        `items` are those that are new or have changed since they were written last, each complete,
+        at most once; their atoms are kept already, or among `atoms`, whose rows come first.  An
+        item counts instead of what was written before under the same atom, attempt and index: it
+        may be appended to a log of which the last entry counts.  The first write of an attempt has
+        all its items; so an index is never written before those below it.
+
+        Cost: proportional to what is given, whatever the size of the flow or the number of items.
         """
 
     def update_flow_details(self, flow_detail: models.FlowDetail) -> models.FlowDetail:
-        """Write a flow that is kept already, with all its atoms; return what is now kept."""
-        self.save_changes(flow_detail, flow_detail)
+        """Write a flow that is kept already, with all its atoms and their items.
+
+        Returns what is now kept.
+        """
+        held = {atom.uuid: list(atom.items) for atom in flow_detail if atom.items is not None}
+        self.save_changes(flow_detail, flow_detail, items=held)
         return self.get_flow_details(flow_detail.uuid)
 
     @abc.abstractmethod
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
-        """Write one atom that is kept already; return what is now kept."""
+        """Write one atom that is kept already, with its items; return what is now kept."""
 
     def close(self) -> None:  # noqa: B027
         """Give back what the connection holds; idempotent."""

@@ -1,4 +1,4 @@
-"""The records an engine writes: log book -> flow detail -> atom details.
+"""The records an engine writes: log book -> flow detail -> atom details (-> items of a `Map`).
 
 A record is plain data: it checks nothing and writes itself nowhere.
 """
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from wbengine.persistence import atom_details
 from wbengine.persistence.atom_details import (
     Annotated,
     AtomDetail,
@@ -20,6 +21,7 @@ from wbengine.persistence.atom_details import (
     new_uuid,
     new_uuids,
 )
+from wbengine.persistence.item_details import ItemDetail, Items
 
 __all__ = [
     "LogBook",
@@ -27,6 +29,8 @@ __all__ = [
     "AtomDetail",
     "TaskDetail",
     "RetryDetail",
+    "ItemDetail",
+    "Items",
     "Attempt",
     "detail_from_dict",
     "new_uuid",
@@ -88,7 +92,7 @@ class FlowDetail(Annotated):
         mine = self._meta
         self.update(other)
         if deep_copy and self._meta is not None:
-            self._meta = copy.deepcopy(self._meta)
+            self._meta = copy.deepcopy(dict(self._meta))
         if mine:
             self._meta = {**mine, **(self._meta or {})}
         for theirs in other:
@@ -103,7 +107,7 @@ class FlowDetail(Annotated):
         """Copy the record; its atoms are copied too, or (`retain_contents=False`) left out."""
         clone = FlowDetail(self.name, self.uuid)
         clone.state = self.state
-        clone._meta = None if self._meta is None else copy.deepcopy(self._meta)
+        clone._meta = None if self._meta is None else copy.deepcopy(dict(self._meta))
         if retain_contents:
             clone.add_all(detail.copy() for detail in self)
         return clone
@@ -119,7 +123,7 @@ class FlowDetail(Annotated):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FlowDetail:
-        record = cls(data["name"], data["uuid"])
+        record = cls(*atom_details.identity_in(data))
         record.state = data.get("state")
         record._meta = dict(data["meta"]) if data.get("meta") else None
         return record
@@ -183,7 +187,7 @@ class LogBook(Annotated):
     def copy(self, retain_contents: bool = True) -> LogBook:
         clone = LogBook(self.name, self.uuid)
         clone.created_at, clone.updated_at = self.created_at, self.updated_at
-        clone._meta = None if self._meta is None else copy.deepcopy(self._meta)
+        clone._meta = None if self._meta is None else copy.deepcopy(dict(self._meta))
         if retain_contents:
             for flow in self:
                 clone.add(flow.copy())
@@ -201,7 +205,7 @@ class LogBook(Annotated):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LogBook:
-        record = cls(data["name"], data["uuid"])
+        record = cls(*atom_details.identity_in(data))
         record.created_at = data.get("created_at")
         record.updated_at = data.get("updated_at")
         record._meta = dict(data["meta"]) if data.get("meta") else None

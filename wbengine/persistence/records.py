@@ -1,7 +1,8 @@
 """The records of one run: found by name, changed, and written once a turn.
 
-Threads: the engine's loop owns the records.  Reading is fine from any thread, and so are
-`set_task_progress`, `update_atom_metadata` and `update_flow_metadata`.
+Threads: every public method may be called from any thread; those that change something hold `lock`
+while they do.  The engine's own loop changes the records of atoms that begin and finish without it
+(that is why a running atom's state, results and failures are the loop's to change).
 
 Writing: a change marks its record; `flush` writes the marked ones in one step.  While an engine
 runs it flushes once a turn (`batch`); at any other time each change is written at once.
@@ -19,18 +20,21 @@ from typing import Any, Final
 from wbengine import _names, exceptions, states
 from wbengine import atom as atom_module
 from wbengine import retry as retry_module
-from wbengine.persistence import base, models
+from wbengine.persistence import _lock, base, models
 
 __all__ = ["Records"]
 
 _WRITE_TRIES: Final = 3
+
+Pairs = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 class Records:
     """The records of a flow and of its atoms.
 
     `backend` (or None) keeps them; a write that fails with `StorageFailure` is tried three times,
-    `write_pause` seconds apart.
+    `write_pause` seconds apart.  (`scope_fetcher` is accepted for compatibility; the plan says what
+    is visible.)
     """
 
     #: Name of the record that keeps what was injected for the whole flow.
@@ -40,25 +44,31 @@ class Records:
         self,
         flow_detail: models.FlowDetail,
         backend: base.Backend | None = None,
+        scope_fetcher: Any = None,
+        *,
         write_pause: float = 5.0,
     ) -> None:
+        if not isinstance(flow_detail, models.FlowDetail):
+            raise TypeError(f"flow_detail must be a FlowDetail, not {flow_detail!r}")
         self._flow_detail = flow_detail
         self._backend = backend
         self._write_pause = write_pause
-        self._lock = threading.RLock()
+        self._lock = _lock.Lock()
+        self._writing = threading.RLock()
         self._by_name: dict[str, models.AtomDetail] = {
             record.name: record for record in flow_detail
         }
         # A deque, because appending from any thread needs no lock; `flush` removes doubles.
         self._marked: deque[models.AtomDetail] = deque()
+        self._marked_items: deque[tuple[str, models.ItemDetail]] = deque()
         self._flow_marked = False
         self._batching = False
 
     # -- what it is -----------------------------------------------------------------------------
 
     @property
-    def lock(self) -> threading.RLock:
-        """A lock for users who read several things that must belong together."""
+    def lock(self) -> _lock.Lock:
+        """Whoever holds it is the only one to change anything through the methods of this class."""
         return self._lock
 
     @property
@@ -86,10 +96,22 @@ class Records:
     def ensure_atoms(self, atoms: Iterable[atom_module.Atom]) -> list[str]:
         """Make sure every atom has a record, and return their uuids in the same order.
 
-        One write for all that are new.  Raises `Duplicate` when an atom of another kind (task or
-        retry) already uses the name.
+        One write for all that are new.
+
+        :raises TypeError: something else than an atom is among them.
+        :raises ValueError: an atom has no name.
+        :raises Duplicate: an atom of another kind (task or retry) uses the name already.
         """
         wanted = list(atoms)
+        for atom in wanted:
+            if not isinstance(atom, atom_module.Atom):
+                raise TypeError(f"Only atoms have records, not {atom!r}")
+            if not atom.name:
+                raise ValueError(f"An atom needs a name to have a record: {atom!r}")
+        with self._lock:
+            return self._ensure(wanted)
+
+    def _ensure(self, wanted: list[atom_module.Atom]) -> list[str]:
         known = self._by_name
         fresh = [atom for atom in wanted if atom.name not in known]
         made: list[models.AtomDetail] = []
@@ -119,12 +141,15 @@ class Records:
         return self.ensure_atoms([atom])[0]
 
     def record(self, atom_name: str) -> models.AtomDetail:
-        """The record of an atom; raises `NotFound` with the nearest name."""
-        found = self._by_name.get(atom_name)
+        """The record of an atom.
+
+        :raises NotFound: there is none of that name; the text has the nearest one.
+        """
+        found = self._by_name.get(atom_name) if isinstance(atom_name, str) else None
         if found is None:
-            raise exceptions.NotFound(
-                f"Unknown atom name {atom_name!r}{_names.hint(str(atom_name), self._by_name)}"
-            )
+            known = self._by_name
+            near = _names.hint(str(atom_name), known) if known else ": no atom is prepared yet"
+            raise exceptions.NotFound(f"Unknown atom name {atom_name!r}{near}")
         return found
 
     def get_atom_uuid(self, atom_name: str) -> str:
@@ -134,16 +159,24 @@ class Records:
         return self.record(atom_name).state
 
     def set_atom_state(self, atom_name: str, state: str) -> None:
+        """Enter `state`, whatever the state before.
+
+        :raises ValueError: atoms have no such state.
+        """
         record = self.record(atom_name)
-        record.state = state
+        record.state = states.check_known("state of an atom", state, states.ATOM_STATES)
         self.mark(record)
 
     def get_atom_intention(self, atom_name: str) -> str:
         return self.record(atom_name).intention
 
     def set_atom_intention(self, atom_name: str, intention: str) -> None:
+        """Note what is meant to be done with the atom.
+
+        :raises ValueError: there is no such intention.
+        """
         record = self.record(atom_name)
-        record.intention = intention
+        record.intention = states.check_known("intention", intention, states.INTENTIONS)
         self.mark(record)
 
     def get_atoms_states(self, atom_names: Iterable[str]) -> dict[str, tuple[str | None, str]]:
@@ -155,10 +188,16 @@ class Records:
         """Who ran the atom last, and when; None before its first attempt."""
         return self.record(atom_name).last_attempt
 
-    def update_atom_metadata(self, atom_name: str, update_with: Mapping[str, Any]) -> None:
+    def update_atom_metadata(self, atom_name: str, update_with: Pairs) -> None:
+        """Add to an atom's `meta`; keys that are there already get the new values.
+
+        :raises TypeError: neither a dict nor pairs.
+        """
         record = self.record(atom_name)
-        if update_with:
-            record.meta.update(update_with)
+        update = pairs_of("metadata", update_with)
+        if update:
+            with self._lock:
+                record.meta.update(update)
             self.mark(record)
 
     # -- progress -------------------------------------------------------------------------------
@@ -166,23 +205,46 @@ class Records:
     def set_task_progress(
         self, task_name: str, progress: float, details: Mapping[str, Any] | None = None
     ) -> None:
-        """Remember how far a task is (0..1), and what it said besides."""
-        record = self.record(task_name)
-        record.progress = progress
-        record.progress_details = (
-            {"at_progress": progress, "details": dict(details)} if details else None
-        )
+        """Remember how far a task is (0..1), and what it said besides.
+
+        Without `details` those told before stay; empty ones remove them.
+
+        :raises TypeError: not a number, or not a task.
+        """
+        record = self._task(task_name)
+        if not isinstance(progress, int | float):
+            raise TypeError(f"The progress of {task_name!r} must be a number, not {progress!r}")
+        told = None if details is None else pairs_of("details", details)
+        with self._lock:
+            record.progress = progress
+            if told is not None:
+                record.progress_details = (
+                    {"at_progress": progress, "details": told} if told else None
+                )
         self.mark(record)
 
     def get_task_progress(self, task_name: str) -> float:
-        """How far a task is: what it last told, or else what its state says."""
-        record = self.record(task_name)
+        """How far a task is: what it last told, or else what its state says.
+
+        :raises TypeError: not a task.
+        """
+        record = self._task(task_name)
         if record.progress is not None:
             return record.progress
         return 1.0 if record.state in (states.SUCCESS, states.REVERTED) else 0.0
 
     def get_task_progress_details(self, task_name: str) -> Any:
-        return self.record(task_name).progress_details
+        """`{'at_progress': ..., 'details': ...}`, or None when nothing was said.
+
+        :raises TypeError: not a task.
+        """
+        return self._task(task_name).progress_details
+
+    def _task(self, task_name: str) -> models.AtomDetail:
+        record = self.record(task_name)
+        if not isinstance(record, models.TaskDetail):
+            raise TypeError(f"Atom {task_name!r} is a {record.kind}, not a task")
+        return record
 
     # -- the flow -------------------------------------------------------------------------------
 
@@ -190,23 +252,34 @@ class Records:
         return self._flow_detail.state or states.PENDING
 
     def set_flow_state(self, state: str) -> None:
-        self._flow_detail.state = state
+        """Enter `state`, whatever the state before (see `change_flow_state`).
+
+        :raises ValueError: flows have no such state.
+        """
+        self._flow_detail.state = states.check_known("state of a flow", state, states.FLOW_STATES)
         self._flow_changed()
 
     def change_flow_state(self, state: str) -> tuple[bool, str]:
         """Enter `state` if that is a change; return whether it was, and the state before.
 
-        Raises `InvalidState` for a transition that is not legal.
+        :raises InvalidState: the transition is not legal.
         """
-        old = self.get_flow_state()
-        if not states.check_flow_transition(old, state):
-            return False, old
-        self.set_flow_state(state)
-        return True, old
+        with self._lock:
+            old = self.get_flow_state()
+            if not states.check_flow_transition(old, state):
+                return False, old
+            self.set_flow_state(state)
+            return True, old
 
-    def update_flow_metadata(self, update_with: Mapping[str, Any]) -> None:
-        if update_with:
-            self._flow_detail.meta.update(update_with)
+    def update_flow_metadata(self, update_with: Pairs) -> None:
+        """Add to the flow's `meta`; keys that are there already get the new values.
+
+        :raises TypeError: neither a dict nor pairs.
+        """
+        update = pairs_of("metadata", update_with)
+        if update:
+            with self._lock:
+                self._flow_detail.meta.update(update)
             self._flow_changed()
 
     # -- writing --------------------------------------------------------------------------------
@@ -215,6 +288,12 @@ class Records:
         """Note that `record` changed; from any thread."""
         if self._backend is not None:
             self._marked.append(record)
+            self._written()
+
+    def mark_items(self, record: models.AtomDetail, items: Iterable[models.ItemDetail]) -> None:
+        """Note that items of `record` are new or changed; only the engine's thread does."""
+        if self._backend is not None:
+            self._marked_items.extend((record.uuid, item) for item in items)
             self._written()
 
     @contextlib.contextmanager
@@ -233,25 +312,45 @@ class Records:
 
         A record that changes while it is being written stays marked for the next time.
         """
-        if self._backend is None or not (self._marked or self._flow_marked):
+        if self._backend is None or not (self._marked or self._marked_items or self._flow_marked):
             return False
+        with self._writing:  # or of two threads the one with the older picture may write last
+            return self._flush()
+
+    def _flush(self) -> bool:
         take = self._marked.popleft
         changed = dict.fromkeys([take() for _ in range(len(self._marked))])
-        flow_row, self._flow_marked = self._flow_marked, False
+        take_item = self._marked_items.popleft
+        items = dict.fromkeys([take_item() for _ in range(len(self._marked_items))])
+        flow_row = self._flow_marked
+        if flow_row:  # only then: another thread may be setting it right now
+            self._flow_marked = False
+        if not (changed or items or flow_row):
+            return False
         try:
-            self._write(list(changed), flow_row)
+            self._write(list(changed), flow_row, items)
         except BaseException:
             self._marked.extendleft(reversed(changed))
+            self._marked_items.extendleft(reversed(items))
             self._flow_marked = self._flow_marked or flow_row
             raise
         return True
 
-    def _write(self, changed: list[models.AtomDetail], flow_row: bool) -> None:
+    def _write(
+        self,
+        changed: list[models.AtomDetail],
+        flow_row: bool,
+        items: Iterable[tuple[str, models.ItemDetail]],
+    ) -> None:
         assert self._backend is not None
+        by_atom: dict[str, list[models.ItemDetail]] = {}
+        for uuid, item in items:
+            by_atom.setdefault(uuid, []).append(item)
+        more: dict[str, Any] = {"items": by_atom} if by_atom else {}
         for left in reversed(range(_WRITE_TRIES)):
             try:
                 with contextlib.closing(self._backend.get_connection()) as connection:
-                    connection.save_changes(self._flow_detail, changed, flow_row=flow_row)
+                    connection.save_changes(self._flow_detail, changed, flow_row=flow_row, **more)
                 return
             except exceptions.StorageFailure:
                 if not left:
@@ -266,6 +365,17 @@ class Records:
         if self._backend is not None:
             self._flow_marked = True
             self._written()
+
+
+def pairs_of(what: str, pairs: Pairs) -> dict[Any, Any]:
+    """`pairs` as a dict of its own.
+
+    :raises TypeError: neither a dict nor pairs; the text says of what (`what`).
+    """
+    try:
+        return dict(pairs)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be a dict or pairs, not {pairs!r}") from None
 
 
 def _detail_class(atom: atom_module.Atom) -> type[models.AtomDetail]:

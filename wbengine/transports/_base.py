@@ -184,7 +184,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     ) -> bool:
         """Publish; False when the message reached no queue (then it is dropped).
 
-        Raises `TooLarge` over 64 MiB, ValueError or TypeError for headers that are not JSON.
+        :raises TooLarge: it has more than 64 MiB.
+        :raises ValueError: headers are no JSON numbers.
+        :raises TypeError: headers are no JSON at all.
         """
         store = self._store
         queues: Sequence[str]
@@ -338,7 +340,10 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         self._woken = False
 
     def open_store(self) -> Store:
-        """Make the store of this connection; raises `TransportFailure`."""
+        """Make the store of this connection.
+
+        :raises TransportFailure: it cannot be used.
+        """
         raise NotImplementedError
 
     @property
@@ -381,9 +386,11 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver all that is there, up to the prefetch limits; wait for it when there is nothing.
 
-        Returns after at least one delivery; raises `TimeoutError` when nothing came in `timeout`
-        seconds (None: wait for ever) or `wake()` was called.  What comes in while callbacks run is
-        delivered by the next call.  A message that cannot be read is put aside, never raised.
+        Returns after at least one delivery.  What comes in while callbacks run is delivered by the
+        next call.  A message that cannot be read is put aside, never raised.
+
+        :raises TimeoutError: nothing came in `timeout` seconds (None: wait for ever), or `wake()`
+            was called.
         """
         store = self.store
         deadline = None if timeout is None else time.monotonic() + timeout

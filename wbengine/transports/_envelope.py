@@ -43,8 +43,9 @@ def priority_of(message: dict[str, Any]) -> int:
 def encode(message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
     """Lay out what `Channel.prepare_message` made.
 
-    Raises `TooLarge` above `LIMIT`, ValueError for a compressed body or headers that are no JSON
-    numbers, TypeError for headers that are no JSON at all.
+    :raises TooLarge: it is larger than `LIMIT`.
+    :raises ValueError: the body is compressed, or headers are no JSON numbers.
+    :raises TypeError: headers are no JSON at all.
     """
     headers = message["headers"]
     if headers and headers.get("compression"):
@@ -111,7 +112,10 @@ class Message(base.Message):  # type: ignore[misc]
 
     @classmethod
     def from_bytes(cls, data: bytes, channel: Any, tag: int, consumer: str, again: bool) -> Message:
-        """Read a message; raises `BadMessage` and nothing else, whatever the bytes are."""
+        """Read a message.
+
+        :raises BadMessage: it is none; nothing else is raised, whatever the bytes are.
+        """
         head, body = _parse(data)
         properties, headers = head.get("properties"), head.get("headers")
         if not isinstance(properties, dict) or not isinstance(headers, dict):

@@ -85,7 +85,9 @@ def ordered() -> str:
 def make_folder(path: str, *, private: bool = False) -> str:
     """Make a folder (mode 0700) unless it is there, and check that it is ours; its absolute path.
 
-    With `private` it must also be closed to others and no symlink.  Raises `TransportFailure`.
+    With `private` it must also be closed to others and no symlink.
+
+    :raises TransportFailure: it is not so.
     """
     path = os.path.abspath(path)
     try:
@@ -119,7 +121,8 @@ def make_folder(path: str, *, private: bool = False) -> str:
 def read(path: str, limit: int) -> bytes:
     """The content of a regular file; never follows a symlink, never blocks on a FIFO.
 
-    Raises `Unreadable`, or FileNotFoundError.
+    :raises Unreadable: it is something else, or too large.
+    :raises FileNotFoundError: it is not there.
     """
     try:
         fd = os.open(path, _O_READ)
@@ -174,8 +177,8 @@ class Spares:
     def place(self, data: bytes, target: str) -> None:
         """Make a file with this content appear at `target` at once, replacing what is there.
 
-        Raises FileNotFoundError when the folder of `target` is not there, OSError when there is no
-        space.
+        :raises FileNotFoundError: the folder of `target` is not there.
+        :raises OSError: there is no space.
         """
         while True:
             path = self._write(data)

@@ -58,7 +58,10 @@ class Tree:
     """A folder that holds exchanges, queues and bindings.  Thread-safe."""
 
     def __init__(self, root: str) -> None:
-        """Make or open; raises `TransportFailure` when the folder cannot be used."""
+        """Make or open.
+
+        :raises TransportFailure: the folder cannot be used.
+        """
         self.root = _files.make_folder(root)
         self._cache: dict[str, _Cached] = {}
         self._rejections = 0
@@ -182,7 +185,7 @@ class Tree:
     def put(self, queue: str, priority: int, data: bytes) -> bool:
         """Append a message; False when there is no such queue.
 
-        Raises `TransportFailure` when it cannot be written (no space, no permission).
+        :raises TransportFailure: it cannot be written (no space, no permission).
         """
         target = f"{self.queues}/{queue}/{9 - priority}{_files.ordered()}"
         try:

@@ -282,7 +282,10 @@ class Transport(_base.Transport):
     driver_name = "wbengine-filesystem"
 
     def open_store(self) -> FileStore:
-        """Open the folders; raises `TransportFailure` when they cannot be used."""
+        """Open the folders.
+
+        :raises TransportFailure: they cannot be used.
+        """
         options = self.client.transport_options
         folder_in, folder_out = folders(self.client.hostname, options)
         return FileStore(

@@ -57,8 +57,9 @@ class Target:
 def default_folder() -> str:
     """The folder of this user: made with mode 0700 when it is not there.
 
-    `$XDG_RUNTIME_DIR/wbengine`, or `wbengine-<uid>` in the temporary folder.  Raises
-    `TransportFailure` when it belongs to somebody else, is open to others, or is a symlink.
+    `$XDG_RUNTIME_DIR/wbengine`, or `wbengine-<uid>` in the temporary folder.
+
+    :raises TransportFailure: it belongs to somebody else, is open to others, or is a symlink.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
@@ -77,9 +78,16 @@ def resolve(
 
     `filesystem` and `memory` (as transport or scheme of the URL) are ours, anything else is
     kombu's.  Without URL and transport: `$WBENGINE_URL`, else the default folder.  Touches no
-    broker; only the default folder is made.  Raises ValueError for nonsense, `TransportFailure`
-    for a default folder that is not safe to use.
+    broker; only the default folder is made.
+
+    :raises TypeError: an argument is of a wrong type.
+    :raises ValueError: an option makes no sense.
+    :raises TransportFailure: the default folder is not safe to use.
     """
+    if url is not None and not isinstance(url, str):
+        raise TypeError(f"The url of a broker must be a str, not {url!r}")
+    if transport_options is not None and not isinstance(transport_options, Mapping):
+        raise TypeError(f"transport_options must be a dict, not {transport_options!r}")
     options = dict(transport_options or {})
     has_folder = bool(options.get("data_folder_in") or options.get("data_folder_out"))
     if url is None and transport is None:

@@ -112,7 +112,27 @@ def flat_causes(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return flat[:MAX_CAUSES]
 
 
-def parts_of(data: Mapping[str, Any]) -> dict[str, Any]:
+def read(data: Mapping[str, Any], version: int) -> list[dict[str, Any]]:
+    """What a failure and its causes are made from, nearest first.
+
+    :raises ValueError: the description is of another version.
+    :raises InvalidFormat: it is none, or something is missing.
+    """
+    if not isinstance(data, Mapping):
+        raise exceptions.InvalidFormat(f"A failure's description is a dict, not {data!r:.80}")
+    found = data.get("version")
+    if found != version:
+        raise ValueError(
+            f"A failure's description of version {found!r} cannot be read, only of version"
+            f" {version}"
+        )
+    try:
+        return [_parts_of(item) for item in (data, *flat_causes(data))]
+    except KeyError as error:
+        raise exceptions.InvalidFormat(f"A failure's description lacks {error}") from None
+
+
+def _parts_of(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "exception_str": data["exception_str"],
         "exc_type_names": data.get("exc_type_names", ()),

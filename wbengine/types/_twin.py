@@ -11,8 +11,10 @@ frames on demand.
 from __future__ import annotations
 
 import functools
+import itertools
 import traceback
 import types
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 #: How many exceptions of one chain are looked at; chains may be circular or very long.
@@ -79,11 +81,17 @@ def traceback_of(places: tuple[Place, ...]) -> types.TracebackType | None:
     return tb
 
 
+#: Reads what every exception has, past whatever its class does when attributes are read.
+plainly: Final = BaseException.__getattribute__
+
+
 def behind(error: BaseException) -> BaseException | None:
     """What `error` came from: its cause, else its context unless that is suppressed."""
-    if error.__cause__ is not None:
-        return error.__cause__
-    return None if error.__suppress_context__ else error.__context__
+    cause: BaseException | None = plainly(error, "__cause__")
+    if cause is not None or plainly(error, "__suppress_context__"):
+        return cause
+    context: BaseException | None = plainly(error, "__context__")
+    return context
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
@@ -96,6 +104,9 @@ def chain_of(error: BaseException) -> list[BaseException]:
         seen.add(id(following))
         following = behind(following)
     return chain
+
+
+_set: Final = BaseException.__setattr__
 
 
 def twins_of(chain: list[BaseException], depth: int = 0) -> list[BaseException]:
@@ -112,13 +123,21 @@ def twins_of(chain: list[BaseException], depth: int = 0) -> list[BaseException]:
             twin = error
         twins[id(error)] = twin
         if twin is not error:
-            if error.__cause__ is not None:
-                twin.__cause__ = following
+            suppressed = plainly(error, "__suppress_context__")
+            if plainly(error, "__cause__") is not None:
+                _set(twin, "__cause__", following)
             else:
-                twin.__context__ = None if error.__suppress_context__ else following
-            twin.__suppress_context__ = error.__suppress_context__
+                _set(twin, "__context__", None if suppressed else following)
+            _set(twin, "__suppress_context__", suppressed)
         following = twin
     return [twins[id(error)] for error in chain]
+
+
+def link(chain: Sequence[BaseException | None]) -> None:
+    """Put each of `chain` behind the one before it: pickles of exceptions forget that."""
+    for error, following in itertools.pairwise(chain):
+        if error is not None and following is not None and behind(error) is None:
+            _set(error, "__cause__", following)
 
 
 class _Recipe(NamedTuple):

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from wbengine import _names, exceptions
-from wbengine.types import _description, _twin
+from wbengine.types import _description, _revived, _twin
+
+#: Let failures that lost their exception raise further types again.
+allow = _revived.allow
 
 ExcInfo = tuple[type[BaseException], BaseException, types.TracebackType | None]
 
@@ -22,8 +25,12 @@ class Failure:
     (`from_exception`), or from its parts (`from_dict`, unpickling); any `BaseException` may be
     captured.  A failure made in this process keeps a faithful copy of the exception and can raise
     it again as itself; the frames it went through, and so the caller's local variables, are *not*
-    kept alive, and the original exception is left as it is.  A failure made from parts has no
-    exception and raises `WrappedFailure`.
+    kept alive, and the original exception is left as it is.
+
+    A failure made from parts has no exception and raises `WrappedFailure`; which is of the
+    original's type as well, if that is a builtin, an error of this package, defined in the module
+    of the task that failed, or permitted by `allow`.  Exceptions of which that is never true:
+    `SystemExit` and others that are no `Exception`, exception groups.
 
     Immutable.  Equal when everything is equal; `matches` also accepts that one side lost its
     exception on the way.  Not hashable.
@@ -41,14 +48,17 @@ class Failure:
         "_args",
         "_causes",
         "_exception",
+        "_home",
         "_message",
         "_places",
         "_traceback",
         "_type_names",
     )
 
+    _args: tuple[Any, ...]
     _exception: BaseException | None
     _causes: tuple[Failure, ...]
+    _home: str | None
     _places: tuple[_twin.Place, ...]
     _traceback: str | None
 
@@ -69,7 +79,7 @@ class Failure:
             return
         if exc_info is None:
             exc_info = sys.exc_info()
-        elif len(exc_info) != 3:
+        elif not isinstance(exc_info, tuple | list) or len(exc_info) != 3:
             raise ValueError("'exc_info' must hold three items: type, value, traceback")
         error = exc_info[1]
         if not isinstance(error, BaseException):
@@ -82,7 +92,7 @@ class Failure:
         behind: tuple[Failure, ...] = ()
         for original, twin in zip(chain[:0:-1], twins[:0:-1], strict=True):
             member = Failure.__new__(Failure)
-            member._fill(original, twin, original.__traceback__, behind)
+            member._fill(original, twin, _twin.plainly(original, "__traceback__"), behind)
             behind = (member, *behind)
         self._fill(error, twins[0], tb, behind)
 
@@ -94,12 +104,16 @@ class Failure:
         causes: tuple[Failure, ...],
     ) -> None:
         self._exception = twin
-        self._args = twin.args
-        self._type_names = _type_names(type(error))  # type: ignore[arg-type]
+        self._args = _twin.plainly(twin, "args")
+        try:
+            self._type_names = _type_names(type(error))  # type: ignore[arg-type]
+        except TypeError:  # a metaclass may make classes that cannot be hashed
+            self._type_names = _type_names.__wrapped__(type(error))
         self._message = exceptions.exception_message(error)
         self._places = _twin.places_of(tb)
         self._traceback = None
         self._causes = causes
+        self._home = None
 
     def _from_parts(self, exc_info: Any, parts: dict[str, Any]) -> None:
         try:
@@ -112,6 +126,7 @@ class Failure:
         self._causes = tuple(parts.pop("causes", None) or ())
         self._exception = exc_info[1] if exc_info else None
         self._places = ()
+        self._home = None
         if parts:
             raise TypeError(
                 "Failure.__init__ got unexpected keyword argument(s): " + ", ".join(sorted(parts))
@@ -119,8 +134,13 @@ class Failure:
 
     @classmethod
     def from_exception(cls, exception: BaseException) -> Failure:
-        """Capture `exception`, with the traceback it has."""
-        return cls((type(exception), exception, exception.__traceback__))
+        """Capture `exception`, with the traceback it has.
+
+        :raises TypeError: it is none.
+        """
+        if not isinstance(exception, BaseException):
+            raise TypeError(f"Not an exception: {exception!r}; a Failure needs one to capture")
+        return cls((type(exception), exception, _twin.plainly(exception, "__traceback__")))
 
     @classmethod
     def capture(cls) -> Failure:
@@ -166,14 +186,32 @@ class Failure:
         """What was behind it, nearest first: `__cause__`, else `__context__` unless suppressed."""
         return self._causes
 
+    @property
+    def home(self) -> str | None:
+        """The module of the task that failed, if it is known here."""
+        return self._home
+
+    def belongs_to(self, home: str) -> None:
+        """Note which module's task this is a failure of; the causes are told, too.
+
+        To be called by those who know the task itself, not by those who were told of it.
+        """
+        for failure in (self, *self._causes):
+            failure._home = home
+
     def __iter__(self) -> Iterator[str]:
         """The names of the exception's classes, most specific first."""
         return iter(self._type_names)
 
     def check(self, *exc_classes: type[BaseException] | str) -> type[BaseException] | str | None:
-        """The first of `exc_classes` (types or full names) that the exception is, or None."""
+        """The first of `exc_classes` (types or full names) that the exception is, or None.
+
+        :raises TypeError: one of them is something else.
+        """
         for wanted in exc_classes:
-            name = _names.dotted(wanted) if isinstance(wanted, type) else wanted
+            if not isinstance(wanted, type | str | BaseException):
+                raise TypeError(f"check takes exception classes and full names, not {wanted!r}")
+            name = wanted if isinstance(wanted, str) else _names.dotted(wanted)
             if name in self._type_names:
                 return wanted
         return None
@@ -181,9 +219,9 @@ class Failure:
     # Raising.
 
     def reraise(self) -> NoReturn:
-        """Raise the exception again; `WrappedFailure` when there is none."""
+        """Raise the exception again; a `WrappedFailure` (see there) when there is none."""
         if self._exception is None:
-            raise exceptions.WrappedFailure([self])
+            raise _revived.revive(self)
         # A fresh twin each time: what is raised collects the frames of whoever it passes.
         error = _twin.twins_of(_twin.chain_of(self._exception))[0]
         raise error.with_traceback(_twin.traceback_of(self._places))
@@ -192,10 +230,11 @@ class Failure:
     def reraise_if_any(failures: Iterable[Failure]) -> None:
         """Raise the only failure as itself, several as one `WrappedFailure`; else do nothing."""
         several = list(failures)
+        wrapped = exceptions.WrappedFailure(several)  # refuses what is none
         if len(several) == 1:
             several[0].reraise()
         elif several:
-            raise exceptions.WrappedFailure(several)
+            raise wrapped
 
     # Comparing.
 
@@ -287,16 +326,9 @@ class Failure:
         """Rebuild from what `to_dict` (ours or TaskFlow's) wrote; see `validate` for strangers'.
 
         :raises ValueError: the description is of another version.
+        :raises InvalidFormat: it is none, or something is missing.
         """
-        version = data.get("version")
-        if version != cls.DICT_VERSION:
-            raise ValueError(
-                f"A failure's description of version {version!r} cannot be read,"
-                f" only of version {cls.DICT_VERSION}"
-            )
-        return _chained(
-            cls, [_description.parts_of(item) for item in (data, *_description.flat_causes(data))]
-        )
+        return _chained(cls, _description.read(data, cls.DICT_VERSION))
 
     @classmethod
     def validate(cls, data: Any) -> None:
@@ -311,7 +343,7 @@ class Failure:
             (failure._pickled_parts(), failure._pickled_exception(), failure._places)
             for failure in (self, *self._causes)
         ]
-        return _unpickle, (type(self), chain)
+        return _unpickle, (type(self), chain, self._home)
 
     def _pickled_parts(self) -> dict[str, Any]:
         return {
@@ -334,6 +366,10 @@ class Failure:
 
 @functools.lru_cache(maxsize=1024)
 def _type_names(cls: type[Any]) -> tuple[str, ...]:
+    original = _revived.original_of(cls)
+    if original is not None:
+        *names, last = _type_names(original)  # type: ignore[arg-type]
+        return (*names, _names.dotted(exceptions.WrappedFailure), last)
     end = Exception if issubclass(cls, Exception) else BaseException
     return tuple(_names.dotted(base) for base in cls.__mro__[: cls.__mro__.index(end) + 1])
 
@@ -361,11 +397,14 @@ def _chained(cls: type[Failure], chain: Sequence[Mapping[str, Any]]) -> Failure:
 _Pickled = tuple[dict[str, Any], bytes | None, Sequence[tuple[str, int, str]]]
 
 
-def _unpickle(cls: type[Failure], chain: Sequence[_Pickled]) -> Failure:
+def _unpickle(cls: type[Failure], chain: Sequence[_Pickled], home: str | None = None) -> Failure:
     found = _chained(cls, [parts for parts, _, _ in chain])
+    if home is not None:
+        found.belongs_to(home)
     for failure, (_, data, places) in zip((found, *found._causes), chain, strict=True):
         failure._exception = _load(data)
         failure._places = tuple(_twin.Place(*place) for place in places)
+    _twin.link([failure._exception for failure in (found, *found._causes)])
     return found
 
 

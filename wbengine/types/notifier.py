@@ -126,6 +126,7 @@ class Notifier:
         `details_filter`, called with the details, decides each time whether to.
 
         :raises ValueError: not callable, not allowed for this event, or registered already.
+        :raises TypeError: `args` or `kwargs` are of a wrong type.
         :raises KeyError: `kwargs` holds a reserved name.
         """
         if not callable(callback):
@@ -139,6 +140,10 @@ class Notifier:
                 f"Event callback {_names.dotted(callback)} is already registered for"
                 f" {event_type!r} with the same details filter"
             )
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise TypeError(f"The kwargs of a callback must be a dict, not {kwargs!r}")
+        if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
+            raise TypeError(f"The args of a callback must be a list or tuple, not {args!r}")
         for key in self.RESERVED_KEYS:
             if kwargs and key in kwargs:
                 raise KeyError(f"Reserved key {key!r} is not allowed in kwargs")
@@ -219,7 +224,7 @@ class RestrictedNotifier(Notifier):
 
     def __init__(self, watchable_events: Iterable[str], allow_any: bool = True) -> None:
         super().__init__()
-        self._events = frozenset(watchable_events)
+        self._events = frozenset(_names.words("A notifier", watchable_events))
         self._allow_any = allow_any
 
     def events_iter(self) -> Iterator[str]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine import task as task_module
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine import loops
 
 
 class Endpoint:
@@ -69,10 +72,12 @@ class Endpoint:
         task: task_module.Task,
         arguments: Mapping[str, Any],
         events: invocation.EventSink | None = None,
+        loop: loops.Loop | None = None,
     ) -> invocation.Outcome:
         """Execute a task that `generate` made; whatever it raises is the outcome."""
         return invocation.invoke(
-            invocation.Invocation(task, invocation.EXECUTE, "", arguments=arguments, events=events)
+            invocation.Invocation(task, invocation.EXECUTE, "", arguments=arguments, events=events),
+            loop,
         )
 
     def revert(
@@ -82,6 +87,7 @@ class Endpoint:
         result: Any = None,
         failures: Mapping[str, ft.Failure] = invocation.NO_FAILURES,
         events: invocation.EventSink | None = None,
+        loop: loops.Loop | None = None,
     ) -> invocation.Outcome:
         """Revert a task that `generate` made; whatever it raises is the outcome."""
         return invocation.invoke(
@@ -93,21 +99,28 @@ class Endpoint:
                 result=result,
                 failures=failures,
                 events=events,
-            )
+            ),
+            loop,
         )
 
-    def run(self, unit: pr.WorkUnit, emit: invocation.EventSink) -> invocation.Outcome:
+    def run(
+        self, unit: pr.WorkUnit, loop: loops.Loop | None, emit: invocation.EventSink
+    ) -> invocation.Outcome:
         """Make a task and do with it what a request asks for; every error is an outcome.
 
-        Endpoints pickle, so this may run in a child process.
+        Async bodies run in `loop`, or without one in that of the process.  Endpoints pickle, so
+        this may run in a child process.
         """
         try:
             task = self.generate(unit.task_name)
         except BaseException as error:
             return invocation.Outcome(ft.Failure.from_exception(error))
         if unit.action == pr.EXECUTE:
-            return self.execute(task, unit.arguments, emit)
-        return self.revert(task, unit.arguments, unit.result, unit.failures, emit)
+            return self.execute(task, unit.arguments, emit, loop)
+        for failure in (unit.result, *unit.failures.values()):
+            if isinstance(failure, ft.Failure):
+                failure.belongs_to(self._task_cls.__module__)
+        return self.revert(task, unit.arguments, unit.result, unit.failures, emit, loop)
 
 
 def _is_plain(cls: type[task_module.Task]) -> bool:

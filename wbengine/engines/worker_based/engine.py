@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid as uuids
 from collections.abc import Mapping
 from typing import Any
@@ -20,9 +21,11 @@ class WorkerBasedActionEngine(ActionEngine):
     - `url`, `transport`, `transport_options`: the broker; without any, `$WBENGINE_URL`, else a
       folder of this user that workers on this host find too.
     - `exchange` (`'default'`): the name under which engine and workers meet.
-    - `topics`: use only workers of these topics; without any, all that are heard of.
+    - `topics`: use only workers of these topics (a string: separated by commas); without any, all
+      that are heard of.
     - `transition_timeout` (60 s, None for no limit): how long a request may wait for a worker.
     - `worker_expiry` (60 s, None for never): the silence after which a worker is lost.
+    - `strict_results`: accepted, as by the other kinds; what cannot travel is always refused.
     - `retry_options`: waits between two attempts to reach the broker.
     - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
     - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.  Several engines
@@ -40,6 +43,7 @@ class WorkerBasedActionEngine(ActionEngine):
         "worker_expiry",
         "executor",
         "interop",
+        "strict_results",
     }
 
     # Without defaults, unlike its base: as in TaskFlow.
@@ -64,7 +68,7 @@ class WorkerBasedActionEngine(ActionEngine):
         return executors.WorkerTaskExecutor(
             uuid=str(uuids.uuid4()),
             exchange=options.get("exchange", "default"),
-            topics=options.get("topics", ()),
+            topics=_names_in(options.get("topics", ())),
             transition_timeout=self._seconds("transition_timeout", pr.REQUEST_TIMEOUT),
             url=options.get("url"),
             transport=options.get("transport"),
@@ -76,11 +80,20 @@ class WorkerBasedActionEngine(ActionEngine):
 
     def _seconds(self, name: str, default: float) -> float | None:
         value = self.options.get(name, default)
-        if value is None:
+        if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
             return None
         try:
-            return float(value)
+            seconds = float(value)
         except (TypeError, ValueError):
-            raise ValueError(
-                f"Option {name} must be a number of seconds or None, not {value!r}"
-            ) from None
+            seconds = math.nan
+        # Workers never expire when that is zero or less, as in TaskFlow.
+        if math.isnan(seconds) or (seconds < 0 and name != "worker_expiry"):
+            raise ValueError(f"Option {name} must be a number of seconds or None, not {value!r}")
+        return seconds
+
+
+def _names_in(topics: Any) -> Any:
+    """Topics that came by URI are one string."""
+    if not isinstance(topics, str):
+        return topics
+    return tuple(name for name in map(str.strip, topics.split(",")) if name)

@@ -30,6 +30,16 @@ _STALE_ALARMS: Final = 1000
 WITHDRAWN: Final = -1
 
 
+def _request_id(call: invocation.Invocation) -> str:
+    """The same for whatever is the same run of the same thing, and for nothing else."""
+    name = f"{call.uuid}|{call.action}|{call.attempt}"
+    if call.index >= 0:
+        name = f"{name}|{call.index}"
+        if call.resumed:
+            name = f"{name}|{call.resumed}"
+    return str(uuids.uuid5(_NAMESPACE, name))
+
+
 class Entry:
     """One request in the book.
 
@@ -60,7 +70,7 @@ class Entry:
     def __init__(
         self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
     ) -> None:
-        self.id = str(uuids.uuid5(_NAMESPACE, f"{call.uuid}|{call.action}|{call.attempt}"))
+        self.id = _request_id(call)
         self.invocation = call
         self.done = done
         self.task_cls = _names.class_name(type(call.task))

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from wbengine import _names, invocation
 from wbengine import exceptions as exc
-from wbengine import invocation
 from wbengine import task as task_module
 from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import dispatcher, entries, ledger, proxy, requests, types
@@ -65,7 +65,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._finder = types.ProxyWorkerFinder(
             uuid,
             self,
-            (topics,) if isinstance(topics, str) else topics,
+            _names.words("topics", topics),
             worker_expiry=worker_expiry,
             interop=interop is not None,
             on_change=self._on_workers,

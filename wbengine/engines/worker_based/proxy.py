@@ -77,7 +77,7 @@ class Proxy:
         self._topology = topology.Topology(exchange, topic, bindings, interop)
         self._on_wait = on_wait
         self._until = until
-        self._retry_options = {**self.DEFAULT_RETRY_OPTIONS, **(retry_options or {})}
+        self._retry_options = _with_defaults(retry_options, self.DEFAULT_RETRY_OPTIONS)
         if interop:  # TaskFlow's peers use kombu's own transports
             self._target = transports.Target(url, transport, dict(transport_options or {}))
         else:
@@ -337,6 +337,18 @@ def _ack(message: Any) -> None:
         message.ack()
     except Exception as error:
         LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
+
+
+def _with_defaults(given: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"retry_options must be a dict, not {given!r}")
+    for name in given or ():
+        if name not in defaults:
+            raise ValueError(
+                f"retry_options has no {name!r}{_names.hint(str(name), defaults)};"
+                f" it knows: {', '.join(defaults)}"
+            )
+    return {**defaults, **(given or {})}
 
 
 class _Work:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from futurist import periodics
 
-from wbengine import __version__, _names, invocation, pools
+from wbengine import __version__, _names, invocation, loops, pools
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import dispatcher, endpoint, ledger, proxy, server, topology
 from wbengine.engines.worker_based import envelope as env
@@ -122,6 +122,8 @@ class Worker:
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
         self._pool, self._slots, self._kind = _make_pool(executor, threads_count, processes_count)
+        # Children have loops of their own.
+        self._loop = None if processes_count is not None else loops.Loop()
         self._max_idle_time = max_idle_time
         self.identity = _identity()
         self._interop = topology.check_interop(interop)
@@ -222,6 +224,8 @@ class Worker:
             self._done.set()
             beats.stop()
             self._pool.stop()
+            if self._loop is not None:
+                self._loop.stop()
             ending.join()
             if self._ledger is not None:
                 self._ledger.close()
@@ -345,7 +349,7 @@ class Worker:
         try:
             self._pool.submit(
                 job.endpoint.run,
-                (job.unit,),
+                (job.unit, self._loop),
                 functools.partial(self._ran, job),
                 functools.partial(self._told, job),
             )

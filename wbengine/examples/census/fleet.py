@@ -65,7 +65,10 @@ class Fleet:
         self.stop()
 
     def wait(self, executor: Any) -> None:
-        """Wait until `executor` hears from all workers; raises `Unavailable` if one is gone."""
+        """Wait until `executor` hears from all workers.
+
+        :raises Unavailable: one is gone.
+        """
         deadline = time.monotonic() + _START_TIMEOUT
         while missing := executor.wait_for_workers(self.size, timeout=_LOOK):
             for number, worker in enumerate(self._workers):

@@ -49,7 +49,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str], prog: str) -> Options:
-    """Read `argv`; raises `UsageError`, and `SystemExit` after `--help`."""
+    """Read `argv`.
+
+    :raises UsageError: it makes no sense.
+    :raises SystemExit: it asked for help, which was shown.
+    """
     said = _parser(prog).parse_args(argv)
     if not 1 <= said.workers <= _MOST_WORKERS:
         raise UsageError(f"--workers must be 1 to {_MOST_WORKERS}, not {said.workers}")

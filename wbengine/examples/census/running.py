@@ -53,10 +53,13 @@ def run(
     board: Board,
     finish: Callable[[Record], None],
 ) -> Record:
-    """Take the census, write the report, `finish`; raises `FlowFailed` or `Unavailable`.
+    """Take the census, write the report, `finish`.
 
     A run that does not succeed leaves nothing in the output folder, also when it is interrupted,
     be it while it finishes.
+
+    :raises FlowFailed: the flow did.
+    :raises Unavailable: there is nobody to run it.
     """
     made = _missing_folders(options.out / tasks.PARTIAL)
     before = _reports(options.out)

@@ -29,8 +29,12 @@ def fetch(
     'memory://?deep_copy=false'), or that string itself; the options of a URI are added to the
     dict's, `options` win over both.
 
-    Raises: `NotFound` for an unknown kind, naming those there are.
+    :raises NotFound: an unknown kind; the text names those there are.
+    :raises ValueError: the configuration names no kind.
+    :raises TypeError: it is neither a dict nor a string.
     """
+    if not isinstance(conf, str | Mapping):
+        raise TypeError(f"A persistence configuration is a dict or a URI, not {conf!r}")
     found: dict[str, Any] = {"connection": conf} if isinstance(conf, str) else dict(conf)
     if "connection" not in found:
         raise ValueError(

@@ -30,8 +30,9 @@ class MemoryBackend(base.Backend):
         #: Every flow and atom that is kept, by uuid (the books hold the same objects).
         self.flows: dict[str, models.FlowDetail] = {}
         self.atoms: dict[str, models.AtomDetail] = {}
-        #: How many writes there were.
+        #: How many writes there were, and how many items they held.
         self.writes = 0
+        self.items_written = 0
 
     def get_connection(self) -> MemoryConnection:
         return MemoryConnection(self)
@@ -73,6 +74,8 @@ class MemoryConnection(base.Connection):
                     ours.merge(flow.copy(retain_contents=False))
                 kept.add(ours)
                 self._put_atoms(ours, flow)
+                for atom in flow:
+                    self._put_items(atom.uuid, atom.items or ())
             return kept.copy()
 
     def destroy_logbook(self, book_uuid: str) -> None:
@@ -123,6 +126,7 @@ class MemoryConnection(base.Connection):
         atoms: Iterable[models.AtomDetail],
         *,
         flow_row: bool = True,
+        items: base.ItemChanges = base.NO_ITEMS,
     ) -> None:
         with self._backend.lock:
             self._backend.writes += 1
@@ -132,6 +136,8 @@ class MemoryConnection(base.Connection):
             if flow_row:
                 kept.update(flow.copy(retain_contents=False))
             self._put_atoms(kept, atoms)
+            for uuid, changed in items.items():
+                self._put_items(uuid, changed)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         with self._backend.lock:
@@ -139,7 +145,9 @@ class MemoryConnection(base.Connection):
             kept = self._backend.atoms.get(atom_detail.uuid)
             if kept is None:
                 raise exceptions.NotFound(f"No atom detail {atom_detail.uuid} is kept in memory")
-            return kept.update(self._copied(atom_detail)).copy()
+            kept.update_row(self._copied(atom_detail))
+            self._put_items(kept.uuid, atom_detail.items or ())
+            return kept.copy()
 
     def _put_atoms(self, flow: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> None:
         for atom in atoms:
@@ -149,12 +157,19 @@ class MemoryConnection(base.Connection):
                 self._backend.atoms[atom.uuid] = copied
                 flow.add(copied)
             else:
-                kept.update(copied)
+                kept.update_row(copied)
+
+    def _put_items(self, uuid: str, items: Iterable[models.ItemDetail]) -> None:
+        kept = self._backend.atoms[uuid].items
+        if kept is not None:
+            for item in items:
+                kept.put(item.copy(self._backend.deep_copy))
+                self._backend.items_written += 1
 
     def _copied(self, atom: models.AtomDetail) -> models.AtomDetail:
         if self._backend.deep_copy:
-            return atom.copy()
-        return type(atom)(atom.name, atom.uuid).update(atom)
+            return atom.copy(retain_contents=False)
+        return type(atom)(atom.name, atom.uuid).update_row(atom)
 
     def _read(self, what: str, kept: Mapping[str, _K], uuid: str, copied: Callable[[_K], _R]) -> _R:
         with self._backend.lock:

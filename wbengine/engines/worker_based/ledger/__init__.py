@@ -19,7 +19,10 @@ def open_ledger(place: str | Target, role: str = "engine") -> base.Ledger:
 
     The ledger of a folder transport is `ledger` in the folder that requests go to: `out` of an
     engine, `in` of a worker (`role`), so that both open the same.  That of a memory broker belongs
-    to the broker.  Raises ValueError for any other place, `LedgerFailure` when it cannot be used.
+    to the broker.
+
+    :raises ValueError: it is another place.
+    :raises LedgerFailure: it cannot be used.
     """
     if isinstance(place, str):
         scheme, mark, rest = place.partition("://")
@@ -39,7 +42,7 @@ def open_ledger(place: str | Target, role: str = "engine") -> base.Ledger:
 def for_target(target: Target, role: str = "engine") -> base.Ledger | None:
     """The ledger that comes with a broker; None when none does.  See `open_ledger`.
 
-    Raises `TransportFailure`: a broker whose ledger cannot be used cannot be used.
+    :raises TransportFailure: a broker whose ledger cannot be used cannot be used.
     """
     if target.broker is None and target.folders is None:
         return None

@@ -111,8 +111,10 @@ class Ledger(abc.ABC):
         """Move the row from OPEN or CLAIMED at an older epoch to OPEN at `epoch`.
 
         Returns the result instead, and changes nothing, when the row is DONE.  Changes nothing when
-        the row is at `epoch` or newer already.  Raises `NotFound` when there is no row: what became
-        of the request is not known, and only the engine can decide to `open` it again.
+        the row is at `epoch` or newer already.
+
+        :raises NotFound: there is no row: what became of the request is not known, and only the
+            engine can decide to `open` it again.
         """
 
     @abc.abstractmethod

@@ -1,0 +1,154 @@
+"""The documentation: it builds, every code block in the guide runs, and its tables are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import pages, workers
+from wbengine import exceptions, states
+
+SOURCE = workers.REPOSITORY / "doc" / "source"
+PACKAGE = workers.REPOSITORY / "wbengine"
+GUIDE = sorted([*SOURCE.glob("user/*.rst"), SOURCE / "migrating_from_taskflow.rst"])
+
+
+def test_it_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    ended = subprocess.run(
+        [*command, "-d", tmp_path / "trees", SOURCE, tmp_path / "html"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for page in GUIDE:
+        made = tmp_path / "html" / page.relative_to(SOURCE).with_suffix(".html")
+        assert "<h1>" in made.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
+def test_every_block_of_a_page_runs_and_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
+    found = pages.blocks(page)
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    # The default place where engine and workers meet is one of this test's own.
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "WBENGINE_URL": ""}
+    for block, told in zip(found, pages.printed(found, folder, environment), strict=True):
+        expected = block.expected
+        if block.language == "console":
+            expected = "".join(
+                line + "\n" for line in block.text.splitlines() if not line.startswith("$ ")
+            )
+        told = re.sub(" +$", "", told, flags=re.MULTILINE)
+        same = doctest.OutputChecker().check_output(expected, told, doctest.ELLIPSIS)
+        assert same, f"{page.name}:{block.line} prints\n{told}\nand not\n{expected}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("See::\n\n    run()\n", "literal block"),
+        (".. code:: python\n\n   run()\n", "none of python"),
+        (".. code-block:: bash\n\n   ls\n", "bash is none of"),
+        (".. code-block::\n\n   ls\n", "none of"),
+        (">>> 1\n1\n", "interpreter session"),
+        (".. code-block:: output\n\n   1\n", "does not follow"),
+        (".. code-block:: python\n\n   1\n\nx\n\n.. code-block:: output\n\n   1\n", "not follow"),
+    ],
+)
+def test_a_block_that_would_not_be_run_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.rst"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises(pages.Unclear, match=words):
+        pages.blocks(page)
+
+
+def test_blocks_are_run_as_they_are_described(tmp_path: Path) -> None:
+    page = tmp_path / "page.rst"
+    page.write_text(
+        ".. code-block:: python\n   :caption: mine.py\n\n   x = 1\n\n"
+        "Then\n\n.. code-block:: python\n\n   import mine\n\n   mine.x / 0\n\n"
+        ".. code-block:: output\n\n   shown\n\n"
+        ".. code-block:: console\n\n   $ echo $((6 * 7))\n   42\n",
+        encoding="utf-8",
+    )
+    found = pages.blocks(page)
+    assert [block.line for block in found] == [4, 10, 20]
+    told = pages.printed(found, tmp_path, dict(os.environ))
+    assert told == [
+        "",
+        "Traceback (most recent call last):\n  ...\nZeroDivisionError: division by zero\n",
+        "42\n",
+    ]
+    assert found[1].expected == "shown\n"
+
+
+CHECKS: dict[str, tuple[Callable[[str, str], bool], tuple[str, ...]]] = {
+    "flow": (states.check_flow_transition, states.FLOW_STATES),
+    "task": (
+        states.check_task_transition,
+        tuple(state for state in states.ATOM_STATES if state != states.RETRYING),
+    ),
+    "retry": (states.check_retry_transition, states.ATOM_STATES),
+}
+
+
+def transitions(what: str) -> dict[str, set[str]]:
+    """What `wbengine.states` allows."""
+    check, known = CHECKS[what]
+
+    def may(old: str, new: str) -> bool:
+        try:
+            return check(old, new)
+        except exceptions.InvalidState:
+            return False
+
+    return {old: {new for new in known if may(old, new)} for old in known}
+
+
+def table(what: str) -> dict[str, set[str]]:
+    """What the page says: the table behind the comment `.. transitions: what`."""
+    text = (SOURCE / "user" / "states.rst").read_text(encoding="utf-8")
+    _, _, rest = text.partition(f".. transitions: {what}\n")
+    rows = re.findall(r"^   \* - (.+)\n     - (.*)$", rest.split("\n\n\n")[0], re.MULTILINE)
+    cells = [(old.strip("`"), re.findall(r"``(\w+)``", new)) for old, new in rows[1:]]
+    return {old: set(new) for old, new in cells}
+
+
+@pytest.mark.parametrize("what", CHECKS)
+def test_the_tables_of_states_are_those_of_the_code(what: str) -> None:
+    assert table(what) == transitions(what)
+
+
+def test_every_state_is_in_a_table() -> None:
+    known = {value for value in vars(states).values() if isinstance(value, str)}
+    shown = {state for _, names in CHECKS.values() for state in names}
+    text = (SOURCE / "user" / "states.rst").read_text(encoding="utf-8")
+    assert shown <= known
+    loose = {"SCHEDULING", "WAITING", "ANALYZING", "UNCLAIMED", "CLAIMED", "COMPLETE"}
+    assert all(f"``{state}``" in text for state in shown | loose)
+
+
+def modules_with_examples() -> list[str]:
+    return sorted(
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in PACKAGE.rglob("*.py")
+        if ">>> " in path.read_text(encoding="utf-8")
+    )
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried and not failed

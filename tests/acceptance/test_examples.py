@@ -1,0 +1,83 @@
+"""Every example prints what its docstring says, on every kind of engine it can be told to use."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import workers
+
+FOLDER = workers.REPOSITORY / "wbengine" / "examples"
+#: Modules beside the examples that are none.
+OTHERS = {"__init__", "remote_tasks"}
+
+SERIAL, THREADS, PROCESSES, WORKERS = "serial", "threads", "processes", "worker-based"
+LOCAL = (SERIAL, THREADS, PROCESSES)
+ALL = (*LOCAL, WORKERS)
+#: Example -> the kinds of engine that it runs on; None: those that it starts itself.
+EXAMPLES: dict[str, tuple[str, ...] | None] = {
+    "async_tasks": ALL,
+    "backoff_retry": ALL,
+    "calculate_in_parallel": ALL,
+    "deadline": (SERIAL, THREADS, WORKERS),
+    "delayed_return": (SERIAL, THREADS, WORKERS),
+    "fan_out": ALL,
+    "functor_tasks": LOCAL,
+    "graph_flow": ALL,
+    "hello_world": ALL,
+    "join_rules": ALL,
+    "julia_set": None,
+    "linear": ALL,
+    "map_reduce": ALL,
+    "own_worker": None,
+    "resume_from_backend": ALL,
+    "retry_flow": ALL,
+    "reverting_linear": ALL,
+    "run_by_iter": LOCAL,
+    "switch_graph_flow": ALL,
+    "watching": ALL,
+}
+RUNS = [(name, kind) for name, kinds in EXAMPLES.items() for kind in (kinds or [""])]
+
+
+def promised(name: str) -> str:
+    """What the docstring of an example says that it prints."""
+    text = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8")))
+    assert text is not None
+    about, marker, block = text.partition("\n\nPrints::\n\n")
+    assert about and marker, f"{name} does not say what it prints"
+    return "\n".join(line.removeprefix("    ") for line in block.splitlines())
+
+
+def started(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", f"wbengine.examples.{name}", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize(("name", "kind"), RUNS)
+def test_an_example_prints_what_it_says(name: str, kind: str, tmp_path: Path) -> None:
+    ended = started(name, tmp_path, *(["--engine", kind] if kind else []))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    printed = "\n".join(line.rstrip() for line in ended.stdout.splitlines())
+    assert printed == promised(name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_example_is_run() -> None:
+    found = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_")}
+    assert {*found, "__init__"} - OTHERS == EXAMPLES.keys()
+
+
+def test_an_example_offers_the_kinds_it_runs_on(tmp_path: Path) -> None:
+    ended = started("functor_tasks", tmp_path, "--engine", "worker-based")
+    assert ended.returncode == 2
+    assert "choose from" in ended.stderr and "processes" in ended.stderr

@@ -1,0 +1,80 @@
+"""Many random lives in processes; and what is told about one that goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import workers
+from tests.property import lives, shrinking
+from wbengine._core.joining import Gates
+from wbengine._core.scheduler import Scheduler
+
+TOOL = Path(workers.REPOSITORY) / "tools" / "simulate"
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TOOL), "--here", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_random_flows_in_processes(jobs: str) -> None:
+    ended = simulate("--flows", "250", "--seed", "7", "--jobs", jobs)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.startswith("250 flows in "), ended.stdout
+    assert ended.stdout.endswith("/s), nothing went wrong\n")
+    assert not ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [("--flows=0", "not a whole number above 0"), ("--seed=x", "'x' is not a whole number")],
+)
+def test_wrong_usage_is_told_in_one_line(argument: str, problem: str) -> None:
+    ended = simulate(argument)
+    assert ended.returncode == 2
+    assert problem in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_seed_that_goes_wrong_is_told_with_a_small_story(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def open_to_all(self: Gates, node: int) -> bool:
+        return False
+
+    monkeypatch.setattr(Gates, "closed", open_to_all)
+    tool = runpy.run_path(str(TOOL))
+    options = argparse.Namespace(flows=100, seed=0, jobs=1)
+    assert tool["simulate"](options) == 1
+    told = capsys.readouterr().out
+    first = told.splitlines()[0]
+    seed = int(first.split()[1])
+    assert first == f"seed {seed} goes wrong (tools/simulate --seed {seed} --flows 1)"
+    assert told.splitlines()[1] == "a smaller one goes wrong too:"
+    assert told.splitlines()[-1].startswith("AssertionError")
+    with pytest.raises(AssertionError, match=f"WBENGINE_SEED={seed}:"):
+        lives.live(seed)
+    story = told.splitlines()[2:-1]
+    # It takes one link with a decider: a source that succeeds, and a target that nobody asks.
+    assert story[1].split()[0] == story[2].split()[0] == "atom"
+    assert len(story) <= 6, told
+
+
+def test_a_flow_is_made_as_small_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Scheduler) -> str:
+        return "wrong"
+
+    monkeypatch.setattr(Scheduler, "verdict", wrong)
+    life = lives.Life(3)
+    with pytest.raises(AssertionError):
+        life.run()
+    small = shrinking.shrink(life)
+    assert isinstance(small.error, AssertionError)
+    assert small.spec.children == [] and small.spec.links == []

@@ -1,0 +1,185 @@
+"""Tasks with coroutines as bodies, for every kind of engine; the module imports no flow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+from wbengine import task
+
+
+class Double(task.Task):
+    default_provides = "double"
+
+    async def execute(self, x: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * x
+
+
+@task.task(provides="greeting")
+async def greet(name: str) -> str:
+    await asyncio.sleep(0)
+    return f"hello {name}"
+
+
+class Where(task.Task):
+    """Process and loop."""
+
+    default_provides = "where"
+
+    async def execute(self) -> tuple[int, int, bool]:
+        await asyncio.sleep(0)
+        plain = asyncio.current_task() is None
+        return os.getpid(), id(asyncio.get_running_loop()), plain
+
+
+class Write(task.Task):
+    """Leaves a file, and takes it away again; its hooks say that they were there."""
+
+    async def pre_execute(self) -> None:
+        await asyncio.sleep(0)
+        self.hooked = ["pre_execute"]
+
+    async def execute(self, path: str) -> str:
+        assert self.hooked == ["pre_execute"]
+        await asyncio.sleep(0)
+        Path(path).write_text("here", encoding="utf-8")
+        return path
+
+    async def post_execute(self) -> None:
+        await asyncio.sleep(0)
+        assert self.hooked.pop() == "pre_execute"
+
+    async def revert(self, result: Any, flow_failures: Any, path: str) -> str:
+        await asyncio.sleep(0)
+        Path(f"{path}.reverted").write_text(f"{result}|{sorted(flow_failures)}", encoding="utf-8")
+        Path(path).unlink()
+        return "undone"
+
+
+class Fail(task.Task):
+    """Fails in the way it is told."""
+
+    async def execute(self, how: str) -> None:
+        await asyncio.sleep(0)
+        if how == "exit":
+            sys.exit(3)
+        if how == "cancel":
+            raise asyncio.CancelledError("enough")
+        if how == "cancel itself":
+            current = asyncio.current_task()
+            assert current is not None
+            current.cancel()
+            await asyncio.sleep(0)
+        raise ValueError(how)
+
+
+class PostFails(task.Task):
+    async def execute(self) -> int:
+        return 1
+
+    async def post_execute(self) -> None:
+        await asyncio.sleep(0)
+        raise OSError("after all")
+
+
+class Tells(task.Task):
+    TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "counted"})
+
+    async def execute(self) -> None:
+        for step in (1, 2, 3):
+            self.update_progress(step / 4)
+            await asyncio.sleep(0)
+        self.notifier.notify("counted", {"number": 1})
+
+
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+
+class Named(task.Task):
+    """Sets what its neighbours must not see; the hooks do see it."""
+
+    async def pre_execute(self) -> None:
+        self.before = who.get()
+        who.set(self.name)
+
+    async def execute(self) -> list[str]:
+        await asyncio.sleep(0.01)
+        return [self.before, who.get()]
+
+
+class Groups(task.Task):
+    """Uses what asyncio has, and leaves something behind."""
+
+    async def execute(self) -> list[Any]:
+        leftover = asyncio.create_task(asyncio.sleep(3600))
+        kept.append(leftover)
+        found = await asyncio.gather(*[self.part(n) for n in range(3)])
+        if sys.version_info >= (3, 11):
+            async with asyncio.TaskGroup() as group:
+                parts = [group.create_task(self.part(n)) for n in range(3, 5)]
+            found += [part.result() for part in parts]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await asyncio.sleep(3600)
+        else:
+            found += [3, 4]
+        found.append(await asyncio.to_thread(functools.partial(sum, [1, 2])))
+        return found
+
+    async def part(self, number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+
+kept: list[Any] = []
+
+
+class Meets(task.Task):
+    """Counts how many are inside at once in this process."""
+
+    now: ClassVar[int] = 0
+    most: ClassVar[int] = 0
+
+    async def execute(self) -> int:
+        cls = type(self)
+        cls.now += 1
+        cls.most = max(cls.most, cls.now)
+        await asyncio.sleep(0.02)
+        cls.now -= 1
+        return cls.most
+
+
+class Item(task.Task):
+    """One item of a Map."""
+
+    async def execute(self, item: int) -> int:
+        await asyncio.sleep(0.001)
+        return item * item
+
+
+class WaitFor(task.Task):
+    """Says that it runs, then waits until a file is there."""
+
+    default_provides = "waited"
+
+    async def execute(self, started: str, release: str) -> str:
+        Path(started).write_text(str(os.getpid()), encoding="utf-8")
+        while not Path(release).exists():
+            await asyncio.sleep(0.005)
+        return "released"
+
+
+class Gives(task.Task):
+    """Gives what it is told by name."""
+
+    default_provides = "given"
+
+    def execute(self, what: str) -> Any:
+        return {"x": [{"object": object, "set": lambda: {1, (2,)}}[what]()]}

@@ -1,0 +1,1 @@
+"""One suite for each kind of plug, run over every implementation of it."""

@@ -1,0 +1,1 @@
+"""The same flows on every kind of engine: the same trace of states, the same results."""

@@ -1,0 +1,196 @@
+"""A flow of the suite: how it is made, and all that is expected of a run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.contract.flows import trace
+from tests.contract.flows.kinds import Kind
+from wbengine import exceptions, states
+from wbengine.engines import base
+from wbengine.types import failure as ft
+
+#: In a store: the path of a folder of this run, to count or to write files in.
+FOLDER = "<folder>"
+
+#: The states of a flow that went straight to an end.
+_STRAIGHT = {end: f"RUNNING {end}" for end in (states.SUCCESS, states.FAILURE, states.REVERTED)}
+
+#: `(type, text)`: what was raised, and a part of what it says.
+Error = tuple[type[BaseException], str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A flow and what is expected; what is left out is expected to be empty.
+
+    The flow succeeds unless it `raises` something; then it ends REVERTED, unless `ends` says else.
+    """
+
+    #: Makes the flow.
+    make: Callable[[], Any]
+    #: What happens to which atom, in the order of a serial engine.
+    story: str
+    #: On kinds that run tasks at once: what is before what.  None: the order is that of `story`.
+    order: Sequence[str] | None = None
+    store: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    #: Runs the flow; by default, `run` is called once.
+    drive: Callable[[base.Engine], Any] | None = None
+    ends: str = states.SUCCESS
+    #: The states of the flow, if they are not RUNNING and the last one.
+    flow: str | None = None
+    #: All values by name, besides those of the store.
+    results: Mapping[str, Any] = field(default_factory=dict)
+    #: What went wrong with which atom ("?": with none of them).
+    raises: Mapping[str, Error] = field(default_factory=dict)
+    #: What is raised in the end, if it is none of these (or all of them together).
+    raised: Error | None = None
+    #: What reverts returned: what they were told, as a rule.
+    told: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: By retry: what it provided, and who failed then.
+    history: Mapping[str, Sequence[tuple[Any, str]]] = field(default_factory=dict)
+    #: What tasks told while they ran.
+    heard: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: Anything else.
+    check: Callable[[base.Engine], None] | None = None
+    kinds: Sequence[str] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__
+
+    def runs_on(self, kind: str) -> bool:
+        return self.kinds is None or kind in self.kinds
+
+
+CASES: list[Case] = []
+
+
+def flow(story: str, **expected: Any) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Make a function that makes a flow part of the suite."""
+
+    def register(make: Callable[[], Any]) -> Callable[[], Any]:
+        if expected.get("raises") or expected.get("raised"):
+            expected.setdefault("ends", states.REVERTED)
+        CASES.append(Case(make, story, **expected))
+        return make
+
+    return register
+
+
+def play(case: Case, kind: Kind, folder: Path) -> list[str]:
+    """Run a case on a kind, and compare; returns the story."""
+    made = case.make()
+    store = {k: str(folder) if v == FOLDER else v for k, v in case.store.items()}
+    engine = kind.load(made, store=store, **case.options)
+    heard = _listen(engine, case)
+    recorder = trace.Recorder(engine)
+    error: BaseException | None = None
+    try:
+        (case.drive or _run)(engine)
+    except BaseException as raised:
+        if not isinstance(raised, Exception) and not case.raises:
+            raise
+        error = raised
+    words = recorder.words
+    story = " ".join(words)
+    if case.order is None or kind.name == "serial":
+        assert story == " ".join(case.story.split()), story
+    else:
+        assert trace.by_atom(words) == trace.by_atom(case.story.split()), story
+        for rule in case.order:
+            trace.check_order(words, rule)
+    assert engine.compilation is not None
+    trace.check_links(words, engine.compilation.execution_graph)
+    _check_error(case, engine, error)
+    storage = engine.storage
+    assert storage.get_flow_state() == case.ends
+    assert " ".join(recorder.flow) == (case.flow or _STRAIGHT[case.ends])
+    found = storage.fetch_all()
+    expected = {**store, **case.results}
+    assert (found, _types(found)) == (expected, _types(expected))
+    assert dict(recorder.told) == {name: list(told) for name, told in case.told.items()}
+    assert {name: _short(history) for name, history in storage.get_retry_histories()} == {
+        name: list(history) for name, history in case.history.items()
+    }
+    assert heard == {name: list(events) for name, events in case.heard.items()}
+    if case.check is not None:
+        case.check(engine)
+    return words
+
+
+def _run(engine: base.Engine) -> None:
+    engine.run()
+
+
+def _listen(engine: base.Engine, case: Case) -> dict[str, list[Any]]:
+    """What tasks tell from now on, as far as the case wants to know."""
+    heard: dict[str, list[Any]] = {name: [] for name in case.heard}
+    assert engine.compilation is not None
+    for node in engine.compilation.nodes:
+        if getattr(node, "name", None) in heard and hasattr(node, "notifier"):
+
+            def on_event(event: str, details: Any, to: list[Any] = heard[node.name]) -> None:
+                to.append((event, details))
+
+            node.notifier.register("*", on_event)
+    return heard
+
+
+def _short(history: Any) -> list[tuple[Any, str]]:
+    return [
+        (
+            provided,
+            # Those that failed at once come in any order.
+            " ".join(sorted(f"{name}:{next(iter(failed))}" for name, failed in outcomes.items())),
+        )
+        for provided, outcomes in history
+    ]
+
+
+def _types(value: Any) -> Any:
+    """The types a value is made of: to most of them, `==` is blind."""
+    if isinstance(value, dict):
+        return dict, {key: (type(key), _types(item)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value), [_types(item) for item in value]
+    return type(value)
+
+
+def _check_error(case: Case, engine: base.Engine, error: BaseException | None) -> None:
+    storage = engine.storage
+    if not case.raises and case.raised is None:
+        assert error is None
+        assert not storage.has_failures() and not storage.get_revert_failures()
+        return
+    kept = {**storage.get_execute_failures(), **storage.get_revert_failures()}
+    assert set(kept) == set(case.raises) - {"?"}
+    for name, failure in kept.items():
+        _check_failure(failure, *case.raises[name])
+    assert error is not None, "nothing was raised"
+    if case.raised is not None:
+        assert isinstance(error, case.raised[0]) and case.raised[1] in str(error)
+    elif len(case.raises) > 1:
+        assert isinstance(error, exceptions.WrappedFailure)
+        several = list(error)
+        assert len(several) == len(case.raises)
+        for kind, text in case.raises.values():
+            assert any(failure.check(kind) and text in str(failure) for failure in several)
+    else:
+        [(kind, text)] = case.raises.values()
+        assert text in str(error)
+        if isinstance(error, kind):
+            return
+        # What ends a process there must not end the engine's process here.
+        assert not issubclass(kind, Exception), f"{error!r} is no {kind.__name__}"
+        assert isinstance(error, exceptions.WrappedFailure) and error.check(kind)
+
+
+def _check_failure(failure: ft.Failure, kind: type[BaseException], text: str) -> None:
+    assert failure.check(kind), f"{failure!r} is no {kind.__name__}"
+    assert text in failure.exception_str
+    assert "Traceback" in failure.pformat(traceback=True)

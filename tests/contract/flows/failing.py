@@ -1,0 +1,272 @@
+"""Flows that fail, and are reverted as far as they can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.contract.flows import tasks
+from tests.contract.flows.case import FOLDER, flow
+from wbengine import exceptions, retry
+from wbengine.engines import base
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+
+@flow(
+    ">a >b >c !a +b !c <a <b <c -a -b -c", order=[],
+    raises={"a": (ValueError, "a fails"), "c": (ValueError, "c fails")},
+)  # fmt: skip
+def several_failures_at_once() -> Any:
+    """All of them are raised, in one exception."""
+    return unordered_flow.Flow("f").add(tasks.BoomOnly("a"), tasks.Quiet("b"), tasks.BoomOnly("c"))
+
+
+@flow(
+    ">a +a >b +b >c +c >d !d <d -d <c #c",
+    ends="FAILURE",
+    raises={"d": (ValueError, "d fails"), "c": (KeyError, "c stays")},
+    results={"a": "a"},
+    told={"d": ["ValueError(d fails) | d"]},
+)
+def a_revert_that_fails_ends_it() -> Any:
+    """What is before it stays as it is: nobody knows what it would be undone from."""
+    return linear_flow.Flow("f").add(
+        tasks.Step("a", provides="a"), tasks.Step("b"), tasks.RevertFails("c"), tasks.Boom("d")
+    )
+
+
+@flow(
+    ">a +a >b !b <b #b",
+    ends="FAILURE",
+    raises={"b": (KeyError, "b stays")},
+    raised=(exceptions.WrappedFailure, ""),
+    results={"a": "a"},
+    check=lambda engine: _both_failures_are_kept(engine),
+)
+def a_task_that_fails_both_ways() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), tasks.FailsTwice("b"))
+
+
+def _both_failures_are_kept(engine: base.Engine) -> None:
+    storage = engine.storage
+    assert storage.get_execute_failures()["b"].check(ValueError)
+    assert storage.get_revert_failures()["b"].check(KeyError)
+
+
+@flow(
+    ">a >b >c >d +a +b !c +d <a <b <c <d -a -b -c #d", order=[],
+    store={"folder": FOLDER, "others": 3},
+    ends="FAILURE",
+    raises={"c": (ValueError, "c fails"), "d": (KeyError, "d stays")},
+)  # fmt: skip
+def one_of_several_reverts_fails() -> Any:
+    """What is being reverted beside it is finished."""
+    return unordered_flow.Flow("f").add(
+        tasks.Marks("a"), tasks.Marks("b"), tasks.MarksBoom("c"), tasks.StaysAfter("d")
+    )
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    raises={"b": (tasks.Trouble, "deep trouble")},
+    told={
+        "a": [
+            [
+                ["tests.contract.flows.tasks.Trouble", "Exception"],
+                "('deep trouble', 7)",
+                ["deep trouble", 7],
+                [["KeyError", "LookupError", "Exception"]],
+                True,
+            ]
+        ],
+        "b": ["tests.contract.flows.tasks.Trouble(('deep trouble', 7)) | b"],
+    },
+    check=lambda engine: _all_that_is_known_of_trouble(engine),
+)
+def a_failure_keeps_type_arguments_causes_and_traceback() -> Any:
+    """Wherever it happened, and wherever it is looked at."""
+    return linear_flow.Flow("f").add(tasks.LooksBack("a"), tasks.Troubled("b"))
+
+
+def _all_that_is_known_of_trouble(engine: base.Engine) -> None:
+    failure = engine.storage.get_failures()["b"]
+    assert list(failure) == ["tests.contract.flows.tasks.Trouble", "Exception"]
+    assert failure.exception_str == "('deep trouble', 7)"
+    assert failure.exception_args == ("deep trouble", 7)
+    assert [cause.exception_str for cause in failure.causes] == ["'nothing'"]
+    assert "in execute" in failure.traceback_str and "raise Trouble" in failure.traceback_str
+    assert failure == engine.storage.get("b")
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    raises={"b": (SystemExit, "3")},
+    told={"a": ["a | b"], "b": ["SystemExit(3) | b"]},
+)
+def sys_exit_is_a_failure() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Exits("b"))
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    raises={"b": (KeyboardInterrupt, "")},
+    told={"a": ["a | b"], "b": ["KeyboardInterrupt() | b"]},
+)
+def a_task_that_is_interrupted_fails() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Interrupted("b"))
+
+
+def _hooks(*names: str) -> list[Any]:
+    return [("hook", {"name": name}) for name in names]
+
+
+_FORWARD = ["pre_execute", "execute", "post_execute"]
+_BACK = ["pre_revert", "revert", "post_revert"]
+
+
+def _progress(value: float) -> tuple[str, Any]:
+    return ("update_progress", {"progress": value})
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    raises={"b": (ValueError, "b fails")},
+    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
+    heard={
+        "a": [
+            _progress(0.0), *_hooks(*_FORWARD), _progress(1.0),
+            _progress(0.0), *_hooks(*_BACK), _progress(1.0),
+        ]
+    },
+)  # fmt: skip
+def hooks_are_called_around_the_bodies() -> Any:
+    return linear_flow.Flow("f").add(tasks.Hooked("a"), tasks.Boom("b"))
+
+
+def _failing_hook(name: str, *hooks: str) -> dict[str, Any]:
+    return {
+        "raises": {"a": (tasks.Trouble, f"{name} fails")},
+        "told": {"a": [f"tests.contract.flows.tasks.Trouble({name} fails) | a"]},
+        "heard": {
+            "a": [
+                _progress(0.0), *_hooks(*hooks),
+                _progress(0.0), *_hooks(*_BACK), _progress(1.0),
+            ]
+        },
+    }  # fmt: skip
+
+
+@flow(">a !a <a -a", **_failing_hook("pre_execute", "pre_execute", "post_execute"))
+def a_pre_hook_that_fails() -> Any:
+    """The body is left out; the post hook is called all the same."""
+    return linear_flow.Flow("f").add(tasks.PreFails("a"))
+
+
+@flow(">a !a <a -a", **_failing_hook("post_execute", *_FORWARD))
+def a_post_hook_that_fails() -> Any:
+    return linear_flow.Flow("f").add(tasks.PostFails("a"))
+
+
+@flow(">a !a <a -a", **_failing_hook("execute", *_FORWARD))
+def the_failure_of_the_body_wins() -> Any:
+    return linear_flow.Flow("f").add(tasks.BothFail("a"))
+
+
+@flow(
+    ">a +a >b !b <b -b <a #a",
+    ends="FAILURE",
+    raises={"a": (tasks.Trouble, "pre_revert fails"), "b": (ValueError, "b fails")},
+    told={"b": ["ValueError(b fails) | b"]},
+    heard={
+        "a": [
+            _progress(0.0), *_hooks(*_FORWARD), _progress(1.0),
+            _progress(0.0), *_hooks("pre_revert", "post_revert"),
+        ]
+    },
+)  # fmt: skip
+def a_pre_revert_hook_that_fails() -> Any:
+    return linear_flow.Flow("f").add(tasks.PreRevertFails("a"), tasks.Boom("b"))
+
+
+@flow(
+    ">a +a >b !b <b -b <a #a",
+    ends="FAILURE",
+    raises={"a": (tasks.Trouble, "post_revert fails"), "b": (ValueError, "b fails")},
+    told={"b": ["ValueError(b fails) | b"]},
+    heard={
+        "a": [
+            _progress(0.0), *_hooks(*_FORWARD), _progress(1.0), _progress(0.0), *_hooks(*_BACK),
+        ]
+    },
+)  # fmt: skip
+def a_post_revert_hook_that_fails() -> Any:
+    return linear_flow.Flow("f").add(tasks.PostRevertFails("a"), tasks.Boom("b"))
+
+
+def _progress_is_kept(engine: base.Engine) -> None:
+    assert engine.storage.get_task_progress("a") == 1.0
+
+
+@flow(
+    ">a +a",
+    heard={
+        "a": [
+            _progress(0.0), _progress(0.25), ("counted", {"number": 1, "of": (1, 2)}),
+            _progress(0.5), _progress(1.0),
+        ]
+    },
+    check=_progress_is_kept,
+)  # fmt: skip
+def progress_and_events_of_its_own() -> Any:
+    return linear_flow.Flow("f").add(tasks.Progressing("a"))
+
+
+@flow(
+    ">a !a",
+    options={"never_resolve": True},
+    ends="FAILURE",
+    raises={"a": (ValueError, "only half")},
+    heard={"a": [_progress(0.0), _progress(0.5)]},
+    check=lambda engine: _half_way(engine),
+)
+def progress_of_what_failed_stays_where_it_was() -> Any:
+    return linear_flow.Flow("f").add(tasks.HalfWay("a"))
+
+
+def _half_way(engine: base.Engine) -> None:
+    assert engine.storage.get_task_progress("a") == 0.5
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    raises={"b": (exceptions.NotFound, "nowhere")},
+    told={"a": ["a | b"]},
+)
+def an_argument_that_never_came() -> Any:
+    """Its only source was a result that turned out to have no such part."""
+    return linear_flow.Flow("f").add(
+        tasks.Step("a", provides={"nowhere"}), tasks.Plain("b", rebind=["nowhere"])
+    )
+
+
+@flow(
+    ">x +x >a !a <a -a <x -x",
+    raises={"a": (ValueError, "a fails")},
+    told={"a": ["ValueError(a fails) | a"], "x": ["x | a"]},
+)
+def an_empty_flow_is_no_hindrance_when_reverting() -> Any:
+    x, a = tasks.Step("x"), tasks.Boom("a")
+    empty = linear_flow.Flow("empty")
+    return graph_flow.Flow("f").add(x, empty, a).link(x, empty).link(empty, a)
+
+
+@flow(
+    ">o +o >i +i >a +a >b !b <b -b <a -a <i -i <o -o",
+    raises={"b": (ValueError, "b fails")},
+    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
+    history={"o": [], "i": []},
+)
+def failures_in_the_depth_revert_level_by_level() -> Any:
+    inner = linear_flow.Flow("in", retry.AlwaysRevert("i")).add(tasks.Step("a"), tasks.Boom("b"))
+    return linear_flow.Flow("f", retry.AlwaysRevertAll("o")).add(
+        unordered_flow.Flow("u").add(graph_flow.Flow("g").add(inner))
+    )

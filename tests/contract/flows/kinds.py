@@ -1,0 +1,160 @@
+"""The kinds of engines, each with an executor that serves many flows, one after the other.
+
+All are strict: what a worker refuses, the others refuse as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.workers import until, workers
+from wbengine import engines
+from wbengine import invocation as calls
+from wbengine._core import executors
+from wbengine.engines import base
+from wbengine.engines.worker_based import executor as remote
+from wbengine.engines.worker_based import worker as worker_module
+
+NAMES = ("serial", "threads", "processes", "memory", "filesystem")
+
+
+class Kind:
+    """Loads flows into engines of one kind, all of them on one executor."""
+
+    def __init__(self, name: str, engine: str, options: dict[str, Any]) -> None:
+        self.name = name
+        self._engine = engine
+        self._options = options
+
+    @property
+    def executor(self) -> Any:
+        """What runs the tasks; None where each engine has its own."""
+        return self._options.get("executor")
+
+    def load(self, flow: Any, **options: Any) -> base.Engine:
+        return engines.load(flow, engine=self._engine, **{**self._options, **options})
+
+
+class InStep(calls.TaskExecutor):
+    """Makes an executor answer in the order asked, and all that was asked together at once.
+
+    With `in_step` set, a turn ends before the next one begins: as on a serial engine, whoever is
+    faster.
+    """
+
+    in_step = False
+
+    def submit_many(self, invocations: Iterable[calls.Invocation], done: calls.Done) -> None:
+        if not self.in_step:
+            super().submit_many(invocations, done)
+            return
+        asked = list(invocations)
+        answers: dict[int, calls.Outcome] = {}
+        arrived = threading.Semaphore(0)
+
+        def collect(call: calls.Invocation, outcome: calls.Outcome) -> None:
+            answers[id(call)] = outcome
+            arrived.release()
+
+        super().submit_many(asked, collect)
+        for _ in asked:
+            assert arrived.acquire(timeout=60), f"{len(answers)} of {len(asked)} answered"
+        for call in asked:
+            done(call, answers[id(call)])
+
+
+class KeptThreads(InStep, executors.ThreadTaskExecutor):
+    """Threads that outlive the engines they serve."""
+
+    def stop(self) -> None:
+        assert not self._pending, "an engine left something behind"
+
+    def end(self) -> None:
+        super().stop()
+
+
+class KeptProcesses(InStep, executors.ProcessTaskExecutor):
+    """Processes that outlive the engines they serve."""
+
+    def stop(self) -> None:
+        assert not self._pending, "an engine left something behind"
+
+    def end(self) -> None:
+        super().stop()
+
+
+class KeptRemote(InStep, remote.WorkerTaskExecutor):
+    """Workers, through one connection."""
+
+
+@contextlib.contextmanager
+def kind(name: str, folder: Path, tasks: str) -> Iterator[Kind]:
+    """One kind, with what it needs running; workers offer the `tasks` of that module."""
+    with _MAKERS[name](folder, tasks) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _serial(folder: Path, tasks: str) -> Iterator[Kind]:
+    yield Kind("serial", "serial", {"strict_results": True})
+
+
+@contextlib.contextmanager
+def _threads(folder: Path, tasks: str) -> Iterator[Kind]:
+    kept = KeptThreads(max_workers=3, strict=True)
+    yield Kind("threads", "parallel", {"executor": kept})
+    kept.end()
+
+
+@contextlib.contextmanager
+def _processes(folder: Path, tasks: str) -> Iterator[Kind]:
+    kept = KeptProcesses(max_workers=2, strict=True)
+    yield Kind("processes", "parallel", {"executor": kept})
+    kept.end()
+
+
+@contextlib.contextmanager
+def _memory(folder: Path, tasks: str) -> Iterator[Kind]:
+    url = f"memory://{folder.name}"
+    made = worker_module.Worker("default", "flows", [tasks], url=url, threads_count=3)
+    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
+    thread.start()
+    assert made.wait(10)
+    with _remote("memory", url) as found:
+        yield found
+    made.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def _filesystem(folder: Path, tasks: str) -> Iterator[Kind]:
+    url = f"filesystem://{folder / 'broker'}"
+    with workers(folder, "--topic", "flows", "--tasks", tasks, "--url", url, "--threads", "3") as [
+        process
+    ]:
+        with _remote("filesystem", url) as found:
+            yield found
+        assert process.stop() == 0, process.text
+
+
+@contextlib.contextmanager
+def _remote(name: str, url: str) -> Iterator[Kind]:
+    shared = KeptRemote(name, "default", url=url, transition_timeout=30)
+    assert shared.wait_for_workers(1, 30) == 0
+    yield Kind(name, "worker-based", {"executor": shared})
+    shared.stop()
+    until(lambda: not [t for t in threading.enumerate() if name in t.name], 10)
+
+
+_MAKERS: dict[str, Callable[[Path, str], contextlib.AbstractContextManager[Kind]]] = {
+    "serial": _serial,
+    "threads": _threads,
+    "processes": _processes,
+    "memory": _memory,
+    "filesystem": _filesystem,
+}

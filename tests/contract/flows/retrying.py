@@ -1,0 +1,396 @@
+"""Flows about retries: what they provide, and what they decide when something fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.contract.flows import tasks
+from tests.contract.flows.case import FOLDER, flow
+from wbengine import retry
+from wbengine.engines import base
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.types import failure as ft
+
+
+def _clean(engine: base.Engine) -> None:
+    """Of tries that failed nothing is left but the history."""
+    assert not engine.storage.has_failures()
+    assert engine.storage.get_failures() == {}
+
+
+@flow(
+    ">r +r >a +a >b !b <b -b <a -a ?r .a .b >r +r >a +a >b !b <b -b <a -a ?r .a .b"
+    " >r +r >a +a >b +b",
+    results={"n": 3, "a": 3, "b": 3},
+    told={
+        "a": ["1 | b", "2 | b"],
+        "b": ["RuntimeError(b fails in try 1) | b", "RuntimeError(b fails in try 2) | b"],
+    },
+    history={"r": [(1, "b:RuntimeError"), (2, "b:RuntimeError"), (3, "")]},
+    check=_clean,
+)
+def times() -> Any:
+    return linear_flow.Flow("f", retry.Times(3, "r", provides="n")).add(
+        tasks.Give("a", provides="a", rebind=["n"]),
+        tasks.Until("b", provides="b", inject={"until": 3}),
+    )
+
+
+@flow(
+    ">r +r >b !b <b -b ?r .b >r +r >b !b <b -b <r -r",
+    raises={"b": (RuntimeError, "b fails in try 2")},
+    told={"b": ["RuntimeError(b fails in try 1) | b", "RuntimeError(b fails in try 2) | b"]},
+    history={"r": []},
+)
+def times_gives_up() -> Any:
+    """A retry that was reverted has forgotten what it tried."""
+    return linear_flow.Flow("f", retry.Times(2, "r", provides="n")).add(
+        tasks.Until("b", inject={"until": 9})
+    )
+
+
+@flow(
+    ">r +r >t !t <t -t ?r .t >r +r >t !t <t -t ?r .t >r +r >t +t",
+    results={"city": "Rome", "found": "Rome"},
+    told={"t": ["LookupError(Oslo is not it) | t", "LookupError(Bonn is not it) | t"]},
+    history={"r": [("Oslo", "t:LookupError"), ("Bonn", "t:LookupError"), ("Rome", "")]},
+)
+def for_each() -> Any:
+    cities = ["Oslo", "Bonn", "Rome", "Lima"]
+    return linear_flow.Flow("f", retry.ForEach(cities, "r", provides="city")).add(
+        tasks.Finds("t", provides="found")
+    )
+
+
+@flow(
+    ">a +a >r +r >t !t <t -t <r -r <a -a",
+    store={"nothing": []},
+    raises={"t": (LookupError, "Oslo")},
+    told={"a": ["a | t"], "t": ["LookupError(Oslo is not it) | t"]},
+    history={"r": []},
+)
+def for_each_reverts_all_when_values_run_out() -> Any:
+    inner = linear_flow.Flow("in", retry.ForEach(["Oslo"], "r", provides="city", revert_all=True))
+    return linear_flow.Flow("f").add(tasks.Step("a"), inner.add(tasks.Finds("t")))
+
+
+@flow(
+    ">r +r >t !t <t -t ?r .t >r +r >t +t",
+    store={"numbers": [0, 5]},
+    results={"n": 5, "q": 2.0},
+    told={"t": ["ZeroDivisionError(division by zero) | t"]},
+    history={"r": [(0, "t:ZeroDivisionError"), (5, "")]},
+)
+def parameterized_for_each() -> Any:
+    again = retry.ParameterizedForEach("r", provides="n", rebind={"values": "numbers"})
+    return linear_flow.Flow("f", again).add(tasks.DividesInto("t", provides="q"))
+
+
+@flow(
+    ">a +a >r +r >t !t <t -t ?r .t >r +r >t +t",
+    results={"numbers": (0, 4), "n": 4, "q": 2.5},
+    told={"t": ["ZeroDivisionError(division by zero) | t"]},
+    history={"r": [(0, "t:ZeroDivisionError"), (4, "")]},
+)
+def parameterized_for_each_over_what_a_task_made() -> Any:
+    again = retry.ParameterizedForEach("r", provides="n", rebind=["numbers"])
+    return linear_flow.Flow("f").add(
+        tasks.Give("a", provides="numbers", inject={"value": (0, 4)}),
+        linear_flow.Flow("in", again).add(tasks.DividesInto("t", provides="q")),
+    )
+
+
+@flow(
+    ">a +a >r +r >b +b >c !c <c -c <b -b <r -r",
+    raises={"c": (ValueError, "c fails")},
+    told={"b": ["b | c"], "c": ["ValueError(c fails) | c"]},
+    results={"a": "a"},
+    history={"r": []},
+)
+def always_revert_leaves_what_is_outside() -> Any:
+    inner = linear_flow.Flow("in", retry.AlwaysRevert("r")).add(tasks.Step("b"), tasks.Boom("c"))
+    return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner, tasks.Step("d"))
+
+
+@flow(
+    ">a +a >r +r >b +b >c !c <c -c <b -b <r -r <a -a",
+    options={"defer_reverts": True},
+    raises={"c": (ValueError, "c fails")},
+    told={"a": ["a | c"], "b": ["b | c"], "c": ["ValueError(c fails) | c"]},
+    history={"r": []},
+)
+def defer_reverts_reverts_everything() -> Any:
+    return always_revert_leaves_what_is_outside()
+
+
+@flow(
+    ">a +a >r +r >c !c <c -c <r -r <a -a",
+    raises={"c": (ValueError, "c fails")},
+    told={"a": ["a | c"], "c": ["ValueError(c fails) | c"]},
+    history={"r": []},
+)
+def always_revert_all() -> Any:
+    inner = linear_flow.Flow("in", retry.AlwaysRevertAll("r")).add(tasks.Boom("c"))
+    return linear_flow.Flow("f").add(tasks.Step("a"), inner)
+
+
+@flow(
+    ">out +out >a +a >in +in >b !b <b -b <in -in <a -a ?out .a .in .b"
+    " >out +out >a +a >in +in >b +b",
+    results={"n": 2, "b": 2},
+    told={"a": ["a | b"], "b": ["RuntimeError(b fails in try 1) | b"]},
+    history={"out": [(1, "in:RuntimeError"), (2, "")], "in": [(None, "")]},
+)
+def the_parent_of_a_retry_that_reverts_tries_again() -> Any:
+    """It is asked about the retry inside it, not about the task."""
+    inner = linear_flow.Flow("i", retry.AlwaysRevert("in")).add(
+        tasks.Until("b", provides="b", inject={"until": 2})
+    )
+    return linear_flow.Flow("o", retry.Times(2, "out", provides="n")).add(tasks.Step("a"), inner)
+
+
+@flow(
+    ">out +out >in +in >b !b <b -b ?in .b >in +in >b !b <b -b <in -in ?out .in .b"
+    " >out +out >in +in >b !b <b -b ?in .b >in +in >b +b",
+    store={"folder": FOLDER, "times": 4},
+    results={"b": 4, "outer": 2, "inner": 2},
+    told={
+        "b": [
+            "RuntimeError(b fails the 1. time) | b",
+            "RuntimeError(b fails the 2. time) | b",
+            "RuntimeError(b fails the 3. time) | b",
+        ]
+    },
+    history={
+        "out": [(1, "in:RuntimeError"), (2, "")],
+        "in": [(1, "b:RuntimeError"), (2, "")],
+    },
+)
+def retries_in_each_other() -> Any:
+    """The inner one starts its count anew, each time the outer one tries again."""
+    inner = linear_flow.Flow("i", retry.Times(2, "in", provides="inner"))
+    inner.add(tasks.Counted("b", provides="b"))
+    return linear_flow.Flow("o", retry.Times(2, "out", provides="outer")).add(inner)
+
+
+class Says(retry.Retry):
+    """Tries `tries` times, then gives the answer it was told."""
+
+    def __init__(self, name: str, answer: Any, tries: int = 1) -> None:
+        super().__init__(name)
+        self.answer = answer
+        self.tries = tries
+
+    def execute(self, history: retry.History) -> int:
+        return len(history)
+
+    def on_failure(self, history: retry.History) -> Any:
+        return retry.RETRY if len(history) < self.tries else self.answer
+
+    def revert(self, history: retry.History, flow_failures: dict[str, ft.Failure]) -> str:
+        return f"{list(history.provided_iter())} | {' '.join(sorted(flow_failures))}"
+
+
+@flow(
+    ">out +out >in +in >b !b <b -b <in -in",
+    raises={"b": (ValueError, "b fails")},
+    told={"b": ["ValueError(b fails) | b"], "in": ["[0] | b"]},
+    history={"out": [(0, "in:ValueError")], "in": []},
+)
+def when_all_say_revert_only_the_innermost_flow_is() -> Any:
+    inner = linear_flow.Flow("i", Says("in", retry.REVERT)).add(tasks.Boom("b"))
+    return linear_flow.Flow("o", Says("out", retry.REVERT)).add(inner)
+
+
+@flow(
+    ">z +z >out +out >in +in >b !b <b -b <in -in <out -out <z -z",
+    raises={"b": (ValueError, "b fails")},
+    told={
+        "b": ["ValueError(b fails) | b"],
+        "in": ["[0] | b"],
+        "out": ["[0] | b"],
+        "z": ["z | b"],
+    },
+    history={"out": [], "in": []},
+)
+def the_parent_may_revert_everything() -> Any:
+    inner = linear_flow.Flow("i", Says("in", "REVERT")).add(tasks.Boom("b"))
+    outer = linear_flow.Flow("o", Says("out", "REVERT_ALL")).add(inner)
+    return linear_flow.Flow("f").add(tasks.Step("z"), outer)
+
+
+@flow(
+    ">a +a >r +r >b !b <b -b <r -r <a -a",
+    raises={
+        "b": (ValueError, "b fails"),
+        "?": (ValueError, "on_failure() of retry 'r' answered 'PERHAPS'"),
+    },
+    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"], "r": ["[0] | b"]},
+    history={"r": []},
+)
+def an_answer_that_is_none_reverts_everything() -> Any:
+    inner = linear_flow.Flow("i", Says("r", "PERHAPS")).add(tasks.Boom("b"))
+    return linear_flow.Flow("f").add(tasks.Step("a"), inner)
+
+
+class FailsOnFailure(Says):
+    def on_failure(self, history: retry.History) -> Any:
+        raise KeyError("no idea")
+
+
+@flow(
+    ">a +a >r +r >b !b <b -b <r -r <a -a",
+    raises={"b": (ValueError, "b fails"), "?": (KeyError, "no idea")},
+    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"], "r": ["[0] | b"]},
+    history={"r": []},
+)
+def a_retry_that_fails_to_decide_reverts_everything() -> Any:
+    inner = linear_flow.Flow("i", FailsOnFailure("r", None)).add(tasks.Boom("b"))
+    return linear_flow.Flow("f").add(tasks.Step("a"), inner)
+
+
+class FailsToExecute(Says):
+    """The first time."""
+
+    left = 1
+
+    def execute(self, history: retry.History) -> int:
+        if self.left:
+            self.left -= 1
+            raise OSError("not ready")
+        return len(history)
+
+
+@flow(
+    ">a +a >r !r <r -r <a -a",
+    raises={"r": (OSError, "not ready")},
+    told={"a": ["a | r"], "r": ["[] | r"]},
+    history={"r": []},
+)
+def a_retry_that_fails_reverts_everything() -> Any:
+    inner = linear_flow.Flow("i", FailsToExecute("r", retry.RETRY)).add(tasks.Step("b"))
+    return linear_flow.Flow("f").add(tasks.Step("a"), inner)
+
+
+@flow(
+    ">out +out >in !in <in -in ?out .in >out +out >in +in >b +b",
+    told={"in": ["[] | in"]},
+    history={"out": [(0, "in:OSError"), (1, "")], "in": [(0, "")]},
+)
+def a_retry_that_fails_is_resolved_by_the_one_around_it() -> Any:
+    inner = linear_flow.Flow("i", FailsToExecute("in", retry.RETRY)).add(tasks.Step("b"))
+    return linear_flow.Flow("o", Says("out", retry.REVERT, tries=2)).add(inner)
+
+
+class FailsToRevert(Says):
+    def revert(self, history: retry.History, flow_failures: dict[str, ft.Failure]) -> str:
+        raise OSError("stuck")
+
+
+@flow(
+    ">a +a >r +r >b !b <b -b <r #r",
+    raises={"b": (ValueError, "b fails"), "r": (OSError, "stuck")},
+    ends="FAILURE",
+    results={"a": "a"},
+    told={"b": ["ValueError(b fails) | b"]},
+    history={"r": [(0, "b:ValueError")]},
+)
+def a_retry_that_fails_to_revert_ends_it_all() -> Any:
+    inner = linear_flow.Flow("i", FailsToRevert("r", retry.REVERT_ALL)).add(tasks.Boom("b"))
+    return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner)
+
+
+@flow(
+    ">a +a >r +r >b !b",
+    options={"never_resolve": "yes"},
+    ends="FAILURE",
+    raises={"b": (ValueError, "b fails")},
+    results={"a": "a", "n": 1},
+    history={"r": [(1, "")]},
+)
+def never_resolve_asks_nobody() -> Any:
+    inner = linear_flow.Flow("in", retry.Times(5, "r", provides="n")).add(tasks.Boom("b"))
+    return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner)
+
+
+@flow(
+    ">r +r >a >b >c !a +b !c <a <b <c -a -b -c ?r .a .b .c >r +r >a >b >c +a +b +c",
+    order=["+r >a", "+r >b", "+r >c", "-a ?r", "-b ?r", "-c ?r"],
+    results={"n": 2},
+    history={"r": [(1, "a:RuntimeError c:RuntimeError"), (2, "")]},
+)
+def several_fail_in_one_try() -> Any:
+    made = unordered_flow.Flow("f", retry.Times(2, "r", provides="n"))
+    return made.add(
+        tasks.QuietUntil("a", inject={"until": 2}), tasks.QuietUntil("b", inject={"until": 0}),
+        tasks.QuietUntil("c", inject={"until": 2}),
+    )  # fmt: skip
+
+
+@flow(
+    ">x +x >r +r >a +a >b !b <b -b <a -a ?r .a .b >r +r >a +a >b +b >y +y",
+    results={"n": 2, "x": "x", "a": "a", "y": 2},
+    told={"a": ["a | b"], "b": ["RuntimeError(b fails in try 1) | b"]},
+    history={"r": [(1, "b:RuntimeError"), (2, "")]},
+)
+def a_flow_in_the_middle_is_tried_again() -> Any:
+    inner = graph_flow.Flow("in", retry.Times(2, "r", provides="n")).add(
+        a := tasks.Step("a", provides="a"), b := tasks.Until("b", inject={"until": 2})
+    )
+    inner.link(a, b)
+    return linear_flow.Flow("f").add(
+        tasks.Step("x", provides="x"), inner, tasks.Give("y", provides="y", rebind=["n"])
+    )
+
+
+class Looks(Says):
+    """Decides by what it finds in the history."""
+
+    def on_failure(self, history: retry.History) -> Any:
+        assert history.caused_by(RuntimeError) and history.caused_by("RuntimeError", index=-1)
+        assert not history.caused_by(KeyError, include_retry=True)
+        assert history.failure is None and len(history) == len(list(history)) == self.tries
+        [(name, failure)] = history.outcomes_iter(index=-1)
+        assert (name, failure.check(RuntimeError)) == ("b", RuntimeError)
+        self.tries += 1
+        return retry.RETRY if self.tries < 4 else retry.REVERT
+
+
+@flow(
+    ">r +r >b !b <b -b ?r .b >r +r >b !b <b -b ?r .b >r +r >b +b",
+    store={"folder": FOLDER, "times": 3},
+    told={"b": ["RuntimeError(b fails the 1. time) | b", "RuntimeError(b fails the 2. time) | b"]},
+    history={"r": [(0, "b:RuntimeError"), (1, "b:RuntimeError"), (2, "")]},
+)
+def a_retry_looks_at_its_history() -> Any:
+    return linear_flow.Flow("f", Looks("r", None)).add(tasks.Counted("b"))
+
+
+class Wide(retry.Retry):
+    """Takes and provides several values."""
+
+    default_provides = ("one", "two")
+
+    def execute(self, history: retry.History, start: int, step: int = 10) -> tuple[int, int]:
+        return start + step * len(history), len(history)
+
+    def on_failure(self, history: retry.History, start: int, **kwargs: Any) -> Any:
+        return retry.RETRY if len(history) < start else retry.REVERT
+
+
+@flow(
+    ">r +r >b !b <b -b ?r .b >r +r >b +b",
+    store={"start": 5},
+    results={"one": 15, "two": 1, "b": 15},
+    told={"b": ["RuntimeError(b fails in try 5) | b"]},
+    history={"r": [((5, 0), "b:RuntimeError"), ((15, 1), "")]},
+)
+def a_retry_takes_arguments_and_provides_parts() -> Any:
+    return linear_flow.Flow("f", Wide("r")).add(
+        tasks.Until("b", provides="b", rebind={"n": "one"}, inject={"until": 7})
+    )
+
+
+@flow(">f_retry +f_retry >a +a", history={"f_retry": [(1, "")]})
+def an_unnamed_retry_is_named_after_its_flow() -> Any:
+    return linear_flow.Flow("f", retry.Times()).add(tasks.Step("a"))

@@ -1,0 +1,289 @@
+"""Flows that are suspended, resumed, reset, and run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.contract.flows import tasks
+from tests.contract.flows.case import FOLDER, flow
+from wbengine import engines, exceptions, retry, states
+from wbengine.engines import base
+from wbengine.patterns import graph_flow, linear_flow
+
+Drive = Callable[[base.Engine], None]
+
+
+def suspend_at(*words: str) -> Drive:
+    """Suspend at each of these changes (`"SUCCESS a"`), and go on each time."""
+
+    def drive(engine: base.Engine) -> None:
+        left = list(words)
+
+        def on_atom(state: str, details: dict[str, Any]) -> None:
+            name = details.get("task_name") or details["retry_name"]
+            if left and left[0] == f"{state} {name}":
+                del left[0]
+                engine.suspend()
+
+        engine.atom_notifier.register("*", on_atom)
+        for place in range(len(words)):
+            engine.run()
+            assert engine.storage.get_flow_state() == states.SUSPENDED
+            assert len(left) == len(words) - place - 1
+        engine.run()
+
+    return drive
+
+
+_ONCE = "RUNNING SUSPENDING SUSPENDED RUNNING"
+_TWICE = f"{_ONCE} SUSPENDING SUSPENDED RUNNING"
+
+
+@flow(
+    ">a +a >b +b >c +c",
+    drive=suspend_at("SUCCESS a", "SUCCESS b"),
+    flow=f"{_TWICE} SUCCESS",
+    results={"b": "b"},
+)
+def suspend_and_go_on() -> Any:
+    """What runs finishes, nothing new begins, and nothing is done twice."""
+    return linear_flow.Flow("f").add(
+        tasks.Step("a"), tasks.Step("b", provides="b"), tasks.Step("c")
+    )
+
+
+@flow(
+    ">a .a >a +a >b +b", drive=suspend_at("RUNNING a"), flow=f"{_ONCE} SUCCESS",
+)  # fmt: skip
+def suspend_before_it_is_submitted() -> Any:
+    """A listener that suspends as a task begins: the task is pending again."""
+    return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Step("b"))
+
+
+@flow(
+    ">a +a >b +b >c !c <c -c <b -b <a -a",
+    drive=suspend_at("FAILURE c", "REVERTED b"),
+    flow=f"{_TWICE} REVERTED",
+    raises={"c": (ValueError, "c fails")},
+    told={"a": ["a | c"], "b": ["b | c"], "c": ["ValueError(c fails) | c"]},
+)
+def suspend_while_reverting() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Step("b"), tasks.Boom("c"))
+
+
+@flow(
+    ">a +a >b !b <b !b <b -b <a -a",
+    drive=suspend_at("REVERTING b"),
+    flow=f"{_ONCE} REVERTED",
+    raises={"b": (ValueError, "b fails")},
+    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"]},
+)
+def suspend_before_a_revert_is_submitted() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Boom("b"))
+
+
+@flow(
+    ">r +r >a !a <a -a ?r .a >r +r >a !a <a -a ?r .a >r +r >a +a",
+    drive=suspend_at("FAILURE a", "REVERTED a"),
+    flow=f"{_TWICE} SUCCESS",
+    results={"n": 3},
+    told={"a": ["RuntimeError(a fails in try 1) | a", "RuntimeError(a fails in try 2) | a"]},
+    history={"r": [(1, "a:RuntimeError"), (2, "a:RuntimeError"), (3, "")]},
+)
+def suspend_between_two_tries() -> Any:
+    return linear_flow.Flow("f", retry.Times(3, "r", provides="n")).add(
+        tasks.Until("a", inject={"until": 3})
+    )
+
+
+def _give_up_what_was_to_be_tried_again(engine: base.Engine) -> None:
+    engine.atom_notifier.register(states.PENDING, lambda state, details: engine.suspend())
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert engine.storage.get_atom_state("r") == states.RETRYING
+    engine.run(deadline=0)
+
+
+@flow(
+    ">r +r >a !a <a -a ?r .a <r -r",
+    drive=_give_up_what_was_to_be_tried_again,
+    flow=f"{_ONCE} REVERTED",
+    raised=(exceptions.DeadlineExceeded, ""),
+    told={"a": ["RuntimeError(a fails in try 1) | a"]},
+    history={"r": []},
+)
+def a_retry_suspended_as_it_begins_again_is_reverted() -> Any:
+    """It has tried before; so it is told that it was in vain."""
+    return linear_flow.Flow("f", retry.Times(3, "r", provides="n")).add(
+        tasks.Until("a", inject={"until": 3})
+    )
+
+
+@flow(
+    ">a +a ~b >c +c", drive=suspend_at("SUCCESS a"), flow=f"{_ONCE} SUCCESS",
+)  # fmt: skip
+def suspend_before_a_decision() -> Any:
+    """The next run asks the decider."""
+    a, b, c = (tasks.Step(name) for name in "abc")
+    made = graph_flow.Flow("f").add(a, b, c).link(b, c)
+    return made.link(a, b, decider=lambda history: history["a"] != "a", decider_depth="atom")
+
+
+def _by_iteration(engine: base.Engine) -> None:
+    seen = []
+    steps = engine.run_iter()
+    for state in steps:
+        seen.append(state)
+        if state == states.ANALYZING:
+            break
+    seen.append(steps.send(True))  # type: ignore[attr-defined]
+    seen.extend(steps)
+    assert seen[-1] == states.SUSPENDED
+    steps = engine.run_iter()
+    next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert list(engine.run_iter())[-1] == states.SUCCESS
+
+
+@flow(
+    ">a +a >b +b",
+    drive=_by_iteration,
+    flow=f"{_TWICE} SUCCESS",
+)
+def run_by_iteration_and_suspend() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Step("b"))
+
+
+def _twice(engine: base.Engine) -> None:
+    engine.run()
+    engine.run()
+
+
+@flow(">a +a", drive=_twice, flow="RUNNING SUCCESS RUNNING SUCCESS", results={"a": "a"})
+def a_second_run_of_a_successful_flow_does_nothing() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a", provides="a"))
+
+
+def _reset_and_run(engine: base.Engine) -> None:
+    engine.run()
+    engine.reset()
+    assert engine.storage.get_flow_state() == states.PENDING
+    assert engine.storage.get_atom_state("a") == states.PENDING
+    engine.run()
+    attempt = engine.storage.get_attempt("a")
+    assert attempt is not None and attempt.attempt == 2
+
+
+@flow(
+    ">r +r >a +a .r .a >r +r >a +a",
+    drive=_reset_and_run, flow="RUNNING SUCCESS PENDING RUNNING SUCCESS",
+    results={"n": 1, "a": 1}, history={"r": [(1, "")]},
+)  # fmt: skip
+def reset_and_run_again() -> Any:
+    """Everything anew; only the numbers of attempts go on."""
+    return linear_flow.Flow("f", retry.Times(2, "r", provides="n")).add(
+        tasks.Give("a", provides="a", rebind=["n"])
+    )
+
+
+def _fail_and_run_again(engine: base.Engine) -> None:
+    try:
+        engine.run()
+    except Exception:
+        assert engine.storage.get_flow_state() in (states.REVERTED, states.FAILURE)
+    else:
+        raise AssertionError("it should have failed")
+    engine.run()
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a .a .b >a +a >b +b",
+    store={"folder": FOLDER, "times": 2},
+    drive=_fail_and_run_again,
+    flow="RUNNING REVERTED PENDING RUNNING SUCCESS",
+    results={"a": "a", "b": 2},
+    told={"a": ["a | b"], "b": ["RuntimeError(b fails the 1. time) | b"]},
+)
+def run_again_after_it_was_reverted() -> Any:
+    return linear_flow.Flow("f").add(
+        tasks.Step("a", provides="a"), tasks.Counted("b", provides="b")
+    )
+
+
+def _never_resolved(engine: base.Engine) -> None:
+    for _ in range(2):
+        try:
+            engine.run()
+        except Exception as error:
+            last = error
+        assert engine.storage.get_flow_state() == states.FAILURE
+    raise last
+
+
+@flow(
+    ">a +a >b !b",
+    options={"never_resolve": True},
+    drive=_never_resolved,
+    flow="RUNNING FAILURE RUNNING FAILURE",
+    ends="FAILURE",
+    raises={"b": (ValueError, "b fails")},
+    results={"a": "a"},
+)
+def never_resolve_stays_a_failure() -> Any:
+    """Nothing is reverted, nothing is tried again, and it is told each time."""
+    return linear_flow.Flow("f").add(
+        tasks.Step("a", provides="a"), tasks.Boom("b"), tasks.Step("c")
+    )
+
+
+def _reset_a_failure(engine: base.Engine) -> None:
+    try:
+        engine.run()
+    except Exception:
+        engine.reset()
+        engine.run()
+
+
+@flow(
+    ">a +a >b !b .a .b >a +a >b +b",
+    store={"folder": FOLDER, "times": 2},
+    options={"never_resolve": True},
+    drive=_reset_a_failure,
+    flow="RUNNING FAILURE PENDING RUNNING SUCCESS",
+    results={"a": "a", "b": 2},
+)
+def reset_after_a_failure() -> Any:
+    return linear_flow.Flow("f").add(
+        tasks.Step("a", provides="a"), tasks.Counted("b", provides="b")
+    )
+
+
+@flow(
+    ">a +a >b !b",
+    options={"never_resolve": True},
+    drive=lambda engine: _resolved_by_another(engine),
+    ends="FAILURE",
+    raises={"b": (ValueError, "b fails")},
+    results={"a": "a"},
+)
+def another_engine_resolves_what_was_left() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), tasks.Boom("b"))
+
+
+def _resolved_by_another(engine: base.Engine) -> None:
+    """A copy of the records goes to an engine that does resolve."""
+    try:
+        engine.run()
+    except Exception:
+        detail = engine.storage.flow_detail.copy()
+        other = engines.load(another_engine_resolves_what_was_left(), flow_detail=detail)
+        told: list[Any] = []
+        other.atom_notifier.register("REVERTED", lambda _, details: told.append(details["result"]))
+        try:
+            other.run()
+        except Exception:
+            assert other.storage.get_flow_state() == states.REVERTED
+            assert told == ["ValueError(b fails) | b", "a | b"]
+        raise

@@ -1,0 +1,422 @@
+"""The tasks of the suite: plain classes, made by their name alone, as workers make them.
+
+What they are to do comes as arguments.  Whoever reverts returns what it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from wbengine import task
+from wbengine.types import failure as ft
+
+
+def told(result: Any, flow_failures: dict[str, Any]) -> str:
+    """What a revert was told, in one line."""
+    if isinstance(result, ft.Failure):
+        result = f"{next(iter(result))}({result.exception_str})"
+    return f"{result} | {' '.join(sorted(flow_failures))}"
+
+
+class Trouble(Exception):
+    """What this module's tasks run into."""
+
+
+class Step(task.Task):
+    """Returns its own name."""
+
+    def execute(self) -> str:
+        return self.name
+
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> str:
+        return told(result, flow_failures)
+
+
+class Give(Step):
+    """Returns what it is given."""
+
+    def execute(self, value: Any) -> Any:
+        return value
+
+
+class Plain(task.Task):
+    """Has nothing to undo."""
+
+    def execute(self, x: Any) -> Any:
+        return x
+
+
+class Add(Step):
+    def execute(self, x: int, y: int = 10) -> int:
+        return x + y
+
+
+class Quiet(task.Task):
+    """Reverts, and tells nothing of what it was told: that depends on who failed first."""
+
+    def execute(self) -> str:
+        return self.name
+
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> None:
+        assert flow_failures
+
+
+class BoomOnly(Quiet):
+    def execute(self) -> str:
+        raise ValueError(f"{self.name} fails")
+
+
+class Sum(Step):
+    def execute(self, x: int, y: int) -> int:
+        return x + y
+
+
+class Boom(Step):
+    def execute(self) -> str:
+        raise ValueError(f"{self.name} fails")
+
+
+class Troubled(Step):
+    """Fails for a reason."""
+
+    def execute(self) -> str:
+        try:
+            return {}["nothing"]
+        except KeyError as error:
+            raise Trouble("deep trouble", 7) from error
+
+
+class Exits(Step):
+    def execute(self) -> str:
+        sys.exit(3)
+
+
+class Interrupted(Step):
+    def execute(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Keywords(Step):
+    """Returns the names and values of all it is called with."""
+
+    def execute(self, **kwargs: Any) -> list[Any]:
+        return sorted(kwargs.items())
+
+
+class KeywordOnly(Step):
+    def execute(self, *, x: int, z: int = 3) -> int:
+        return x * z
+
+
+class Until(Step):
+    """Fails as long as `n`, which a retry provides, is less than `until`."""
+
+    def execute(self, n: int, until: int) -> int:
+        if n < until:
+            raise RuntimeError(f"{self.name} fails in try {n}")
+        return n
+
+
+class QuietUntil(Quiet):
+    """As `Until`, quietly."""
+
+    def execute(self, n: int, until: int) -> int:
+        if n < until:
+            raise RuntimeError(f"{self.name} fails in try {n}")
+        return n
+
+
+class Counted(Step):
+    """Fails until it was executed `times` times: its executions are counted in a folder."""
+
+    def execute(self, folder: str, times: int) -> int:
+        counter = Path(folder, self.name)
+        with counter.open("a", encoding="ascii") as stream:
+            stream.write("x")
+        count = len(counter.read_text(encoding="ascii"))
+        if count < times:
+            raise RuntimeError(f"{self.name} fails the {count}. time")
+        return count
+
+
+class DividesInto(Step):
+    """Fails for n = 0."""
+
+    def execute(self, n: int) -> float:
+        return 10 / n
+
+
+class Finds(Step):
+    def execute(self, city: str) -> str:
+        if city != "Rome":
+            raise LookupError(f"{city} is not it")
+        return city
+
+
+class RevertFails(Step):
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> str:
+        raise KeyError(f"{self.name} stays")
+
+
+class FailsTwice(RevertFails):
+    """Neither forward nor backward."""
+
+    def execute(self) -> str:
+        raise ValueError(f"{self.name} fails")
+
+
+class Carries(task.Task):
+    """Its revert returns what it was called with."""
+
+    def execute(self, odd: Any) -> Any:
+        return odd
+
+    def revert(self, odd: Any, result: Any, flow_failures: Any) -> Any:
+        return {"result": result, "odd": odd}
+
+
+class WantsTuple(Give):
+    def execute(self, value: Any) -> Any:
+        if type(value) is not tuple:
+            raise TypeError("not this one")
+        return value
+
+
+class Changes(Give):
+    def execute(self, value: Any) -> Any:
+        value["shared"].append("changed")
+        return value
+
+
+class Marks(task.Task):
+    """Leaves a file where it was reverted."""
+
+    def execute(self) -> str:
+        return self.name
+
+    def revert(self, folder: str) -> None:
+        Path(folder, f"{self.name}.reverted").touch()
+
+
+class MarksBoom(Marks):
+    def execute(self) -> str:
+        raise ValueError(f"{self.name} fails")
+
+
+class StaysAfter(Marks):
+    """Fails to be reverted once all the others were."""
+
+    def revert(self, folder: str, others: int) -> None:
+        while len(list(Path(folder).glob("*.reverted"))) < others:
+            time.sleep(0.001)
+        raise KeyError(f"{self.name} stays")
+
+
+class RevertsAlone(Step):
+    """Its revert takes nothing."""
+
+    def revert(self) -> str:
+        return "alone"
+
+
+class RevertsWith(Step):
+    """Its revert takes values of the store as well, one of them perhaps."""
+
+    def execute(self, x: int) -> int:
+        return x
+
+    def revert(self, x: int, y: int, z: int = 5, **others: Any) -> list[Any]:
+        return [x, y, z, sorted(others)]
+
+
+class LooksBack(Step):
+    """Tells all that a revert can know of a failure."""
+
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> list[Any]:
+        [failure] = flow_failures.values()
+        return [
+            list(failure),
+            failure.exception_str,
+            list(failure.exception_args),
+            [list(cause) for cause in failure.causes],
+            "in execute" in failure.traceback_str,
+        ]
+
+
+class Hooked(Step):
+    """Tells when its hooks are called."""
+
+    TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "hook"})
+    fails_in = ""
+
+    def _hook(self, name: str) -> None:
+        self.notifier.notify("hook", {"name": name})
+        if name in self.fails_in.split():
+            raise Trouble(f"{name} fails")
+
+    def pre_execute(self) -> None:
+        self._hook("pre_execute")
+
+    def execute(self) -> str:
+        self._hook("execute")
+        return self.name
+
+    def post_execute(self) -> None:
+        self._hook("post_execute")
+
+    def pre_revert(self) -> None:
+        self._hook("pre_revert")
+
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> str:
+        self._hook("revert")
+        return told(result, flow_failures)
+
+    def post_revert(self) -> None:
+        self._hook("post_revert")
+
+
+class PreFails(Hooked):
+    fails_in = "pre_execute"
+
+
+class PostFails(Hooked):
+    fails_in = "post_execute"
+
+
+class BothFail(Hooked):
+    fails_in = "execute post_execute"
+
+
+class PreRevertFails(Hooked):
+    fails_in = "pre_revert"
+
+
+class PostRevertFails(Hooked):
+    fails_in = "post_revert"
+
+
+class Progressing(Step):
+    """Tells how far it is, and something of its own."""
+
+    TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "counted"})
+
+    def execute(self) -> str:
+        self.update_progress(0.25)
+        self.notifier.notify("counted", {"number": 1, "of": (1, 2)})
+        self.update_progress(0.5)
+        return self.name
+
+
+class HalfWay(Step):
+    def execute(self) -> str:
+        self.update_progress(0.5)
+        raise ValueError("only half")
+
+
+class Local(Step):
+    """Runs in the process of its engine, whatever the others do."""
+
+    local = True
+
+
+class Urgent(Step):
+    priority = 5
+
+
+class Lengths(task.MapFunctorTask):
+    """The lengths of two texts."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(len, requires=["left", "right"], name=name, provides="lengths")
+
+
+class Total(task.ReduceFunctorTask):
+    """The sum of three numbers."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(operator.add, requires=["x", "y", "z"], name=name, provides="total")
+
+
+class Sleeps(Step):
+    def execute(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return self.name
+
+
+class Awaits(Step):
+    """Its bodies are coroutines."""
+
+    async def execute(self) -> str:
+        await asyncio.sleep(0)
+        self.update_progress(0.5)
+        await asyncio.create_task(asyncio.sleep(0.001))
+        return self.name
+
+    async def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> str:
+        await asyncio.sleep(0)
+        return told(result, flow_failures)
+
+
+class AwaitsTrouble(Awaits):
+    async def execute(self) -> str:
+        await asyncio.sleep(0)
+        raise Trouble("awaited")
+
+
+class Squares(task.Task):
+    def execute(self, item: int) -> int:
+        if item < 0:
+            raise ValueError(f"{item} is negative")
+        return item * item
+
+
+class Locks(task.Task):
+    """Returns what no other process can have."""
+
+    def execute(self) -> Any:
+        return {"lock": [1, threading.Lock()]}
+
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> str:
+        return next(iter(result))
+
+
+def shout(text: str, mark: str = "!") -> str:
+    return text.upper() + mark
+
+
+def whisper(result: str, flow_failures: dict[str, ft.Failure]) -> str:
+    return told(result.lower(), flow_failures)
+
+
+class Shouting(task.FunctorTask):
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(shout, name=name, provides="shouted", revert=whisper)
+
+
+@task.task(provides="greeting", inject={"greeting": "hello"})
+def greet(greeting: str, who: str) -> str:
+    return f"{greeting} {who}"
+
+
+@greet.revert
+def forget(result: Any, flow_failures: dict[str, ft.Failure]) -> str:
+    return told(result, flow_failures)
+
+
+@task.task
+def steps_of(self: task.Task, count: int) -> str:
+    for number in range(count):
+        self.update_progress((number + 1) / count)
+    return self.name
+
+
+@task.task
+async def tenfold(x: int) -> int:
+    await asyncio.sleep(0)
+    return 10 * x

@@ -1,0 +1,35 @@
+"""Every flow of the suite on every kind of engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.flows import (
+    arguments,
+    deciding,
+    failing,
+    newer,
+    retrying,
+    shapes,
+    steering,
+    values,
+)
+from tests.contract.flows.case import CASES, Case, play
+from tests.contract.flows.conftest import PASSED
+from tests.contract.flows.kinds import NAMES, Kind
+
+#: They register themselves when they are imported.
+MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, newer)
+
+
+RUNS = [(name, case) for name in NAMES for case in CASES if case.runs_on(name)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"), RUNS, indirect=["kind"], ids=[f"{name}-{case.name}" for name, case in RUNS]
+)
+def test_flow(case: Case, kind: Kind, tmp_path: Path) -> None:
+    play(case, kind, tmp_path)
+    PASSED.add((case.name, kind.name))

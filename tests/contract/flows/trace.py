@@ -1,0 +1,91 @@
+"""What is written down of a run, in a form short enough to be written into a test.
+
+A trace is a line of words, one for each change of state of an atom: a mark and the atom's name.
+`>a +a >b !b <b -b <a -a` is the story of a flow whose second task failed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import networkx as nx
+
+from wbengine import states
+from wbengine.engines import base
+
+MARKS = {
+    states.RUNNING: ">",
+    states.SUCCESS: "+",
+    states.FAILURE: "!",
+    states.REVERTING: "<",
+    states.REVERTED: "-",
+    states.REVERT_FAILURE: "#",
+    states.IGNORE: "~",
+    states.PENDING: ".",
+    states.RETRYING: "?",
+}
+
+#: Marks of atoms that others may follow, and of those that leave nothing to be undone.
+SETTLED = "+~"
+UNDONE = ".-~"
+
+
+class Recorder:
+    """Listens to an engine from its first state to its last."""
+
+    def __init__(self, engine: base.Engine) -> None:
+        self.words: list[str] = []
+        self.flow: list[str] = []
+        #: What reverts returned, by atom, one after the other.
+        self.told: dict[str, list[Any]] = defaultdict(list)
+        self._engine = engine
+        engine.atom_notifier.register("*", self._on_atom)
+        engine.notifier.register("*", self._on_flow)
+
+    def _on_atom(self, state: str, details: dict[str, Any]) -> None:
+        name = details.get("task_name") or details["retry_name"]
+        self.words.append(MARKS[state] + name)
+        if state == states.REVERTED and details["result"] is not None:
+            self.told[name].append(details["result"])
+
+    def _on_flow(self, state: str, details: dict[str, Any]) -> None:
+        assert details["flow_name"] == self._engine.storage.flow_name
+        self.flow.append(state)
+
+
+def by_atom(words: list[str]) -> dict[str, str]:
+    """The marks of each atom, in their order."""
+    found: dict[str, str] = defaultdict(str)
+    for word in words:
+        found[word[1:]] += word[0]
+    return dict(found)
+
+
+def check_order(words: list[str], rule: str) -> None:
+    """`"+a >b"`: each time, the first of the two came before the second."""
+    first, second = ([i for i, word in enumerate(words) if word == w] for w in rule.split())
+    assert first and second, f"nothing to compare for {rule!r} in {' '.join(words)}"
+    for one, other in zip(first, second, strict=False):
+        assert one < other, f"{rule!r} does not hold in {' '.join(words)}"
+
+
+def check_links(words: list[str], graph: nx.DiGraph[Any]) -> None:
+    """Nothing began before what it depends on was settled, or was undone before what follows."""
+    atoms = {node.name: node for node, data in graph.nodes.items() if not data["noop"]}
+
+    def named(nodes: set[Any]) -> set[str]:
+        return {node.name for node in nodes if atoms.get(node.name) is node}
+
+    before = {name: named(nx.ancestors(graph, node)) for name, node in atoms.items()}
+    after = {name: named(nx.descendants(graph, node)) for name, node in atoms.items()}
+    now = dict.fromkeys(atoms, ".")
+    for place, word in enumerate(words):
+        mark, name = word[0], word[1:]
+        wrong: set[str] = set()
+        if mark == ">" and now[name] != "?":
+            wrong = {other for other in before[name] if now[other] not in SETTLED}
+        elif mark in "<?":
+            wrong = {other for other in after[name] if now[other] not in UNDONE}
+        assert not wrong, f"{word!r} came too early for {wrong} in {' '.join(words[: place + 1])}"
+        now[name] = mark

@@ -1,0 +1,157 @@
+"""Items of Maps in a backend: written one by one, read back whole.  For every kind of backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from wbengine import states
+from wbengine.persistence import backends, base, models
+from wbengine.types import failure as ft
+
+CONFS = {
+    "memory": {"connection": "memory"},
+    "memory, sharing values": {"connection": "memory", "deep_copy": False},
+}
+
+
+@pytest.fixture(params=sorted(CONFS))
+def backend(request: pytest.FixtureRequest) -> base.Backend:
+    return backends.fetch(CONFS[request.param])
+
+
+class Kept:
+    """A flow with one Map in a backend."""
+
+    def __init__(self, backend: base.Backend, count: int, attempt: int = 1) -> None:
+        self.backend = backend
+        book = models.LogBook("b")
+        self.flow = models.FlowDetail("f")
+        book.add(self.flow)
+        self.map = models.TaskDetail("m")
+        self.other = models.TaskDetail("other")
+        self.flow.add_all([self.map, self.other])
+        self.book = backend.get_connection().save_logbook(book)
+        self.expand(count, attempt)
+
+    def expand(self, count: int, attempt: int) -> None:
+        self.map.attempt = attempt
+        self.map.items = models.Items(attempt, [f"value {n}" for n in range(count)])
+        self.write([self.map], self.map.items)
+
+    def write(
+        self, atoms: Iterable[models.AtomDetail] = (), items: Iterable[models.ItemDetail] = ()
+    ) -> None:
+        changed = list(items)
+        self.backend.get_connection().save_changes(
+            self.flow, atoms, flow_row=False, items={self.map.uuid: changed} if changed else {}
+        )
+
+    def read(self) -> models.Items:
+        found = self.backend.get_connection().get_atom_details(self.map.uuid).items
+        assert found is not None
+        return found
+
+    def picture(self) -> list[dict[str, Any]]:
+        assert self.map.items is not None
+        return [item.to_dict() for item in self.map.items]
+
+
+def finish(item: models.ItemDetail, order: int, value: Any) -> models.ItemDetail:
+    item.order, item.worker, item.started, item.ended = order, "w", 1.0, 2.0
+    item.put(states.FAILURE if isinstance(value, ft.Failure) else states.SUCCESS, value)
+    return item
+
+
+def test_what_was_written_is_read_back(backend: base.Backend) -> None:
+    """However it is asked for; the later write of an item counts."""
+    kept = Kept(backend, 4)
+    items = kept.map.items
+    assert items is not None
+    assert [item.to_dict() for item in kept.read()] == kept.picture()
+    kept.write(items=[finish(items[2], 1, {"a": [1]}), finish(items[0], 2, (1, 2))])
+    kept.write(items=[finish(items[3], 3, ft.Failure.from_exception(ValueError("no")))])
+    items[2].put(states.REVERTED, "undone")
+    kept.write(items=[items[2]])
+    connection = backend.get_connection()
+    (book,) = connection.get_logbooks()
+    (flow,) = connection.get_flows_for_book(book.uuid)
+    for read in (
+        kept.read(),
+        connection.get_flow_details(flow.uuid).find(kept.map.uuid).items,  # type: ignore[union-attr]
+        flow.find(kept.map.uuid).items,  # type: ignore[union-attr]
+        next(a for a in connection.get_atoms_for_flow(flow.uuid) if a.name == "m").items,
+    ):
+        assert read is not None
+        assert [item.to_dict() for item in read] == kept.picture()
+        assert (read.attempt, read.resumed) == (1, 0)
+
+
+def test_what_is_read_is_a_copy(backend: base.Backend) -> None:
+    """Changing it changes nothing that is kept."""
+    kept = Kept(backend, 2)
+    finish(kept.read()[0], 1, "changed")
+    assert [item.state for item in kept.read()] == [states.PENDING] * 2
+
+
+def test_what_is_written_is_a_copy(backend: base.Backend) -> None:
+    """Only what is written again changes."""
+    kept = Kept(backend, 2)
+    assert kept.map.items is not None
+    finish(kept.map.items[0], 1, "later")
+    kept.write([kept.map])
+    assert [item.state for item in kept.read()] == [states.PENDING] * 2
+
+
+def test_the_row_of_the_atom_leaves_its_items_alone(backend: base.Backend) -> None:
+    """Its other fields, and how often it was resumed, change without them."""
+    kept = Kept(backend, 3)
+    assert kept.map.items is not None
+    kept.write(items=[finish(kept.map.items[1], 1, 5)])
+    kept.map.items.resumed = 2
+    kept.map.progress = 0.3
+    kept.write([kept.map])
+    read = kept.read()
+    assert [item.to_dict() for item in read] == kept.picture() and read.resumed == 2
+
+
+def test_a_new_attempt_begins_with_new_items(backend: base.Backend) -> None:
+    """Those of older attempts are never read again, even if somebody writes them late."""
+    kept = Kept(backend, 3)
+    assert kept.map.items is not None
+    old = finish(kept.map.items[1], 1, 5)
+    kept.expand(2, attempt=4)
+    kept.write(items=[old])
+    assert [(item.attempt, item.value) for item in kept.read()] == [(4, "value 0"), (4, "value 1")]
+    kept.map.reset(states.PENDING)
+    kept.write([kept.map])
+    assert backend.get_connection().get_atom_details(kept.map.uuid).items is None
+
+
+def test_other_ways_to_write_take_the_items_along(backend: base.Backend) -> None:
+    """A whole flow, one atom, and a book."""
+    kept = Kept(backend, 3)
+    connection = backend.get_connection()
+    items = kept.map.items
+    assert items is not None
+    finish(items[0], 1, 1)
+    written = connection.update_flow_details(kept.flow).find(kept.map.uuid)
+    assert written is not None and written.items is not None and written.items[0].results == 1
+    finish(items[1], 2, 2)
+    found = connection.update_atom_details(kept.map).items
+    assert found is not None and found[1].results == 2
+    finish(items[2], 3, 3)
+    book = connection.get_logbook(kept.book.uuid, lazy=True)
+    book.add(kept.flow)
+    connection.save_logbook(book)
+    assert [item.to_dict() for item in kept.read()] == kept.picture()
+    connection.destroy_logbook(book.uuid)
+    assert list(connection.get_logbooks()) == []
+
+
+def test_a_lazy_flow_has_no_items(backend: base.Backend) -> None:
+    """They belong to its atoms."""
+    kept = Kept(backend, 3)
+    assert len(backend.get_connection().get_flow_details(kept.flow.uuid, lazy=True)) == 0

@@ -1,0 +1,641 @@
+"""Coroutines as bodies on every kind of engine, and engines awaited in somebody's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import async_tasks as tasks
+from tests.workers import until, workers
+from wbengine import engines, exceptions, retry, states, task
+from wbengine.engines import local
+from wbengine.engines.worker_based import worker as worker_module
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import models
+
+Load = Callable[..., Any]
+
+LOCAL = {
+    "serial": "serial",
+    "threads": "parallel://?executor=threads&max_workers=2",
+    "processes": "parallel://?executor=processes&max_workers=2",
+}
+
+
+@contextlib.contextmanager
+def worker(url: str, **options: Any) -> Iterator[Any]:
+    made = worker_module.Worker("default", "t", [tasks], url=url, **options)
+    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
+    thread.start()
+    assert made.wait(10)
+    try:
+        yield made
+    finally:
+        made.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(
+    params=[
+        *LOCAL, "given threads", "given processes", "worker threads", "worker children",
+        "worker process",
+    ]
+)  # fmt: skip
+def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
+    """`engines.load` for one kind of engine."""
+    kind = request.param
+    if kind in LOCAL:
+        yield functools.partial(engines.load, engine=LOCAL[kind])
+    elif kind.startswith("given"):
+        pool: futures.Executor
+        pool = futures.ThreadPoolExecutor(2) if kind == "given threads" else process_pool()
+        with pool:
+            yield functools.partial(engines.load, engine="parallel", executor=pool)
+    elif kind == "worker process":
+        url = request.getfixturevalue("remote")
+        yield functools.partial(engines.load, engine="worker-based", url=url)
+    else:
+        url = f"memory://{tmp_path.name}"
+        count = "threads_count" if kind == "worker threads" else "processes_count"
+        with worker(url, **{count: 2}):
+            yield functools.partial(engines.load, engine="worker-based", url=url)
+    assert loop_threads() == []
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker with a worker process."""
+    folder = tmp_path_factory.mktemp("remote")
+    url = f"filesystem://{folder / 'broker'}"
+    with workers(folder, "--tasks", "tests.async_tasks", "--topic", "t", "--url", url) as [made]:
+        yield url
+        assert made.stop() == 0
+        assert "never awaited" not in made.text and "unclosed" not in made.text, made.text
+
+
+def process_pool() -> futures.Executor:
+    return futures.ProcessPoolExecutor(1)
+
+
+def loop_threads() -> list[str]:
+    return [
+        t.name for t in threading.enumerate() if t.name.startswith(("wbengine-loop", "asyncio"))
+    ]
+
+
+def run(load: Load, flow: Any, **store: Any) -> Any:
+    loaded = load(flow, store=store)
+    loaded.run()
+    return loaded.storage
+
+
+# -- bodies --------------------------------------------------------------------------------------
+
+
+def test_results_of_coroutines(load: Load) -> None:
+    """They are stored, and passed on, like all others."""
+    flow = linear_flow.Flow("f").add(
+        tasks.Double(), tasks.Double("again", provides="four", rebind=["double"]), tasks.greet()
+    )
+    storage = run(load, flow, x=3, name="you")
+    assert storage.fetch("four") == 12
+    assert storage.fetch("greeting") == "hello you"
+
+
+def test_reverts_and_hooks_are_awaited(load: Load, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    flow = linear_flow.Flow("f").add(tasks.Write("w"), tasks.Fail("bad"))
+    loaded = load(flow, store={"path": str(path), "how": "value"})
+    with pytest.raises(ValueError, match="value"):
+        loaded.run()
+    assert not path.exists()
+    text = Path(f"{path}.reverted").read_text(encoding="utf-8")
+    assert text == f"{path}|['bad']"
+    assert loaded.storage.get_revert_result("w") == "undone"
+    assert loaded.storage.get_flow_state() == states.REVERTED
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("exit", "SystemExit"),
+        ("cancel", "asyncio.exceptions.CancelledError"),
+        ("cancel itself", "asyncio.exceptions.CancelledError"),
+    ],
+)
+def test_what_ends_others_is_a_failure_here(load: Load, how: str, kind: str) -> None:
+    loaded = load(linear_flow.Flow("f").add(tasks.Fail("bad")), store={"how": how})
+    with pytest.raises(BaseException) as caught:
+        loaded.run()
+    failure = loaded.storage.get_execute_failures()["bad"]
+    assert failure.check(kind), (failure, caught.value)
+    assert loaded.storage.get_flow_state() == states.REVERTED
+    assert run(load, tasks.Double(), x=1).fetch("double") == 2
+
+
+def test_a_failing_async_hook_fails_the_task(load: Load) -> None:
+    loaded = load(linear_flow.Flow("f").add(tasks.PostFails("p")))
+    with pytest.raises(OSError, match="after all"):
+        loaded.run()
+    assert loaded.storage.get_atom_state("p") == states.REVERTED
+
+
+def test_a_retry_runs_coroutines_again(load: Load) -> None:
+    flow = linear_flow.Flow("f", retry=retry.Times(3, provides="x"))
+    flow.add(tasks.Double(), tasks.Fail("bad"))
+    loaded = load(flow, store={"how": "value"})
+    with pytest.raises(ValueError):
+        loaded.run()
+    assert loaded.storage.record("bad").attempt == 6  # three executions, three reversions
+
+
+def test_progress_and_events_of_coroutines(load: Load, request: pytest.FixtureRequest) -> None:
+    """They reach listeners and storage in the order told, before the result."""
+    made = tasks.Tells("t")
+    told: list[Any] = []
+    made.notifier.register("counted", lambda *_, details: told.append(details))
+    made.notifier.register(
+        task.EVENT_UPDATE_PROGRESS, lambda *_, details: told.append(details["progress"])
+    )
+    storage = run(load, made)
+    if request.node.callspec.params["load"] != "given processes":  # no way back but the result
+        assert told == [0.0, 0.25, 0.5, 0.75, {"number": 1}, 1.0]
+    assert storage.get_task_progress("t") == 1.0
+
+
+def test_each_coroutine_has_its_own_context(load: Load) -> None:
+    """Shared with its hooks, with nobody else."""
+    flow = unordered_flow.Flow("f").add(*[tasks.Named(f"n{n}", provides=f"r{n}") for n in range(4)])
+    storage = run(load, flow)
+    for number in range(4):
+        assert storage.fetch(f"r{number}") == ["nobody", f"n{number}"]
+    assert tasks.who.get() == "nobody"
+
+
+def test_what_asyncio_has_works_inside(load: Load) -> None:
+    """Tasks, groups, timeouts, threads; what is left behind ends with the loop, in silence."""
+    assert run(load, tasks.Groups("g", provides="found")).fetch("found") == [0, 1, 2, 3, 4, 3]
+    tasks.kept.clear()
+    gc.collect()
+
+
+def test_one_loop_per_process(load: Load) -> None:
+    """Made once, for all tasks that run there."""
+    flow = unordered_flow.Flow("f").add(*[tasks.Where(f"w{n}", provides=f"r{n}") for n in range(8)])
+    storage = run(load, flow)
+    found = {storage.fetch(f"r{n}") for n in range(8)}
+    assert not any(plain for _, _, plain in found)
+    assert len(found) == len({pid for pid, _, _ in found})
+
+
+def test_a_map_over_coroutines(load: Load) -> None:
+    made = task.Map(tasks.Item("i"), over="numbers", item="item", provides="squares", name="m")
+    storage = run(load, made, numbers=list(range(20)))
+    assert storage.fetch("squares") == [n * n for n in range(20)]
+
+
+# -- how many at once ----------------------------------------------------------------------------
+
+
+class Crowd:
+    """Lets nobody out before all are in."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.now = self.most = 0
+        self.full = asyncio.Event()
+
+    async def enter(self) -> int:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if self.now == self.wanted:
+            self.full.set()
+        await self.full.wait()
+        self.now -= 1
+        return self.most
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_threads_await_as_many_as_there_are(given: bool) -> None:
+    crowd = Crowd(1000)
+    flow = unordered_flow.Flow("f")
+    flow.add(*[task.FunctorTask(crowd.enter, name=f"t{n}") for n in range(1000)])
+    with futures.ThreadPoolExecutor(1) as pool:
+        options: Any = {"executor": pool} if given else {"max_workers": 1}
+        engines.run(flow, engine="parallel", **options)
+    assert crowd.most == 1000
+
+
+def test_what_blocks_does_not_stop_coroutines() -> None:
+    """Plain tasks have threads of their own; each waits for the coroutine beside it."""
+    over = [threading.Event() for _ in range(2)]
+
+    async def opens(number: int) -> None:
+        await asyncio.sleep(0)
+        over[number].set()
+
+    flow = unordered_flow.Flow("f")
+    for number, event in enumerate(over):
+        blocks = functools.partial(event.wait, 60)
+        flow.add(
+            task.FunctorTask(
+                blocks, name=f"blocks{number}", provides=f"r{number}", auto_extract=False
+            ),
+            task.FunctorTask(opens, name=f"opens{number}", inject={"number": number}),
+        )
+    found = engines.run(flow, engine="parallel", max_workers=2)
+    assert found == {"r0": True, "r1": True}
+
+
+def test_serial_awaits_one_after_the_other() -> None:
+    tasks.Meets.most = 0
+    engines.run(unordered_flow.Flow("f").add(*[tasks.Meets(f"m{n}") for n in range(5)]))
+    assert tasks.Meets.most == 1
+
+
+def test_a_worker_holds_a_slot_while_a_body_waits(tmp_path: Path) -> None:
+    """Else it would take more than it announced."""
+    url = f"memory://{tmp_path.name}"
+    flow = unordered_flow.Flow("f").add(*[tasks.Meets(f"m{n}") for n in range(8)])
+    tasks.Meets.most = 0
+    with worker(url, threads_count=1):
+        engines.run(flow, engine="worker-based", url=url)
+    assert tasks.Meets.most == 1
+
+
+def test_a_map_over_coroutines_keeps_its_limit() -> None:
+    """As many at once as it says, no more."""
+    crowd = Crowd(7)
+
+    async def enter(number: int) -> int:
+        await crowd.enter()
+        return number
+
+    inner = task.FunctorTask(enter, name="i")
+    made = task.Map(inner, over="numbers", item="number", max_in_flight=7, name="m", provides="r")
+    numbers = list(range(40))
+    found = engines.run(made, store={"numbers": numbers}, engine="parallel", max_workers=1)
+    assert found["r"] == numbers
+    assert crowd.most == 7
+
+
+def test_local_coroutines_stay_with_the_engine(tmp_path: Path) -> None:
+    """Also where all others are sent away."""
+    here = tasks.Where("w", provides="where")
+    here.local = True
+    url = f"filesystem://{tmp_path / 'broker'}"
+    storage = engines.run(here, engine="worker-based", url=url)
+    assert storage["where"][0] == os.getpid()
+    assert loop_threads() == []
+
+
+def test_suspension_lets_coroutines_end(tmp_path: Path) -> None:
+    """And starts nothing more."""
+    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
+    flow = linear_flow.Flow("f").add(tasks.WaitFor("w"), tasks.Double("d", inject={"x": 1}))
+    loaded = engines.load(flow, store=store, engine="parallel")
+    thread = threading.Thread(target=loaded.run)
+    thread.start()
+    until((tmp_path / "started").exists)
+    loaded.suspend()
+    assert thread.is_alive()
+    (tmp_path / "release").touch()
+    thread.join(20)
+    assert loaded.storage.get_flow_state() == states.SUSPENDED
+    assert loaded.storage.get_atoms_states(["w", "d"])["w"][0] == states.SUCCESS
+    loaded.run()
+    assert loaded.storage.fetch("double") == 2
+
+
+# -- awaiting engines ----------------------------------------------------------------------------
+
+
+def test_arun_lets_other_coroutines_go_on(load: Load, tmp_path: Path) -> None:
+    """The flow ends only because one of them does something."""
+    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
+    loaded = load(tasks.WaitFor(), store=store)
+
+    async def releases() -> None:
+        while not (tmp_path / "started").exists():
+            await asyncio.sleep(0.005)
+        (tmp_path / "release").touch()
+
+    async def main() -> None:
+        other = asyncio.create_task(releases())
+        assert await loaded.arun() is None
+        await other
+
+    asyncio.run(main())
+    assert loaded.storage.fetch("waited") == "released"
+    assert len(loaded.notifier) == 0
+
+
+def test_arun_of_a_flow() -> None:
+    """With the options of `run`; positional ones as well."""
+    found = asyncio.run(engines.arun(tasks.Double(), {"x": 4}, engine="parallel", max_workers=1))
+    assert found == {"x": 4, "double": 8}
+    with pytest.raises(exceptions.NotFound, match="paralel"):
+        asyncio.run(engines.arun(tasks.Double(), {"x": 4}, engine="paralel"))
+    with pytest.raises(exceptions.MissingDependencies, match="'x'"):
+        asyncio.run(engines.arun(tasks.Double()))
+
+
+def nothing() -> None:
+    pass
+
+
+def stop_iteration() -> None:
+    raise StopIteration(5)
+
+
+def test_arun_raises_what_run_raises() -> None:
+    flow = unordered_flow.Flow("f").add(tasks.Fail("a"))
+    with pytest.raises(ValueError, match="why"):
+        asyncio.run(engines.arun(flow, {"how": "why"}))
+    with pytest.raises(SystemExit):
+        asyncio.run(engines.arun(flow, {"how": "exit"}))
+    # No coroutine can raise this one.
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(engines.arun(task.FunctorTask(stop_iteration)))
+
+
+def test_many_engines_awaited_at_once() -> None:
+    """Fifty flows, all of them in the middle at the same time."""
+    inside, full = 0, threading.Event()
+
+    async def enter() -> None:
+        nonlocal inside
+        inside += 1
+        if inside == 50:
+            full.set()
+
+    def waits() -> bool:
+        return full.wait(60)
+
+    async def main() -> list[Any]:
+        flows = []
+        for number in range(50):
+            flow = linear_flow.Flow(f"f{number}")
+            flow.add(task.FunctorTask(enter), task.FunctorTask(waits, provides="met"))
+            flows.append(engines.arun(flow, engine="parallel" if number % 2 else "serial"))
+        return await asyncio.gather(*flows)
+
+    # Each engine has a loop of its own: `inside` is counted by several threads, one at a time.
+    assert asyncio.run(main()) == [{"met": True}] * 50
+
+
+def test_the_context_of_whoever_awaits_is_seen() -> None:
+    """By coroutines, and by what runs in the engine's own thread."""
+
+    async def main() -> Any:
+        tasks.who.set("me")
+        seen = functools.partial(task.FunctorTask, lambda: tasks.who.get(), name="plain")
+        flow = linear_flow.Flow("f").add(tasks.Named("n", provides="named"), seen(provides="seen"))
+        return await engines.arun(flow)
+
+    found = asyncio.run(main())
+    assert found == {"named": ["me", "n"], "seen": "me"}
+
+
+def cancelled(
+    load: Load, flow: Any, tmp_path: Path, times: int = 1
+) -> tuple[Any, asyncio.CancelledError | None]:
+    """Await a flow, cancel that while its first task runs, and only then let the task end."""
+    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
+    loaded = load(flow, store=store)
+    suspending: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    loaded.notifier.register(states.SUSPENDING, lambda *_, **__: suspending.put(None))
+
+    async def main() -> asyncio.CancelledError | None:
+        running = asyncio.create_task(loaded.arun())
+        while not (tmp_path / "started").exists():
+            await asyncio.sleep(0.005)
+        for _ in range(times):
+            running.cancel()
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(suspending.get)
+        assert not running.done()
+        (tmp_path / "release").touch()
+        try:
+            await running
+        except asyncio.CancelledError as error:
+            assert running.cancelled()
+            return error
+        return None
+
+    return loaded, asyncio.run(main())
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_cancelling_suspends_and_waits(load: Load, tmp_path: Path, times: int) -> None:
+    """What runs ends, nothing starts, the flow can go on."""
+    flow = linear_flow.Flow("f").add(tasks.WaitFor("w"), tasks.Double("d", inject={"x": 1}))
+    loaded, error = cancelled(load, flow, tmp_path, times)
+    assert isinstance(error, asyncio.CancelledError)
+    storage = loaded.storage
+    assert storage.get_flow_state() == states.SUSPENDED
+    assert storage.get_atom_state("w") == states.SUCCESS
+    assert storage.get_atom_state("d") == states.PENDING
+    asyncio.run(loaded.arun())
+    assert storage.fetch_all()["double"] == 2
+    assert storage.record("w").attempt == 1
+
+
+class Held(local.SerialActionEngine):
+    """Stops before it runs, at the method that is named."""
+
+    def hold_at(self, method: str) -> None:
+        self.method = method
+        self.there, self.go = threading.Event(), threading.Event()
+
+    def hold(self, method: str) -> None:
+        if method == self.method:
+            self.there.set()
+            self.go.wait()
+
+    def compile(self) -> None:
+        self.hold("compile")
+        super().compile()
+
+    def validate(self) -> None:
+        self.hold("validate")
+        super().validate()
+
+
+@pytest.mark.parametrize("method", ["compile", "validate"])
+def test_cancelling_before_the_flow_runs(method: str) -> None:
+    """There is nothing to suspend yet; it is done as soon as there is."""
+    engine = Held(tasks.Double("d"), models.FlowDetail("f"))
+    engine.storage.inject({"x": 1})
+    engine.hold_at(method)
+
+    def awaited() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name == "wbengine-awaited"]
+
+    async def main() -> None:
+        running = asyncio.create_task(engine.arun())
+        while not engine.there.is_set():
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.sleep(0)  # it begins to suspend
+        while len(awaited()) > 1:
+            await asyncio.sleep(0.001)
+        engine.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert engine.storage.record("d").attempt == 0
+    engine.run()
+    assert engine.storage.fetch("double") == 2
+
+
+def test_cancelling_at_any_time() -> None:
+    """Nothing is lost: whatever state it left, the next run goes on to the end."""
+
+    async def main(steps: int) -> None:
+        loaded: Any = engines.load(
+            linear_flow.Flow("f").add(*[task.FunctorTask(nothing, name=f"t{n}") for n in range(50)])
+        )
+        running = asyncio.create_task(loaded.arun())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if running.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        state = loaded.storage.get_flow_state()
+        assert state in (states.PENDING, states.SUSPENDED, states.SUCCESS)
+        await loaded.arun()
+        assert loaded.storage.get_flow_state() == states.SUCCESS
+        assert {loaded.storage.record(f"t{n}").attempt for n in range(50)} <= {1, 2}
+
+    for steps in range(40):
+        asyncio.run(main(steps))
+
+
+def test_a_timeout_around_an_engine(tmp_path: Path) -> None:
+    """`asyncio.wait_for` cancels: so it suspends."""
+    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
+    loaded = engines.load(tasks.WaitFor("w"), store=store)
+
+    async def main() -> None:
+        timer = threading.Timer(0.1, (tmp_path / "release").touch)
+        timer.start()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(loaded.arun(), 0.03)
+
+    asyncio.run(main())
+    # Its only task ended: there is nothing left to suspend.
+    assert loaded.storage.get_flow_state() in (states.SUSPENDED, states.SUCCESS)
+    loaded.run()
+    assert loaded.storage.fetch("waited") == "released"
+
+
+def test_a_failure_while_being_cancelled_is_not_lost(tmp_path: Path) -> None:
+    """It is the cause of the cancellation that is raised, and stays in the records."""
+
+    class Fails(tasks.WaitFor):
+        async def execute(self, started: str, release: str) -> str:
+            await super().execute(started, release)
+            raise LookupError("too late")
+
+    loaded, error = cancelled(engines.load, Fails("f"), tmp_path)
+    assert isinstance(error, asyncio.CancelledError)
+    assert loaded.storage.get_execute_failures()["f"].check(LookupError)
+
+
+def test_one_engine_is_not_awaited_twice_at_a_time(tmp_path: Path) -> None:
+    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
+    loaded = engines.load(tasks.WaitFor("w"), store=store)
+
+    async def main() -> None:
+        first = asyncio.create_task(loaded.arun())
+        while not (tmp_path / "started").exists():
+            await asyncio.sleep(0.005)
+        with pytest.raises(exceptions.ExecutionFailure, match="running already"):
+            await loaded.arun()
+        (tmp_path / "release").touch()
+        await first
+
+    asyncio.run(main())
+    assert loaded.storage.get_flow_state() == states.SUCCESS
+
+
+def test_engines_run_inside_a_running_loop() -> None:
+    """`run` blocks it, but works: bodies have a loop of their own."""
+
+    async def main() -> Any:
+        return engines.run(tasks.Double(), {"x": 1}), engines.run(
+            tasks.Double(), {"x": 2}, engine="parallel"
+        )
+
+    assert asyncio.run(main()) == ({"x": 1, "double": 2}, {"x": 2, "double": 4})
+
+
+def test_a_coroutine_awaits_an_engine() -> None:
+    """A flow inside a flow, without a thread that waits."""
+
+    async def outer() -> Any:
+        return (await engines.arun(tasks.Double(), {"x": 5}))["double"]
+
+    flow = linear_flow.Flow("f").add(task.FunctorTask(outer, provides="found"))
+    assert engines.run(flow, engine="parallel")["found"] == 10
+    assert engines.run(flow)["found"] == 10
+
+
+def test_a_deadline_for_an_awaited_engine() -> None:
+    """As for one that is not awaited."""
+    flow = linear_flow.Flow("f").add(tasks.Meets("m"), tasks.Double("d", inject={"x": 1}))
+    for found in (
+        lambda: asyncio.run(engines.arun(flow, deadline=0.001)),
+        lambda: engines.run(flow, deadline=0.001),
+        lambda: asyncio.run(engines.load(flow).arun(deadline=0.001)),
+    ):
+        with pytest.raises(exceptions.DeadlineExceeded):
+            found()
+
+
+# -- strict --------------------------------------------------------------------------------------
+
+
+def test_strict_results_are_what_workers_give(load: Load, request: pytest.FixtureRequest) -> None:
+    """The same refusal, word for word, whoever refuses; the same values, where nobody does."""
+    if not request.node.callspec.params["load"].startswith("worker"):
+        load = functools.partial(load, strict_results="true")
+    assert run(load, tasks.Gives("g"), what="set").fetch("given") == {"x": [{1, (2,)}]}
+    loaded = load(tasks.Gives("g"), store={"what": "object"})
+    with pytest.raises(exceptions.WbengineException):
+        loaded.run()
+    failure = loaded.storage.get_execute_failures()["g"]
+    assert failure.check(exceptions.NotEncodable)
+    assert failure.exception_str == (
+        "result['x'][0]: object cannot be encoded; send what the other side needs to make one"
+    )
+    loaded = load(tasks.Gives("g"), store={"what": object()})
+    with pytest.raises(exceptions.NotEncodable):
+        loaded.run()
+    failure = loaded.storage.get_execute_failures()["g"]
+    assert failure.exception_str.startswith("arguments['what']: object cannot be encoded")
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_strict_results_are_off_unless_asked_for(kind: str) -> None:
+    storage = run(functools.partial(engines.load, engine=kind), tasks.Gives("g"), what="object")
+    assert type(storage.fetch("given")["x"][0]) is object
+    options: Any = {"engine": kind, "strict_results": "maybe"}
+    with pytest.raises(ValueError, match="strict_results='maybe'"):
+        engines.load(tasks.Gives("g"), **options)
+    engines.run(tasks.Gives("g"), engine=f"{kind}://?strict_results=no", store={"what": "object"})

@@ -1,0 +1,215 @@
+"""`except` catches the same on every kind of engine, and when a flow is read back from a store."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import failing_tasks as tasks
+from tests.contract.flows import kinds
+from wbengine import _codec, engines, exceptions, retry, states, task
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import models
+from wbengine.types import failure as ft
+
+LOCAL = ("serial", "threads", "processes")
+
+
+@pytest.fixture(scope="module", params=kinds.NAMES)
+def kind(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    with kinds.kind(request.param, folder, tasks.__name__) as made:
+        yield made
+
+
+def failing(kind: Any, how: str, *, flow: Any = None) -> tuple[Any, BaseException]:
+    """Run a flow whose task fails like that; the engine, and what it raised."""
+    if flow is None:
+        flow = linear_flow.Flow("f").add(tasks.Notices("notices"), tasks.Fails("bad"))
+    engine = kind.load(flow, store={"how": how})
+    try:
+        engine.run()
+    except BaseException as error:
+        return engine, error
+    raise AssertionError("it did not fail")
+
+
+@pytest.mark.parametrize(
+    ("how", "type_", "args"),
+    [
+        ("builtin", ValueError, ("this went wrong", 3)),
+        ("caused", KeyError, ("missing",)),
+        ("own", tasks.Refused, (7, "no credit")),
+        ("ours", exceptions.NotFound, ("nothing there",)),
+    ],
+)
+def test_the_original_type_is_caught(kind: Any, how: str, type_: type, args: Any) -> None:
+    engine, error = failing(kind, how)
+    assert isinstance(error, type_) and error.args == args  # type: ignore[attr-defined]
+    if how != "own" or kind.name != "processes":  # a Refused cannot be pickled
+        assert isinstance(error, exceptions.WrappedFailure) is (kind.name not in LOCAL)
+    assert engine.storage.get_flow_state() == states.REVERTED
+    failure = engine.storage.get_failures()["bad"]
+    assert failure.check(type_) is type_
+    assert "failing_tasks.py" in failure.traceback_str
+    with pytest.raises(type_):
+        failure.reraise()
+    with pytest.raises(type_):
+        pickle.loads(pickle.dumps(failure)).reraise()
+
+
+def test_a_cause_is_behind_it(kind: Any) -> None:
+    _, error = failing(kind, "caused")
+    assert isinstance(error.__cause__, FileNotFoundError)
+    assert error.__cause__.errno == 2
+
+
+def test_others_are_wrapped_when_they_come_from_elsewhere(kind: Any) -> None:
+    """What ended a worker's task must not end this process; others nobody allowed."""
+    for how, type_ in [("foreign", json.JSONDecodeError), ("exit", SystemExit)]:
+        _, error = failing(kind, how, flow=tasks.Fails("bad"))
+        if kind.name in LOCAL:
+            assert isinstance(error, type_)
+        else:
+            assert type(error) is exceptions.WrappedFailure
+            assert error.check(type_) is type_
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups")
+def test_a_group_from_elsewhere_is_wrapped(kind: Any) -> None:
+    _, error = failing(kind, "group")
+    if kind.name not in LOCAL:
+        assert type(error) is exceptions.WrappedFailure
+        assert error.check("ExceptionGroup")
+
+
+def test_reverts_may_catch_what_they_are_told_of(kind: Any) -> None:
+    """Also on a worker, which was told of it by the engine."""
+    for how, noticed in [
+        ("own", "bad was refused: (7, 'no credit')"),
+        ("builtin", "bad had a bad value: ('this went wrong', 3)"),
+    ]:
+        engine, _ = failing(kind, how)
+        assert engine.storage.get_revert_result("notices") == [noticed]
+
+
+def test_several_are_wrapped_everywhere(kind: Any) -> None:
+    flow = unordered_flow.Flow("f").add(
+        tasks.Fails("one", inject={"how": "own"}), tasks.Fails("two", inject={"how": "builtin"})
+    )
+    engine, error = failing(kind, "", flow=flow)
+    if len(engine.storage.get_failures()) == 2:
+        assert type(error) is exceptions.WrappedFailure
+        assert error.check(tasks.Refused) and error.check(ValueError)
+
+
+class Picky(retry.Times):
+    """Asks what the failures were, by type and by name."""
+
+    def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
+        assert history.caused_by(tasks.Refused)
+        assert history.caused_by("tests.failing_tasks.Refused")
+        assert not history.caused_by(ValueError)
+        [(_, failure)] = history.outcomes_iter(-1)
+        with pytest.raises(tasks.Refused):
+            failure.reraise()
+        return super().on_failure(history, *args, **kwargs)
+
+
+def test_histories_tell_types(kind: Any) -> None:
+    flow = linear_flow.Flow("f", Picky(2, "picky")).add(tasks.Fails("bad"))
+    _, error = failing(kind, "own", flow=flow)
+    assert isinstance(error, tasks.Refused)
+
+
+def reloaded(detail: models.FlowDetail) -> models.FlowDetail:
+    """As a store gives it to another process: through bytes."""
+    read = models.FlowDetail.from_dict(_codec.loads(_codec.dumps(detail.to_dict())))
+    for atom in detail:
+        data = _codec.loads(_codec.dumps(atom.to_dict()))
+        read.add(models.detail_from_dict(atom.kind, data))
+    return read
+
+
+def own_refusal() -> None:
+    raise tasks.Refused(8, reason="a function's")
+
+
+class Local(Exception):
+    pass
+
+
+def local_refusal() -> None:
+    raise Local("of this module")
+
+
+@pytest.mark.parametrize(
+    ("make", "type_"),
+    [
+        (lambda: tasks.Fails("bad", inject={"how": "own"}), tasks.Refused),
+        (lambda: tasks.Fails("bad", inject={"how": "builtin"}), ValueError),
+        (lambda: task.FunctorTask(local_refusal, "bad"), Local),
+        (lambda: task.FunctorTask(own_refusal, "bad"), exceptions.WrappedFailure),
+    ],
+)
+def test_after_a_flow_was_read_back(make: Any, type_: type[BaseException]) -> None:
+    def flow() -> Any:
+        return linear_flow.Flow("f", retry.Times(1, "r")).add(make())
+
+    detail = models.FlowDetail("f")
+    first = engines.load(flow(), flow_detail=detail, never_resolve=True)
+    with pytest.raises((tasks.Refused, ValueError, Local)) as before:
+        first.run()
+    again = engines.load(flow(), flow_detail=reloaded(detail))
+    again.prepare()
+    failure = again.storage.get_failures()["bad"]
+    assert failure.exception is None
+    with pytest.raises(type_) as after:
+        failure.reraise()
+    assert isinstance(after.value, exceptions.WrappedFailure)
+    assert after.value.args == before.value.args or type(after.value) is exceptions.WrappedFailure
+    assert after.value.check(type(before.value)) is type(before.value)
+
+
+def test_a_retrys_history_that_was_read_back() -> None:
+    def flow() -> Any:
+        outer = linear_flow.Flow("f", Picky(1, "picky"))
+        return outer.add(tasks.Fails("bad", inject={"how": "own"}))
+
+    detail = models.FlowDetail("f")
+    engine = engines.load(flow(), flow_detail=detail, never_resolve=True)
+    with pytest.raises(tasks.Refused):
+        engine.run()
+    engine.storage.save_retry_failure("picky", "bad", engine.storage.get("bad"))
+    again = engines.load(flow(), flow_detail=reloaded(detail))
+    again.prepare()
+    assert Picky(1).on_failure(again.storage.get_retry_history("picky")) == retry.REVERT
+
+
+def test_own_types_travel_both_ways(kind: Any) -> None:
+    order = tasks.Order(1, dt.date(2024, 2, 28), notes={3: {"a"}})
+    flow = linear_flow.Flow("f").add(
+        tasks.Postpones("one", rebind={"old": "first"}, provides=("second", "paint2")),
+        tasks.Postpones("two", rebind={"old": "second", "paint": "paint2"}),
+    )
+    engine = kind.load(flow, store={"first": order, "paint": tasks.Colour.RED})
+    engine.run()
+    found = engine.storage.fetch("order")
+    colours = (tasks.Colour.RED, tasks.Colour.GREEN)
+    assert found == tasks.Order(1, dt.date(2024, 3, 1), colours, {3: {"a"}})
+    assert type(found) is tasks.Order and engine.storage.fetch("colour") is tasks.Colour.GREEN
+
+
+def test_a_failure_is_what_it_was_in_all_kinds_of_copies(kind: Any) -> None:
+    engine, _ = failing(kind, "own")
+    failure = engine.storage.get_failures()["bad"]
+    for copy in (failure.copy(), pickle.loads(pickle.dumps(failure))):
+        assert copy.matches(failure) and copy.home == tasks.__name__
+    assert ft.Failure.from_dict(failure.to_dict()).home is None

@@ -1,0 +1,145 @@
+"""Join rules on engines: branches that meet again, with their results, and after a suspension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wbengine import engines, states, task
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.persistence import models
+
+
+class Say(task.Task):
+    """Provides its own name."""
+
+    default_provides = "word"
+
+    def execute(self) -> str:
+        return self.name
+
+
+class Hear(task.Task):
+    default_provides = "heard"
+
+    def execute(self, word: str = "nothing") -> str:
+        return word
+
+
+def no(history: Any) -> bool:
+    return False
+
+
+def yes(history: Any) -> bool:
+    return True
+
+
+def meeting(rule: str, left: Any = yes, right: Any = yes) -> graph_flow.Flow:
+    """first decides upon left and right; both provide the word that is heard after them."""
+    first, hear = task.FunctorTask(lambda: None, "first"), Hear("hear")
+    flow = graph_flow.Flow("meeting").add(first, Say("left"))
+    flow.add(Say("right"), hear, resolve_requires=False)
+    members = {node.name: node for node in flow}
+    flow.link(first, members["left"], decider=left).link(members["left"], hear)
+    flow.link(first, members["right"], decider=right).link(members["right"], hear)
+    return flow.join(hear, rule)
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+@pytest.mark.parametrize(
+    ("rule", "left", "right", "heard"),
+    [
+        ("any", no, yes, "right"),
+        ("any", yes, no, "left"),
+        ("any", no, no, None),
+        ("none_failed", no, no, "nothing"),
+        ("all", no, yes, None),
+    ],
+)
+def test_what_a_join_hears_comes_from_the_branch_that_was_taken(
+    kind: str, rule: str, left: Any, right: Any, heard: str | None
+) -> None:
+    found = engines.run(meeting(rule, left, right), engine=kind)
+    assert found.get("heard") == heard
+
+
+def test_a_decider_of_a_join_that_raises_is_a_failure() -> None:
+    flow = meeting("any", no, yes)
+    members = {node.name: node for node in flow}
+
+    def broken(history: Any) -> bool:
+        assert history == {"right": "right"}
+        raise LookupError("no idea")
+
+    flow.link(members["right"], members["hear"], decider=broken)
+    engine = engines.load(flow)
+    with pytest.raises(LookupError, match="no idea"):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert engine.storage.get_atom_state("right") == states.REVERTED
+
+
+@pytest.mark.parametrize("rule", ["any", "none_failed", "all"])
+@pytest.mark.parametrize("last", ["first", "left", "nested"])
+def test_another_engine_decides_the_same_after_a_suspension(rule: str, last: str) -> None:
+    """Nothing is saved of a decision but what became of the atoms."""
+    ran: list[str] = []
+    running: Any = None
+
+    def noted(name: str) -> task.FunctorTask:
+        def run() -> None:
+            ran.append(name)
+            if running is not None and name == last:
+                running.suspend()
+
+        return task.FunctorTask(run, name)
+
+    def made() -> graph_flow.Flow:
+        first, left, right, hear, after = map(noted, ("first", "left", "right", "hear", "after"))
+        branches = graph_flow.Flow("branches").add(first, left, right, hear)
+        branches.link(first, left, decider=yes if last == "left" else no).link(left, hear)
+        branches.link(first, right, decider=no).link(right, hear).join(hear, rule)
+        nested = unordered_flow.Flow("nested flow").add(noted("nested"))
+        outer = graph_flow.Flow("outer").add(branches, nested, after)
+        return outer.link(branches, after).link(nested, after).join(after, rule)
+
+    expected = engines.load(made())
+    expected.run()
+    once, ran = sorted(ran), []
+    detail = models.FlowDetail("f")
+    running = engines.load(made(), flow_detail=detail)
+    running.run()
+    # What is ignored is so at once: then nothing may be left.
+    left = (rule, last) != ("all", "left")
+    assert running.storage.get_flow_state() == (states.SUSPENDED if left else states.SUCCESS)
+    running = None
+    other = engines.load(made(), flow_detail=detail)
+    other.run()
+    assert sorted(ran) == once
+    names = ["first", "left", "right", "hear", "nested", "after"]
+    assert other.storage.get_atoms_states(names) == expected.storage.get_atoms_states(names)
+
+
+def test_a_flow_as_a_join_on_an_engine() -> None:
+    first, refused = task.FunctorTask(lambda: None, "first"), Say("refused")
+    inner = linear_flow.Flow("inner").add(Hear("hear"))
+    flow = graph_flow.Flow("f").add(first, refused, resolve_requires=False)
+    flow.add(inner, resolve_requires=False).link(first, refused, decider=no).link(refused, inner)
+    assert "heard" not in engines.run(flow)
+    flow.join(inner, "none_failed")
+    assert engines.run(flow)["heard"] == "nothing"
+    view = engines.load(flow)
+    view.compile()
+    assert view.compilation.execution_graph.nodes[inner]["join"] == "NONE_FAILED"
+
+
+def test_decider_links_in_the_view_begin_where_their_source_ends() -> None:
+    inner, after = linear_flow.Flow("inner").add(Say("say")), Say("after")
+    flow = graph_flow.Flow("f").add(inner, after).link(inner, after, decider=yes)
+    engine = engines.load(flow)
+    engine.compile()
+    view = engine.compilation.execution_graph
+    [before] = view.predecessors(after)
+    assert before.name == "inner[$]"
+    assert view.edges[before, after]["decider"] is yes

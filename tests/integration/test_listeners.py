@@ -1,0 +1,284 @@
+"""Listeners on every kind of engine: the same is told, stored, logged and shown."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests import sample_tasks as tasks
+from wbengine import engines, retry, task
+from wbengine.engines.worker_based import worker as workers
+from wbengine.listeners import base, capturing, printing, progress, timing
+from wbengine.listeners import logging as logging_listeners
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import backends
+
+LOCAL = {
+    "serial": "serial",
+    "threads": "parallel://?executor=threads&max_workers=2",
+    "processes": "parallel://?executor=processes&max_workers=2",
+}
+KINDS = [*LOCAL, "worker-based"]
+
+
+@contextlib.contextmanager
+def loader(kind: str, folder: Path) -> Iterator[Any]:
+    """`load(flow, **options)` for an engine of that kind, with its worker if it needs one."""
+    if kind != "worker-based":
+        yield lambda flow, **options: engines.load(flow, engine=LOCAL[kind], **options)
+        return
+    url = f"memory://{folder.name}"
+    worker = workers.Worker("default", "t", [tasks], url=url, threads_count=2)
+    thread = threading.Thread(target=worker.run, kwargs={"display_banner": False}, daemon=True)
+    thread.start()
+    assert worker.wait(10)
+    try:
+        yield lambda flow, **options: engines.load(flow, engine=kind, url=url, **options)
+    finally:
+        worker.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(params=KINDS)
+def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    with loader(request.param, tmp_path) as made:
+        yield made
+
+
+class Once(retry.Retry):
+    """Lets its flow run twice."""
+
+    def execute(self, history: retry.History) -> int:
+        return len(history) + 1
+
+    def on_failure(self, history: retry.History) -> str:
+        return retry.RETRY if len(history) < 2 else retry.REVERT_ALL
+
+
+def failing() -> linear_flow.Flow:
+    inner = linear_flow.Flow("inner", retry=Once("once")).add(tasks.Fail("fail"))
+    return linear_flow.Flow("f").add(tasks.Add("add"), tasks.Double("double"), inner)
+
+
+def run(engine: Any) -> None:
+    with pytest.raises(ValueError, match="this went wrong"):
+        engine.run()
+
+
+WAVE = [("retry", "once", "RETRYING"), ("task", "fail", "PENDING"), ("retry", "once", "RUNNING")]
+FAILS = [("task", "fail", "RUNNING"), ("task", "fail", "FAILURE"), ("task", "fail", "REVERTING"),
+         ("task", "fail", "REVERTED")]  # fmt: skip
+
+
+def test_all_kinds_tell_the_same(load):
+    engine = load(failing(), store={"x": 1, "y": 2})
+    with capturing.CaptureListener(engine) as listener:
+        run(engine)
+    told = [
+        (kind, details[f"{kind}_name"], state)
+        for kind, state, details in listener.values
+        if kind != "flow"
+    ]
+    begun = [("retry", "once", "RUNNING"), ("retry", "once", "SUCCESS")]
+    done = [("task", name, state) for name in ("add", "double") for state in ("RUNNING", "SUCCESS")]
+    undone = [
+        (kind, name, state)
+        for kind, name in (("retry", "once"), ("task", "double"), ("task", "add"))
+        for state in ("REVERTING", "REVERTED")
+    ]
+    assert told == [*done, *begun, *FAILS, *WAVE, begun[1], *FAILS, *undone]
+    flow = [state for kind, state, _ in listener.values if kind == "flow"]
+    assert flow == ["RUNNING", "REVERTED"]
+    for kind, state, details in listener.values:
+        assert details["old_state"] and details[f"{kind}_uuid"], state
+
+
+def test_durations_and_stamps_are_stored_for_good(load):
+    backend = backends.fetch("memory")
+    engine = load(
+        linear_flow.Flow("f").add(tasks.Add("add"), tasks.Double("double")),
+        store={"x": 1, "y": 2},
+        backend=backend,
+    )
+    with timing.DurationListener(engine), timing.EventTimeListener(engine):
+        engine.run()
+    with backend.get_connection() as connection:
+        kept = connection.get_flow_details(engine.storage.flow_uuid)
+    metas = {atom.name: atom.meta for atom in kept if atom.name in ("add", "double")}
+    assert sorted(metas) == ["add", "double"]
+    for meta in (kept.meta, *metas.values()):
+        assert set(meta) >= {"duration", "RUNNING-timestamp", "SUCCESS-timestamp"}
+        assert 0 <= meta["duration"] < 30
+    attempt = engine.storage.get_attempt("double")
+    assert metas["double"]["duration"] == attempt.ended - attempt.started
+
+
+def test_a_failure_is_logged_with_where_it_was_and_what_was_before_it(load, caplog):
+    caplog.set_level(logging.DEBUG, "wbengine.listeners.logging")
+    engine = load(failing(), store={"x": 41, "y": 2})
+    with logging_listeners.DynamicLoggingListener(engine, mask_inputs_keys=["x"]):
+        run(engine)
+    ours = [r for r in caplog.records if r.name == "wbengine.listeners.logging"]
+    failed = [r for r in ours if "into state 'FAILURE'" in r.getMessage()]
+    assert len(failed) == 2 and {r.levelno for r in failed} == {logging.WARNING}
+    formatter = logging.Formatter()
+    for record in failed:
+        text = formatter.format(record)
+        assert "this went wrong" in text and "# the line that raised" in text
+        assert "5 predecessors (most recent first):" in text
+        assert "  Atom 'once'" in text and "Flow 'inner'" in text
+        assert "'requires': {'x': '***', 'y': 2}, 'provides': 43" in text
+    levels = {r.getMessage().rpartition(" from ")[0]: r.levelno for r in ours}
+    warned = [words for words, level in levels.items() if level == logging.WARNING]
+    assert sum("RETRYING" in words for words in warned) == 1
+    assert sum("REVERTED" in words for words in warned) == 5
+
+
+def test_a_broken_listener_does_not_hurt_the_flow(load, caplog):
+    class Bad(base.Listener):
+        def _task_receiver(self, state: str, details: Any) -> None:
+            raise RuntimeError("bad listener")
+
+        _flow_receiver = _retry_receiver = _task_receiver
+
+    engine = load(linear_flow.Flow("f").add(tasks.Add("add")), store={"x": 1, "y": 2})
+    with Bad(engine), capturing.CaptureListener(engine) as other:
+        engine.run()
+    assert engine.storage.fetch("sum") == 3
+    assert [state for _, state, _ in other.values] == ["RUNNING", "RUNNING", "SUCCESS", "SUCCESS"]
+    assert caplog.text.count("bad listener") >= 4
+
+
+def test_progress_is_shown(load):
+    file = io.StringIO()
+    inner = unordered_flow.Flow("inner").add(*(tasks.Progressing(f"p{n}") for n in range(5)))
+    engine = load(linear_flow.Flow("f").add(inner, tasks.Fail("fail")))
+    console = Console(file=file, force_terminal=True, width=80, color_system=None)
+    with progress.ProgressListener(engine, console, live=False, interval=0.01):
+        run(engine)
+    lines = file.getvalue().splitlines()
+    assert "f: task 'fail' failed: ValueError: this went wrong" in lines
+    assert lines[-1].startswith("f: REVERTED, 0 of 6 tasks done, 6 reverted, ")
+    assert "\x1b" not in file.getvalue()
+
+
+def test_a_live_tree_is_drawn_by_another_thread(load):
+    file = io.StringIO()
+    engine = load(failing(), store={"x": 1, "y": 2})
+    console = Console(file=file, force_terminal=True, width=80, color_system=None)
+    with progress.ProgressListener(engine, console, refresh_per_second=100):
+        run(engine)
+    final = file.getvalue().splitlines()[-7:]
+    assert "0 of 3 tasks done, 3 reverted" in final[0]
+    assert any("fail" in line and "this went wrong" in line for line in final)
+    assert final[-1].startswith("f: REVERTED")
+
+
+def _nothing() -> None:
+    """What 10,000 tasks do."""
+
+
+def test_large_flows_cost_a_few_microseconds_an_event():
+    """10,000 tasks are told of and shown; drawing them does not grow with them."""
+    drawn = 0
+
+    class Counting(io.StringIO):
+        def write(self, text: str) -> int:
+            nonlocal drawn
+            drawn += text.count("tasks done")
+            return len(text)
+
+    flow = linear_flow.Flow("f").add(
+        *(
+            unordered_flow.Flow(f"f{n}").add(
+                *(task.FunctorTask(_nothing, name=f"{n}.{m}") for m in range(100))
+            )
+            for n in range(100)
+        )
+    )
+    engine = engines.load(flow)
+    console = Console(file=Counting(), force_terminal=True, width=80, height=30)
+    with progress.ProgressListener(engine, console, refresh_per_second=4) as listener:
+        engine.run()
+        tally = listener._known()
+        assert tally is not None
+        elapsed = tally.elapsed
+    assert tally.counts(0).done == 10_000 and not tally.since
+    # Not one picture per event: so many a second, the first and the last ones.
+    assert drawn <= 4 * elapsed + 8
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_several_listeners_at_once(order, capsys):
+    engine = engines.load(linear_flow.Flow("f").add(tasks.Nothing("n")))
+    made = [printing.PrintingListener(engine), timing.PrintingDurationListener(engine)][::order]
+    with contextlib.ExitStack() as stack:
+        for listener in made:
+            stack.enter_context(listener)
+        engine.run()
+    assert not engine.notifier.topics and not engine.atom_notifier.topics
+    said = capsys.readouterr().out
+    assert said.count("has moved") == 4 and said.count("started.") == 2
+    assert said.count("It took") == 2
+
+
+def test_a_change_of_state_is_told_before_the_progress_that_goes_with_it(load):
+    node = tasks.Progressing("p")
+    engine = load(linear_flow.Flow("f").add(node))
+    heard: list[Any] = []
+    engine.atom_notifier.register("*", lambda state, details: heard.append(state))
+    node.notifier.register(
+        task.EVENT_UPDATE_PROGRESS, lambda _, details: heard.append(details["progress"])
+    )
+    engine.run()
+    assert heard == ["RUNNING", 0.0, 0.25, 0.5, 0.75, 1.0, "SUCCESS", 1.0]
+
+
+def test_a_map_is_one_task_that_tells_how_far_it_is(load):
+    file = io.StringIO()
+    fan = task.Map(tasks.Double("d"), over="all", item="sum", provides="doubles", name="fan")
+    engine = load(linear_flow.Flow("f").add(fan), store={"all": [1, 2, 3]})
+    with (
+        progress.ProgressListener(engine, Console(file=file), interval=0.01),
+        capturing.CaptureListener(engine, capture_flow=False) as heard,
+        timing.DurationListener(engine),
+    ):
+        engine.run()
+    assert [(state, details["task_name"]) for _, state, details in heard.values] == [
+        ("RUNNING", "fan"),
+        ("SUCCESS", "fan"),
+    ]
+    assert file.getvalue().splitlines()[-1].startswith("f: SUCCESS, 1 of 1 task done")
+    assert engine.storage.record("fan").meta["duration"] >= 0
+    assert engine.storage.fetch("doubles") == [2, 4, 6]
+
+
+def test_a_map_shows_its_items_as_progress():
+    shown = threading.Event()
+
+    class Watched(io.StringIO):
+        def write(self, text: str) -> int:
+            if "(fan 50%)" in text:
+                shown.set()
+            return super().write(text)
+
+    class Wait(task.Task):
+        def execute(self, number: int) -> None:
+            assert number == 0 or shown.wait(30)
+
+    fan = task.Map(Wait(), over="numbers", item="number", name="fan", max_in_flight=1)
+    engine = engines.load(
+        linear_flow.Flow("f").add(fan), store={"numbers": [0, 1]}, engine="parallel"
+    )
+    with progress.ProgressListener(engine, Console(file=Watched()), interval=0.01):
+        engine.run()
+    assert shown.is_set()

@@ -1,0 +1,857 @@
+"""Fan-out at run time, on every kind of engine."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import map_tasks as tasks
+from tests import workers as processes
+from wbengine import engines, exceptions, invocation, retry, states, task
+from wbengine._core import machine
+from wbengine.engines import base
+from wbengine.engines.worker_based import worker as workers
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.persistence import models
+from wbengine.persistence.backends import memory
+from wbengine.types import failure as ft
+
+LOCAL = {
+    "serial": "serial",
+    "threads": "parallel://?executor=threads&max_workers=3",
+    "processes": "parallel://?executor=processes&max_workers=2",
+}
+
+
+@contextlib.contextmanager
+def worker(url: str, count: int = 3) -> Iterator[Any]:
+    made = workers.Worker("default", "t", [tasks], url=url, threads_count=count)
+    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
+    thread.start()
+    assert made.wait(10)
+    try:
+        yield made
+    finally:
+        made.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+class Kind:
+    """How to load an engine of one kind."""
+
+    def __init__(self, name: str, url: str | None) -> None:
+        self.name = name
+        self.url = url
+
+    def load(self, flow: Any, **options: Any) -> base.Engine:
+        if self.url is None:
+            return engines.load(flow, engine=LOCAL[self.name], **options)
+        return engines.load(flow, engine="worker-based", url=self.url, **options)
+
+
+@pytest.fixture(params=["serial", "threads", "processes", "worker memory", "worker filesystem"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
+    if request.param in LOCAL:
+        yield Kind(request.param, None)
+        return
+    name = request.param.split()[1]
+    url = f"memory://{tmp_path.name}" if name == "memory" else f"filesystem://{tmp_path / 'broker'}"
+    with worker(url):
+        yield Kind(request.param, url)
+
+
+@pytest.fixture(params=["serial", "threads"])
+def near(request: pytest.FixtureRequest) -> Kind:
+    return Kind(request.param, None)
+
+
+def fan(inner: Any, **options: Any) -> task.Map:
+    given = {"over": "items", "item": "item", "provides": "results", "name": "m", **options}
+    return task.Map(inner, **given)
+
+
+def flow_of(*atoms: Any, **options: Any) -> Any:
+    return linear_flow.Flow("f", **options).add(*atoms)
+
+
+def items_of(engine: base.Engine, name: str = "m") -> models.Items:
+    found = engine.storage.record(name).items
+    assert found is not None
+    return found
+
+
+def states_of(engine: base.Engine, name: str = "m") -> list[str]:
+    return [item.state for item in items_of(engine, name)]
+
+
+def finish(engine: base.Engine, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        engine.run()
+
+
+# -- results ---------------------------------------------------------------------------------
+
+
+def test_results_keep_the_order_of_the_items(kind: Kind) -> None:
+    """One list under one name; each item has a record, and the atom is one."""
+    engine = kind.load(flow_of(fan(tasks.Square())), store={"items": [3, 1, 2]})
+    engine.run()
+    assert engine.storage.fetch_all() == {"items": [3, 1, 2], "results": [9, 1, 4]}
+    assert engine.storage.get("m") == [9, 1, 4]
+    assert states_of(engine) == [states.SUCCESS] * 3
+    assert sorted(item.order for item in items_of(engine)) == [1, 2, 3]
+    assert all(i.worker and i.started <= i.ended for i in items_of(engine))  # type: ignore[operator]
+    assert engine.storage.get_attempt("m").attempt == 1  # type: ignore[union-attr]
+
+
+def test_other_arguments_are_bound_as_usual(kind: Kind) -> None:
+    """From the store, from other atoms, injected, or their defaults."""
+    flow = flow_of(
+        task.FunctorTask(three, "three", provides="three"),
+        fan(tasks.Scale("s", rebind={"factor": "three"}), name="a", provides="a"),
+        fan(tasks.Scale("s", inject={"factor": 10, "offset": 1}), name="b", provides="b"),
+    )
+    store = {"items": [1, 2], "offset": 5}
+    engine = engines.load(flow, store=store)
+    assert kind.load(fan(tasks.Scale()), store={"items": [1], "factor": 2}).run() is None
+    engine.run()
+    found = engine.storage.fetch_all()
+    assert (found["a"], found["b"]) == ([8, 11], [11, 21])
+    assert flow.requires == {"items"}
+
+
+def three() -> int:
+    return 3
+
+
+def test_no_items_are_an_empty_list(kind: Kind) -> None:
+    """It succeeds at once, and is reverted at once."""
+    engine = kind.load(flow_of(fan(tasks.Square())), store={"items": []})
+    engine.run()
+    assert engine.storage.fetch("results") == []
+    engine = engines.load(flow_of(fan(tasks.Square()), Boom()), store={"items": []})
+    finish(engine, RuntimeError)
+    assert engine.storage.get_atom_state("m") == states.REVERTED
+
+
+class Boom(task.Task):
+    def execute(self) -> None:
+        raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize(
+    "value", [(1, 2), {1, 2}, frozenset([1, 2]), range(1, 3), {1: "a", 2: "b"}.keys()]
+)
+def test_anything_iterable_is_a_list(value: Any) -> None:
+    """In the order in which it iterates."""
+    found = engines.run(flow_of(fan(tasks.Square())), store={"items": value})
+    assert found["results"] == [1, 4]
+
+
+def test_an_iterator_is_stored_as_a_list_first() -> None:
+    """So that others, and later attempts, find it: in the store, as a result, or a part of one."""
+    flow = flow_of(
+        fan(tasks.Square(), name="a", provides="a"),
+        fan(tasks.Square(), name="b", provides="b"),
+        fan(tasks.Square(), over="whole", name="c", provides="c"),
+        fan(tasks.Square(), over="part", name="d", provides="d"),
+        fan(tasks.Square(), over="part", name="e", provides="e"),
+    )
+    flow = flow_of(
+        task.FunctorTask(lambda: (n for n in [5]), "w", provides="whole"),
+        task.FunctorTask(lambda: (0, iter([6])), "p", provides=("_", "part")),
+        flow,
+    )
+    found = engines.run(flow, store={"items": (n for n in [1, 2])})
+    assert [found[name] for name in "abcde"] == [[1, 4], [1, 4], [25], [36], [36]]
+    assert (found["items"], found["whole"], found["part"]) == ([1, 2], [5], [6])
+
+
+@pytest.mark.parametrize("value", ["abc", b"abc", bytearray(b"a"), {"a": 1}, 7, None, object()])
+def test_what_is_no_list_fails_the_atom(value: Any) -> None:
+    """With a TypeError that names both; there is nothing to revert then."""
+    engine = engines.load(flow_of(fan(tasks.Square())), store={"items": value})
+    with pytest.raises(TypeError, match=r"Map 'm' runs over the items of 'items'.*it is a"):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert engine.storage.record("m").items is None
+
+
+def test_an_iterator_that_fails_fails_the_atom() -> None:
+    """With its own exception."""
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        engines.run(flow_of(fan(tasks.Square())), store={"items": broken()})
+
+
+def test_parts_of_the_list_have_names() -> None:
+    """A tuple in `provides` means positions, as for any task."""
+    flow = flow_of(fan(tasks.Square(), provides=("first", "second")))
+    found = engines.run(flow, store={"items": [1, 2]})
+    assert (found["first"], found["second"]) == (1, 4)
+
+
+def test_functions_and_coroutines_are_inner_tasks(kind: Kind) -> None:
+    """An `async def` runs wherever async tasks run."""
+    engine = kind.load(flow_of(fan(tasks.AsyncSquare())), store={"items": range(5)})
+    engine.run()
+    assert engine.storage.fetch("results") == [0, 1, 4, 9, 16]
+    functor = task.FunctorTask(lambda item: item + 1, "plus")
+    assert engines.run(flow_of(fan(functor)), store={"items": [1]})["results"] == [2]
+
+
+def test_a_bare_map_is_a_flow(near: Kind) -> None:
+    """As any task is."""
+    engine = near.load(fan(tasks.Square()), store={"items": [2]})
+    engine.run()
+    assert engine.storage.fetch("results") == [4]
+
+
+# -- failures --------------------------------------------------------------------------------
+
+
+def test_collected_failures_stand_in_the_list(kind: Kind) -> None:
+    """The atom succeeds, and whoever comes next sees them."""
+    inner = fan(tasks.Odd(), on_item_failure="collect")
+    engine = kind.load(flow_of(inner), store={"items": [1, 2, 3, 4]})
+    engine.run()
+    found = engine.storage.fetch("results")
+    assert (found[0], found[2]) == (1, 3)
+    for failed in (found[1], found[3]):
+        assert isinstance(failed, ft.Failure) and failed.check(ValueError)
+        with pytest.raises(ValueError, match="is even"):
+            failed.reraise()
+    assert not engine.storage.has_failures()
+
+
+def test_collected_failures_travel_to_the_next_task(kind: Kind) -> None:
+    """As any value."""
+    flow = flow_of(
+        fan(tasks.Odd(), on_item_failure="collect"), tasks.CountFailures(provides="failed")
+    )
+    engine = kind.load(flow, store={"items": [1, 2, 4]})
+    engine.run()
+    assert engine.storage.fetch("failed") == 2
+
+
+def test_a_failed_item_fails_the_atom_and_what_finished_is_reverted(
+    kind: Kind, tmp_path: Path
+) -> None:
+    """The latest first; those that never began are left alone."""
+    store = {"items": [10, 11, 12, 13], "folder": str(tmp_path), "bad": 12}
+    engine = kind.load(flow_of(fan(tasks.Touch(), max_in_flight=1)), store=store)
+    with pytest.raises(ValueError, match="item 12 is bad"):
+        engine.run()
+    told = ["+10", "+11", "+12", "-12:Failure", "-11:-11", "-10:-10"]
+    assert tasks.notes(tmp_path) == told
+    assert states_of(engine) == [*[states.REVERTED] * 3, states.PENDING]
+    assert engine.storage.get_revert_result("m") == ["undone 10", "undone 11", "undone 12", None]
+    assert engine.storage.get_atom_state("m") == states.REVERTED
+    assert engine.storage.record("m").attempt == 2
+    assert engine.storage.get_execute_failure("m").check(ValueError)  # type: ignore[union-attr]
+
+
+def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: Kind) -> None:
+    """In this thread nothing runs after it; in threads what waits is taken back."""
+    ran: list[int] = []
+    lock = threading.Lock()
+    stop = threading.Event()
+
+    def body(item: int) -> None:
+        with lock:
+            ran.append(item)
+        if item == 3:
+            stop.set()
+            raise ValueError(item)
+        if near.name == "threads" and item > 3:
+            stop.wait(10)  # nobody gets far ahead of the failure
+
+    count = 3000
+    functor = task.FunctorTask(body, "b")
+    engine = near.load(flow_of(fan(functor)), store={"items": range(count)})
+    finish(engine, ValueError)
+    if near.name == "serial":
+        assert ran == [0, 1, 2, 3]
+    else:
+        assert len(ran) < count
+    assert engine.storage.get_atom_state("m") == states.REVERTED
+
+
+def test_what_else_was_taken_back_goes_on() -> None:
+    """Stopping a Map must not cost others their tasks."""
+    executor = Held()
+    flow = unordered_flow.Flow("f").add(
+        fan(tasks.Odd(), over="numbers"), *[Plain(f"p{n}") for n in range(3)]
+    )
+    engine = engines.load(flow, engine="parallel", executor=executor, store={"numbers": [2, 1, 3]})
+    steps = engine.run_iter()
+    while next(steps) != states.WAITING:
+        pass
+    assert len(executor.waiting) == 6
+    executor.release("m[0]")
+    while "m[1]" in executor.names or next(steps) != states.WAITING:
+        next(steps)
+    assert [c.task.name for c in executor.seen if c.action == invocation.REVERT] == ["m[0]"]
+    assert sorted(executor.names) == ["m[0]", "p0", "p1", "p2"]
+    executor.held = False
+    while executor.waiting:
+        executor.release(executor.names[0])
+    with pytest.raises(ValueError, match="2 is even"):
+        list(steps)
+    assert engine.storage.get_atom_state("p0") == states.REVERTED
+    assert states_of(engine) == [states.REVERTED, states.PENDING, states.PENDING]
+
+
+def test_what_was_taken_back_does_not_start_when_all_stops() -> None:
+    """A kept failure that arrives together with that of an item."""
+    executor = Held()
+    flow = unordered_flow.Flow("f").add(fan(tasks.Odd()), Boom("b"), Plain("p"))
+    engine = engines.load(
+        flow, engine="parallel", executor=executor, never_resolve=True, store={"items": [2, 1]}
+    )
+    steps = engine.run_iter()
+    while next(steps) != states.WAITING:
+        pass
+    executor.release("m[0]")
+    executor.release("b")
+    with pytest.raises(exceptions.WrappedFailure):
+        list(steps)
+    assert sorted(c.task.name for c in executor.seen) == ["b", "m[0]", "m[1]", "p"]
+    assert engine.storage.get_atom_state("p") == states.PENDING
+
+
+def test_items_go_by_the_priority_of_the_inner_task() -> None:
+    """Among what is ready at the same time; then by the order of add."""
+    executor = Held()
+    executor.held = False
+    urgent, later = task.FunctorTask(lambda item: 0, "u"), task.FunctorTask(lambda item: 0, "l")
+    urgent.priority = 5
+    flow = unordered_flow.Flow("f").add(Plain("a"), fan(later, name="l"), Plain("b"))
+    flow.add(fan(urgent, name="u"))
+    engines.run(flow, engine="parallel", executor=executor, store={"items": ["x"]})
+    assert [call.task.name for call in executor.seen] == ["u[0]", "a", "l[0]", "b"]
+
+
+class Plain(task.Task):
+    def execute(self) -> None:
+        pass
+
+
+class Held(invocation.TaskExecutor):
+    """Keeps what is submitted until it is released."""
+
+    in_process = True
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[invocation.Invocation, invocation.Done]] = []
+        self.held = True
+        self.seen: list[invocation.Invocation] = []
+        self.batches: list[int] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [call.task.name for call, _ in self.waiting]
+
+    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
+        self.seen.append(call)
+        if self.held:
+            self.waiting.append((call, done))
+        else:
+            done(call, invocation.invoke(call))
+
+    def submit_many(self, calls: Any, done: invocation.Done) -> None:
+        before = len(self.seen)
+        super().submit_many(calls, done)
+        self.batches.append(len(self.seen) - before)
+
+    def release(self, name: str) -> None:
+        place = self.names.index(name)
+        call, done = self.waiting.pop(place)
+        done(call, invocation.invoke(call))
+
+    def withdraw(self) -> list[invocation.Invocation]:
+        taken, self.waiting = self.waiting, []
+        return [call for call, _ in taken]
+
+
+def test_the_limit_holds_and_refills_come_together() -> None:
+    """Never more than `max_in_flight`; what came back in one turn is replaced in one step."""
+    executor = Held()
+    inner = fan(tasks.Square(), max_in_flight=3)
+    engine = engines.load(inner, engine="parallel", executor=executor, store={"items": range(8)})
+    steps = engine.run_iter()
+
+    def wait() -> None:
+        while next(steps) != states.WAITING:
+            pass
+
+    wait()
+    assert executor.names == ["m[0]", "m[1]", "m[2]"]
+    executor.release("m[2]")
+    executor.release("m[0]")
+    wait()
+    assert executor.names == ["m[1]", "m[3]", "m[4]"]
+    assert executor.batches == [3, 2]
+    executor.held = False
+    while executor.waiting:
+        executor.release(executor.names[0])
+    list(steps)
+    assert engine.storage.fetch("results") == [n * n for n in range(8)]
+    assert [call.index for call in executor.seen] == list(range(8))
+    assert {(call.uuid, call.attempt, call.action) for call in executor.seen} == {
+        (engine.storage.get_atom_uuid("m"), 1, "execute")
+    }
+
+
+def test_no_more_run_at_a_time_than_allowed(kind: Kind) -> None:
+    """Counted where they run."""
+    engine = kind.load(flow_of(fan(tasks.Count(), max_in_flight=2)), store={"items": range(20)})
+    engine.run()
+    assert max(engine.storage.fetch("results")) <= 2
+
+
+def test_a_failed_reversion_ends_the_flow(kind: Kind, tmp_path: Path) -> None:
+    """What is left stays as it is."""
+    store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
+    flow = flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken())
+    engine = kind.load(flow, store=store)
+    with pytest.raises(exceptions.WrappedFailure):
+        engine.run()
+    assert tasks.notes(tmp_path) == ["+0", "+1", "+2", "-2:-2", "-1:-1"]
+    assert engine.storage.get_atom_state("m") == states.REVERT_FAILURE
+    assert engine.storage.get_flow_state() == states.FAILURE
+    assert states_of(engine) == [states.SUCCESS, states.REVERT_FAILURE, states.REVERTED]
+    assert engine.storage.get_revert_failure("m").check(OSError)  # type: ignore[union-attr]
+
+
+def test_retries_expand_the_list_anew(kind: Kind) -> None:
+    """Each attempt has its own items, and the list that is there then."""
+    controller = retry.Times(2, "r", provides="turn")
+    flow = flow_of(
+        tasks.Grow("g", provides="items"),
+        fan(tasks.Flaky(), max_in_flight=2),
+        retry=controller,
+    )
+    engine = kind.load(flow)
+    engine.run()
+    assert engine.storage.fetch("results") == [(0, 2), (1, 2), (2, 2), (3, 2)]
+    assert items_of(engine).attempt == 3
+    assert not engine.storage.has_failures()
+
+
+def test_a_map_is_the_source_of_a_decider(near: Kind) -> None:
+    """Its history is the whole list."""
+    heard: list[Any] = []
+
+    def decider(history: dict[str, Any]) -> bool:
+        heard.append(history)
+        return False
+
+    mapped, after = fan(tasks.Square()), Plain("after")
+    flow = graph_flow.Flow("f").add(mapped, after).link(mapped, after, decider=decider)
+    engine = near.load(flow, store={"items": [2, 3]})
+    engine.run()
+    assert heard == [{"m": [4, 9]}]
+    assert engine.storage.get_atom_state("after") == states.IGNORE
+
+
+def test_a_decider_that_fails_fails_the_map_before_it_expands() -> None:
+    """As any atom."""
+
+    def decider(history: Any) -> bool:
+        raise LookupError("who?")
+
+    first, mapped = Plain("first"), fan(tasks.Square())
+    flow = graph_flow.Flow("f").add(first, mapped).link(first, mapped, decider=decider)
+    engine = engines.load(flow, store={"items": [2, 3]})
+    finish(engine, LookupError)
+    assert engine.storage.record("m").items is None
+
+
+# -- telling -----------------------------------------------------------------------------------
+
+
+def test_listeners_hear_of_one_atom(kind: Kind) -> None:
+    """Its states, and how many of its items are done."""
+    mapped = fan(tasks.Square(), max_in_flight=1)
+    progress: list[float] = []
+    mapped.notifier.register(
+        "update_progress", lambda _, details: progress.append(details["progress"])
+    )
+    engine = kind.load(flow_of(mapped), store={"items": [1, 2, 3, 4]})
+    heard: list[Any] = []
+    engine.atom_notifier.register("*", lambda state, details: heard.append((state, details)))
+    engine.run()
+    assert [(state, details["task_name"]) for state, details in heard] == [
+        ("RUNNING", "m"),
+        ("SUCCESS", "m"),
+    ]
+    assert heard[1][1]["result"] == [1, 4, 9, 16]
+    assert set(heard[1][1]) == {
+        "task_name", "task_uuid", "old_state", "result", "worker", "started", "ended",
+    }  # fmt: skip
+    assert progress == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    assert engine.storage.get_task_progress("m") == 1.0
+
+
+def test_listeners_of_the_inner_task_hear_every_item(kind: Kind) -> None:
+    """Wherever it runs."""
+    inner = tasks.Tell("t")
+    heard: list[Any] = []
+    inner.notifier.register("update_progress", lambda _, details: heard.append(details["progress"]))
+    engine = kind.load(flow_of(fan(inner)), store={"items": [1, 2, 3]})
+    engine.run()
+    assert heard == [0.5, 0.5, 0.5]
+    assert engine.storage.get_task_progress("m") == 1.0
+
+
+# -- interruptions -----------------------------------------------------------------------------
+
+
+def test_suspended_in_the_middle_it_goes_on_with_what_is_missing(
+    kind: Kind, tmp_path: Path
+) -> None:
+    """What runs finishes, the rest waits; the same list, the same attempt, no item twice."""
+    backend = memory.MemoryBackend()
+    store = {"items": list(range(9)), "folder": str(tmp_path)}
+    mapped = fan(tasks.Touch(), max_in_flight=2)
+    engine = kind.load(flow_of(mapped), store=store, backend=backend)
+
+    def suspend(_: str, details: dict[str, Any]) -> None:
+        if 0.3 < details["progress"] < 0.9:
+            engine.suspend()
+
+    mapped.notifier.register("update_progress", suspend)
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    done = states_of(engine).count(states.SUCCESS)
+    assert 3 <= done < 9
+    mapped.notifier.reset()
+
+    left = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
+    again = kind.load(flow_of(fan(tasks.Touch())), flow_detail=left, backend=backend)
+    again.storage.inject({"items": ["another", "list"]}, transient=True)
+    again.run()
+    assert again.storage.fetch_many()["results"] == [[-n for n in range(9)]]
+    assert sorted(tasks.notes(tmp_path)) == sorted(f"+{n}" for n in range(9))
+    assert again.storage.record("m").attempt == 1
+    assert items_of(again).resumed == 1
+    assert sorted(item.order for item in items_of(again)) == list(range(1, 10))
+    kept = backend.get_connection().get_atom_details(again.storage.get_atom_uuid("m"))
+    assert kept.items is not None
+    assert [i.to_dict() for i in kept.items] == [i.to_dict() for i in items_of(again)]
+
+
+def test_suspended_again_and_again(near: Kind) -> None:
+    """The same engine; every item runs once."""
+    ran: list[int] = []
+
+    def body(item: int) -> int:
+        ran.append(item)
+        engine.suspend()
+        return item
+
+    functor = task.FunctorTask(body, "b")
+    engine = near.load(flow_of(fan(functor, max_in_flight=1)), store={"items": range(5)})
+    runs = 0
+    while engine.storage.get_flow_state() != states.SUCCESS:
+        engine.run()
+        runs += 1
+        assert runs < 10
+    assert sorted(ran) == list(range(5)) and engine.storage.fetch("results") == list(range(5))
+    assert engine.storage.record("m").attempt == 1
+
+
+def test_suspended_before_an_item_ran_nothing_has_happened() -> None:
+    """The atom is PENDING again, with its list."""
+    engine = engines.load(flow_of(fan(tasks.Square())), store={"items": [1, 2]})
+    engine.atom_notifier.register("RUNNING", lambda *_, **__: engine.suspend())
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert states_of(engine) == [states.PENDING] * 2
+    engine.atom_notifier.reset()
+    engine.run()
+    assert engine.storage.fetch("results") == [1, 4]
+
+
+def test_a_map_that_had_no_room_in_the_turn_is_suspended_too() -> None:
+    """Nothing of it was ever handed out."""
+    executor = Held()
+    flow = unordered_flow.Flow("f").add(
+        fan(tasks.Square(), name="big"),
+        fan(tasks.Square(), over="few", name="small", provides="b"),
+    )
+    store = {"items": range(machine.MOST_PER_TURN + 1), "few": [1, 2]}
+    engine = engines.load(flow, engine="parallel", executor=executor, store=store)
+    steps = engine.run_iter()
+    while next(steps) != states.WAITING:
+        pass
+    assert len(executor.waiting) == machine.MOST_PER_TURN
+    engine.suspend()
+    assert list(steps)[-1] == states.SUSPENDED
+    assert engine.storage.get_atom_state("small") == states.PENDING
+    executor.held = False
+    engine.run()
+    assert engine.storage.fetch("b") == [1, 4]
+
+
+def test_a_suspended_map_is_reverted_when_its_flow_is(tmp_path: Path) -> None:
+    """Another branch fails after the resumption: the Map comes to its end, and is undone."""
+    flow = unordered_flow.Flow("f")
+    mapped = fan(tasks.Touch(), max_in_flight=1)
+    engine = engines.load(
+        flow.add(mapped, linear_flow.Flow("g").add(Waiting("w", engine_ready := []), Boom())),
+        store={"items": [0, 1, 2], "folder": str(tmp_path)},
+    )
+    mapped.notifier.register("update_progress", lambda _, details: suspend_at(engine, details))
+    engine.run()
+    assert engine.storage.get_atom_state("m") == states.RUNNING
+    mapped.notifier.reset()
+    engine_ready.append(True)
+    finish(engine, RuntimeError)
+    assert tasks.notes(tmp_path)[-3:] == ["-2:-2", "-1:-1", "-0:0"]
+    assert engine.storage.get_atom_state("m") == states.REVERTED
+
+
+def suspend_at(engine: base.Engine, details: dict[str, Any]) -> None:
+    if 0.0 < details["progress"] < 0.5:
+        engine.suspend()
+
+
+class Waiting(task.Task):
+    def __init__(self, name: str, ready: list[bool]) -> None:
+        super().__init__(name)
+        self.ready = ready
+
+    def execute(self) -> None:
+        pass
+
+
+def test_suspended_while_it_is_reverted_it_goes_on_there(kind: Kind, tmp_path: Path) -> None:
+    """No item is reverted twice."""
+    backend = memory.MemoryBackend()
+    store = {"items": list(range(6)), "folder": str(tmp_path)}
+    mapped = fan(tasks.Touch(), max_in_flight=1)
+    engine = kind.load(flow_of(mapped, tasks.Broken()), store=store, backend=backend)
+    seen: list[str] = []
+
+    def suspend(_: str, details: dict[str, Any]) -> None:
+        if engine.storage.get_atom_state("m") == states.REVERTING and details["progress"] > 0.3:
+            seen.append("asked")
+            engine.suspend()
+
+    mapped.notifier.register("update_progress", suspend)
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert seen and engine.storage.get_atom_state("m") == states.REVERTING
+    left = backend.get_connection().get_flow_details(engine.storage.flow_uuid)
+    again = kind.load(
+        flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken()), flow_detail=left
+    )
+    finish(again, ValueError)
+    assert tasks.notes(tmp_path) == [
+        *(f"+{n}" for n in range(6)),
+        *(f"-{n}:{-n}" for n in range(5, -1, -1)),
+    ]
+    assert again.storage.get_atom_state("m") == states.REVERTED
+    assert again.storage.record("m").attempt == 2
+
+
+class Snapshots(memory.MemoryBackend):
+    """Keeps what a process that died right after each write would leave behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[models.FlowDetail] = []
+
+    def get_connection(self) -> memory.MemoryConnection:
+        backend = self
+
+        class Connection(memory.MemoryConnection):
+            def save_changes(self, flow: Any, atoms: Any, **more: Any) -> None:
+                super().save_changes(flow, atoms, **more)
+                backend.taken.append(backend.flows[flow.uuid].copy())
+
+        return Connection(self)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("policy", ["fail", "collect"])
+def test_an_engine_that_died_anywhere_loses_nothing(
+    fails: bool, policy: Any, tmp_path: Path
+) -> None:
+    """After any write another engine goes on; what is recorded as finished does not run again."""
+
+    def flow() -> Any:
+        inner = fan(tasks.Touch(), max_in_flight=2, on_item_failure=policy)
+        return flow_of(inner, *([tasks.Broken()] if fails else []))
+
+    backend = Snapshots()
+    store = {"items": list(range(5)), "folder": str(tmp_path), "bad": 3}
+    engine = engines.load(flow(), store=store, backend=backend)
+    with contextlib.suppress(ValueError):
+        engine.run()
+    expected = (engine.storage.get_flow_state(), states_of(engine))
+    assert len(backend.taken) > 6
+    for number, left in enumerate(backend.taken):
+        if left.state in (states.SUCCESS, states.REVERTED):
+            continue
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kept = [item for atom in left if atom.name == "m" for item in atom.items or ()]
+        done = {item.index for item in kept if item.order}
+        again = engines.load(flow(), flow_detail=left)
+        again.storage.inject({"folder": str(folder)}, transient=True)
+        with contextlib.suppress(ValueError, exceptions.WrappedFailure):
+            again.run()
+        assert (again.storage.get_flow_state(), states_of(again)) == expected, number
+        ran = [int(line[1:]) for line in tasks.notes(folder) if line[0] == "+"]
+        assert len(set(ran)) == len(ran) and not set(ran) & done, number
+
+
+def test_an_error_in_the_loop_leaves_a_legal_state(tmp_path: Path) -> None:
+    """What finished is kept, and the next run goes on."""
+    mapped = fan(tasks.Touch(), max_in_flight=1)
+    engine = engines.load(flow_of(mapped), store={"items": range(5), "folder": str(tmp_path)})
+
+    def interrupt(_: str, details: dict[str, Any]) -> None:
+        if details["progress"] == 0.4:
+            raise KeyboardInterrupt
+
+    mapped.notifier.register("update_progress", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    mapped.notifier.reset()
+    engine.run()
+    assert engine.storage.fetch("results") == [0, -1, -2, -3, -4]
+    assert tasks.notes(tmp_path) == [f"+{n}" for n in range(5)]
+
+
+def test_when_time_is_up_what_finished_is_reverted(near: Kind, tmp_path: Path) -> None:
+    """Nothing more starts; what runs finishes."""
+    folder = str(tmp_path)
+
+    def body(item: int) -> int:
+        tasks.note(folder, f"+{item}")
+        late.wait(0.15)
+        return item
+
+    late = threading.Event()
+
+    def undo(item: int) -> None:
+        tasks.note(folder, f"-{item}")
+
+    functor = task.FunctorTask(body, "b", revert=undo)
+    engine = near.load(flow_of(fan(functor, max_in_flight=1)), store={"items": range(100)})
+    with pytest.raises(exceptions.DeadlineExceeded):
+        engine.run(deadline=0.2)
+    told = tasks.notes(tmp_path)
+    ran = [line[1:] for line in told if line[0] == "+"]
+    assert 0 < len(ran) < 10
+    assert [line[1:] for line in told if line[0] == "-"] == ran[::-1]
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_reset_and_another_run_expand_anew() -> None:
+    """With the next numbers."""
+    engine = engines.load(flow_of(fan(tasks.Square())), store={"items": [1, 2]})
+    engine.run()
+    engine.reset()
+    assert engine.storage.record("m").items is None
+    engine.storage.inject({"items": [3]})
+    engine.run()
+    assert engine.storage.fetch("results") == [9]
+    assert items_of(engine).attempt == 2
+
+
+# -- where items run ---------------------------------------------------------------------------
+
+
+def test_a_real_worker_process_runs_items(tmp_path: Path) -> None:
+    """It knows only the inner task's class."""
+    url = f"filesystem://{tmp_path / 'broker'}"
+    store = {"items": list(range(20)), "folder": str(tmp_path), "bad": 7}
+    options = ["--topic", "t", "--tasks", "tests.map_tasks", "--url", url, "--threads", "2"]
+    with processes.workers(tmp_path, *options):
+        flow = flow_of(fan(tasks.Touch(), max_in_flight=3, on_item_failure="collect"))
+        engine = engines.load(flow, store=store, engine="worker-based", url=url)
+        engine.run()
+    found = engine.storage.fetch("results")
+    assert [n for n, value in enumerate(found) if isinstance(value, ft.Failure)] == [7]
+    assert {item.worker for item in items_of(engine)} != {"local"}
+
+
+def test_local_items_stay_in_the_engines_process(tmp_path: Path) -> None:
+    """`local`, `priority`, `idempotent` and `version` are those of the inner task."""
+    threads: list[Any] = []
+    functor = task.FunctorTask(lambda item: threads.append(threading.get_ident()), "b")
+    functor.local, functor.priority, functor.idempotent = True, 7, True
+    functor.version = (3, 1)
+    mapped = fan(functor)
+    assert (mapped.local, mapped.priority, mapped.idempotent, mapped.version) == (
+        True, 7, True, (3, 1),
+    )  # fmt: skip
+    url = f"memory://{tmp_path.name}"
+    engines.run(flow_of(mapped), store={"items": [1, 2]}, engine="worker-based", url=url)
+    assert len(threads) == 2
+
+
+def test_several_maps_share_an_executor(kind: Kind) -> None:
+    """Each has its own items and limit."""
+    flow = unordered_flow.Flow("f").add(
+        *[fan(tasks.Square(), name=f"m{n}", provides=f"r{n}", max_in_flight=n) for n in range(1, 5)]
+    )
+    engine = kind.load(flow, store={"items": range(10)})
+    engine.run()
+    for n in range(1, 5):
+        assert engine.storage.fetch(f"r{n}") == [k * k for k in range(10)]
+
+
+# -- cost --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_what_is_written_grows_with_what_changed(limit: int | None) -> None:
+    """Each item twice (its value, and what it came to), whatever the number of turns."""
+    for count in (50, 500):
+        backend = memory.MemoryBackend()
+        engine = engines.load(
+            flow_of(fan(tasks.Square(), max_in_flight=limit)),
+            store={"items": range(count)},
+            backend=backend,
+        )
+        engine.run()
+        assert backend.items_written == 2 * count
+
+
+def test_many_items_are_submitted_turn_by_turn() -> None:
+    """Without a limit no turn has more than an ordinary wide flow would have."""
+    executor = Held()
+    executor.held = False
+    count = 2 * machine.MOST_PER_TURN + 10
+    engine = engines.load(
+        fan(tasks.Square()), engine="parallel", executor=executor, store={"items": range(count)}
+    )
+    engine.run()
+    assert max(executor.batches) == machine.MOST_PER_TURN
+    assert len(engine.storage.fetch("results")) == count
+
+
+@pytest.mark.parametrize("kind_name", ["serial", "threads", "processes"])
+def test_many_items(kind_name: str) -> None:
+    """Linear in time and memory (the counts above); this one only has to work."""
+    count = 20_000 if kind_name == "serial" else 2_000
+    engine = Kind(kind_name, None).load(flow_of(fan(tasks.Square())), store={"items": range(count)})
+    engine.run()
+    assert engine.storage.fetch("results")[-1] == (count - 1) ** 2

@@ -1,0 +1,649 @@
+"""Retries in whole flows: who is asked, what is undone and remembered, how long it waits."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from wbengine import _clock, engines, exceptions, retry, states, task
+from wbengine._core.retries import RETRY_AT
+from wbengine.engines import base
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import backends
+from wbengine.types import failure as ft
+
+LINE = linear_flow.Flow
+KINDS = ("serial", "parallel")
+
+
+class Noted(task.Task):
+    """Writes down what is done to it and whose failures it is told of; fails as often as told."""
+
+    def __init__(
+        self, name: str, log: list[str], fails: int = 0, error: Any = RuntimeError
+    ) -> None:
+        super().__init__(name, provides=f"{name}_made")
+        self.log, self.left, self.error = log, fails, error
+
+    def execute(self) -> str:
+        self.log.append(f"+{self.name}")
+        if self.left:
+            self.left -= 1
+            raise self.error(self.name)
+        return self.name
+
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> None:
+        self.log.append(f"-{self.name}({','.join(sorted(flow_failures))})")
+
+
+class Says(retry.Retry):
+    """Answers what it is told to, one answer after the other, and writes down what it sees."""
+
+    def __init__(self, name: str, *answers: Any, log: list[str] | None = None) -> None:
+        super().__init__(name, provides=f"{name}_turn")
+        self.answers = list(answers)
+        self.log = log if log is not None else []
+        self.seen: list[Any] = []
+
+    def execute(self, history: retry.History) -> int:
+        self.log.append(f"+{self.name}")
+        return len(history) + 1
+
+    def on_failure(self, history: retry.History) -> Any:
+        self.seen.append([(value, sorted(failed)) for value, failed in history])
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def revert(self, history: retry.History, flow_failures: dict[str, ft.Failure]) -> None:
+        self.log.append(f"-{self.name}[{len(history)}]({','.join(sorted(flow_failures))})")
+
+
+def nest(log: list[str], inner: Any, outer: Any, fails: int = 1) -> linear_flow.Flow:
+    """`top`, then a flow with `around`, then a flow with `in` and what fails."""
+    inside = LINE("inside", inner).add(Noted("in", log), Noted("bad", log, fails))
+    outside = LINE("outside", outer).add(Noted("around", log), inside)
+    return LINE("f").add(Noted("top", log), outside)
+
+
+def ends(engine: base.Engine, *names: str) -> list[str | None]:
+    return [engine.storage.get_atom_state(name) for name in names]
+
+
+R, A, AGAIN = retry.REVERT, retry.REVERT_ALL, retry.RETRY
+DONE, GONE = states.SUCCESS, states.REVERTED
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "defer", "found"),
+    [
+        # top, around, in, bad, inner retry, outer retry; how often the outer one was asked
+        (R, R, False, (DONE, DONE, GONE, GONE, GONE, DONE, 1)),
+        (R, A, False, (GONE, GONE, GONE, GONE, GONE, GONE, 1)),
+        (A, R, False, (GONE, GONE, GONE, GONE, GONE, GONE, 0)),
+        (A, AGAIN, False, (GONE, GONE, GONE, GONE, GONE, GONE, 0)),
+        (R, R, True, (GONE, GONE, GONE, GONE, GONE, GONE, 1)),
+        (R, A, True, (GONE, GONE, GONE, GONE, GONE, GONE, 1)),
+        (R, None, False, (DONE, DONE, GONE, GONE, GONE, None, 0)),
+        (R, None, True, (GONE, GONE, GONE, GONE, GONE, None, 0)),
+        (None, R, False, (DONE, GONE, GONE, GONE, None, GONE, 1)),
+        (None, R, True, (GONE, GONE, GONE, GONE, None, GONE, 1)),
+        (None, None, False, (GONE, GONE, GONE, GONE, None, None, 0)),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_decides_and_what_is_undone(
+    inner: Any, outer: Any, defer: bool, found: Any, kind: str
+) -> None:
+    """The flow ends REVERTED and raises what failed, however much of it is undone."""
+    asked = Says("outer", outer)
+    flow = nest([], Says("inner", inner) if inner else None, asked if outer else None)
+    engine = engines.load(flow, engine=kind, defer_reverts=defer)
+    with pytest.raises(RuntimeError, match="bad"):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    names = ["top", "around", "in", "bad", inner and "inner", outer and "outer"]
+    assert [name and engine.storage.get_atom_state(name) for name in names] == list(found[:6])
+    assert len(asked.seen) == found[6]
+
+
+@pytest.mark.parametrize("defer", [False, True])
+def test_an_outer_retry_tries_again_what_the_inner_one_gave_up(defer: bool) -> None:
+    log: list[str] = []
+    inner, outer = Says("inner", R, log=log), Says("outer", AGAIN, log=log)
+    engine = engines.load(nest(log, inner, outer), defer_reverts=defer)
+    engine.run()
+    assert log == [
+        "+top", "+outer", "+around", "+inner", "+in", "+bad",
+        "-bad(bad)", "-in(bad)", "-inner[1](bad)", "-around(bad)",
+        "+outer", "+around", "+inner", "+in", "+bad",
+    ]  # fmt: skip
+    # The outer one hears of the inner retry; the inner one begins anew.
+    assert outer.seen == [[(1, ["inner"])]]
+    assert [value for value, _ in engine.storage.get_retry_history("inner")] == [1]
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_a_retry_is_reverted_only_when_it_gives_up() -> None:
+    log: list[str] = []
+    flow = LINE("f", Says("r", AGAIN, R, log=log)).add(Noted("bad", log, 2))
+    with pytest.raises(RuntimeError):
+        engines.run(flow)
+    assert log == ["+r", "+bad", "-bad(bad)", "+r", "+bad", "-bad(bad)", "-r[2](bad)"]
+
+
+# -- what is remembered ------------------------------------------------------------------------
+
+
+def test_failures_of_recovered_attempts_are_forgotten() -> None:
+    """Reverts that come later do not hear of them, and only what really failed is raised."""
+    log: list[str] = []
+    recovers = LINE("recovers", retry.Times(2, "r")).add(Noted("once", log, 1))
+    engine = engines.load(LINE("f").add(recovers, Noted("bad", log, 1, LookupError)))
+    seen: list[bool] = []
+    engine.atom_notifier.register(
+        states.SUCCESS,
+        lambda state, details: (
+            seen.append(engine.storage.has_failures())
+            if details.get("task_name") == "once"
+            else None
+        ),
+    )
+    with pytest.raises(LookupError, match="bad"):
+        engine.run()
+    assert seen == [False]
+    assert log == ["+once", "-once(once)", "+once", "+bad", "-bad(bad)", "-once(bad)"]
+    assert engine.storage.get_execute_failures().keys() == {"bad"}
+
+
+def test_a_recovered_flow_has_no_failures() -> None:
+    engine = engines.load(LINE("f", retry.Times(2, "r")).add(Noted("once", [], 1)))
+    engine.run()
+    assert not engine.storage.has_failures()
+    assert engine.storage.get_execute_failures() == {}
+    assert engine.storage.get_execute_failure("once") is None
+
+
+def test_a_failure_of_the_failed_attempt_is_forgotten_when_the_next_begins() -> None:
+    """Of two tasks that failed at first, one succeeds and one is not reached any more."""
+    log: list[str] = []
+    flow = LINE("f", retry.Times(2, "r")).add(
+        unordered_flow.Flow("u").add(Noted("a", log, 1), Noted("b", log, 9, KeyError))
+    )
+    with pytest.raises(KeyError):
+        engines.run(flow)
+    assert log[-2:] == ["-b(b)", "-a(b)"] or log[-2:] == ["-a(b)", "-b(b)"]
+
+
+def test_a_history_knows_what_was_provided_and_what_failed() -> None:
+    told: list[Any] = []
+
+    class Curious(retry.Times):
+        def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
+            told.append(
+                (
+                    list(history.provided_iter()),
+                    [name for name, _ in history.outcomes_iter()],
+                    [name for name, _ in history.outcomes_iter(-1)],
+                    history.caused_by(KeyError),
+                    history.caused_by(KeyError, index=-1),
+                    history.failure,
+                )
+            )
+            return super().on_failure(history)
+
+    flow = LINE("f", Curious(3, "r")).add(Noted("a", [], 1, KeyError), Noted("b", [], 1, OSError))
+    engine = engines.load(flow)
+    engine.run()
+    assert told == [
+        ([1], ["a"], ["a"], True, True, None),
+        ([1, 2], ["a", "b"], ["b"], True, False, None),
+    ]
+    history = engine.storage.get_retry_history("r")
+    assert list(history.provided_iter()) == [1, 2, 3]
+    assert [sorted(failed) for _, failed in history] == [["a"], ["b"], []]
+
+
+# -- retries that fail themselves ----------------------------------------------------------------
+
+
+class Breaks(retry.Times):
+    """Fails where it is told to."""
+
+    def __init__(self, name: str, where: str, attempts: int = 2, at: int = 1) -> None:
+        super().__init__(attempts, name)
+        self.where, self.at = where, at
+        self.reverted: list[Any] = []
+
+    def _check(self, where: str, history: retry.History) -> None:
+        if where == self.where and len(history) == self.at:
+            raise OSError(f"{self.name} {where}")
+
+    def execute(self, history: retry.History, *args: Any, **kwargs: Any) -> int:
+        self._check("execute", history)
+        return super().execute(history)
+
+    def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
+        self._check("on_failure", history)
+        return super().on_failure(history)
+
+    def wait(self, history: retry.History) -> float:
+        self._check("wait", history)
+        return super().wait(history)
+
+    def revert(self, history: retry.History, *args: Any, **kwargs: Any) -> None:
+        self.reverted.append((len(history), history.failure and history.failure.exception_str))
+        self._check("revert", history)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retry_that_cannot_execute_is_a_failure_of_its_own(at: int, kind: str) -> None:
+    """Nobody around it: everything is reverted; its own revert sees why."""
+    broken = Breaks("r", "execute", at=at)
+    engine = engines.load(
+        LINE("f").add(Noted("top", []), LINE("in", broken).add(Noted("bad", [], 1))), engine=kind
+    )
+    with pytest.raises(OSError, match="r execute"):
+        engine.run()
+    assert ends(engine, "top", "r", "bad") == [GONE, GONE, states.PENDING]
+    assert broken.reverted == [(at, "r execute")]
+
+
+def test_a_retry_that_cannot_execute_is_decided_about_by_the_one_around_it() -> None:
+    """At its second attempt, in the midst of trying again."""
+    log: list[str] = []
+    outer = Says("outer", AGAIN, log=log)
+    flow = LINE("f", outer).add(LINE("in", Breaks("r", "execute", 3)).add(Noted("bad", log, 1)))
+    engine = engines.load(flow)
+    engine.run()
+    assert outer.seen == [[(1, ["r"])]]
+    assert log == ["+outer", "+bad", "-bad(bad)", "+outer", "+bad"]
+    assert not engine.storage.has_failures()
+    assert len(engine.storage.get_retry_history("r")) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retry_that_cannot_decide_reverts_everything(kind: str) -> None:
+    broken = Breaks("r", "on_failure")
+    flow = LINE("f", Says("outer", AGAIN)).add(
+        Noted("top", []), LINE("in", broken).add(Noted("bad", [], 1, LookupError))
+    )
+    engine = engines.load(flow, engine=kind)
+    with pytest.raises(exceptions.WrappedFailure) as caught:
+        engine.run()
+    assert caught.value.check(OSError) and caught.value.check(LookupError)
+    assert ends(engine, "top", "r", "outer", "bad") == [GONE] * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retry_that_cannot_be_reverted_ends_in_failure(kind: str) -> None:
+    flow = LINE("f").add(
+        Noted("top", []), LINE("in", Breaks("r", "revert", 1)).add(Noted("bad", [], 1))
+    )
+    engine = engines.load(flow, engine=kind, defer_reverts=True)
+    with pytest.raises(exceptions.WrappedFailure) as caught:
+        engine.run()
+    assert caught.value.check(OSError) and caught.value.check(RuntimeError)
+    assert engine.storage.get_flow_state() == states.FAILURE
+    assert ends(engine, "top", "r", "bad") == [DONE, states.REVERT_FAILURE, GONE]
+
+
+def test_a_retry_that_cannot_say_how_long_to_wait_fails() -> None:
+    """As if its `execute` had failed; the one around it decides."""
+    outer = Says("outer", AGAIN)
+    flow = LINE("f", outer).add(LINE("in", Breaks("r", "wait", 3)).add(Noted("bad", [], 1)))
+    engine = engines.load(flow)
+    engine.run()
+    assert outer.seen == [[(1, ["r"])]]
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+@pytest.mark.parametrize("answer", [-1, "soon", None, float("nan")])
+def test_an_odd_wait_is_named(answer: Any) -> None:
+    class Odd(retry.Times):
+        def wait(self, history: retry.History) -> float:
+            found: float = answer
+            return found
+
+    engine = engines.load(LINE("f", Odd(3, "odd")).add(Noted("bad", [], 1)))
+    with pytest.raises(
+        ValueError, match=r"wait\(\) of retry 'odd' answered .*; it must be seconds"
+    ):
+        engine.run()
+    assert ends(engine, "odd", "bad") == [GONE, states.PENDING]
+
+
+# -- never_resolve -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kept_failure_stays_until_it_is_reset(kind: str) -> None:
+    """Then it is executed again, and what comes after it; what was done is not done twice."""
+    log: list[str] = []
+    second = LINE("in", retry.Times(3, "r")).add(Noted("b", log, 1), Noted("c", log))
+    engine = engines.load(LINE("f").add(Noted("a", log), second), engine=kind, never_resolve=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="b"):
+            engine.run()
+        assert engine.storage.get_flow_state() == states.FAILURE
+        assert ends(engine, "a", "r", "b", "c") == [DONE, DONE, states.FAILURE, states.PENDING]
+    engine.reset(failed_only=True)
+    assert engine.storage.get_flow_state() == states.PENDING
+    assert not engine.storage.has_failures()
+    assert ends(engine, "a", "r", "b", "c") == [DONE, DONE, states.PENDING, states.PENDING]
+    engine.run()
+    assert log == ["+a", "+b", "+b", "+c"]
+    assert engine.storage.get_attempt("b").attempt == 2  # type: ignore[union-attr]
+
+
+def test_only_what_failed_cannot_be_reset_while_something_is_undone() -> None:
+    """A reset that is refused changes nothing."""
+
+    class Stuck(Noted):
+        def revert(self, result: Any, flow_failures: Any) -> None:
+            raise OSError("stuck")
+
+    engine = engines.load(LINE("f").add(Noted("a", []), Stuck("s", []), Noted("bad", [], 1)))
+    with pytest.raises(exceptions.WrappedFailure):
+        engine.run()
+    before = ends(engine, "a", "s", "bad")
+    with pytest.raises(exceptions.InvalidState, match=r"cannot go on where it failed: atom 'a'"):
+        engine.reset(failed_only=True)
+    assert ends(engine, "a", "s", "bad") == before
+    assert engine.storage.get_flow_state() == states.FAILURE
+    engine.reset()
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_resetting_what_failed_when_nothing_did() -> None:
+    """A suspended flow goes on as it would; a successful one has nothing left to do."""
+    log: list[str] = []
+    engine = engines.load(LINE("f").add(Noted("a", log), Noted("b", log)))
+    engine.atom_notifier.register(states.SUCCESS, lambda state, details: engine.suspend())
+    engine.run()
+    engine.atom_notifier.reset()
+    engine.reset(failed_only=True)
+    engine.run()
+    engine.reset(failed_only=True)
+    engine.run()
+    assert log == ["+a", "+b"]
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+# -- waiting -------------------------------------------------------------------------------------
+
+
+def waiting(flow: Any, clock: _clock.Clock, **options: Any) -> Any:
+    engine = engines.load(flow, **options)
+    engine._clock = clock  # type: ignore[attr-defined]
+    return engine
+
+
+def heard(engine: base.Engine, clock: _clock.Clock) -> list[tuple[float, str, str]]:
+    found: list[tuple[float, str, str]] = []
+    engine.atom_notifier.register(
+        "*",
+        lambda state, details: found.append(
+            (clock.monotonic(), details.get("task_name") or details["retry_name"], state)
+        ),
+    )
+    return found
+
+
+def test_a_retry_waits_before_each_further_attempt() -> None:
+    """RETRYING, told once, while it waits; PENDING atoms, nothing in flight."""
+    clock = _clock.ManualClock(100.0)
+    wait = retry.Backoff(5, 3, max_delay=20)
+    engine = waiting(LINE("f", retry.Times(4, "r", backoff=wait)).add(Noted("t", [], 3)), clock)
+    found = heard(engine, clock)
+    engine.run()
+    retries = [(at - 100, state) for at, name, state in found if name == "r"]
+    assert retries == [
+        (0, "RUNNING"), (0, "SUCCESS"),
+        (0, "RETRYING"), (5, "RUNNING"), (5, "SUCCESS"),
+        (5, "RETRYING"), (20, "RUNNING"), (20, "SUCCESS"),
+        (20, "RETRYING"), (40, "RUNNING"), (40, "SUCCESS"),
+    ]  # fmt: skip
+    assert RETRY_AT not in engine.storage.record("r").meta
+
+
+def test_a_wait_holds_up_nobody_else() -> None:
+    """Other branches run while a retry waits, and a real clock is waited for only once."""
+    log: list[str] = []
+    clock = _clock.ManualClock()
+    slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1))
+    other = LINE("other").add(*[Noted(f"t{n}", log) for n in range(5)])
+    engine = waiting(unordered_flow.Flow("f").add(slow, other), clock)
+    found = heard(engine, clock)
+    engine.run()
+    assert clock.monotonic() == 60
+    assert {at for at, name, _ in found if name.startswith("t")} == {0}
+    assert log[-1] == "+bad"
+
+
+def test_many_wait_at_once_and_each_as_long_as_it_has_to() -> None:
+    """A thousand waits cost a turn each, not a turn of each other."""
+    clock = _clock.ManualClock()
+    flow = unordered_flow.Flow("f")
+    for n in range(1000):
+        flow.add(LINE(f"f{n}", retry.Times(2, f"r{n}", backoff=n + 1)).add(Noted(f"t{n}", [], 1)))
+    engine = waiting(flow, clock)
+    found = heard(engine, clock)
+    turns = sum(state == states.WAITING for state in engine.run_iter())
+    assert clock.monotonic() == 1000
+    again = [(at, name) for at, name, state in found if state == "RUNNING" and at]
+    assert again[::2] == [(n + 1, f"r{n}") for n in range(1000)]
+    assert turns < 5000
+
+
+def test_a_number_is_the_same_wait_each_time_and_none_is_no_wait() -> None:
+    for wanted, expected in ((7, 21), (0, 0), (None, 0)):
+        clock = _clock.ManualClock()
+        flow = LINE("f", retry.ForEach("abcd", "r", "x", backoff=wanted)).add(Noted("t", [], 3))
+        waiting(flow, clock).run()
+        assert clock.monotonic() == expected
+
+
+def test_filters_decide_in_a_flow() -> None:
+    log: list[str] = []
+    flow = LINE("f", retry.Times(5, "r", retry_on=(OSError, "TimeoutError")))
+    flow.add(Noted("a", log, 2, OSError), Noted("b", log, 1, KeyError))
+    with pytest.raises(KeyError):
+        engines.run(flow)
+    assert log.count("+a") == 3 and log.count("+b") == 1
+    flow = LINE("f", retry.Times(5, "r", give_up_on=KeyError))
+    flow.add(Noted("a", log, 2, OSError), Noted("b", log, 1, KeyError))
+    del log[:]
+    with pytest.raises(KeyError):
+        engines.run(flow)
+    assert log.count("+a") == 3 and log.count("+b") == 1
+
+
+def asleep(engine: Any) -> None:
+    """Run until the retry waits, then suspend."""
+    for state in engine.run_iter():
+        if state == states.WAITING and engine.storage.get_atom_state("r") == states.RETRYING:
+            engine.suspend()
+
+
+def test_a_suspension_ends_a_wait_and_the_next_run_waits_what_is_left() -> None:
+    """The same engine, and, from what is stored, another one."""
+    for restored in (False, True):
+        clock = _clock.ManualClock(1000.0)
+        log: list[str] = []
+
+        def flow(log: list[str] = log) -> Any:
+            bad = Noted("bad", log, 1 if not log else 0)
+            return LINE("f").add(
+                Noted("top", log), LINE("in", retry.Times(2, "r", backoff=60)).add(bad)
+            )
+
+        with backends.backend("memory") as backend:
+            engine = waiting(flow(), clock, backend=backend)
+            asleep(engine)
+            storage = engine.storage
+            assert storage.get_flow_state() == states.SUSPENDED
+            assert ends(engine, "r", "bad") == [states.RETRYING, GONE]
+            assert storage.record("r").meta[RETRY_AT] == 1060
+            assert clock.monotonic() == 1000
+            clock.advance(45)
+            if restored:
+                with backend.get_connection() as connection:
+                    detail = connection.get_flow_details(storage.flow_uuid)
+                engine = waiting(flow(), clock, backend=backend, flow_detail=detail)
+            found = heard(engine, clock)
+            engine.run()
+            assert clock.monotonic() == 1060
+            assert engine.storage.get_flow_state() == states.SUCCESS
+            assert [(at, state) for at, name, state in found if name == "r"] == [
+                (1060, "RUNNING"), (1060, "SUCCESS"),
+            ]  # fmt: skip
+            assert log == ["+top", "+bad", "-bad(bad)", "+bad"]
+            with backend.get_connection() as connection:
+                kept = connection.get_flow_details(storage.flow_uuid)
+            assert [atom.meta for atom in kept if atom.name == "r"] == [{}]
+
+
+def test_a_wait_that_is_over_when_the_flow_is_resumed_is_over() -> None:
+    clock = _clock.ManualClock()
+    engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)), clock)
+    asleep(engine)
+    clock.advance(3600)
+    engine.run()
+    assert clock.monotonic() == 3600
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_a_wall_clock_that_is_set_back_does_not_prolong_a_wait() -> None:
+    """It says when to go on in another process; in this one the other clock counts."""
+
+    class Jumping(_clock.ManualClock):
+        def time(self) -> float:
+            return 10_000 - 100 * self.monotonic()
+
+    clock = Jumping()
+    waiting(LINE("f", retry.Times(3, "r", backoff=7)).add(Noted("t", [], 2)), clock).run()
+    assert clock.monotonic() == 14
+
+
+@pytest.mark.parametrize("answer", [A, AGAIN])
+def test_a_wider_failure_calls_a_wait_off(answer: Any) -> None:
+    """The waiting retry is reverted with all the rest, and its time is forgotten."""
+    log: list[str] = []
+    clock = _clock.ManualClock()
+    # Fails only when the other one waits.
+    late = Noted("late", log, 1, LookupError)
+    inner = unordered_flow.Flow("inner").add(
+        LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 1)),
+        LINE("other").add(*[Noted(f"t{n}", log) for n in range(4)], late),
+    )
+    outer = Says("outer", answer, log=log)
+    engine = waiting(LINE("f", outer).add(inner), clock)
+    found = heard(engine, clock)
+    if answer == AGAIN:
+        engine.run()
+        assert engine.storage.get_flow_state() == states.SUCCESS
+    else:
+        with pytest.raises(exceptions.WrappedFailure):
+            engine.run()
+        assert engine.storage.get_flow_state() == states.REVERTED
+    assert clock.monotonic() == 0
+    assert RETRY_AT not in engine.storage.record("r").meta
+    of_retry = [state for _, name, state in found if name == "r"]
+    assert of_retry[:5] == ["RUNNING", "SUCCESS", "RETRYING", "REVERTING", "REVERTED"]
+
+
+def test_a_retry_whose_wait_was_called_off_waits_anew_and_as_long_as_it_should() -> None:
+    """The time of the wait that was called off means nothing any more."""
+    clock = _clock.ManualClock()
+    log: list[str] = []
+    slow = LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", log, 2))
+
+    class Late(Noted):
+        def execute(self) -> str:
+            clock.advance(20)
+            return super().execute()
+
+    flow = LINE("f", Says("outer", AGAIN, log=log)).add(
+        unordered_flow.Flow("u").add(
+            slow, LINE("other").add(Noted("t1", log), Noted("t2", log), Late("late", log, 1))
+        )
+    )
+    engine = waiting(flow, clock)
+    found = heard(engine, clock)
+    engine.run()
+    waits = [at for at, name, state in found if name == "r" and state == "RETRYING"]
+    runs = [at for at, name, state in found if name == "r" and state == "RUNNING"]
+    assert runs[-1] - waits[-1] == 60
+
+
+def test_reset_forgets_a_wait() -> None:
+    clock = _clock.ManualClock()
+    engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)), clock)
+    asleep(engine)
+    engine.reset()
+    assert RETRY_AT not in engine.storage.record("r").meta
+    assert ends(engine, "r", "bad") == [states.PENDING] * 2
+    engine.run()
+    assert clock.monotonic() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_thread_suspends_a_real_wait_at_once(kind: str) -> None:
+    """An hour's wait ends the moment somebody suspends."""
+    engine = engines.load(
+        LINE("f", retry.Times(2, "r", backoff=3600)).add(Noted("bad", [], 1)), engine=kind
+    )
+    sleeps = threading.Event()
+    engine.atom_notifier.register(states.RETRYING, lambda state, details: sleeps.set())
+    runner = threading.Thread(target=engine.run)
+    runner.start()
+    assert sleeps.wait(10)
+    engine.suspend()
+    runner.join(10)
+    assert not runner.is_alive()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert ends(engine, "r") == [states.RETRYING]
+
+
+def test_a_real_wait_passes() -> None:
+    """By the system's clock."""
+    engine = engines.load(LINE("f", retry.Times(3, "r", backoff=0.01)).add(Noted("t", [], 2)))
+    engine.run()
+    assert engine.statistics["active_for"] >= 0.02
+    assert engine.statistics["seconds_per_state"]["waiting"] >= 0.02
+
+
+def test_a_timeout_only_looks_around_while_a_retry_waits() -> None:
+    """`timeout` bounds each single wait, also this one."""
+    clock = _clock.ManualClock()
+    engine = waiting(LINE("f", retry.Times(2, "r", backoff=60)).add(Noted("t", [], 1)), clock)
+    waits = sum(state == states.WAITING for state in engine.run_iter(timeout=10))
+    assert clock.monotonic() == 60
+    assert 6 <= waits < 15
+
+
+def test_a_failing_revert_elsewhere_ends_the_flow_though_a_retry_waits() -> None:
+    """What is broken is not waited for."""
+    clock = _clock.ManualClock()
+
+    class Stuck(Noted):
+        def revert(self, result: Any, flow_failures: Any) -> None:
+            raise OSError("stuck")
+
+    flow = unordered_flow.Flow("f").add(
+        LINE("slow", retry.Times(2, "r", backoff=60)).add(Noted("bad", [], 1)),
+        LINE("other", retry.AlwaysRevert("other")).add(
+            Noted("t1", []), Stuck("s", []), Noted("late", [], 1, LookupError)
+        ),
+    )
+    engine = waiting(flow, clock)
+    with pytest.raises(exceptions.WrappedFailure):
+        engine.run()
+    assert clock.monotonic() == 0
+    assert engine.storage.get_flow_state() == states.FAILURE

@@ -1,0 +1,836 @@
+"""Runs that are stopped: by a deadline, by somebody who suspends, by an interruption; and reset."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import math
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import sample_tasks as samples
+from tests.workers import until
+from wbengine import _clock, engines, exceptions, retry, states, task
+from wbengine._core import executors
+from wbengine._core import machine as machine_module
+from wbengine.engines import base
+from wbengine.engines.worker_based import worker as workers
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.persistence import backends
+from wbengine.types import failure as ft
+
+LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
+NEAR = {"serial": {}, "threads": {"engine": "parallel", "max_workers": 2}}
+DONE, GONE, LEFT = states.SUCCESS, states.REVERTED, states.PENDING
+
+
+@pytest.fixture(params=NEAR)
+def near(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options for kinds whose tasks share memory with the test."""
+    return NEAR[request.param]  # type: ignore[return-value]
+
+
+class Ticks(task.Task):
+    """Takes so many seconds of a clock that is turned by hand."""
+
+    def __init__(
+        self, name: str, clock: _clock.ManualClock, seconds: float = 1, **also: Any
+    ) -> None:
+        super().__init__(name)
+        self.clock, self.seconds, self.log = clock, seconds, also.get("log", [])
+        self.fails = also.get("fails", False)
+
+    def execute(self) -> str:
+        self.log.append(f"+{self.name}")
+        self.clock.advance(self.seconds)
+        if self.fails:
+            raise LookupError(self.name)
+        return self.name
+
+    def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> None:
+        self.log.append(f"-{self.name}")
+        self.clock.advance(self.seconds)
+
+
+def load(flow: Any, clock: _clock.Clock | None = None, **options: Any) -> Any:
+    engine = engines.load(flow, **options)
+    if clock is not None:
+        engine._clock = clock  # type: ignore[attr-defined]
+    return engine
+
+
+def ends(engine: base.Engine, *names: str) -> list[str | None]:
+    return [engine.storage.get_atom_state(name) for name in names]
+
+
+# -- deadlines -----------------------------------------------------------------------------------
+
+
+def test_time_is_up_between_two_tasks() -> None:
+    """Nothing more starts, what was done is undone; the next run starts anew."""
+    clock, log = _clock.ManualClock(), []
+    engine = load(LINE("f").add(*[Ticks(name, clock, log=log) for name in "abcde"]), clock)
+    with pytest.raises(
+        exceptions.DeadlineExceeded, match=r"Flow 'f' did not end within 2\.5 seconds"
+    ) as caught:
+        engine.run(deadline=2.5)
+    assert caught.value.cause is None
+    assert log == ["+a", "+b", "+c", "-c", "-b", "-a"]
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert ends(engine, *"abcde") == [GONE] * 3 + [LEFT] * 2
+    engine.run(deadline=5)
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert engine.storage.flow_meta == {}
+
+
+def test_time_is_up_in_the_middle_of_a_turn() -> None:
+    """Thousands of tasks are handed out together, and started one by one."""
+    clock, log = _clock.ManualClock(), []
+    engine = load(WIDE("f").add(*[Ticks(f"t{n}", clock, 1, log=log) for n in range(5000)]), clock)
+    with pytest.raises(exceptions.DeadlineExceeded):
+        engine.run(deadline=300)
+    assert len([entry for entry in log if entry[0] == "+"]) == 300
+    assert len([entry for entry in log if entry[0] == "-"]) == 300
+    found = [
+        state for state, _ in engine.storage.get_atoms_states(f"t{n}" for n in range(5000)).values()
+    ]
+    assert found.count(GONE) == 300 and found.count(LEFT) == 4700
+    assert engine.statistics["withdrawn"] == machine_module.MOST_PER_TURN - 300
+
+
+def test_what_runs_finishes_and_what_waits_is_withdrawn() -> None:
+    """The clock turns as soon as nothing arrives; two of ten tasks run then."""
+    release, log = threading.Event(), []
+
+    class Waits(task.Task):
+        def execute(self) -> None:
+            log.append(f"+{self.name}")
+            assert release.wait(30)
+
+        def revert(self, result: Any, flow_failures: Any) -> None:
+            log.append(f"-{self.name}")
+
+    clock = _clock.ManualClock()
+    engine = load(WIDE("f").add(*[Waits(f"t{n}") for n in range(10)]), clock, **NEAR["threads"])
+    engine.atom_notifier.register(states.PENDING, lambda state, details: release.set())
+    with pytest.raises(exceptions.DeadlineExceeded):
+        engine.run(deadline=1000)
+    assert len(log) == 4 and sorted(log[:2]) == [
+        entry.replace("-", "+") for entry in sorted(log[2:])
+    ]
+    assert engine.statistics["withdrawn"] == 8
+
+
+@pytest.mark.parametrize("name", ["processes", "workers"])
+def test_elsewhere_what_waits_is_withdrawn_and_what_runs_finishes(
+    name: str, tmp_path: Path
+) -> None:
+    """One slot: one task runs, one that waits for it is never started; a real second passes."""
+    started, release = tmp_path / "started", tmp_path / "release"
+    flow = WIDE("f").add(*[samples.WaitFor(name=name, provides=name) for name in "ab"])
+    store = {"started": str(started), "release": str(release)}
+    with kind_of(name, tmp_path, slots=1) as options:
+        engine = load(flow, store=store, **options)
+        engine.atom_notifier.register(
+            states.PENDING, lambda state, details: release.write_text("now")
+        )
+        with pytest.raises(exceptions.DeadlineExceeded):
+            engine.run(deadline=1)
+    assert sorted(map(str, ends(engine, "a", "b"))) == [LEFT, GONE]
+    assert engine.statistics["withdrawn"] == 1
+
+
+@contextlib.contextmanager
+def working(url: str, **options: Any) -> Iterator[None]:
+    made = workers.Worker("default", "t", [samples], url=url, **options)
+    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
+    thread.start()
+    assert made.wait(10)
+    try:
+        yield
+    finally:
+        made.stop()
+        thread.join(10)
+
+
+def test_a_deadline_during_a_backoff() -> None:
+    """The wait ends, the retry is given up."""
+    clock, log = _clock.ManualClock(), []
+    inner = LINE("in", retry.Times(9, "r", backoff=100)).add(Ticks("bad", clock, 1, fails=True))
+    engine = load(LINE("f").add(Ticks("top", clock, log=log), inner), clock)
+    with pytest.raises(exceptions.DeadlineExceeded) as caught:
+        engine.run(deadline=50)
+    assert clock.monotonic() == 50 + 1  # the reversion of `top`
+    assert isinstance(caught.value.cause, LookupError)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert ends(engine, "top", "r", "bad") == [GONE] * 3
+
+
+def test_a_deadline_while_everything_is_reverted_changes_nothing() -> None:
+    """The flow fails with what it failed with."""
+    clock, log = _clock.ManualClock(), []
+    tasks = [
+        *[Ticks(name, clock, 10, log=log) for name in "abc"],
+        Ticks("bad", clock, 10, fails=True),
+    ]
+    engine = load(LINE("f").add(*tasks), clock)
+    with pytest.raises(LookupError):
+        engine.run(deadline=55)
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert engine.storage.flow_meta == {}
+
+
+def test_a_deadline_while_one_flow_is_reverted_reverts_the_rest() -> None:
+    clock = _clock.ManualClock()
+    inner = LINE("in", retry.AlwaysRevert("r")).add(
+        Ticks("in", clock), Ticks("bad", clock, fails=True)
+    )
+    engine = load(LINE("f").add(Ticks("top", clock), inner), clock)
+    with pytest.raises(exceptions.DeadlineExceeded) as caught:
+        engine.run(deadline=3.5)
+    assert isinstance(caught.value.cause, LookupError)
+    assert ends(engine, "top", "in", "bad", "r") == [GONE] * 4
+
+
+def test_a_deadline_after_the_last_task_ended_is_met() -> None:
+    """What is finished when somebody looks at the clock is finished."""
+    clock = _clock.ManualClock()
+    engine = load(LINE("f").add(Ticks("a", clock, 5)), clock)
+    engine.run(deadline=1)
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    engine.run(deadline=0)
+
+
+@pytest.mark.parametrize("flow", [lambda: LINE("empty"), lambda: samples.Nothing(name="n")])
+def test_no_time_at_all(flow: Callable[[], Any], near: dict[str, Any]) -> None:
+    """Nothing starts; an empty flow is done already."""
+    engine = load(flow(), **near)
+    if isinstance(engine.flow, LINE):
+        engine.run(deadline=0)
+        return
+    for _ in range(2):
+        with pytest.raises(exceptions.DeadlineExceeded, match="within 0 seconds"):
+            engine.run(deadline=0)
+        assert engine.storage.get_flow_state() == states.REVERTED
+        assert ends(engine, "n") == [LEFT]
+        assert engine.storage.get_attempt("n") is None
+    engine.run(deadline=60)
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_with_never_resolve_nothing_is_reverted() -> None:
+    """The flow is in FAILURE, and the next run goes on."""
+    clock, log = _clock.ManualClock(), []
+    engine = load(
+        LINE("f").add(*[Ticks(name, clock, log=log) for name in "abc"]), clock, never_resolve=True
+    )
+    with pytest.raises(exceptions.DeadlineExceeded):
+        engine.run(deadline=1.5)
+    assert engine.storage.get_flow_state() == states.FAILURE
+    assert ends(engine, *"abc") == [DONE, DONE, LEFT]
+    engine.run()
+    assert log == ["+a", "+b", "+c"]
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_a_deadline_is_reached_also_when_its_reverting_was_suspended_or_died() -> None:
+    """Who goes on with reverting raises it; in whichever process."""
+    for restored in (False, True):
+        clock, log = _clock.ManualClock(), []
+
+        def flow(clock: Any = clock, log: list[str] = log) -> Any:
+            return LINE("f").add(*[Ticks(name, clock, log=log) for name in "abc"])
+
+        with backends.backend("memory") as backend:
+            engine = load(flow(), clock, backend=backend)
+            engine.atom_notifier.register(
+                states.REVERTED, lambda _, details, engine=engine: engine.suspend()
+            )
+            engine.run(deadline=1.5)
+            assert engine.storage.get_flow_state() == states.SUSPENDED
+            engine.atom_notifier.reset()
+            if restored:
+                with backend.get_connection() as connection:
+                    detail = connection.get_flow_details(engine.storage.flow_uuid)
+                engine = load(flow(), clock, backend=backend, flow_detail=detail)
+            with pytest.raises(exceptions.DeadlineExceeded, match="an earlier run"):
+                engine.run()
+            assert log == ["+a", "+b", "-b", "-a"]
+            engine.run()
+            assert engine.storage.get_flow_state() == states.SUCCESS
+            with backend.get_connection() as connection:
+                kept = connection.get_flow_details(engine.storage.flow_uuid)
+            assert (kept.state, kept.meta) == (states.SUCCESS, {})
+
+
+def test_a_deadline_and_a_revert_that_fails() -> None:
+    class Stuck(Ticks):
+        def revert(self, result: Any, flow_failures: Any) -> None:
+            raise OSError("stuck")
+
+    clock = _clock.ManualClock()
+    engine = load(LINE("f").add(Stuck("s", clock), Ticks("a", clock)), clock)
+    with pytest.raises(exceptions.DeadlineExceeded) as caught:
+        engine.run(deadline=0.5)
+    assert isinstance(caught.value.cause, OSError)
+    assert engine.storage.get_flow_state() == states.FAILURE
+
+
+def test_a_suspension_wins_over_a_deadline() -> None:
+    """The next run has a time of its own."""
+    clock, log = _clock.ManualClock(), []
+    engine = load(LINE("f").add(*[Ticks(name, clock, log=log) for name in "abc"]), clock)
+    engine.atom_notifier.register(states.RUNNING, lambda *_, **__: clock.advance(9))
+    engine.atom_notifier.register(states.RUNNING, lambda *_, **__: engine.suspend())
+    engine.run(deadline=5)
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    engine.atom_notifier.reset()
+    engine.run(deadline=5)
+    assert log == ["+a", "+b", "+c"]
+
+
+def test_seconds_count_from_the_call() -> None:
+    """Also those before the first state is asked for."""
+    clock = _clock.ManualClock()
+    engine = load(LINE("f").add(Ticks("a", clock)), clock)
+    steps = engine.run_iter(deadline=10)
+    clock.advance(11)
+    with pytest.raises(exceptions.DeadlineExceeded):
+        list(steps)
+    assert ends(engine, "a") == [LEFT]
+
+
+@pytest.mark.parametrize("name", ["deadline", "timeout"])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(-1, ValueError), (math.nan, ValueError), (-math.inf, ValueError), ("5", TypeError),
+     (True, TypeError), ([], TypeError)],
+)  # fmt: skip
+def test_odd_times_are_refused_at_once(name: str, value: Any, error: type[Exception]) -> None:
+    engine = load(LINE("f").add(samples.Nothing(name="n")))
+    for call in (engine.run, engine.run_iter):
+        with pytest.raises(error, match=f"The {name} must be a number of seconds or None"):
+            call(**{name: value})
+    assert engine.storage.get_flow_state() == states.PENDING
+    engine.run(**{name: math.inf})
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_a_deadline_that_is_far_away_costs_nothing_and_changes_nothing(
+    near: dict[str, Any],
+) -> None:
+    flow = WIDE("f").add(*[samples.Nothing(name=f"t{n}") for n in range(20)])
+    engine = load(flow, **near)
+    assert list(engine.run_iter(deadline=1e9))[-1] == states.SUCCESS
+
+
+# -- suspending at random ------------------------------------------------------------------------
+
+
+def shape(chance: random.Random, fails: bool) -> Any:
+    """A flow of a few dozen tasks, each of which may be executed only once."""
+    number = itertools.count()
+
+    def some(size: int) -> list[Any]:
+        return [samples.Appends(name=f"t{next(number)}") for _ in range(size)]
+
+    flow = LINE("f").add(*some(2))
+    for place in range(chance.randint(2, 4)):
+        wide = WIDE(f"w{place}").add(*some(chance.randint(1, 8)))
+        wide.add(LINE(f"l{place}", retry.Times(2, f"r{place}", backoff=0.001)).add(*some(3)))
+        flow.add(wide, *some(1))
+    return flow.add(samples.Fail(name="fail")) if fails else flow
+
+
+class Kept(executors.ProcessTaskExecutor):
+    """Children that outlive the runs they serve."""
+
+    def stop(self) -> None: ...
+
+    def end(self) -> None:
+        super().stop()
+
+
+@contextlib.contextmanager
+def kind_of(name: str, tmp_path: Path, slots: int = 2) -> Iterator[dict[str, Any]]:
+    if name == "processes":
+        kept = Kept(slots)
+        try:
+            yield {"engine": "parallel", "executor": kept}
+        finally:
+            kept.end()
+    elif name == "workers":
+        url = f"memory://{tmp_path.name}"
+        with working(url, threads_count=slots):
+            yield {"engine": "worker-based", "url": url}
+    else:
+        yield NEAR[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("serial", 200), ("threads", 200), ("processes", 60), ("workers", 60)]
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_suspended_at_random_moments_a_flow_still_ends_right(
+    name: str, wanted: int, fails: bool, tmp_path: Path
+) -> None:
+    """Nothing hangs, nothing is done twice, and the end is as if nobody had suspended."""
+    suspensions = 0
+    with kind_of(name, tmp_path) as options:
+        for seed in itertools.count():
+            chance = random.Random(seed)
+            log = tmp_path / f"log-{seed}"
+            engine = load(shape(chance, fails), store={"path": str(log)}, **options)
+            suspensions += suspend_until_it_ends(engine, chance, fails)
+            names = {atom.name for atom in engine.storage.flow_detail if atom.name[0] == "t"}
+            expected = [f"+{task}" for task in names] + [f"-{task}" for task in names if fails]
+            assert sorted(log.read_text().split()) == sorted(expected), f"seed {seed}"
+            found = {engine.storage.get_atom_state(task) for task in names}
+            assert found == ({GONE} if fails else {DONE}), f"seed {seed}"
+            if suspensions >= wanted:
+                break
+    assert suspensions >= wanted
+
+
+def suspend_until_it_ends(engine: Any, chance: random.Random, fails: bool) -> int:
+    """Run it again and again, suspending from another thread; how often it was suspended."""
+    suspensions = 0
+    ended = states.REVERTED if fails else states.SUCCESS
+    pause = 0.0005
+    while engine.storage.get_flow_state() != ended:
+        running = threading.Event()
+        begun = [lambda state, details, running=running: running.set()]
+        engine.notifier.register(states.RUNNING, begun[0])
+        runner = Runner(engine)
+        runner.start()
+        assert running.wait(30)
+        engine.notifier.deregister(states.RUNNING, begun[0])
+        time.sleep(chance.random() * pause)
+        engine.suspend()
+        if chance.random() < 0.3:
+            engine.suspend()
+        runner.join(60)
+        assert not runner.is_alive(), "it hangs"
+        state = engine.storage.get_flow_state()
+        assert state in (states.SUSPENDED, ended), state
+        assert (runner.error is not None) == (state == states.REVERTED)
+        suspensions += state == states.SUSPENDED
+        # Whoever is too quick gets nowhere.
+        pause *= 1.5 if chance.random() < 0.5 else 1
+    return suspensions
+
+
+class Runner(threading.Thread):
+    """Runs an engine, and keeps what it raises."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(daemon=True)
+        self.engine = engine
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.engine.run()
+        except BaseException as error:
+            self.error = error
+
+
+# -- suspending in each state ----------------------------------------------------------------------
+
+
+def test_suspending_what_does_not_run(near: dict[str, Any]) -> None:
+    """Before `compile` an error; before and after a run nothing."""
+    detail = load(samples.Nothing(name="n")).storage.flow_detail
+    made = type(load(samples.Nothing(name="n"), **near))(
+        samples.Nothing(name="n"), detail, None, {}
+    )
+    with pytest.raises(exceptions.InvalidState, match="must be compiled before it is suspended"):
+        made.suspend()
+    made.compile()
+    made.suspend()
+    made.run()
+    made.suspend()
+    assert made.storage.get_flow_state() == states.SUCCESS
+
+
+@pytest.mark.parametrize("stop", range(8))
+def test_suspending_at_each_state_of_the_loop(stop: int, near: dict[str, Any]) -> None:
+    """RESUMING included; each time the next run goes on."""
+    log: list[str] = []
+    flow = LINE("f").add(
+        task.FunctorTask(lambda: log.append("a"), "a"),
+        task.FunctorTask(lambda: log.append("b"), "b"),
+    )
+    engine = load(flow, **near)
+    for place, _ in enumerate(engine.run_iter()):
+        if place == stop:
+            engine.suspend()
+    assert engine.storage.get_flow_state() in (states.SUSPENDED, states.SUCCESS)
+    assert (stop == 0) <= (log == [])
+    engine.run()
+    assert log == ["a", "b"]
+
+
+def test_suspending_from_a_listener_of_the_flow() -> None:
+    """As the flow begins: nothing runs."""
+    engine = load(LINE("f").add(samples.Nothing(name="n")))
+    engine.notifier.register(states.RUNNING, lambda state, details: engine.suspend())
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert ends(engine, "n") == [LEFT]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs signals")
+def test_suspending_from_a_signal_handler(near: dict[str, Any]) -> None:
+    """Which may come at any moment, also while the engine holds locks of its own."""
+    count = 0
+
+    class Signals(task.Task):
+        def execute(self) -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    flow = LINE("f").add(
+        *[WIDE(f"w{n}").add(Signals(f"s{n}"), Signals(f"u{n}")) for n in range(10)]
+    )
+    engine = load(flow, **near)
+
+    def handler(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        engine.suspend()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        while engine.storage.get_flow_state() != states.SUCCESS:
+            engine.run()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert count
+    assert all(atom.state == DONE for atom in engine.storage.flow_detail)
+
+
+# -- reset -----------------------------------------------------------------------------------------
+
+
+def failing(log: list[str], times: int) -> Any:
+    left = [times]
+
+    def work() -> None:
+        log.append("work")
+        if left[0]:
+            left[0] -= 1
+            raise LookupError("work")
+
+    return LINE("f").add(
+        task.FunctorTask(lambda: log.append("first"), "first"), task.FunctorTask(work, "work")
+    )
+
+
+@pytest.mark.parametrize("end", [states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED])
+def test_reset_from_each_end(end: str, near: dict[str, Any]) -> None:
+    """Everything is as before the first run, but the attempt numbers."""
+    log: list[str] = []
+    flow = failing(log, int(end in (states.FAILURE, states.REVERTED)))
+    engine = load(flow, never_resolve=end == states.FAILURE, **near)
+    if end == states.SUSPENDED:
+        engine.atom_notifier.register(states.SUCCESS, lambda state, details: engine.suspend())
+    with contextlib.suppress(LookupError):
+        engine.run()
+    engine.atom_notifier.reset()
+    assert engine.storage.get_flow_state() == end
+    engine.reset()
+    assert engine.storage.get_flow_state() == states.PENDING
+    assert ends(engine, "first", "work") == [LEFT, LEFT]
+    assert not engine.storage.has_failures()
+    engine.reset()
+    del log[:]
+    engine.run()
+    assert log == ["first", "work"]
+    assert engine.storage.get_attempt("first").attempt >= 2
+
+
+def test_reset_while_it_runs_is_refused_and_changes_nothing() -> None:
+    """In each state of the loop, and from a listener that hears of the end."""
+    engine = load(LINE("f").add(samples.Nothing(name="a"), samples.Nothing(name="b")))
+    refused: list[str] = []
+
+    def try_it(*_: Any, **__: Any) -> None:
+        with pytest.raises(exceptions.InvalidState, match="running; it cannot be reset"):
+            engine.reset()
+        refused.append(engine.storage.get_flow_state())
+
+    engine.notifier.register("*", try_it)
+    for _ in engine.run_iter():
+        try_it()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert set(refused) == {states.RUNNING, states.SUCCESS}
+    engine.notifier.reset()
+    engine.reset()
+
+
+def test_reset_before_prepare_is_refused() -> None:
+    detail = load(samples.Nothing(name="n")).storage.flow_detail
+    made = type(load(samples.Nothing(name="n")))(samples.Nothing(name="n"), detail, None, {})
+    with pytest.raises(exceptions.InvalidState, match="compiled before it is reset"):
+        made.reset()
+    made.compile()
+    with pytest.raises(exceptions.InvalidState, match="prepared before it is reset"):
+        made.reset()
+
+
+# -- run_iter --------------------------------------------------------------------------------------
+
+
+def three() -> Any:
+    return LINE("f").add(*[samples.Nothing(name=name) for name in "abc"])
+
+
+def test_an_iterator_that_is_never_started_refuses_nobody(near: dict[str, Any]) -> None:
+    engine = load(three(), **near)
+    steps = engine.run_iter()
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    steps.close()
+    del steps
+    unstarted = engine.run_iter()
+    with pytest.raises(LookupError):
+        unstarted.throw(LookupError)
+    engine.run()
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_an_iterator_that_is_given_up_suspends(stop: int, near: dict[str, Any]) -> None:
+    """At whichever state; what runs is waited for, and the next run goes on."""
+    engine = load(three(), **near)
+    steps = engine.run_iter()
+    for _ in range(stop):
+        next(steps)
+    with pytest.raises(exceptions.ExecutionFailure, match="running already"):
+        engine.run()
+    with pytest.raises(exceptions.ExecutionFailure, match="running already"):
+        next(engine.run_iter())
+    del steps
+    gc.collect()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert {atom.state for atom in engine.storage.flow_detail} <= {LEFT, DONE}
+    engine.run()
+    assert {atom.state for atom in engine.storage.flow_detail} == {DONE}
+
+
+def test_closing_an_iterator_raises_no_failure_of_the_flow() -> None:
+    """The state tells."""
+    engine = load(failing([], 9), never_resolve=True)
+    steps = engine.run_iter()
+    while next(steps) != states.WAITING or ends(engine, "work") != [states.RUNNING]:
+        pass
+    steps.close()
+    assert engine.storage.get_flow_state() == states.FAILURE
+    with pytest.raises(LookupError):
+        engine.run()
+
+
+@pytest.mark.parametrize("stop", range(1, 12))
+@pytest.mark.parametrize("error", [LookupError, KeyboardInterrupt])
+def test_an_exception_thrown_in_leaves_a_legal_state(
+    stop: int, error: type[BaseException], near: dict[str, Any]
+) -> None:
+    """FAILURE, or SUSPENDED after an interruption; run and run_iter go on from there."""
+    engine = load(three(), **near)
+    steps = engine.run_iter()
+    for _ in range(stop):
+        next(steps)
+    with pytest.raises(error):
+        steps.throw(error("mine"))
+    state = engine.storage.get_flow_state()
+    assert state == (states.FAILURE if error is LookupError else states.SUSPENDED)
+    assert {atom.state for atom in engine.storage.flow_detail} <= {LEFT, DONE}
+    assert list(engine.run_iter())[-1] == states.SUCCESS
+
+
+# -- interruptions ---------------------------------------------------------------------------------
+
+INTERRUPTIONS = [KeyboardInterrupt, SystemExit]
+
+
+class Once:
+    """Raises the first time it is called."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error: type[BaseException] | None = error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error("now")
+        return True
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS)
+@pytest.mark.parametrize(
+    "where", ["listener", "flow listener", "decider", "on_failure", "wait", "last word"]
+)
+def test_an_interruption_in_the_engines_thread_suspends(
+    where: str, error: type[BaseException], near: dict[str, Any]
+) -> None:
+    """States are legal, nothing is half begun, and the next run goes on to the right end."""
+    once = Once(error)
+
+    class Judge(retry.Times):
+        def on_failure(self, history: Any, *args: Any, **kwargs: Any) -> Any:
+            if where == "on_failure":
+                once()
+            return super().on_failure(history)
+
+        def wait(self, history: Any) -> float:
+            if where == "wait":
+                once()
+            return 0.0
+
+    log: list[str] = []
+    a, b = samples.Nothing(name="a"), LINE("b", Judge(2, "r")).add(*failing(log, 1))
+    flow = graph_flow.Flow("f").add(a, b)
+    flow.link(a, b, decider=(lambda history: once()) if where == "decider" else None)
+    engine = load(flow, **near)
+    if where == "listener":
+        engine.atom_notifier.register(states.SUCCESS, once)
+    elif where == "flow listener":
+        engine.notifier.register(states.RUNNING, once)
+    elif where == "last word":
+        engine.notifier.register(states.SUCCESS, once)
+    with pytest.raises(error):
+        engine.run()
+    expected = states.SUCCESS if where == "last word" else states.SUSPENDED
+    assert engine.storage.get_flow_state() == expected
+    legal = {LEFT, DONE, GONE, states.FAILURE, states.RETRYING}
+    assert {atom.state for atom in engine.storage.flow_detail} <= legal
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert {atom.state for atom in engine.storage.flow_detail} == {DONE}
+    assert log.count("work") == 2
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS)
+@pytest.mark.parametrize("where", ["execute", "revert"])
+def test_an_interruption_in_a_retry_or_task_is_its_failure(
+    where: str, error: type[BaseException], near: dict[str, Any]
+) -> None:
+    """Nothing is left RUNNING or REVERTING; it is raised at the end, when all is undone."""
+
+    class Exits(retry.Times):
+        def execute(self, history: Any, *args: Any, **kwargs: Any) -> Any:
+            if where == "execute":
+                raise error("retry")
+            return super().execute(history)
+
+        def revert(self, *args: Any, **kwargs: Any) -> None:
+            if where == "revert":
+                raise error("retry")
+
+    class Leaves(task.Task):
+        def execute(self) -> None:
+            raise error("task")
+
+    engine = load(
+        LINE("f").add(samples.Nothing(name="a"), LINE("b", Exits(1, "r")).add(Leaves("t"))), **near
+    )
+    with pytest.raises(exceptions.WrappedFailure if where == "revert" else error):
+        engine.run()
+    if where == "execute":
+        assert ends(engine, "a", "r", "t") == [GONE, GONE, LEFT]
+    else:
+        assert ends(engine, "a", "r", "t") == [DONE, states.REVERT_FAILURE, GONE]
+        assert engine.storage.get_flow_state() == states.FAILURE
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
+def test_ctrl_c_while_the_loop_waits() -> None:
+    """A real signal: what runs finishes and is kept, the rest waits for the next run."""
+    waiting, release = threading.Event(), threading.Event()
+    loop = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+
+    class Queue(queue.SimpleQueue):  # type: ignore[type-arg]
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            waiting.set()
+            return super().get(block, timeout)
+
+    class Clock(_clock.Clock):
+        queue = Queue
+
+    def wait() -> str:
+        assert release.wait(30)
+        return "kept"
+
+    def interrupt() -> None:
+        assert waiting.wait(30)
+        # Only what sleeps is woken by a signal; what is about to sleep hears of it when it wakes.
+        until(lambda: loop.read_text().rpartition(")")[2].split()[0] == "S")
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: engine._machine is not None and engine._machine._gate._closed)
+        release.set()
+
+    flow = LINE("f").add(task.FunctorTask(wait, "w", provides="w"), samples.Nothing(name="n"))
+    engine = load(flow, Clock(), **NEAR["threads"])
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    helper.join()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert ends(engine, "w", "n") == [DONE, LEFT]
+    engine.run()
+    assert engine.storage.fetch("w") == "kept"
+
+
+@pytest.mark.parametrize("hook", ["pre_execute", "post_execute", "pre_revert", "post_revert"])
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_errors_of_hooks_are_failures_of_their_task(
+    hook: str, error: type[BaseException], near: dict[str, Any]
+) -> None:
+    """Those around `execute` revert the flow; those around `revert` end it in FAILURE."""
+
+    def broken(self: Any) -> None:
+        raise error(hook)
+
+    hooked = type("Hooked", (samples.Nothing,), {hook: broken})(name="h")
+    engine = load(
+        LINE("f").add(samples.Nothing(name="a"), hooked, samples.Fail(name="bad")), **near
+    )
+    with pytest.raises(error if "execute" in hook else exceptions.WrappedFailure):
+        engine.run()
+    if "execute" in hook:
+        assert ends(engine, "a", "h", "bad") == [GONE, GONE, LEFT]
+    else:
+        assert ends(engine, "a", "h", "bad") == [DONE, states.REVERT_FAILURE, GONE]
+        assert engine.storage.get_flow_state() == states.FAILURE
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def test_statistics() -> None:
+    """Empty before the first run; they tell of the latest one."""
+    engine = load(three())
+    assert engine.statistics == {}
+    for _ in engine.run_iter():
+        found = engine.statistics
+        assert found["active_for"] >= 0 and found["incomplete"] in (0, 1)
+    found = engine.statistics
+    spent = found.pop("seconds_per_state")
+    assert set(spent) == {"resuming", "scheduling", "waiting", "analyzing"}
+    assert sum(spent.values()) <= found.pop("active_for")
+    assert found == {
+        "completed": 3, "incomplete": 0, "awaiting": 0, "withdrawn": 0, "discarded_failures": 0,
+    }  # fmt: skip
+    quiet = load(three(), gather_statistics="no")
+    quiet.run()
+    assert quiet.statistics == {}

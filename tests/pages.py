@@ -1,0 +1,186 @@
+"""The code blocks of a page of the guide: found, run in order, and compared with what they show.
+
+On a page, `.. code-block::` may be of these languages:
+
+- `python`: run, all blocks of a page in one interpreter and one fresh folder; one with a
+  `:caption:` is a module instead, written to the file of that name.
+- `console`: lines that start with `$ ` are given to a shell in that folder; what they print is on
+  the other lines.  A command that ends in `&` stays in the background till the end of the page.
+- `output`: what the block right before it printed; `...` stands for anything.  An error is shown as
+  its traceback, with `...` for the frames.  A block without one prints nothing.
+- `text`: a picture or a table, not run.
+
+Nothing else: a block that is not run could be wrong.
+
+Run as a script, this is the interpreter of one page: blocks come as JSON on the standard input,
+what each printed goes to the standard output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import traceback
+from pathlib import Path
+from typing import Any
+
+LANGUAGES = ("python", "console", "output", "text")
+_DIRECTIVE = re.compile(r"( *)\.\. (code-block|code|sourcecode|doctest|testcode)::(.*)")
+
+
+class Unclear(Exception):
+    """A page holds something that looks like code and would not be run."""
+
+
+@dataclasses.dataclass
+class Block:
+    """One block, where it is, and what it is expected to print."""
+
+    language: str
+    line: int
+    text: str
+    caption: str = ""
+    expected: str = ""
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of `page` that are to be run, in order, each with the output that it shows.
+
+    :raises Unclear: the page has a block of another kind.
+    """
+    lines = page.read_text(encoding="utf-8").splitlines()
+    found: list[Block] = []
+    inside = 0  # the line at which the latest block ends
+    for number, line in enumerate(lines, 1):
+        where = f"{page.name}:{number}"
+        if number <= inside:
+            continue
+        match = _DIRECTIVE.fullmatch(line)
+        if match is None:
+            if line.lstrip().startswith(">>>"):
+                raise Unclear(f"{where}: an interpreter session; use python and output blocks")
+            if line.rstrip().endswith("::") and not line.lstrip().startswith(".. "):
+                raise Unclear(f"{where}: a literal block; say with code-block what it is")
+            continue
+        indent, directive, language = match[1], match[2], match[3].strip()
+        if directive != "code-block" or language not in LANGUAGES:
+            raise Unclear(f"{where}: {language or directive} is none of {', '.join(LANGUAGES)}")
+        block, inside = _read(lines, number, len(indent), language)
+        if language == "output":
+            if not found or _between(lines, found[-1], number):
+                raise Unclear(f"{where}: this output does not follow a block that is run")
+            found[-1].expected = block.text
+        elif language != "text":
+            found.append(block)
+    return found
+
+
+def _read(lines: list[str], number: int, indent: int, language: str) -> tuple[Block, int]:
+    end = number
+    while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > indent):
+        end += 1
+    caption = ""
+    first = number
+    while first < end and (option := re.fullmatch(r" *:(\w+): *(.*)", lines[first])):
+        caption = option[2] if option[1] == "caption" else caption
+        first += 1
+    body = textwrap.dedent("\n".join(lines[first:end])).strip("\n") + "\n"
+    offset = next((n for n in range(first, end) if lines[n].strip()), first)
+    return Block(language, offset + 1, body, caption), end
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _between(lines: list[str], block: Block, number: int) -> str:
+    """The text between a block and the directive at `number`; there must be none."""
+    end = block.line - 1 + len(block.text.splitlines())
+    return "".join(lines[end : number - 1]).strip()
+
+
+def printed(found: list[Block], folder: Path, environment: dict[str, str]) -> list[str]:
+    """What each of the blocks of one page prints, run in a fresh interpreter."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", __file__],
+        input=json.dumps([dataclasses.asdict(block) for block in found]),
+        cwd=folder,
+        env={**environment, "PYTHONUNBUFFERED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
+    told: list[str] = json.loads(ended.stdout)
+    return told
+
+
+# The interpreter of a page. ----------------------------------------------------------------------
+
+
+class _Interpreter:
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.background: list[subprocess.Popen[bytes]] = []
+        sys.path[0] = os.getcwd()
+        os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+
+    def run(self, block: dict[str, Any]) -> str:
+        """Run one block; all that it and its child processes print, also to file descriptors."""
+        sys.stdout.flush()
+        terminal = os.dup(1)
+        with tempfile.TemporaryFile() as captured:
+            os.dup2(captured.fileno(), 1)
+            try:
+                self._perform(block)
+            finally:
+                sys.stdout.flush()
+                os.dup2(terminal, 1)
+                os.close(terminal)
+            captured.seek(0)
+            return captured.read().decode()
+
+    def _perform(self, block: dict[str, Any]) -> None:
+        if block["caption"]:
+            Path(block["caption"]).write_text(block["text"], encoding="utf-8")
+        elif block["language"] == "console":
+            for line in block["text"].splitlines():
+                if line.startswith("$ "):
+                    self._shell(line[2:])
+        else:
+            try:
+                exec(compile(block["text"], f"line {block['line']}", "exec"), self.names)
+            except Exception as error:
+                print("Traceback (most recent call last):\n  ...")
+                print("".join(traceback.format_exception_only(type(error), error)), end="")
+
+    def _shell(self, command: str) -> None:
+        if command.endswith("&"):
+            self.background.append(subprocess.Popen(command[:-1].split()))
+        else:
+            subprocess.run(["bash", "-c", command], stderr=subprocess.STDOUT)
+
+    def end(self) -> None:
+        for process in self.background:
+            process.terminate()
+        for process in self.background:
+            process.wait()
+
+
+def _main() -> None:
+    interpreter = _Interpreter()
+    try:
+        told = [interpreter.run(block) for block in json.load(sys.stdin)]
+    finally:
+        interpreter.end()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    _main()

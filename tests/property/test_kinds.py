@@ -1,0 +1,317 @@
+"""Random nested flows with random troubles, on every kind of engine: the same lives.
+
+Each flow is run twice on each kind.  *In step*, a turn ends before the next begins: then a kind has
+no say in what happens next, and its whole story has to be that of a serial engine, which in turn
+has to be that of the oracle.  *Free*, whoever is faster is heard first: then the end has to be the
+same.  `WBENGINE_KINDS=1000` runs more flows, `WBENGINE_SEED=n` one alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.flows import fated, kinds, trace
+from tests.property import replay
+from tests.property.lives import Composer
+from tests.property.oracle import ATOM, LINEAR, UNORDERED, Spec
+from wbengine import retry, states
+from wbengine.engines import base
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+FLOWS = int(os.environ.get("WBENGINE_KINDS", "300"))
+SEED = os.environ.get("WBENGINE_SEED")
+SEEDS = range(FLOWS) if SEED is None else [int(SEED)]
+
+#: Runs of one flow that is suspended over and over.
+MOST_RUNS = 200
+
+
+class Tries(retry.Retry):
+    """Tries again a few times, then says something else."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(name, provides=f"{name}.n")
+        self.world = world
+        self.tries = world.rng.choice([1, 2, 3, 4])
+        self.last = world.rng.choice(["REVERT", "REVERT", "REVERT_ALL"])
+
+    def execute(self, history: retry.History) -> int:
+        count = len(history)
+        if self.world.fails(self.name, count):
+            raise OSError(f"{self.name} fails at {count}")
+        return count
+
+    def on_failure(self, history: retry.History) -> str:
+        # Free, REVERT_ALL would be said or not: if it is too late, the retry is undone already.
+        last = "REVERT" if self.world.free else self.last
+        answer = "RETRY" if len(history) < self.tries else last
+        self.world.answers.setdefault(self.name, []).append(answer)
+        return answer
+
+    def revert(self, history: retry.History) -> str:
+        return f"{self.name} gave up after {len(history)}"
+
+
+class World:
+    """A flow, and what is going to happen to it."""
+
+    def __init__(self, seed: int, folder: str, free: bool) -> None:
+        rng = self.rng = random.Random(seed)
+        composer = Composer(rng)
+        composer.left = rng.choice([4, 9, 18])
+        composer.deciding = rng.random() < 0.5
+        self.seed = seed
+        self.free = free
+        self.spec: Spec = composer.root()
+        self.control(self.spec)
+        self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
+        self.naying = rng.choice([0.2, 0.5])
+        #: Suspended at these changes of state, counted from the start.
+        self.pauses = {rng.randrange(60) for _ in range(rng.choice([0, 0, 1, 4]))}
+        self.store = {
+            "seed": seed,
+            "failing": self.failing,
+            "sticking": 0.0 if free else rng.choice([0, 0, 0.15]),
+            "folder": "" if free else folder,
+        }
+        self.defer = rng.random() < 0.3
+        #: What happened, as far as the oracle has to know.
+        self.events: list[replay.Event] = []
+        self.answers: dict[str, list[str]] = {}
+        self.flow = self.build(self.spec, ())
+
+    def control(self, spec: Spec) -> None:
+        """Most flows have retries: to be undone and tried again is what this is about."""
+        if spec.kind != ATOM and not spec.retry and self.rng.random() < 0.4:
+            spec.retry = f"r{spec.name}"
+        for child in spec.children:
+            self.control(child)
+
+    def fails(self, *what: Any) -> bool:
+        return fated.draw(self.seed, *what) < self.failing / 3
+
+    def build(self, spec: Spec, tries: tuple[str, ...]) -> Any:
+        if spec.kind == ATOM:
+            made = fated.Fated(spec.name, provides=(spec.name, "seen"), requires=tries)
+            made.priority = int(spec.urgent)
+            return made
+        again = Tries(self, spec.retry) if spec.retry else None
+        if spec.retry:
+            tries = (*tries, f"{spec.retry}.n")
+        children = [self.build(child, tries) for child in spec.children]
+        if spec.kind == LINEAR:
+            return linear_flow.Flow(spec.name, again).add(*children)
+        if spec.kind == UNORDERED:
+            return unordered_flow.Flow(spec.name, again).add(*children)
+        flow = graph_flow.Flow(spec.name, again)
+        flow.add(*children)
+        for link in spec.links:
+            extra: dict[str, Any] = {}
+            if link.depth is not None:
+                decider = self.decider(
+                    f"{spec.children[link.source].last} -> {spec.children[link.target].first}"
+                )
+                extra = {"decider": decider, "decider_depth": link.depth}
+            flow.link(children[link.source], children[link.target], **extra)
+        for child, made in zip(spec.children, children, strict=True):
+            if child.join != "ALL":
+                flow.join(made, child.join)
+        return flow
+
+    def decider(self, name: str) -> Callable[..., bool]:
+        count = 0
+
+        def decide(history: dict[str, Any]) -> bool:
+            nonlocal count
+            count += 0 if self.free else 1
+            if self.fails(name, count):
+                self.events.append((replay.RAISED, name))
+                raise KeyError(f"{name} fails at {count}")
+            agrees = fated.draw(self.seed, name, count, "no") >= self.naying
+            self.events.append((replay.YES if agrees else replay.NO, name))
+            return agrees
+
+        return decide
+
+
+class Life:
+    """One run of a world on one kind, to its end."""
+
+    def __init__(self, world: World, kind: kinds.Kind) -> None:
+        self.world = world
+        self.engine = kind.load(world.flow, store=world.store, defer_reverts=world.defer)
+        self.recorder = trace.Recorder(self.engine)
+        self.changes = 0
+        self.suspended = False
+        self.error = ""
+        self.engine.atom_notifier.register("*", self._on_change)
+
+    def _on_change(self, state: str, details: dict[str, Any]) -> None:
+        name = details.get("task_name") or details["retry_name"]
+        self.world.events.append((state, name))
+        if self.changes in self.world.pauses:
+            self.suspended = True
+            self.engine.suspend()
+        self.changes += 1
+
+    def run(self) -> Life:
+        for _ in range(MOST_RUNS):
+            try:
+                self.engine.run()
+            except Exception as error:
+                self.error = type(error).__name__
+            if self.state != states.SUSPENDED:
+                return self
+        raise AssertionError("it never ends")
+
+    @property
+    def state(self) -> str:
+        return self.engine.storage.get_flow_state()
+
+    def check_by_the_oracle(self) -> None:
+        if self.suspended:
+            return  # what is remembered of deciders is told elsewhere
+        played = replay.Replay(self.world.spec, self.world.answers, self.world.defer)
+        played.run(self.world.events)
+        played.check(self.states(), self.state)
+
+    def everything(self) -> dict[str, Any]:
+        """All that can be compared when it has to be the very same life."""
+        storage = self.engine.storage
+        return {
+            "story": " ".join(self.recorder.words),
+            "flow": self.recorder.flow,
+            "told": dict(self.recorder.told),
+            "states": self.states(),
+            "results": storage.fetch_all(),
+            "attempts": {name: _number(self.engine, name) for name in self.states()},
+            "histories": {
+                name: [(n, {k: str(v) for k, v in failed.items()}) for n, failed in history]
+                for name, history in storage.get_retry_histories()
+            },
+            "failures": {k: str(v) for k, v in storage.get_execute_failures().items()},
+            "stuck": {k: str(v) for k, v in storage.get_revert_failures().items()},
+        }
+
+    def states(self) -> dict[str, str]:
+        assert self.engine.compilation is not None
+        storage = self.engine.storage
+        names = self.engine.compilation.plan.by_name
+        return {name: state for name, (state, _) in storage.get_atoms_states(names).items()}
+
+    def end(self) -> dict[str, Any]:
+        """What has to be the same whoever was faster: all, but what is left of what is undone."""
+        storage = self.engine.storage
+        found = self.states()
+        if self.state != states.SUCCESS:
+            found = {n: s if s == states.SUCCESS else "undone" for n, s in found.items()}
+        return {
+            "state": self.state,
+            "failed": bool(self.error),
+            "states": found,
+            "results": storage.fetch_all(),
+            "histories": {
+                name: list(history.provided_iter())
+                for name, history in storage.get_retry_histories()
+                if found[name] == states.SUCCESS
+            },
+            "failures": storage.has_failures(),
+        }
+
+
+def _number(engine: base.Engine, name: str) -> int:
+    attempt = engine.storage.get_attempt(name)
+    return attempt.attempt if attempt is not None else 0
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[kinds.Kind]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                kinds.kind(name, tmp_path_factory.mktemp(name), "tests.contract.flows.fated")
+            )
+            for name in kinds.NAMES
+        ]
+
+
+@pytest.fixture(params=[True, False], ids=["in step", "free"])
+def all_kinds(request: pytest.FixtureRequest, started: list[kinds.Kind]) -> list[kinds.Kind]:
+    for kind in started:
+        if kind.executor is not None:
+            kind.executor.in_step = request.param
+    return started
+
+
+def compare(seed: int, all_kinds: list[kinds.Kind], folder: Path, free: bool) -> Life:
+    lives: list[Life] = []
+    for kind in all_kinds:
+        place = folder / f"{seed}-{kind.name}"
+        place.mkdir()
+        life = Life(World(seed, str(place), free), kind)
+        lives.append(life)
+        try:
+            life.run()
+            _compare(lives[0], life, free)
+            if life is lives[0] or free:
+                life.check_by_the_oracle()
+        except Exception as error:
+            raise AssertionError(
+                f"WBENGINE_SEED={seed} on {kind.name}: {error}\n{life.world.spec!r}\n"
+                f"{lives[0].recorder.words}\n{life.recorder.words}"
+            ) from error
+    return lives[0]
+
+
+def _compare(serial: Life, other: Life, free: bool) -> None:
+    mine, theirs = (life.end() if free else life.everything() for life in (serial, other))
+    folder = mine["results"].pop("folder"), theirs["results"].pop("folder")
+    assert (folder[0] == "") == (folder[1] == "")
+    for key, value in mine.items():
+        assert value == theirs[key], f"{key}: {value!r} is not {theirs[key]!r}"
+    assert other.engine.compilation is not None
+    trace.check_links(other.recorder.words, other.engine.compilation.execution_graph)
+
+
+@pytest.mark.timeout(3600)
+def test_flows_live_the_same_lives_on_all_kinds(
+    all_kinds: list[kinds.Kind], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    free = "free" in request.node.name
+    for seed in SEEDS:
+        compare(seed, all_kinds, tmp_path, free)
+
+
+def test_lives_are_diverse(tmp_path: Path) -> None:
+    """What the lives above are made of; without it they could agree on nothing much."""
+    seen: Counter[str] = Counter()
+    with kinds.kind("serial", tmp_path, "tests.contract.flows.fated") as serial:
+        for seed in range(60):
+            place = tmp_path / str(seed)
+            place.mkdir()
+            life = Life(World(seed, str(place), free=False), serial).run()
+            seen[life.state] += 1
+            seen["suspended"] += life.suspended
+            seen["tasks"] += len(life.states())
+            seen.update({what for what, _ in life.world.events})
+            seen.update({answer for said in life.world.answers.values() for answer in said})
+            seen["joined"] += "join='ANY'" in repr(life.world.spec)
+            seen["several tries"] += any(len(said) > 3 for said in life.world.answers.values())
+    few = {what: seen[what] for what in WANTED if seen[what] < 3}
+    assert not few, f"{few} of {seen}"
+    assert seen["tasks"] > 500
+
+
+#: Each has to be seen in three flows of sixty at least.
+WANTED = (
+    "SUCCESS", "REVERTED", "FAILURE", "REVERT_FAILURE", "IGNORE", "PENDING", "RETRYING",
+    "RETRY", "REVERT", "REVERT_ALL", "yes", "no", "raised", "suspended", "joined", "several tries",
+)  # fmt: skip

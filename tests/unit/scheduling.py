@@ -1,0 +1,111 @@
+"""A scheduler that tests talk to by names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine import deciders, retry, task
+from wbengine._core import recovery
+from wbengine._core.compiler import compile
+from wbengine._core.plan import Plan
+from wbengine._core.scheduler import Scheduler
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+LINEAR, UNORDERED, GRAPH = linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow
+Depth = deciders.Depth
+
+
+class Step(task.Task):
+    def execute(self) -> None: ...
+
+
+def steps(*names: str) -> list[Step]:
+    return [Step(name) for name in names]
+
+
+def control(name: str) -> retry.AlwaysRevert:
+    return retry.AlwaysRevert(name)
+
+
+def decider(history: Any) -> bool:
+    raise AssertionError("the scheduler asks nobody")
+
+
+class Run:
+    """A scheduler that is talked to by names."""
+
+    def __init__(self, flow: Any, saved: dict[str, tuple[str, str]] | None = None) -> None:
+        self.plan: Plan = flow if isinstance(flow, Plan) else compile(flow)
+        self.id = {name: node for node, name in enumerate(self.plan.names)}
+        states = None if saved is None else {self.id[n]: pair for n, pair in saved.items()}
+        self.scheduler = Scheduler(self.plan, states)
+        self.scheduler.start()
+
+    def names(self, nodes: Any) -> str:
+        return " ".join(self.plan.names[n] for n in nodes)
+
+    def take(self) -> str:
+        """What a turn hands out, as 'execute: a b; revert: c'."""
+        turn = self.scheduler.take()
+        parts = [f"{kind}: {self.names(nodes)}" for kind, nodes in turn._asdict().items() if nodes]
+        return "; ".join(parts)
+
+    def ok(self, *names: str) -> None:
+        for name in names:
+            self.scheduler.succeeded(self.id[name])
+
+    def reverted(self, *names: str) -> None:
+        for name in names:
+            self.scheduler.reverted(self.id[name])
+
+    def failed(self, name: str) -> bool:
+        return self.scheduler.failed(self.id[name])
+
+    def apply(self, intention: str, controller: str | None = None) -> dict[str, str]:
+        if controller is None:
+            resolution = recovery.everything(self.plan)
+        else:
+            node = self.id[controller]
+            resolution = recovery.Resolution(intention, self.plan.scope(node), node)
+        return {self.plan.names[n]: what for n, what in self.scheduler.apply(resolution)}
+
+    def reset(self, name: str) -> str:
+        nodes = self.scheduler.reset_scope(self.id[name])
+        return " ".join(sorted(self.plan.names[n] for n in nodes))
+
+    def ignore(self, name: str, depth: Depth = Depth.ALL) -> str:
+        return self.names(self.scheduler.ignore(self.id[name], depth))
+
+    def approve(self, name: str) -> None:
+        self.scheduler.approve(self.id[name])
+
+    def asked(self, name: str) -> str:
+        """Where the links begin whose deciders are asked."""
+        return self.names(edge.end for edge in self.scheduler.ballot(self.id[name]))
+
+    def decide(self, name: str, *nays: str) -> str:
+        """What is ignored when the deciders of the links from `nays` say no."""
+        ballot = self.scheduler.ballot(self.id[name])
+        refusing = [edge for edge in ballot if self.plan.names[edge.end] in nays]
+        assert len(refusing) == len(nays)
+        return self.names(self.scheduler.decide(self.id[name], refusing))
+
+    def end(self) -> str:
+        assert self.scheduler.done
+        return self.scheduler.verdict()
+
+
+def branches(depth: str = "all") -> Any:
+    """a decides upon b; b -> c -> (d -> e) -> g; everything in one graph."""
+    a, b, c, g = steps("a", "b", "c", "g")
+    nest = LINEAR("nest").add(*steps("d", "e"))
+    flow = GRAPH("f").add(a, b, c, nest, g)
+    return flow.link(a, b, decider=decider).link(b, c).link(c, nest).link(nest, g)
+
+
+def subflows() -> Any:
+    """a -> (r1: b -> c), beside x -> y; after both: z."""
+    inner = LINEAR("inner", control("r1")).add(*steps("b", "c"))
+    beside = LINEAR("m").add(*steps("x", "y"))
+    both = UNORDERED("both").add(LINEAR("l").add(Step("a"), inner), beside)
+    return LINEAR("f").add(both, Step("z"))

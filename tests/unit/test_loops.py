@@ -1,0 +1,428 @@
+"""An event loop of its own thread: values, failures, leftovers, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wbengine import loops
+from wbengine.types import failure as ft
+
+
+@pytest.fixture
+def loop() -> Iterator[loops.Loop]:
+    made = loops.Loop("test-loop")
+    yield made
+    made.stop()
+    assert "test-loop" not in [thread.name for thread in threading.enumerate()]
+
+
+class Gate:
+    """Counts who is inside, and lets nobody out before it is opened."""
+
+    def __init__(self, wanted: int = 1) -> None:
+        self.wanted = wanted
+        self.inside = 0
+        self.full = threading.Event()
+        self.opened = False
+
+    async def wait(self) -> None:
+        self.inside += 1
+        if self.inside == self.wanted:
+            self.full.set()
+        while not self.opened:
+            await asyncio.sleep(0.001)
+
+
+async def echo(value: Any) -> Any:
+    await asyncio.sleep(0)
+    return value
+
+
+async def fail(error: BaseException) -> None:
+    await asyncio.sleep(0)
+    raise error
+
+
+def test_a_value_and_a_failure(loop: loops.Loop) -> None:
+    assert loop.run(echo, 7) == 7
+    value = loop.run(fail, LookupError("gone"))
+    assert isinstance(value, ft.Failure)
+    assert value.check(LookupError)
+
+
+def test_nothing_is_started_before_the_first_call(loop: loops.Loop) -> None:
+    before = threading.active_count()
+    loop.stop()
+    assert loop.withdraw() == []
+    loop.run(echo, 1)
+    assert threading.active_count() == before + 1
+    assert [loop.run(echo, n) for n in range(3)] == [0, 1, 2]
+    assert threading.active_count() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (SystemExit(3), SystemExit),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (asyncio.CancelledError(), asyncio.CancelledError),
+        (GeneratorExit(), GeneratorExit),
+        (StopIteration(), RuntimeError),  # no coroutine can raise it
+    ],
+)
+def test_what_ends_others_is_a_value_here(
+    loop: loops.Loop, error: BaseException, kind: type[BaseException]
+) -> None:
+    """The loop goes on, and so do the other calls."""
+    gate = Gate()
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    loop.submit(gate.wait, (), ended.put)
+    gate.full.wait()
+    value = loop.run(fail, error)
+    assert isinstance(value, ft.Failure)
+    assert value.check(kind)
+    assert ended.empty()
+    gate.opened = True
+    assert ended.get() is None
+
+
+def test_what_is_not_even_a_coroutine(loop: loops.Loop) -> None:
+    def plain() -> Any:
+        raise ValueError("at once")
+
+    assert loop.run(plain).check(ValueError)
+
+
+def test_all_run_at_once_in_the_order_submitted(loop: loops.Loop) -> None:
+    begun: list[int] = []
+    gate = Gate(100)
+
+    async def body(number: int) -> int:
+        begun.append(number)
+        await gate.wait()
+        return number
+
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for number in range(100):
+        loop.submit(body, (number,), ended.put)
+    gate.full.wait()
+    assert begun == list(range(100))
+    gate.opened = True
+    assert sorted(ended.get() for _ in range(100)) == list(range(100))
+
+
+def test_each_call_has_a_context_of_its_own(loop: loops.Loop) -> None:
+    """A copy of the submitter's; nobody sees what another one sets."""
+    who = contextvars.ContextVar("who", default="nobody")
+    both = Gate(2)
+
+    async def body(name: str) -> tuple[str, str]:
+        before = who.get()
+        who.set(name)
+        both.opened = both.inside == 1  # the second one opens
+        await both.wait()
+        return before, who.get()
+
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    who.set("submitter")
+    loop.submit(body, ("a",), ended.put)
+    who.set("other")
+    loop.submit(body, ("b",), ended.put)
+    assert sorted([ended.get(), ended.get()]) == [("other", "b"), ("submitter", "a")]
+    assert who.get() == "other"
+
+
+def test_one_that_cancels_itself_still_gives_its_value(loop: loops.Loop) -> None:
+    """`asyncio` would call the task cancelled, whatever it returned."""
+
+    async def body() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "done"
+
+    assert loop.run(body) == "done"
+
+
+def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: loops.Loop) -> None:
+    """By a neighbour that cancels everybody it sees."""
+
+    async def cancels() -> None:
+        mine = asyncio.current_task()
+        for task in asyncio.all_tasks():
+            if task is not mine:
+                task.cancel()
+
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    held = threading.Event()
+
+    async def holds() -> None:
+        held.wait()  # so that the next two begin in one step of the loop
+
+    loop.submit(holds, (), lambda _: None)
+    loop.submit(cancels, (), lambda _: None)
+    loop.submit(echo, (1,), ended.put)
+    held.set()
+    assert ended.get(timeout=10).check(asyncio.CancelledError)
+
+
+def test_withdraw_takes_back_what_has_not_begun(loop: loops.Loop) -> None:
+    held, begun = threading.Event(), threading.Event()
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    async def holds() -> str:
+        begun.set()
+        held.wait()
+        return "held"
+
+    loop.submit(holds, (), ended.put)
+    begun.wait()
+    tickets = [loop.submit(echo, (n,), ended.put) for n in range(3)]
+    assert loop.withdraw() == tickets
+    assert loop.withdraw() == []
+    held.set()
+    assert ended.get() == "held"
+    assert loop.run(echo, "next") == "next"
+    assert ended.empty()
+
+
+def test_stop_waits_for_what_runs_and_refuses_more(loop: loops.Loop) -> None:
+    gate = Gate()
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    loop.submit(gate.wait, (), ended.put)
+    gate.full.wait()
+    loop.stop(timeout=0)
+    with pytest.raises(RuntimeError, match="stopped"):
+        loop.submit(echo, (1,), ended.put)
+    gate.opened = True
+    loop.stop()
+    loop.stop()
+    assert ended.get_nowait() is None
+    assert loop.run(echo, "again") == "again"  # the next call starts a new one
+
+
+def test_stop_may_cancel_what_runs(loop: loops.Loop) -> None:
+    gate = Gate()
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    loop.submit(gate.wait, (), ended.put)
+    gate.full.wait()
+    loop.stop(cancel=True)
+    assert ended.get_nowait().check(asyncio.CancelledError)
+
+
+def test_stop_by_a_receiver_does_not_wait_for_itself(loop: loops.Loop) -> None:
+    stopped = threading.Event()
+
+    def done(_: Any) -> None:
+        loop.stop()
+        stopped.set()
+
+    loop.submit(echo, (1,), done)
+    assert stopped.wait(10)
+
+
+def test_leftovers_are_cancelled_with_the_loop(loop: loops.Loop) -> None:
+    """They go on until then, also behind the back of the call that made them."""
+    story: list[str] = []
+    kept: list[Any] = []
+    goes_on = threading.Event()
+
+    async def lingers() -> None:
+        try:
+            goes_on.set()
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            story.append("cancelled")
+            raise
+
+    async def streams() -> Any:
+        try:
+            yield 1
+        finally:
+            story.append("closed")
+
+    async def body() -> str:
+        kept.append(asyncio.create_task(lingers()))
+        stream = streams()
+        kept.append(stream)
+        await anext(stream)
+        return "over"
+
+    assert loop.run(body) == "over"
+    assert goes_on.wait(10)
+    assert story == []
+    loop.stop()
+    assert story == ["cancelled", "closed"]
+
+
+def test_a_leftover_that_exits_does_not_end_the_loop(
+    loop: loops.Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = []
+
+    async def exits() -> None:
+        raise SystemExit(4)
+
+    async def body() -> str:
+        tasks.append(asyncio.create_task(exits()))
+        await asyncio.sleep(0)
+        return "never seen by exits"
+
+    async def stops() -> str:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        return "goes on"
+
+    with caplog.at_level(logging.ERROR):
+        assert loop.run(body) == "never seen by exits"
+    assert "ran out of event loop 'test-loop'" in caplog.text
+    assert loop.run(stops) == "goes on"
+    assert tasks[0].exception().code == 4
+
+
+def test_a_leftover_that_fails_at_the_end_is_logged(
+    loop: loops.Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = []
+
+    async def refuses() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            raise ValueError("not like this")
+
+    async def body() -> None:
+        tasks.append(asyncio.create_task(refuses()))
+        await asyncio.sleep(0)
+
+    loop.run(body)
+    loop.stop()
+    assert "not like this" in caplog.text
+
+
+def test_a_receiver_that_fails_is_logged(
+    loop: loops.Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def done(_: Any) -> None:
+        raise SystemExit("from a receiver")
+
+    loop.submit(echo, (1,), done)
+    assert loop.run(echo, 2) == 2
+    assert "from a receiver" in caplog.text
+
+
+def test_the_loop_cannot_wait_for_itself(loop: loops.Loop) -> None:
+    async def body() -> Any:
+        return loop.run(echo, 1)
+
+    value = loop.run(body)
+    assert value.check(RuntimeError)
+    assert "await it" in value.exception_str
+
+
+def test_an_interrupted_wait_cancels_the_call(loop: loops.Loop) -> None:
+    """Ctrl-C while the main thread waits: the coroutine hears of it, and is waited for."""
+    story = []
+
+    async def body() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            story.append("cancelled")
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(body)
+    assert story == ["cancelled"]
+    assert loop.run(echo, 1) == 1
+
+
+def test_threads_that_bodies_use_end_with_the_loop(loop: loops.Loop) -> None:
+    async def body() -> str:
+        return await asyncio.to_thread(lambda: threading.current_thread().name)
+
+    name = loop.run(body)
+    assert name in [thread.name for thread in threading.enumerate()]
+    loop.stop()
+    assert name not in [thread.name for thread in threading.enumerate()]
+
+
+def test_the_loop_of_a_process_is_one() -> None:
+    assert loops.of_process() is loops.of_process()
+    assert loops.of_process().run(echo, 3) == 3
+    loops.stop_all()
+    assert not [t for t in threading.enumerate() if t.name == "wbengine-loop"]
+    assert loops.of_process().run(echo, 4) == 4
+    loops.stop_all()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_has_a_loop_of_its_own() -> None:
+    """Threads are not inherited."""
+    before = loops.of_process()
+    before.run(echo, 1)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            mine = loops.of_process()
+            os._exit(0 if mine is not before and mine.run(echo, 5) == 5 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    loops.stop_all()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_that_a_body_makes_does_not_come_out_of_it(loop: loops.Loop) -> None:
+    async def body() -> int:
+        return os.fork()
+
+    pid = loop.run(body)
+    assert pid > 0
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+SCRIPT = """
+import asyncio, threading
+from wbengine import loops
+begun = threading.Event()
+async def forever():
+    begun.set()
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        print("cancelled", flush=True)
+loop = loops.Loop()
+loop.submit(forever, (), lambda value: print(type(value).__name__, flush=True))
+begun.wait()
+"""
+
+
+def test_a_loop_that_nobody_stopped_ends_with_the_interpreter() -> None:
+    """Without a word on stderr, and without hanging."""
+    began = time.monotonic()
+    found = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.split() == ["cancelled", "Failure"]
+    assert time.monotonic() - began < 30

@@ -1,0 +1,519 @@
+"""Failures that lost their exception raise one that is `WrappedFailure` and the original's type."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import builtins
+import copy
+import dataclasses
+import enum
+import gc
+import json
+import pickle
+import subprocess
+import sys
+import traceback
+import types
+import typing
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions, retry
+from wbengine.types import _revived, failure
+from wbengine.types.failure import Failure
+
+
+class Plain(Exception):
+    pass
+
+
+class Demanding(Exception):
+    def __init__(self, code: int, *, detail: object) -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.__secret = detail
+
+    @property
+    def reason(self) -> str:
+        return f"because of {self.code}"
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.__secret}"
+
+    def __repr__(self) -> str:
+        return f"<{self.__secret}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Demanding) and self.code == other.code
+
+    def __hash__(self) -> int:
+        return hash(self.code)
+
+    def __bool__(self) -> bool:
+        return bool(self.code)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.code, spec)
+
+    def __reduce__(self) -> Any:
+        return Demanding, (self.code,), {"detail": self.__secret}
+
+
+class Slotted(ValueError):
+    __slots__ = ("_causes", "code")
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Tricky(Exception):
+    """Everything about it runs code of its own, and needs what did not travel."""
+
+    def __new__(cls, *args: Any) -> Tricky:
+        if len(args) != 3:
+            raise TypeError("three, please")
+        return super().__new__(cls, *args)
+
+    def __init__(self, a: int, b: int, c: int) -> None:
+        super().__init__(a, b, c)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        raise TypeError("no subclasses, please")
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__dict__", "__notes__", "__cause__", "args", "check"):
+            raise RuntimeError("hands off")
+        return super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise RuntimeError("hands off")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("hands off")
+
+    __str__ = __repr__ = __len__ = __bool__ = __iter__  # type: ignore[assignment]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise RuntimeError("hands off")
+
+
+class Registered(type):
+    made: typing.ClassVar[list[str]] = []
+
+    def __init__(cls, name: str, bases: Any, namespace: Any) -> None:
+        super().__init__(name, bases, namespace)
+        Registered.made.append(name)
+
+
+class Listed(Exception, metaclass=Registered):
+    pass
+
+
+class Closed(type):
+    def __new__(mcs, name: str, bases: Any, namespace: Any) -> Any:
+        if any(isinstance(base, Closed) for base in bases):
+            raise TypeError("closed")
+        return super().__new__(mcs, name, bases, namespace)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+
+class Shut(Exception, metaclass=Closed):
+    pass
+
+
+class Abstract(Exception, abc.ABC):
+    @abc.abstractmethod
+    def missing(self) -> None: ...
+
+
+class Concrete(Abstract):
+    def missing(self) -> None: ...
+
+
+class Coded(Exception, enum.Enum):
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclasses.dataclass(frozen=True)
+class Data(Exception):
+    code: int
+    text: str
+
+
+@typing.final
+class Last(LookupError):
+    class Inner(OSError):
+        pass
+
+
+def described(error: BaseException, home: str | None = None) -> Failure:
+    """What is left of it after a journey."""
+    arrived = Failure.from_dict(json.loads(json.dumps(Failure.from_exception(error).to_dict())))
+    if home is not None:
+        arrived.belongs_to(home)
+    return arrived
+
+
+def raised(one: Failure) -> Any:
+    try:
+        one.reraise()
+    except BaseException as error:
+        return error
+
+
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test allows is forgotten afterwards."""
+    before, classes = set(_revived._allowed), dict(_revived._classes)
+    yield
+    _revived._allowed.clear()
+    _revived._allowed.update(before)
+    _revived._classes.clear()
+    _revived._classes.update(classes)
+
+
+BUILTINS = [
+    ValueError("boom"),
+    KeyError("k"),
+    FileNotFoundError(2, "no such", "name"),
+    OSError("bare"),
+    BlockingIOError(11, "later", 5),
+    UnicodeDecodeError("utf-8", b"x", 0, 1, "why"),
+    UnicodeEncodeError("utf-8", "x", 0, 1, "why"),
+    StopIteration(3),
+    StopAsyncIteration(),
+    SyntaxError("bad", ("f", 1, 2, "text")),
+    IndentationError("bad", ["f", 1, "x", {}]),
+    ImportError("x", name="n", path="p"),
+    ModuleNotFoundError("x"),
+    AttributeError("a", name="n"),
+    NameError("n", name="n"),
+    AssertionError(),
+    ZeroDivisionError("division by zero"),
+    RecursionError(),
+    DeprecationWarning("old"),
+    ConnectionResetError(),
+    NotImplementedError((1, 2)),
+]
+OURS = [
+    exceptions.NotFound("nothing"),
+    exceptions.NotEncodable(path="result['a']", type_name="socket.socket"),
+    exceptions.MissingDependencies("a", {"b"}),
+    exceptions.DisallowedAccess("not now", state="CLAIMED"),
+    exceptions.RequestTimeout("late", ValueError("why")),
+]
+MINE = [
+    Plain("text", 3),
+    Plain(),
+    Demanding(3, detail=object()),
+    Slotted(4),
+    Tricky(1, 2, 3),
+    Listed("x"),
+    Concrete("x"),
+    Data(1, "text"),
+    Last("x"),
+    Last.Inner(5, "io"),
+]
+
+
+def is_fine(error: Any, original: BaseException) -> None:
+    """It is both, and nothing that people do with exceptions goes wrong."""
+    assert isinstance(error, type(original)) and isinstance(error, exceptions.WrappedFailure)
+    assert str(error) == str(exceptions.WrappedFailure(list(error)))
+    assert type(original).__name__ in str(error)
+    assert repr(error) and f"{error}" and error
+    assert error == error and error != copy.copy(error) and len({error, error}) == 1
+    assert "WrappedFailure[" in "".join(traceback.format_exception(error))
+    assert traceback.TracebackException.from_exception(error, capture_locals=True)
+    assert len(error) == 1 and error.check(type(original)) is type(original)
+    if sys.version_info >= (3, 11):
+        error.add_note("a note")
+    error.extra = [1]
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(error, protocol))
+        assert type(again) is type(error)
+        assert (str(again), again.args, again.extra) == (str(error), error.args, [1])
+        assert getattr(again, "__notes__", None) == getattr(error, "__notes__", None)
+    assert type(copy.deepcopy(error)) is type(error)
+    with pytest.raises(type(original)):
+        raise error
+    with pytest.raises(RuntimeError) as chained:
+        raise RuntimeError("later") from error
+    assert "The above" in "".join(traceback.format_exception(chained.value))
+
+
+@pytest.mark.parametrize("original", [*BUILTINS, *OURS], ids=lambda one: type(one).__name__)
+def test_builtins_and_our_own_errors(original: BaseException) -> None:
+    is_fine(raised(described(original)), original)
+
+
+@pytest.mark.parametrize("original", MINE, ids=lambda one: type(one).__name__)
+def test_what_the_tasks_own_module_defines(original: BaseException) -> None:
+    one = Failure(
+        exception_str=exceptions.exception_message(original),
+        exc_type_names=list(Failure.from_exception(original)),
+        traceback_str="",
+    )
+    assert type(raised(one)) is exceptions.WrappedFailure
+    one.belongs_to(__name__)
+    is_fine(raised(one), original)
+    is_fine(raised(pickle.loads(pickle.dumps(one))), original)
+    is_fine(raised(one.copy()), original)
+
+
+def test_arguments_are_those_of_the_original_where_they_travelled() -> None:
+    error = raised(described(OSError(2, "no such", "name")))
+    assert error.args == (2, "no such")
+    assert (error.errno, error.strerror, error.filename) == (2, "no such", None)
+    assert raised(described(KeyError("k"))).args == ("k",)
+    assert raised(described(StopIteration(3))).value == 3
+    assert raised(described(AssertionError())).args == ()
+    assert raised(described(ValueError(object))).args == (str(object),)
+    assert raised(described(SyntaxError("bad", ("f", 1, 2, "text")))).msg == "bad (f, line 1)"
+
+
+def test_attributes_that_did_not_travel_are_told_by_name() -> None:
+    one = described(Demanding(3, detail=None), __name__)
+    error = raised(one)
+    for name in ("code", "reason", "nothing"):
+        with pytest.raises(AttributeError, match=r"Demanding is not here: of an exception only"):
+            getattr(error, name)
+    ours = raised(described(exceptions.NotEncodable(path="a", type_name="b")))
+    assert (ours.path, ours.type_name, ours.cause) == ("", "", None)
+    assert ours.pformat() == "a: b cannot be encoded"
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        json.JSONDecodeError("m", "doc", 1),
+        subprocess.CalledProcessError(1, "x"),
+        Exception("x"),
+        exceptions.WrappedFailure([Failure.from_exception(ValueError())]),
+        *([builtins.ExceptionGroup("g", [ValueError(1)])] if sys.version_info >= (3, 11) else []),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_stays_plain(original: BaseException) -> None:
+    """It would end this process, nothing would be won, or nobody allowed it."""
+    assert type(raised(described(original))) is exceptions.WrappedFailure
+
+
+def test_what_no_module_holds_stays_plain() -> None:
+    class Local(Exception):
+        pass
+
+    one = described(Local("x"), __name__)
+    assert type(raised(one)) is exceptions.WrappedFailure
+    for name in (f"{__name__}.Nobody", f"{__name__}.BUILTINS", "os.path", "builtins.ValueError",
+                 "print", "", ".", "a.b", f"{__name__}.socket.timeout"):  # fmt: skip
+        forged = Failure(exception_str="x", exc_type_names=[name, "Exception"])
+        forged.belongs_to(__name__)
+        assert type(raised(forged)) is exceptions.WrappedFailure
+
+
+def test_enumerations_and_closed_classes_do_no_harm() -> None:
+    for original in (Coded.LOW, Shut("x")):
+        one = Failure(exception_str="x", exc_type_names=list(Failure.from_exception(original)))
+        one.belongs_to(__name__)
+        error = raised(one)
+        assert isinstance(error, exceptions.WrappedFailure)
+        assert str(error) and traceback.format_exception(error)
+
+
+def test_nothing_of_the_originals_runs_when_types_are_made() -> None:
+    before = list(Registered.made)
+    assert isinstance(raised(described(Listed("x"), __name__)), Listed)
+    assert Registered.made == before
+
+
+def test_one_type_for_each_original() -> None:
+    first, second = raised(described(KeyError(1))), raised(described(KeyError("2")))
+    assert type(first) is type(second)
+    assert type(first).__mro__.index(exceptions.WrappedFailure) < type(first).__mro__.index(
+        KeyError
+    )
+    assert f"{type(first).__module__}.{type(first).__qualname__}" == (
+        "wbengine.exceptions.WrappedFailure[KeyError]"
+    )
+
+
+def test_nothing_is_imported_because_a_description_says_so() -> None:
+    name = "wave"
+    sys.modules.pop(name, None)
+    failure.allow(f"{name}.Error")
+    try:
+        one = Failure(exception_str="x", exc_type_names=["wave.Error", "Exception"])
+        one.belongs_to(name)
+        assert type(raised(one)) is exceptions.WrappedFailure
+        assert name not in sys.modules
+    finally:
+        _revived._allowed.discard(f"{name}.Error")
+
+
+@pytest.mark.parametrize(
+    ("what", "works"),
+    [
+        (json.JSONDecodeError, True),
+        (json, True),
+        (json.decoder, True),
+        ("json", True),
+        ("json.decoder.JSONDecodeError", True),
+        ("json.decoder.JSONDecode", False),
+        ("js", False),
+        (json.encoder, False),
+    ],
+    ids=str,
+)
+def test_allowing(allowed: None, what: Any, works: bool) -> None:
+    original = json.JSONDecodeError("m", "doc", 1)
+    assert failure.allow(what) is what
+    assert isinstance(raised(described(original)), json.JSONDecodeError) is works
+
+
+def test_allow_is_a_decorator_for_classes_that_no_name_leads_to(allowed: None) -> None:
+    @failure.allow
+    class Local(Exception):
+        pass
+
+    is_fine_here = raised(described(Local("x")))
+    assert isinstance(is_fine_here, Local)
+    assert isinstance(pickle.loads(pickle.dumps(is_fine_here)), Local)
+
+
+@pytest.mark.parametrize("what", [None, 3, int, ValueError("x"), ["json"], Failure])
+def test_only_exceptions_and_modules_can_be_allowed(what: Any) -> None:
+    with pytest.raises(TypeError, match="only exception classes and modules"):
+        failure.allow(what)
+
+
+@pytest.mark.parametrize(
+    "what", ["", ".", "a..b", "a b", "1x", "json.", "pkg:Name", "f.<locals>.X"]
+)
+def test_names_that_are_none_cannot_be_allowed(what: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form"):
+        failure.allow(what)
+
+
+def test_another_module_of_the_same_package_is_another_home(allowed: None) -> None:
+    module = types.ModuleType("pkg_of_tests.tasks")
+    module.Bad = type("Bad", (Exception,), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    try:
+        one = described(module.Bad("x"))  # type: ignore[attr-defined]
+        for home, works in [("pkg_of_tests", False), ("pkg_of_tests.tasks", True)]:
+            one.belongs_to(home)
+            assert isinstance(raised(one), module.Bad) is works  # type: ignore[attr-defined]
+        one.belongs_to("elsewhere")
+        failure.allow("pkg_of_tests")
+        assert isinstance(raised(one), module.Bad)  # type: ignore[attr-defined]
+    finally:
+        del sys.modules[module.__name__]
+
+
+def test_causes_are_behind_it() -> None:
+    try:
+        try:
+            try:
+                raise KeyError("deep")
+            except KeyError as error:
+                raise SystemExit(3) from error
+        except SystemExit:
+            raise ValueError("top")  # noqa: B904
+    except ValueError as error:
+        one = described(error)
+    found = raised(one)
+    assert isinstance(found, ValueError)
+    assert type(found.__cause__) is exceptions.WrappedFailure
+    assert isinstance(found.__cause__.__cause__, KeyError)
+    told = Failure.from_exception(found)
+    assert [next(iter(each)) for each in (told, *told.causes)] == [
+        "ValueError", "wbengine.exceptions.WrappedFailure", "KeyError",
+    ]  # fmt: skip
+
+
+def test_captured_again_it_is_told_as_the_original() -> None:
+    """As when a task runs a flow of its own, remotely, on a worker."""
+    again = Failure.from_exception(raised(described(FileNotFoundError(2, "no"))))
+    assert list(again) == [
+        "FileNotFoundError", "OSError", "wbengine.exceptions.WrappedFailure", "Exception",
+    ]  # fmt: skip
+    assert again.check(OSError) and again.check(exceptions.WrappedFailure)
+    further = raised(described(raised(again)))
+    assert isinstance(further, FileNotFoundError)
+    assert isinstance(raised(pickle.loads(pickle.dumps(again))), FileNotFoundError)
+    assert exceptions.WrappedFailure([again]).check(OSError) is OSError
+
+
+def test_histories_and_checks_are_as_ever() -> None:
+    one = described(FileNotFoundError(2, "no"))
+    assert one.check(ValueError, OSError) is OSError
+    history = retry.History([(1, {"a": one})])
+    assert history.caused_by(OSError) and not history.caused_by(ValueError)
+    assert one.exception is None and one.exc_info is None
+
+
+def test_several_are_plain_and_one_is_itself() -> None:
+    one, two = described(ValueError("1")), described(ValueError("2"))
+    with pytest.raises(exceptions.WrappedFailure) as caught:
+        Failure.reraise_if_any([one, two])
+    assert type(caught.value) is exceptions.WrappedFailure
+    assert list(caught.value) == [one, two]
+    with pytest.raises(ValueError):
+        Failure.reraise_if_any([one])
+    # Flattened, as ever, when they are wrapped once more.
+    inner = Failure.from_exception(raised(one))
+    assert list(exceptions.WrappedFailure([inner, two])) == [one, two]
+
+
+def test_elsewhere_another_type_may_be_allowed(allowed: None) -> None:
+    failure.allow(json)
+    error = raised(described(json.JSONDecodeError("m", "doc", 1)))
+    data = pickle.dumps(error)
+    _revived._allowed.discard("json")
+    again = pickle.loads(data)
+    assert type(again) is exceptions.WrappedFailure
+    assert next(iter(again)).matches(next(iter(error)))
+
+
+def test_no_frames_are_kept() -> None:
+    class Local:
+        pass
+
+    one = described(ValueError("x"))
+
+    def catcher() -> weakref.ref[Local]:
+        mine = Local()
+        try:
+            one.reraise()
+        except ValueError as error:
+            held = Failure.from_exception(error)
+            assert held.exception is not None and held.exception.__traceback__ is None
+            assert list(held.exception) == [one]
+            return weakref.ref(mine)
+        raise AssertionError
+
+    ref = catcher()
+    gc.collect()
+    assert ref() is None
+
+
+def test_the_module_of_a_socket_error_is_a_builtin() -> None:
+    """`socket.timeout` is an alias; a failure has the one true name."""
+    assert isinstance(raised(described(TimeoutError("late"))), TimeoutError)

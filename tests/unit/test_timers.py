@@ -1,0 +1,85 @@
+"""What is due when, and how long until then."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from wbengine._core.timers import Timers
+
+
+def test_nothing_is_ever_due() -> None:
+    timers = Timers()
+    assert timers.wait(0) is None
+    assert timers.wait(0, 5) == 5
+    assert timers.pop(1e9) == []
+    assert not timers.passed(1e9)
+
+
+def test_nodes_come_out_when_due_the_earliest_first() -> None:
+    timers = Timers()
+    for node, due in ((3, 30), (1, 10), (2, 20)):
+        timers.set(node, due)
+    assert timers.wait(4) == 6
+    assert not timers.passed(9.9)
+    assert timers.pop(9.9) == []
+    assert timers.passed(10)
+    assert timers.pop(25) == [1, 2]
+    assert timers.wait(25) == 5
+    assert timers.pop(31) == [3]
+    assert timers.wait(31) is None
+
+
+def test_what_is_set_anew_counts_alone() -> None:
+    timers = Timers()
+    timers.set(1, 10)
+    timers.set(1, 20)
+    assert timers.pop(15) == []
+    assert timers.pop(20) == [1]
+    timers.set(1, 40)
+    timers.set(1, 30)
+    assert timers.pop(30) == [1]
+    assert timers.pop(99) == []
+
+
+def test_the_deadline_of_the_run() -> None:
+    timers = Timers(deadline=10)
+    timers.set(1, 20)
+    assert timers.wait(4) == 6
+    assert not timers.passed(9)
+    assert timers.passed(10)
+    assert timers.pop(10) == []
+    timers.deadline = math.inf
+    assert timers.wait(10) == 10
+
+
+def test_a_wait_is_never_negative_and_never_too_long_for_a_lock() -> None:
+    timers = Timers()
+    timers.set(1, 5)
+    assert timers.wait(9) == 0
+    timers.pop(9)
+    timers.set(1, 1e300)
+    found = timers.wait(0)
+    assert found is not None and 3600 < found < 1e6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_like_a_list_that_is_sorted_each_time(seed: int) -> None:
+    chance = random.Random(seed)
+    timers, model, now = Timers(), {}, 0.0
+    for _ in range(300):
+        if chance.random() < 0.6:
+            node, due = chance.randrange(30), now + chance.random() * 10
+            timers.set(node, due)
+            model[node] = due
+        else:
+            now += chance.random() * 5
+            expected = sorted((due, node) for node, due in model.items() if due <= now)
+            assert timers.pop(now) == [node for _, node in expected]
+            for _, node in expected:
+                del model[node]
+        if model and not timers.passed(now):
+            wait = timers.wait(now)
+            assert wait is not None and wait <= min(model.values()) - now + 1e-9

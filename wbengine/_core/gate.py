@@ -1,0 +1,50 @@
+"""Who wants a run to stop, while it can."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from wbengine._core import lifecycle as lifecycle_module
+from wbengine._core.inbox import Inbox, Withdrawn
+from wbengine.invocation import TaskExecutor
+
+__all__ = ["Gate"]
+
+
+class Gate:
+    """The way to suspend one run, from any thread and from signal handlers.
+
+    Once it is closed the executor may be another run's, and nothing is taken back from it.
+    """
+
+    def __init__(self, executor: TaskExecutor, inbox: Inbox) -> None:
+        self._executor = executor
+        self._inbox = inbox
+        self._lock = threading.RLock()
+        self._closed = False
+        self._thread = -1
+        #: Nothing more is to start.
+        self.suspending = False
+
+    def open(self) -> None:
+        """The calling thread is the one of the loop."""
+        self._thread = threading.get_ident()
+
+    def suspend(self) -> None:
+        """Let nothing more start, and take back what has not started."""
+        if threading.get_ident() == self._thread:
+            # The loop may be in the midst of anything; it takes back what it can when it comes by.
+            self.suspending = True
+            self._inbox.put(None)
+            return
+        with self._lock:
+            if not (self._closed or self.suspending):
+                self.suspending = True
+                taken: Iterable[lifecycle_module.Call] = self._executor.withdraw()
+                self._inbox.put(Withdrawn(taken))
+
+    def close(self) -> None:
+        """The run is over: whoever still wants to suspend it comes too late."""
+        with self._lock:
+            self._closed = True

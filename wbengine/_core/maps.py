@@ -1,0 +1,301 @@
+"""Maps at work: their items begin, end, or are given back; what is stored of each.
+
+To the plan and to the scheduler a Map is one node, in flight until its last item came back.  Only
+the engine's thread calls this, but for `spoil`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from wbengine import exceptions, states
+from wbengine import invocation as calls
+from wbengine import storage as storage_module
+from wbengine import task as task_module
+from wbengine._core import fanout
+from wbengine.persistence import models
+from wbengine.types import failure as ft
+
+__all__ = ["Idle", "MapCall", "Maps", "resumes"]
+
+#: States in which an interrupted attempt may have been left.
+_BEGUN: Final[Mapping[str, frozenset[str]]] = {
+    calls.EXECUTE: frozenset({states.RUNNING, states.PENDING}),
+    calls.REVERT: frozenset({states.REVERTING, states.SUCCESS, states.FAILURE}),
+}
+
+
+class MapCall(NamedTuple):
+    """A Map about to run, or to be reverted, item by item."""
+
+    node: int
+    task: task_module.Map
+    action: calls.Action
+
+
+class Idle(NamedTuple):
+    """A Map that does not go on: with its outcome, or else none in this run.
+
+    `begun`: some of its items are done.
+    """
+
+    call: MapCall
+    outcome: calls.Outcome | None
+    begun: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A Map that is under way."""
+
+    call: MapCall
+    record: models.AtomDetail
+    fan: fanout.Fanout
+    #: What the items are given besides themselves.
+    shared: Mapping[str, Any]
+    failures: Mapping[str, ft.Failure]
+    takes_item: bool
+    started: float
+    recalled: bool = False
+
+
+def resumes(record: models.AtomDetail, action: calls.Action) -> bool:
+    """Whether `action` goes on with what an earlier run left unfinished: it keeps its number."""
+    items = record.items
+    if items is None or record.action != action or record.state not in _BEGUN[action]:
+        return False
+    return (items.attempt == record.attempt) == (action == calls.EXECUTE)
+
+
+class Maps:
+    """The Maps of one run that are under way.
+
+    `in_process`: the executor runs tasks here, so their own notifiers hear them directly.
+    """
+
+    def __init__(self, storage: storage_module.Storage, *, in_process: bool) -> None:
+        self._storage = storage
+        self._kept = storage.backend is not None
+        self._in_process = in_process
+        #: By node; empty as long as a flow has none.
+        self.running: dict[int, _Running] = {}
+        # Those that may hand out something, in the order in which they became so.
+        self._hungry: dict[int, None] = {}
+        # Those of which nothing may be under way any more, although they are not done.
+        self._loose: dict[int, None] = {}
+
+    def begin(self, call: MapCall, record: models.AtomDetail) -> calls.Outcome | None:
+        """Begin an attempt, or go on with it.
+
+        Returns the outcome when there is nothing (more) to be done.
+
+        :raises NotFound: an argument has no value.
+        :raises TypeError: what was found is no list of items; iterating over it may raise anything.
+        """
+        task, action = call.task, call.action
+        found = self._arguments(call, record)
+        failures = calls.NO_FAILURES
+        if action == calls.EXECUTE:
+            values = found.pop(task.over, None)
+            if record.items is None:
+                self._expand(task, record, values)
+        else:
+            failures = self._storage.get_execute_failures()
+        if record.items is None:
+            return calls.Outcome(None)  # it failed before there were any
+        limit, collect = task.max_in_flight, task.collects
+        fan = fanout.Fanout(record.items, action, limit, collect=collect)
+        now, takes_item = time.time(), task.takes_item(action)
+        running = _Running(call, record, fan, found, failures, takes_item, now)
+        if fan.over:
+            return self._outcome(running)
+        if fan.done:
+            record.progress = fan.done / fan.total
+        self.running[call.node] = running
+        self._hungry[call.node] = None
+        return None
+
+    def _arguments(self, call: MapCall, record: models.AtomDetail) -> dict[str, Any]:
+        task, items = call.task, record.items
+        if call.action == calls.EXECUTE:
+            rebind, optional = task.rebind, task.optional
+            if items is not None:  # the list is fixed already
+                rebind = {to: stored for to, stored in rebind.items() if to != task.over}
+        elif items is not None and any(item.order for item in items):
+            rebind, optional = task.revert_rebind, task.revert_optional
+        else:
+            return {}  # nothing was done, so there is nothing to undo
+        return dict(self._storage.fetch_mapped_args(rebind, task.name, optional_args=optional))
+
+    def _expand(self, task: task_module.Map, record: models.AtomDetail, values: Any) -> None:
+        listed = task.listed(values)
+        if isinstance(values, Iterator):
+            # Whoever looks next finds what this one has used up.
+            self._storage.replace(record.name, task.over, values, listed)
+        record.items = models.Items(record.attempt, listed)
+        self._storage.mark_items(record, record.items)
+
+    def refill(self, most: int) -> list[calls.Invocation]:
+        """What may be submitted now, at most `most` items."""
+        found: list[calls.Invocation] = []
+        for node in list(self._hungry):
+            if len(found) == most:
+                break
+            running = self.running[node]
+            taken = running.fan.take(most - len(found))
+            found += [self._invocation(running, item) for item in taken]
+            if not running.fan.hungry:
+                del self._hungry[node]
+        return found
+
+    def _invocation(self, running: _Running, item: models.ItemDetail) -> calls.Invocation:
+        node, parent, action = running.call
+        record, items, task = running.record, running.fan.items, parent.of_item(item.index)
+        arguments = running.shared
+        if running.takes_item:
+            arguments = {**arguments, parent.item: item.value}
+        events = None
+        if task._notifier is not None and not (self._in_process or task.local):
+            events = functools.partial(_relay, task)
+        return calls.Invocation(
+            task,
+            action,
+            record.uuid,
+            record.attempt,
+            arguments,
+            item.results if item.failure is None else item.failure,
+            running.failures,
+            events,
+            node,
+            self._storage.flow_uuid,
+            task.priority,
+            item.index,
+            items.resumed,
+        )
+
+    def spoil(self, call: calls.Invocation) -> None:
+        """An item of a Map failed just now: start no further ones.  From any thread."""
+        running = self.running.get(call.node)
+        if running is not None:
+            running.fan.spoil()
+
+    def spoilt(self, node: int) -> bool:
+        """Whether a Map starts no further items."""
+        running = self.running.get(node)
+        return running is not None and running.fan.spoilt
+
+    def to_recall(self, node: int) -> bool:
+        """Whether what a Map has in the executor is to be taken back; True once."""
+        running = self.running[node]
+        if running.recalled or not running.fan.spoilt:
+            return False
+        running.recalled = True
+        return True
+
+    def finish(
+        self, call: calls.Invocation, outcome: calls.Outcome
+    ) -> tuple[MapCall, calls.Outcome] | None:
+        """Store the outcome of one item; returns that of the Map, if this was the last."""
+        running = self.running[call.node]
+        fan, record, parent = running.fan, running.record, running.call.task
+        if outcome.failed:
+            outcome.value.belongs_to(parent._home())
+        item = fan.put(call.index, outcome)
+        self._storage.mark_items(record, (item,))
+        record.progress = fan.done / fan.total
+        if self._kept:
+            self._storage.mark(record)
+        if parent._notifier is not None:
+            parent.update_progress(record.progress)
+        if fan.over:
+            return self._end(running)
+        self._changed(call.node, fan)
+        return None
+
+    def give_back(self, call: calls.Invocation) -> None:
+        """An item that was to be submitted, or was, did not start."""
+        fan = self.running[call.node].fan
+        fan.give_back(call.index)
+        self._changed(call.node, fan)
+
+    def recall(self, node: int, taken: Iterable[calls.Invocation]) -> list[calls.Invocation]:
+        """Of what was taken back of the executor, give back the items of a Map that starts no more.
+
+        Returns the rest, which is to be submitted again.
+        """
+        others = []
+        for call in taken:
+            if call.node == node:
+                self.give_back(call)
+            else:
+                others.append(call)
+        return others
+
+    def _changed(self, node: int, fan: fanout.Fanout) -> None:
+        if fan.hungry:
+            self._hungry[node] = None
+        else:
+            self._hungry.pop(node, None)
+        if fan.idle:
+            self._loose[node] = None
+
+    def loosen(self) -> None:
+        """Nothing more starts: look at all of them."""
+        self._loose.update(dict.fromkeys(self.running))
+
+    def stop(self) -> None:
+        """Execute no further items, although nothing failed."""
+        for node, running in self.running.items():
+            if running.call.action == calls.EXECUTE:
+                running.fan.stop()
+                self._changed(node, running.fan)
+
+    def idle(self, halted: bool) -> list[Idle]:
+        """Take out those of which nothing is under way, and nothing more will be (`halted`: in this
+        run).  Those that only wait to be refilled stay.
+        """
+        if not self._loose:
+            return []
+        loose, self._loose = self._loose, {}
+        found = []
+        for node in loose:
+            running = self.running.get(node)
+            if running is None or not (running.fan.over or (halted and running.fan.idle)):
+                continue
+            begun = self.drop(node)
+            ended = begun and running.fan.over
+            outcome = self._outcome(running) if ended else None
+            found.append(Idle(running.call, outcome, begun))
+        return found
+
+    def drop(self, node: int) -> bool:
+        """Forget a Map that does not go on; returns whether any of its items is done."""
+        self._hungry.pop(node, None)
+        running = self.running.pop(node)
+        return running.fan.done > 0
+
+    def _end(self, running: _Running) -> tuple[MapCall, calls.Outcome]:
+        self.drop(running.call.node)
+        return running.call, self._outcome(running)
+
+    def _outcome(self, running: _Running) -> calls.Outcome:
+        fan, call = running.fan, running.call
+        value = fan.value if fan.decided else _given_up(call.task, fan)
+        return calls.Outcome(value, calls.LOCAL, running.started, time.time())
+
+
+def _given_up(task: task_module.Map, fan: fanout.Fanout) -> ft.Failure:
+    return ft.Failure.from_exception(
+        exceptions.DeadlineExceeded(
+            f"Map {task.name!r} was given up when {fan.done} of its {fan.total} items were done"
+        )
+    )
+
+
+def _relay(task: task_module.Task, event_type: str, details: dict[str, Any]) -> None:
+    """Let the listeners of the inner task hear what an item told elsewhere."""
+    task.notifier.notify(event_type, details)

@@ -1,0 +1,122 @@
+"""Retries at work: they execute, decide and are reverted in the engine's own thread."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any, Final, NamedTuple
+
+import futurist
+
+from wbengine import invocation as calls
+from wbengine import retry as retry_module
+from wbengine import storage as storage_module
+from wbengine._core import plan as plan_module
+from wbengine._core import recovery
+from wbengine.persistence import models
+from wbengine.types import failure as ft
+
+__all__ = ["RETRY_AT", "Retries", "RetryCall"]
+
+#: Where the record of a retry that waits says until when (unix seconds), in its `meta`.
+RETRY_AT: Final = "retry_at"
+
+
+class RetryCall(NamedTuple):
+    """A retry about to execute or to be reverted, in the engine's own thread."""
+
+    node: int
+    retry: retry_module.Retry
+    action: calls.Action
+
+
+class Retries:
+    """The retries of one plan on one storage."""
+
+    def __init__(self, plan: plan_module.Plan, storage: storage_module.Storage) -> None:
+        self._plan = plan
+        self._storage = storage
+        self._executor = futurist.SynchronousExecutor()
+        #: What went wrong while retries were asked.
+        self.problems: list[ft.Failure] = []
+
+    def run(self, call: RetryCall) -> calls.Outcome:
+        """Execute or revert a retry here and now; whatever it raises is its outcome."""
+        outcome: calls.Outcome = self._executor.submit(self._call, call).result()
+        return outcome
+
+    def _call(self, call: RetryCall) -> calls.Outcome:
+        started = time.time()
+        retry, fetch = call.retry, self._storage.fetch_mapped_args
+        value: Any
+        try:
+            history = self._storage.get_retry_history(retry.name)
+            if call.action == calls.EXECUTE:
+                found = fetch(retry.rebind, retry.name, optional_args=retry.optional)
+                value = retry.execute(history=history, **found)
+            else:
+                found = fetch(retry.revert_rebind, retry.name, optional_args=retry.revert_optional)
+                value = retry.revert(**self._offered(retry, history), **found)
+        except BaseException as error:
+            value = ft.Failure.from_exception(error)
+        return calls.Outcome(value, calls.LOCAL, started, time.time())
+
+    def _offered(self, retry: retry_module.Retry, history: retry_module.History) -> dict[str, Any]:
+        """What the engine itself gives to a retry's `revert`, as far as it takes it."""
+        accepts = retry.revert_accepts
+        offered: dict[str, Any] = {}
+        if accepts is None or retry_module.EXECUTE_REVERT_HISTORY in accepts:
+            offered[retry_module.EXECUTE_REVERT_HISTORY] = history
+        if accepts is None or retry_module.REVERT_FLOW_FAILURES in accepts:
+            failures = dict(self._storage.get_execute_failures())
+            offered[retry_module.REVERT_FLOW_FAILURES] = failures
+        return offered
+
+    def ask(self, failure: ft.Failure, retry_node: int, failed_node: int) -> str:
+        """Tell a retry who failed, and return what it decides.  What it raises passes through."""
+        retry: Any = self._plan.items[retry_node]
+        self._storage.save_retry_failure(retry.name, self._plan.names[failed_node], failure)
+        history = self._storage.get_retry_history(retry.name)
+        found = self._storage.fetch_mapped_args(
+            retry.rebind, retry.name, optional_args=retry.optional
+        )
+        decision: str = retry.on_failure(history=history, **found)
+        return decision
+
+    def resolve(self, node: int, failure: ft.Failure, defer_reverts: bool) -> recovery.Resolution:
+        """Ask the retries around an atom that failed; everything is reverted if that goes wrong."""
+        ask = functools.partial(self.ask, failure)
+        try:
+            return recovery.resolve(self._plan, node, ask, defer_reverts=defer_reverts)
+        except Exception as error:
+            self.problems.append(ft.Failure.from_exception(error))
+            return recovery.everything(self._plan)
+
+    def rest(self, node: int, now: float, over: bool) -> float:
+        """How many seconds a retry that runs its flow again has to wait from `now` on.
+
+        Asks it the first time, and keeps the answer in its record; `over` says that it waited
+        already.  What the retry raises passes through.
+
+        :raises ValueError: when its answer is no number of seconds.
+        """
+        retry: Any = self._plan.items[node]
+        record = self._storage.record(retry.name)
+        if record.has_meta and RETRY_AT in record.meta:
+            return 0.0 if over else max(0.0, record.meta[RETRY_AT] - now)
+        seconds = retry.wait(self._storage.get_retry_history(retry.name))
+        if not (isinstance(seconds, int | float) and seconds >= 0):
+            raise ValueError(
+                f"wait() of retry {retry.name!r} answered {seconds!r}; it must be seconds, not"
+                " negative"
+            )
+        if seconds:
+            record.meta[RETRY_AT] = now + seconds
+            self._storage.mark(record)
+        return seconds
+
+    @staticmethod
+    def rested(record: models.AtomDetail) -> None:
+        """A retry does not wait any more."""
+        if record.has_meta:
+            record.meta.pop(RETRY_AT, None)

@@ -1,0 +1,1 @@
+"""The kinds of tasks; their public names are in `wbengine.task`."""

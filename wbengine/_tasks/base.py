@@ -1,0 +1,147 @@
+"""The base of all tasks."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar, Final, TypeVar, cast
+
+from wbengine import _binding, _names, atom
+from wbengine.types import notifier as nt
+
+LOG = logging.getLogger("wbengine.task")
+
+#: The event behind `Task.update_progress`; its details are `{'progress': 0.0 to 1.0}`.
+EVENT_UPDATE_PROGRESS: Final = "update_progress"
+
+_T = TypeVar("_T", bound="Task")
+
+#: Where a class may say how its instances are copied.
+_COPYING: Final = (
+    "__copy__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+    "__getstate__",
+    "__new__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__setstate__",
+)
+
+
+class Task(atom.Atom):
+    """An atom that may run anywhere: in this thread, in a pool, on a worker.
+
+    The parameters are those of `Atom`; the default name is the full name of the class, so two
+    unnamed tasks of one class cannot be in the same flow.
+    """
+
+    # Users, workers and pickles know it by this name.
+    __module__ = "wbengine.task"
+
+    #: The events that `notifier` knows; a subclass extends it to tell its own.
+    TASK_EVENTS: ClassVar[Collection[str]] = frozenset([EVENT_UPDATE_PROGRESS])
+
+    #: Does it do no harm to run it twice?  Not acted upon yet: a task whose worker was lost fails.
+    idempotent: bool | None = None
+    #: Must it run in the engine's own process?
+    local: bool = False
+    #: Does the engine run it item by item?  (See `Map`; asking for the class would take longer.)
+    fans_out: ClassVar[bool] = False
+
+    # Made on first use: most tasks have no listener.
+    _notifier: nt.RelayingNotifier | None = None
+    _sink: nt.Sink | None = None
+
+    def __init__(
+        self,
+        name: str | None = None,
+        provides: atom.Provides | None = None,
+        requires: str | Iterable[str] | None = None,
+        auto_extract: bool = True,
+        rebind: _binding.Rebind | None = None,
+        inject: Mapping[str, Any] | None = None,
+        ignore_list: Iterable[str] | None = None,
+        revert_rebind: _binding.Rebind | None = None,
+        revert_requires: str | Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(
+            self._default_name() if name is None else name,
+            provides,
+            requires,
+            auto_extract,
+            rebind,
+            inject,
+            ignore_list,
+            revert_rebind,
+            revert_requires,
+        )
+
+    def _default_name(self) -> str:
+        return _names.class_name(type(self))
+
+    @property
+    def notifier(self) -> nt.RestrictedNotifier:
+        """Where to listen to what the task tells while it runs."""
+        found = self._notifier
+        if found is None:
+            made = nt.RelayingNotifier(self.TASK_EVENTS, self._sink)
+            # Two threads may come here at once: both must get the same one.
+            found = cast(nt.RelayingNotifier, self.__dict__.setdefault("_notifier", made))
+            found.sink = self._sink
+        return found
+
+    def attach(self, sink: nt.Sink) -> None:
+        """Pass every event to `sink(event_type, details)` as well, after the listeners."""
+        self._sink = sink
+        if self._notifier is not None:
+            self._notifier.sink = sink
+
+    def detach(self) -> None:
+        """Forget the sink; idempotent."""
+        self._sink = None
+        if self._notifier is not None:
+            self._notifier.sink = None
+
+    def update_progress(self, progress: float) -> None:
+        """Tell how far the task is, from 0.0 to 1.0; what is outside is clamped, with a warning.
+
+        :raises TypeError: not a number.
+        """
+        if not isinstance(progress, int | float):
+            raise TypeError(f"The progress of {self.name!r} must be a number, not {progress!r}")
+        clamped = progress if 0.0 <= progress <= 1.0 else (1.0 if progress > 1.0 else 0.0)
+        if clamped != progress:
+            LOG.warning("Progress of %s must be from 0.0 to 1.0, not %r", self.name, progress)
+        if self._notifier is not None:
+            self._notifier.notify(EVENT_UPDATE_PROGRESS, {"progress": clamped})
+        elif self._sink is not None:
+            nt.relay(self._sink, EVENT_UPDATE_PROGRESS, {"progress": clamped})
+
+    def copy(self: _T, retain_listeners: bool = True) -> _T:
+        """A shallow copy, with or without the listeners of the original."""
+        if _copies_plainly(type(self)):
+            # What `copy.copy` does, five times as fast: a Map makes one for each item.
+            other = type(self).__new__(type(self))
+            vars(other).update(self.__getstate__())
+        else:
+            other = copy.copy(self)
+        if retain_listeners and self._notifier is not None:
+            other._notifier = cast(nt.RelayingNotifier, self._notifier.copy())
+            other._notifier.sink = None
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Listeners and sink belong to the process that registered them.
+        state = self.__dict__.copy()
+        state.pop("_notifier", None)
+        state.pop("_sink", None)
+        return state
+
+
+@functools.lru_cache(maxsize=1024)
+def _copies_plainly(cls: type[Task]) -> bool:
+    """Whether to copy an instance of a class is to copy its attributes."""
+    return all(getattr(cls, name, None) is getattr(Task, name, None) for name in _COPYING)

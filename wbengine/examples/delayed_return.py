@@ -1,0 +1,62 @@
+"""The answer is given as soon as it is known, while the flow goes on behind it.
+
+A shop confirms an order when the money is there, and packs afterwards.  The engine runs in a thread
+of its own; a callback on the atom notifier passes the one result on.
+
+Prints::
+
+    confirmed: order 7, paid 30
+    the flow is still at work: True
+    in the end: SUCCESS, parcel for order 7
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent import futures
+from typing import Any
+
+from wbengine import engines, task
+from wbengine.examples import _kinds
+from wbengine.patterns import linear_flow
+
+CONFIRMED = threading.Event()
+
+
+class Pay(task.Task):
+    default_provides = "receipt"
+
+    def execute(self, order: int, price: int) -> str:
+        return f"order {order}, paid {price}"
+
+
+class Pack(task.Task):
+    default_provides = "parcel"
+
+    def execute(self, order: int) -> str:
+        CONFIRMED.wait()  # packing takes long: until the customer knows, at least
+        return f"parcel for order {order}"
+
+
+def main() -> None:
+    with _kinds.chosen(__doc__, (_kinds.SERIAL, _kinds.THREADS, _kinds.WORKERS)) as options:
+        flow = linear_flow.Flow("order").add(Pay("pay"), Pack("pack"))
+        engine = engines.load(flow, store={"order": 7, "price": 30}, **options)
+        answer: futures.Future[str] = futures.Future()
+
+        def paid(state: str, details: dict[str, Any]) -> None:
+            if details["task_name"] == "pay":
+                answer.set_result(details["result"])
+
+        engine.atom_notifier.register("SUCCESS", paid)
+        with futures.ThreadPoolExecutor(1) as background:
+            running = background.submit(engine.run)
+            print("confirmed:", answer.result())
+            print("the flow is still at work:", not running.done())
+            CONFIRMED.set()
+            running.result()  # raises what the flow failed with
+    print(f"in the end: {engine.storage.get_flow_state()}, {engine.storage.fetch('parcel')}")
+
+
+if __name__ == "__main__":
+    main()

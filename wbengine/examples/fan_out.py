@@ -1,0 +1,69 @@
+"""`task.Map`: one task for each item of a list that is known only at run time.
+
+A flock is counted by fields.  How many fields there are is the result of a task; `Map` is one
+member of the flow, and runs its inner task once for each item, at most two at a time.  Results
+keep the order of the items.  With `on_item_failure="collect"` a failure takes the place of a
+result.
+
+Prints::
+
+    hill: 3
+    meadow: 12
+    marsh: too wet to count
+    orchard: 5
+    20 sheep
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine import engines, task
+from wbengine.examples import _kinds
+from wbengine.patterns import linear_flow
+from wbengine.types import failure
+
+
+class Survey(task.Task):
+    default_provides = "fields"
+
+    def execute(self, farm: dict[str, int]) -> list[str]:
+        return list(farm)
+
+
+class Count(task.Task):
+    def execute(self, farm: dict[str, int], field: str) -> int:
+        if field == "marsh":
+            raise RuntimeError("too wet to count")
+        return farm[field]
+
+
+class Add(task.Task):
+    default_provides = "total"
+
+    def execute(self, counts: list[Any]) -> int:
+        return sum(count for count in counts if not isinstance(count, failure.Failure))
+
+
+def main() -> None:
+    counting = task.Map(
+        Count(),
+        over="fields",
+        item="field",
+        provides="counts",
+        name="count all",
+        max_in_flight=2,
+        on_item_failure="collect",
+    )
+    flow = linear_flow.Flow("farm").add(Survey(), counting, Add())
+    farm = {"hill": 3, "meadow": 12, "marsh": 9, "orchard": 5}
+    with _kinds.chosen(__doc__) as options:
+        values = engines.run(flow, store={"farm": farm}, **options)
+    for field, count in zip(values["fields"], values["counts"], strict=True):
+        shown = count.exception_str if isinstance(count, failure.Failure) else count
+        print(f"{field}: {shown}")
+    print(values["total"], "sheep")
+
+
+if __name__ == "__main__":
+    main()

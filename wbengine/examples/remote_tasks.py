@@ -1,0 +1,42 @@
+"""The tasks of `own_worker` and `julia_set`, for workers of their own.
+
+A worker imports this module and nothing of engines, so it imports no flow and no engine either.
+"""
+
+from __future__ import annotations
+
+import os
+
+from wbengine import task
+
+
+class Translate(task.Task):
+    default_provides = "words"
+
+    def execute(self, text: str) -> list[str]:
+        return text.upper().split()
+
+
+class Sign(task.Task):
+    """Tells where it ran."""
+
+    default_provides = ("telegram", "pid")
+
+    def execute(self, words: list[str]) -> tuple[str, int]:
+        return " STOP ".join(words), os.getpid()
+
+
+class JuliaRow(task.Task):
+    """One line of the picture: how soon each point of the plane flies away."""
+
+    def execute(self, imaginary: float, width: int, seed: complex) -> str:
+        shades = " .:-=+*#%@"
+        row = ""
+        for column in range(width):
+            point = complex(3.2 * column / (width - 1) - 1.6, imaginary)
+            steps = 0
+            while abs(point) < 2 and steps < 27:
+                point = point * point + seed
+                steps += 1
+            row += shades[steps * (len(shades) - 1) // 27]
+        return row.rstrip()

@@ -1,0 +1,60 @@
+"""Listeners: an engine tells what happens to whoever wants to know.
+
+`Diary` is a listener of one's own: it overrides the receivers that it needs.  `CaptureListener`
+keeps what it hears, `DurationListener` notes how long everything took in the metadata.  All of
+them listen for the length of a `with` block.  What a task tells while it runs is heard at its own
+notifier.
+
+Prints::
+
+    the flow 'tea' is RUNNING
+    'water' is RUNNING
+    'water' is done to 50%
+    'water' is SUCCESS
+    the flow 'tea' is SUCCESS
+    4 events in all, and each took its time: True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine import engines, task
+from wbengine.examples import _kinds
+from wbengine.listeners import base, capturing, timing
+from wbengine.patterns import linear_flow
+
+
+class Boil(task.Task):
+    def execute(self) -> None:
+        self.update_progress(0.5)
+
+
+class Diary(base.Listener):
+    def _flow_receiver(self, state: str, details: dict[str, Any]) -> None:
+        print(f"the flow {details['flow_name']!r} is {state}")
+
+    def _task_receiver(self, state: str, details: dict[str, Any]) -> None:
+        print(f"{details['task_name']!r} is {state}")
+
+
+def progressed(event: str, details: dict[str, Any]) -> None:
+    if 0 < details["progress"] < 1:
+        print(f"'water' is done to {details['progress']:.0%}")
+
+
+def main() -> None:
+    water = Boil("water")
+    water.notifier.register(task.EVENT_UPDATE_PROGRESS, progressed)
+    with _kinds.chosen(__doc__) as options:
+        engine = engines.load(linear_flow.Flow("tea").add(water), **options)
+        heard = capturing.CaptureListener(engine)
+        with heard, Diary(engine), timing.DurationListener(engine):
+            engine.run()
+    (detail,) = engine.storage.flow_detail
+    took = [engine.storage.flow_meta["duration"], detail.meta["duration"]]
+    print(f"{len(heard.values)} events in all, and each took its time: {min(took) > 0}")
+
+
+if __name__ == "__main__":
+    main()

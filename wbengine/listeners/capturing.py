@@ -1,0 +1,70 @@
+"""Keeps what happens in a list, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from wbengine.listeners import base
+
+__all__ = ["CaptureListener"]
+
+
+class CaptureListener(base.Listener):
+    """Appends `(kind, state, details)` to `values`, in the order told."""
+
+    #: The kinds.
+    FLOW: ClassVar[str] = "flow"
+    TASK: ClassVar[str] = "task"
+    RETRY: ClassVar[str] = "retry"
+
+    def __init__(
+        self,
+        engine: Any,
+        task_listen_for: Iterable[str] | None = base.DEFAULT_LISTEN_FOR,
+        flow_listen_for: Iterable[str] | None = base.DEFAULT_LISTEN_FOR,
+        retry_listen_for: Iterable[str] | None = base.DEFAULT_LISTEN_FOR,
+        capture_flow: bool = True,
+        capture_task: bool = True,
+        capture_retry: bool = True,
+        skip_tasks: Iterable[str] | None = None,
+        skip_retries: Iterable[str] | None = None,
+        skip_flows: Iterable[str] | None = None,
+        values: list[Any] | None = None,
+    ) -> None:
+        """
+        :param capture_flow: keep what is told of the flow; the next two likewise.
+        :param skip_tasks: names not to keep anything of; the next two likewise.
+        :param values: the list to append to; a new one by default.
+        """
+        super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
+        self._capture = {
+            self.FLOW: capture_flow,
+            self.TASK: capture_task,
+            self.RETRY: capture_retry,
+        }
+        self._skip = {
+            self.FLOW: frozenset(skip_flows or ()),
+            self.TASK: frozenset(skip_tasks or ()),
+            self.RETRY: frozenset(skip_retries or ()),
+        }
+        #: What was captured so far.
+        self.values: list[Any] = [] if values is None else values
+
+    @staticmethod
+    def _format_capture(kind: str, state: str, details: base.Details) -> Any:
+        """What is appended; override it to keep less, or something else."""
+        return kind, state, details
+
+    def _flow_receiver(self, state: str, details: base.Details) -> None:
+        self._keep(self.FLOW, state, details)
+
+    def _task_receiver(self, state: str, details: base.Details) -> None:
+        self._keep(self.TASK, state, details)
+
+    def _retry_receiver(self, state: str, details: base.Details) -> None:
+        self._keep(self.RETRY, state, details)
+
+    def _keep(self, kind: str, state: str, details: base.Details) -> None:
+        if self._capture[kind] and details[f"{kind}_name"] not in self._skip[kind]:
+            self.values.append(self._format_capture(kind, state, details))

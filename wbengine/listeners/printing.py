@@ -1,0 +1,36 @@
+"""Prints what happens, for small programs and first looks."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from wbengine.listeners import base
+
+__all__ = ["PrintingListener"]
+
+
+class PrintingListener(base.DumpingListener):
+    """Prints a line per change of state, and the traceback of what failed."""
+
+    def __init__(
+        self,
+        engine: Any,
+        task_listen_for: Iterable[str] | None = base.DEFAULT_LISTEN_FOR,
+        flow_listen_for: Iterable[str] | None = base.DEFAULT_LISTEN_FOR,
+        retry_listen_for: Iterable[str] | None = base.DEFAULT_LISTEN_FOR,
+        stderr: bool = False,
+    ) -> None:
+        """
+        :param stderr: print there instead of to standard output.
+        """
+        super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
+        self._file = sys.stderr if stderr else sys.stdout
+
+    def _dump(self, message: str, *args: Any, **kwargs: Any) -> None:
+        print(message % args, file=self._file)
+        exc_info = kwargs.get("exc_info")
+        if exc_info is not None:
+            traceback.print_exception(*exc_info, file=self._file)

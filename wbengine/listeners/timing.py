@@ -1,0 +1,128 @@
+"""Measures how long things take, and notes when they happen."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from wbengine import exceptions, states
+from wbengine.listeners import base
+from wbengine.types import timing
+
+__all__ = ["DurationListener", "EventTimeListener", "PrintingDurationListener"]
+
+LOG: Final = logging.getLogger(__name__)
+
+STARTING_STATES: Final = frozenset({states.RUNNING, states.REVERTING})
+FINISHED_STATES: Final = frozenset(base.FINISH_STATES)
+WATCH_STATES: Final = FINISHED_STATES | STARTING_STATES | {states.PENDING}
+
+_TASK: Final = "task"
+_FLOW: Final = "flow"
+
+
+class DurationListener(base.Listener):
+    """Stores how many seconds each task, and the flow, took: `duration` in their metadata.
+
+    That of a task is the time its worker needed for it, where the worker says so; otherwise, and
+    for the flow, the time between the two changes of state.  A task that is reverted, or runs
+    again, has that of the latest time.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine, task_listen_for=WATCH_STATES, flow_listen_for=WATCH_STATES)
+        self._timers: dict[str, dict[str, timing.StopWatch]] = {_TASK: {}, _FLOW: {}}
+
+    def deregister(self) -> None:
+        """Listen no longer; warns of what began and did not come to its end."""
+        super().deregister()
+        for kind, timers in self._timers.items():
+            if timers:
+                LOG.warning(
+                    "%s %s(s) did not enter any of the states %s",
+                    len(timers),
+                    kind,
+                    ", ".join(sorted(FINISHED_STATES)),
+                )
+            timers.clear()
+
+    def _task_receiver(self, state: str, details: base.Details) -> None:
+        self._receiver(_TASK, details["task_name"], state, details)
+
+    def _flow_receiver(self, state: str, details: base.Details) -> None:
+        self._receiver(_FLOW, details["flow_name"], state, details)
+
+    def _receiver(self, kind: str, name: str, state: str, details: base.Details) -> None:
+        timers = self._timers[kind]
+        if state in STARTING_STATES:
+            timers[name] = timing.StopWatch().start()
+            self._began(kind, name)
+            return
+        timer = timers.pop(name, None)
+        given_back = kind == _TASK and "result" not in details
+        if timer is None or state == states.PENDING or given_back:
+            return
+        started, ended = details.get("started"), details.get("ended")
+        if started is not None and ended is not None:
+            seconds = max(0.0, ended - started)
+        else:
+            seconds = timer.stop().elapsed()
+        self._record_ending(seconds, kind, name)
+
+    def _began(self, kind: str, name: str) -> None:
+        """Something began."""
+
+    def _record_ending(self, seconds: float, kind: str, name: str) -> None:
+        """Something that took `seconds` came to its end."""
+        update = {"duration": seconds}
+        try:
+            if kind == _FLOW:
+                self._engine.storage.update_flow_metadata(update)
+            else:
+                self._engine.storage.update_atom_metadata(name, update)
+        except exceptions.StorageFailure:
+            LOG.warning("The %s of %s %r was not stored", update, kind, name, exc_info=True)
+
+
+class PrintingDurationListener(DurationListener):
+    """Also says (by `print`, or `printer`) when something begins, and how long it took."""
+
+    def __init__(self, engine: Any, printer: Callable[[str], Any] | None = None) -> None:
+        super().__init__(engine)
+        if printer is not None and not callable(printer):
+            raise TypeError(f"printer must be a function that takes a line, not {printer!r}")
+        self._printer = printer if printer is not None else print
+
+    def _began(self, kind: str, name: str) -> None:
+        self._printer(f"'{name}' {kind} started.")
+
+    def _record_ending(self, seconds: float, kind: str, name: str) -> None:
+        super()._record_ending(seconds, kind, name)
+        self._printer(f"It took {kind} '{name}' {seconds:0.2f} seconds to finish.")
+
+
+class EventTimeListener(base.Listener):
+    """Stores when (unix seconds) a flow or atom entered a state: `<STATE>-timestamp` in its
+    metadata; of a state entered twice, the latest time.
+    """
+
+    def _flow_receiver(self, state: str, details: base.Details) -> None:
+        self._store("flow", details["flow_name"], state)
+
+    def _task_receiver(self, state: str, details: base.Details) -> None:
+        self._store("task", details["task_name"], state)
+
+    def _retry_receiver(self, state: str, details: base.Details) -> None:
+        self._store("retry", details["retry_name"], state)
+
+    def _store(self, kind: str, name: str, state: str) -> None:
+        update = {f"{state}-timestamp": time.time()}
+        try:
+            if kind == "flow":
+                self._engine.storage.update_flow_metadata(update)
+            else:
+                self._engine.storage.update_atom_metadata(name, update)
+        except exceptions.StorageFailure:
+            LOG.warning("The %s of %s %r was not stored", update, kind, name, exc_info=True)

@@ -1,0 +1,180 @@
+"""networkx graphs with the few extra methods that users of TaskFlow know.
+
+Importing this module imports networkx; nothing that runs a flow needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+
+if TYPE_CHECKING:
+    _Graph = nx.Graph[Any]
+    _DiGraph = nx.DiGraph[Any]
+else:
+    _Graph = nx.Graph
+    _DiGraph = nx.DiGraph
+
+
+class Graph(_Graph):
+    """An undirected graph."""
+
+    def __init__(self, incoming_graph_data: Any = None, name: str = "") -> None:
+        super().__init__(incoming_graph_data, name=name)
+        self.frozen = False
+
+    def freeze(self) -> Any:
+        """Let nobody change the graph any more; returns the graph."""
+        return self if self.frozen else nx.freeze(self)
+
+    def pformat(self) -> str:
+        """Describe the graph: its figures, its nodes, its edges."""
+        return os.linesep.join(_described(self, "<->"))
+
+    def export_to_dot(self) -> str:
+        """The graph in graphviz' language, to be drawn by its `dot`."""
+        return _dot(self)
+
+    def fresh_copy(self) -> Graph:
+        """An empty graph of the same class."""
+        return type(self)()
+
+
+class DiGraph(_DiGraph):
+    """A directed graph."""
+
+    def __init__(self, incoming_graph_data: Any = None, name: str = "") -> None:
+        super().__init__(incoming_graph_data, name=name)
+        self.frozen = False
+
+    def freeze(self) -> Any:
+        """Let nobody change the graph any more; returns the graph."""
+        return self if self.frozen else nx.freeze(self)
+
+    def pformat(self) -> str:
+        """Describe the graph: its figures, its nodes, its edges, its cycles."""
+        lines = _described(self, "->")
+        cycles = list(nx.simple_cycles(self)) if not self.is_directed_acyclic() else []
+        lines.append(f"Cycles: {len(cycles)}")
+        lines.extend("  " + " --> ".join(map(str, [*cycle, cycle[0]])) for cycle in cycles)
+        return os.linesep.join(lines)
+
+    def export_to_dot(self) -> str:
+        """The graph in graphviz' language, to be drawn by its `dot`."""
+        return _dot(self)
+
+    def topological_sort(self) -> Iterator[Any]:
+        """The nodes, each after all that lead to it."""
+        return iter(nx.topological_sort(self))
+
+    def is_directed_acyclic(self) -> bool:
+        return bool(nx.is_directed_acyclic_graph(self))
+
+    def no_successors_iter(self) -> Iterator[Any]:
+        """The nodes that nothing comes after."""
+        return (node for node, degree in self.out_degree() if not degree)
+
+    def no_predecessors_iter(self) -> Iterator[Any]:
+        """The nodes that nothing comes before."""
+        return (node for node, degree in self.in_degree() if not degree)
+
+    def bfs_predecessors_iter(self, n: Hashable) -> Iterator[Any]:
+        """Everything before a node, the nearest first, each once."""
+        seen = {n}
+        queue = deque([n])
+        while queue:
+            for node in self.predecessors(queue.popleft()):
+                if node not in seen:
+                    seen.add(node)
+                    queue.append(node)
+                    yield node
+
+    def fresh_copy(self) -> DiGraph:
+        """An empty graph of the same class."""
+        return type(self)()
+
+
+class OrderedGraph(Graph):
+    """A `Graph`: graphs keep the order in which nodes and edges were added."""
+
+
+class OrderedDiGraph(DiGraph):
+    """A `DiGraph`: graphs keep the order in which nodes and edges were added."""
+
+
+def merge_graphs(
+    graph: Any,
+    *graphs: Any,
+    allow_overlaps: bool = False,
+    overlap_detector: Callable[[Any, Any], Any] | None = None,
+) -> Any:
+    """One graph with all nodes and edges, and the first one's name.
+
+    `overlap_detector(merged so far, next)` says how many nodes both have; it is not asked if
+    overlaps are allowed.
+
+    :raises ValueError: graphs overlap, or the detector is not callable.
+    """
+    if overlap_detector is not None and not callable(overlap_detector):
+        raise ValueError(f"Overlap detector must be callable, not {overlap_detector!r}")
+    detect = overlap_detector if overlap_detector is not None else _common_nodes
+    merged = graph
+    for other in graphs:
+        if not allow_overlaps and (count := detect(merged, other)):
+            raise ValueError(f"Cannot merge graph {other} into {merged}: they share {count} nodes")
+        merged = nx.compose(merged, other)
+    if graphs:
+        merged.name = graph.name
+    return merged
+
+
+def _common_nodes(one: Any, other: Any) -> int:
+    return sum(1 for node in other if node in one)
+
+
+def _described(graph: Any, arrow: str) -> list[str]:
+    def line(text: str, data: Any) -> str:
+        return f"{text} ({data})" if data else text
+
+    return [
+        f"Name: {graph.name}",
+        f"Type: {type(graph).__name__}",
+        f"Frozen: {nx.is_frozen(graph)}",
+        f"Density: {nx.density(graph):0.3f}",
+        f"Nodes: {graph.number_of_nodes()}",
+        *(line(f"  - {node}", data) for node, data in graph.nodes(data=True)),
+        f"Edges: {graph.number_of_edges()}",
+        *(line(f"  {u} {arrow} {v}", data) for u, v, data in graph.edges(data=True)),
+    ]
+
+
+def _dot(graph: Any) -> str:
+    kind, arrow = ("digraph", "->") if graph.is_directed() else ("graph", "--")
+    # Two nodes may look the same.
+    names = {node: f"n{number}" for number, node in enumerate(graph)}
+    lines = [
+        f"{kind} {_quoted(graph.name)} {{",
+        *(
+            f"  {names[node]} [{_attributes({'label': node, **data})}];"
+            for node, data in graph.nodes(data=True)
+        ),
+        *(
+            f"  {names[u]} {arrow} {names[v]}" + (f" [{_attributes(data)}];" if data else ";")
+            for u, v, data in graph.edges(data=True)
+        ),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _attributes(data: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={_quoted(value)}" for key, value in data.items())
+
+
+def _quoted(value: Any) -> str:
+    text = ", ".join(sorted(map(str, value))) if isinstance(value, set) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

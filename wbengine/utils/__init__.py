@@ -1,0 +1,1 @@
+"""Small helpers under the names that users of TaskFlow import them by."""

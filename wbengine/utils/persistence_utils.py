@@ -1,0 +1,11 @@
+"""Making records for flows, under the names that users of TaskFlow know."""
+
+from __future__ import annotations
+
+from wbengine.persistence.base import (
+    create_flow_detail,
+    temporary_flow_detail,
+    temporary_log_book,
+)
+
+__all__ = ["create_flow_detail", "temporary_flow_detail", "temporary_log_book"]

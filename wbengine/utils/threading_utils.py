@@ -1,0 +1,122 @@
+"""Threads, alone and in bundles."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+ThreadFactory = Callable[[], threading.Thread]
+Told = Callable[[threading.Thread], Any]
+
+get_ident = threading.get_ident
+
+
+def is_alive(thread: threading.Thread | None) -> bool:
+    """Does the thread run?  None does not."""
+    return thread is not None and thread.is_alive()
+
+
+def get_optimal_thread_count(default: int = 2) -> int:
+    """One more than there are processors; `default` if nobody knows how many there are."""
+    try:
+        return multiprocessing.cpu_count() + 1
+    except NotImplementedError:
+        return default
+
+
+def daemon_thread(target: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+    """A thread, not started, that calls `target` and does not keep the process alive."""
+    return threading.Thread(target=target, args=args, kwargs=kwargs, daemon=True)
+
+
+def no_op(*args: Any, **kwargs: Any) -> None:
+    """Do nothing."""
+
+
+class _Bound(NamedTuple):
+    thread_factory: ThreadFactory
+    before_start: Told
+    after_start: Told
+    before_join: Told
+    after_join: Told
+
+
+class ThreadBundle:
+    """Threads that start together, in the order bound, and stop together, the last one first.
+
+    Thread-safe.  The callbacks are called with the thread, and must not call `bind`, `start` or
+    `stop` of the bundle.
+    """
+
+    def __init__(self) -> None:
+        self._bound: list[_Bound] = []
+        self._running: dict[int, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def bind(
+        self,
+        thread_factory: ThreadFactory,
+        before_start: Told | None = None,
+        after_start: Told | None = None,
+        before_join: Told | None = None,
+        after_join: Told | None = None,
+    ) -> None:
+        """Add a thread: `thread_factory()` makes it each time it is started.
+
+        `before_join` is where to tell the thread to end.
+
+        :raises ValueError: something is not callable.
+        """
+        bound = _Bound(
+            thread_factory,
+            before_start or no_op,
+            after_start or no_op,
+            before_join or no_op,
+            after_join or no_op,
+        )
+        for name, value in zip(bound._fields, bound, strict=True):
+            if not callable(value):
+                raise ValueError(f"{name} must be callable, not {value!r}")
+        with self._lock:
+            self._bound.append(bound)
+
+    def start(self) -> int:
+        """Make and start those that do not run; how many were there?
+
+        What a callback raises passes through; threads that run stay known to `stop`.
+        """
+        count = 0
+        with self._lock:
+            for place, bound in enumerate(self._bound):
+                if place in self._running:
+                    continue
+                thread = bound.thread_factory()
+                bound.before_start(thread)
+                thread.start()
+                self._running[place] = thread
+                count += 1
+                bound.after_start(thread)
+        return count
+
+    def stop(self) -> int:
+        """Wait for those that were started to end; how many were there?"""
+        count = 0
+        with self._lock:
+            for place in sorted(self._running, reverse=True):
+                thread, bound = self._running[place], self._bound[place]
+                bound.before_join(thread)
+                thread.join()
+                del self._running[place]
+                count += 1
+                bound.after_join(thread)
+        return count
+
+    def __len__(self) -> int:
+        """How many threads are bound, running or not."""
+        return len(self._bound)
+
+    def __bool__(self) -> bool:
+        """A bundle is a thing, not a container: true also when it is empty."""
+        return True
