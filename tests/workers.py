@@ -1,4 +1,4 @@
-"""Worker processes for tests: real ones, started and always stopped."""
+"""Workers for tests, in processes and threads: real ones, started and always stopped."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from wbengine.engines.worker_based import worker as worker_module
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -26,6 +30,23 @@ def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
 def command(*arguments: str) -> list[str]:
     """The command line of a worker."""
     return [sys.executable, "-W", "error", "-m", "wbengine.worker", *arguments]
+
+
+@contextlib.contextmanager
+def worker_in_thread(
+    url: str, *offer: Any, topic: Any = "t", exchange: str = "default", **options: Any
+) -> Iterator[worker_module.Worker]:
+    """A worker in this process, which has stopped afterwards."""
+    made = worker_module.Worker(exchange, topic, list(offer), url=url, **options)
+    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
+    thread.start()
+    assert made.wait(10)
+    try:
+        yield made
+    finally:
+        made.stop()
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 class WorkerProcess:

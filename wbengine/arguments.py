@@ -96,13 +96,18 @@ def unsatisfied(
     rebind: Mapping[str, str],
     optional: Collection[str],
     sources: Sequence[Mapping[str, Any]],
-    bindings: Bindings,
+    bindings: Bindings | None,
     node: int,
 ) -> dict[str, str]:
-    """Find the arguments nothing in the flow can provide, as `{argument: stored name}`."""
+    """Find the arguments nothing in the flow can provide, as `{argument: stored name}`.
+
+    Without `bindings` only what is injected counts.
+    """
     missing: dict[str, str] = {}
     for argument, name in rebind.items():
-        if argument in optional or bindings.first(node, name) is not None:
+        if argument in optional:
+            continue
+        if bindings is not None and bindings.first(node, name) is not None:
             continue
         if not any(name in source for source in sources):
             missing[argument] = name

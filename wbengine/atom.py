@@ -304,11 +304,14 @@ class Atom(abc.ABC):
                 )
             raise AttributeError(f"{_names.dotted(type(self))!r} object has no attribute {name!r}")
 
+    @property
+    def version_string(self) -> str:
+        """`version` as one word: "1.0"."""
+        version: Any = self.version
+        return ".".join(map(str, version)) if isinstance(version, list | tuple) else str(version)
+
     def __str__(self) -> str:
-        version = self.version
-        if isinstance(version, list | tuple):
-            version = ".".join(map(str, version))
-        return f'"{self.name}=={version}"'
+        return f'"{self.name}=={self.version_string}"'
 
     def __repr__(self) -> str:
         return f"<{_names.dotted(type(self))} {self}>"

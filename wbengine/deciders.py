@@ -102,9 +102,10 @@ _WIDTH = {depth: place for place, depth in enumerate(Depth)}
 def pick_widest(depths: Iterable[Depth]) -> Depth:
     """The depth that reaches furthest.
 
-    :raises ValueError: there is none to choose from.
+    :raises ValueError: there is none to choose from, or one of them is no depth.
     """
-    found = min(depths, key=_WIDTH.__getitem__, default=None)
+    known = [Depth.translate(depth) for depth in depths]
+    found = min(known, key=_WIDTH.__getitem__, default=None)
     if found is None:
         raise ValueError("There are no depths to choose from")
     return found

@@ -20,6 +20,7 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         │   ├── AmbiguousDependency      several providers, and no rule to choose one
         │   └── MissingDependencies      nobody provides a required name
         ├── CompilationFailure           the flow cannot be turned into a plan
+        │   └── NotAFlow *               it is neither a flow nor a task (a TypeError too)
         ├── IncompatibleVersion
         ├── Duplicate                    a name that must be unique is not
         ├── NotFound
@@ -30,12 +31,14 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         │   └── TooLarge *               a message exceeds the size limit
         ├── TransportFailure *           the broker cannot be reached
         └── DisallowedAccess             not now: see `.state`
+    NotImplementedError                  (the builtin one behind it) not made, and never will be
 
 All of them survive pickling with their attributes.
 """
 
 from __future__ import annotations
 
+import builtins
 import copyreg
 import sys
 import traceback
@@ -203,11 +206,20 @@ class MissingDependencies(DependencyFailure):
     ) -> None:
         names = list(requirements)
         choices = list(available)
-        wanted = ", ".join(f"{name!r}{_remark(name, choices)}" for name in names)
+        # The nearest to a name that is there, only not early enough, would be the name itself.
+        wanted = ", ".join(
+            repr(name) if name in choices else f"{name!r}{_names.hint(str(name), choices)}"
+            for name in names
+        )
         where = f"{method!r} of " if method else ""
+        told_who = str(who)
+        if not told_who.startswith('"'):  # atoms and flows quote themselves
+            told_who = f"'{told_who}'"
+        late = all(name in choices for name in names)
         told = ", ".join(askers)
         super().__init__(
-            f"{where}'{who}' requires {wanted}, but nothing provides it"
+            f"{where}{told_who} requires {wanted}, but nothing"
+            f" {'that comes before ' if late else ''}provides it"
             + (f" (asked for as {told})" if told else ""),
             cause,
         )
@@ -216,14 +228,12 @@ class MissingDependencies(DependencyFailure):
         )
 
 
-def _remark(name: Any, available: list[str]) -> str:
-    if name in available:
-        return " (which is there, but not from anything that comes before)"
-    return _names.hint(str(name), available)
-
-
 class CompilationFailure(WbengineException):
     """A flow cannot be turned into a plan."""
+
+
+class NotAFlow(CompilationFailure, TypeError):
+    """What is to be compiled is neither a flow nor a task."""
 
 
 class IncompatibleVersion(WbengineException):
@@ -292,6 +302,10 @@ class DisallowedAccess(WbengineException):
         self.state = state
 
 
+class NotImplementedError(builtins.NotImplementedError):
+    """Something is not there on purpose, as opposed to what users left out."""
+
+
 class WrappedFailure(Exception):
     """One exception that stands for several failures, or for one that lost its exception object.
 
@@ -338,7 +352,7 @@ class WrappedFailure(Exception):
         return None
 
     def __str__(self) -> str:
-        told = ", ".join(repr(str(failure)) for failure in self.__failures)
+        told = ", ".join(str(failure) for failure in self.__failures)
         return f"{type(self).__name__}: [{told}]"
 
 

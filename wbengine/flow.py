@@ -178,10 +178,11 @@ class Flow(abc.ABC):
 
     def __str__(self) -> str:
         cls = type(self)
-        return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}: {self.name}(len={len(self)})"
+        kind = f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
+        return f'"{kind}: {self.name}(len={len(self)})"'
 
     def __repr__(self) -> str:
-        return f"<{self}>"
+        return f"<{str(self)[1:-1]}>"
 
 
 def _instead(node: Any) -> str:

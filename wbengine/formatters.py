@@ -15,7 +15,7 @@ from wbengine.types import tree
 if TYPE_CHECKING:
     from wbengine.engines import base
 
-__all__ = ["FailureFormatter", "NamedAtom", "masked"]
+__all__ = ["FailureFormatter", "NamedAtom", "masked", "without_parts"]
 
 #: What stands in the place of a masked value.
 MASK: Final = "***"
@@ -133,16 +133,12 @@ class FailureFormatter:
         )
         keys = self._mask_inputs_keys
         hidden = {name for name, source in atom.rebind.items() if source in keys}
-        return self._mask_keys({**values, **dict.fromkeys(hidden & set(values), MASK)}, keys)
+        return masked({**values, **dict.fromkeys(hidden & set(values), MASK)}, keys)
 
     def _outputs(self, atom: Any) -> Any:
         result = self._engine.storage.get_execute_result(atom.name)
-        return self._mask_keys(
-            without_parts(result, atom.save_as, self._mask_outputs_keys), self._mask_outputs_keys
-        )
-
-    def _mask_keys(self, data: Any, mask_keys: Collection[str]) -> Any:
-        return masked(data, mask_keys)
+        keys = self._mask_outputs_keys
+        return masked(without_parts(result, atom.save_as, keys), keys)
 
 
 def masked(data: Any, keys: Collection[Any]) -> Any:

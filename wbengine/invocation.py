@@ -8,6 +8,7 @@ method, `TaskExecutor.submit`.
 from __future__ import annotations
 
 import abc
+import functools
 import inspect
 import itertools
 import time
@@ -41,10 +42,9 @@ NO_FAILURES: Final[Mapping[str, ft.Failure]] = {}
 _COROUTINE: Final = types.CoroutineType
 
 # The hooks that do nothing: they are not even called.
-_PRE_EXECUTE: Final = Atom.pre_execute
-_POST_EXECUTE: Final = Atom.post_execute
-_PRE_REVERT: Final = Atom.pre_revert
-_POST_REVERT: Final = Atom.post_revert
+_IDLE_HOOKS: Final = frozenset(
+    {Atom.pre_execute, Atom.post_execute, Atom.pre_revert, Atom.post_revert}
+)
 
 # Whoever calls `execute_task` by hand keeps no count of attempts; no two of theirs may be the same.
 _attempts = itertools.count(1)
@@ -146,6 +146,9 @@ class TaskExecutor(abc.ABC):
     `stop` are idempotent.
     """
 
+    #: Whether tasks run in the thread that submits them, before `submit` returns.
+    immediate: bool = False
+
     @abc.abstractmethod
     def submit(self, invocation: Invocation, done: Done) -> None:
         """Run `invocation` some time, and then call `done(invocation, outcome)` once.
@@ -167,6 +170,9 @@ class TaskExecutor(abc.ABC):
 
     def start(self) -> None:  # noqa: B027  (a default)
         """Acquire what running needs."""
+
+    def finish(self) -> None:  # noqa: B027  (a default)
+        """Wait for the end of what was submitted, if `stop` would not let it finish."""
 
     def stop(self) -> None:  # noqa: B027  (a default)
         """Give it back; what was submitted and not finished is failed or finished first."""
@@ -257,6 +263,10 @@ class Divided(TaskExecutor):
         self._far.start()
         self._near.start()
 
+    def finish(self) -> None:
+        self._far.finish()
+        self._near.finish()
+
     def stop(self) -> None:
         try:
             self._far.stop()
@@ -277,13 +287,12 @@ def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
     started = time.time()
     task = invocation.task
     if task.async_bodies and invocation.action in task.async_bodies:
-        return _wait_for(ainvoke, invocation, started, loop)
-    run = _execute if invocation.action == EXECUTE else _revert
+        return _in_loop(ainvoke, invocation, started, loop)
     if invocation.events is None:
-        return Outcome(run(task, invocation, loop), LOCAL, started, time.time())
+        return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
     task.attach(invocation.events)
     try:
-        return Outcome(run(task, invocation, loop), LOCAL, started, time.time())
+        return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
     finally:
         task.detach()
 
@@ -293,70 +302,61 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     started = time.time()
     task = invocation.task
     if invocation.events is None:
-        return Outcome(await _perform(task, invocation), LOCAL, started, time.time())
+        return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
     task.attach(invocation.events)
     try:
-        return Outcome(await _perform(task, invocation), LOCAL, started, time.time())
+        return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
     finally:
         task.detach()
 
 
-def _execute(task: task_module.Task, invocation: Invocation, loop: loops.Loop | None) -> Any:
+def _perform(task: task_module.Task, invocation: Invocation, loop: loops.Loop | None) -> Any:
+    """Hooks and body in this thread; what of them is async is waited for."""
+    before, after = _hooks(task, invocation.action)
     value: Any
     try:
-        hook = task.pre_execute
-        if getattr(hook, "__func__", None) is not _PRE_EXECUTE:
-            found = hook()
-            if type(found) is _COROUTINE:
-                _awaited(found, loop)
-        value = task.execute(**invocation.arguments)
-        if type(value) is _COROUTINE:  # the body did not look like it
-            value = _awaited(value, loop)
+        if getattr(before, "__func__", None) not in _IDLE_HOOKS:
+            _waited_for(before(), loop)
+        if invocation.action == EXECUTE:
+            value = task.execute(**invocation.arguments)
+        else:
+            value = task.revert(**_revert_arguments(task, invocation))
+        value = _waited_for(value, loop)  # the body did not look like it
     except BaseException as error:
         value = ft.Failure.from_exception(error)
-    hook = task.post_execute
-    if getattr(hook, "__func__", None) is not _POST_EXECUTE:
-        value = _after(hook, value, loop)
+    if getattr(after, "__func__", None) not in _IDLE_HOOKS:
+        try:
+            _waited_for(after(), loop)
+        except BaseException as error:
+            if not isinstance(value, ft.Failure):
+                value = ft.Failure.from_exception(error)
     return value
 
 
-def _revert(task: task_module.Task, invocation: Invocation, loop: loops.Loop | None) -> Any:
-    value: Any
-    try:
-        hook = task.pre_revert
-        if getattr(hook, "__func__", None) is not _PRE_REVERT:
-            found = hook()
-            if type(found) is _COROUTINE:
-                _awaited(found, loop)
-        value = task.revert(**_revert_arguments(task, invocation))
-        if type(value) is _COROUTINE:
-            value = _awaited(value, loop)
-    except BaseException as error:
-        value = ft.Failure.from_exception(error)
-    hook = task.post_revert
-    if getattr(hook, "__func__", None) is not _POST_REVERT:
-        value = _after(hook, value, loop)
-    return value
-
-
-async def _perform(task: task_module.Task, invocation: Invocation) -> Any:
+async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
     """Hooks and body in this loop, all of them awaited as far as they are async."""
+    before, after = _hooks(task, invocation.action)
     value: Any
-    executes = invocation.action == EXECUTE
     try:
-        await _settled(task.pre_execute() if executes else task.pre_revert())
-        if executes:
+        await _settled(before())
+        if invocation.action == EXECUTE:
             value = await _settled(task.execute(**invocation.arguments))
         else:
             value = await _settled(task.revert(**_revert_arguments(task, invocation)))
     except BaseException as error:
         value = ft.Failure.from_exception(error)
     try:
-        await _settled(task.post_execute() if executes else task.post_revert())
+        await _settled(after())
     except BaseException as error:
         if not isinstance(value, ft.Failure):
-            return ft.Failure.from_exception(error)
+            value = ft.Failure.from_exception(error)
     return value
+
+
+def _hooks(task: task_module.Task, action: Action) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    if action == EXECUTE:
+        return task.pre_execute, task.post_execute
+    return task.pre_revert, task.post_revert
 
 
 async def _settled(value: Any) -> Any:
@@ -375,19 +375,17 @@ def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping
     return arguments
 
 
-def _after(hook: Callable[[], Any], value: Any, loop: loops.Loop | None) -> Any:
-    """Call a hook after the body; its failure counts unless the body's own came first."""
-    try:
-        found = hook()
-        if type(found) is _COROUTINE:
-            _awaited(found, loop)
-    except BaseException as error:
-        if not isinstance(value, ft.Failure):
-            return ft.Failure.from_exception(error)
-    return value
+@functools.lru_cache(maxsize=1024)
+def reverts_nothing(task_cls: type[Atom]) -> bool:
+    """Whether reverting tasks of this class does nothing: they have neither body nor hooks."""
+    return (
+        task_cls.revert is Atom.revert
+        and task_cls.pre_revert is Atom.pre_revert
+        and task_cls.post_revert is Atom.post_revert
+    )
 
 
-def _wait_for(
+def _in_loop(
     run: Callable[[Invocation], Coroutine[Any, Any, Outcome]],
     invocation: Invocation,
     started: float,
@@ -399,6 +397,10 @@ def _wait_for(
     except BaseException as error:
         found = ft.Failure.from_exception(error)
     return found if isinstance(found, Outcome) else Outcome(found, LOCAL, started, time.time())
+
+
+def _waited_for(value: Any, loop: loops.Loop | None) -> Any:
+    return _awaited(value, loop) if type(value) is _COROUTINE else value
 
 
 def _awaited(coroutine: Coroutine[Any, Any, Any], loop: loops.Loop | None) -> Any:

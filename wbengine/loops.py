@@ -69,7 +69,7 @@ class Loop:
     - After `stop` the next call starts a new loop.
 
     All methods may be called from any thread.  A loop that nobody stopped ends with the
-    interpreter.  A call costs about 40 µs.
+    interpreter.  A call costs about 5 µs, one that is waited for by `run` 30 µs.
     """
 
     def __init__(self, name: str = "wbengine-loop") -> None:
@@ -159,27 +159,31 @@ class Loop:
         loop = asyncio.new_event_loop()
         # A daemon: a loop that nobody stopped must not keep the interpreter alive.
         thread = threading.Thread(target=self._serve, args=(loop,), name=self._name, daemon=True)
+        self._loop, self._thread = loop, thread
+        _LIVE.add(self)
         try:
             thread.start()
         except BaseException:
-            loop.close()
+            if thread.ident is None:  # else it was an interruption (Ctrl-C), and the thread runs
+                self._loop = self._thread = None
+                loop.close()
             raise
-        self._loop, self._thread = loop, thread
-        _LIVE.add(self)
         return loop
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            while not self._is_idle():
+            while not (loop.is_closed() or self._is_idle()):
                 try:
                     loop.run_forever()
                 except BaseException:  # SystemExit in a task that a call left behind
                     LOG.exception("something ran out of event loop %r", self._name)
-            _wind_up(loop)
+            if not loop.is_closed():
+                _wind_up(loop)
         finally:
             with self._lock:
-                self._loop = self._thread = None
-                self._ending = False
+                if self._loop is loop:
+                    self._loop = self._thread = None
+                    self._ending = False
             loop.close()
 
     def _begin(self) -> None:

@@ -93,7 +93,10 @@ class _Pool(abc.ABC):
             raise ValueError(f"size of a pool must be a whole number of at least 1, not {size!r}")
         self._size = size
         self._name = name
-        self._changed = threading.Condition(threading.Lock())
+        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
+        # Python, would leave it locked for ever.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._queue: deque[Ticket] = deque()
         self._slots: list[_Slot] = []
         self._threads: list[threading.Thread] = []
@@ -115,12 +118,12 @@ class _Pool(abc.ABC):
 
         A slot counts as idle again just before the `done` of its call is called.
         """
-        with self._changed:
+        with self._lock:
             return max(0, self._size - self._running - len(self._queue))
 
     def start(self) -> None:
         """Start all slots now; returns at once, calls may be submitted before they are ready."""
-        with self._changed:
+        with self._lock:
             if self._stopping:
                 raise RuntimeError(f"pool {self._name!r} was stopped")
             self._eager = True
@@ -139,7 +142,7 @@ class _Pool(abc.ABC):
         :raises RuntimeError: the pool was stopped.
         """
         ticket = Ticket(fn, tuple(args), done, on_event)
-        with self._changed:
+        with self._lock:
             if self._stopping:
                 raise RuntimeError(f"pool {self._name!r} was stopped")
             self._queue.append(ticket)
@@ -150,7 +153,7 @@ class _Pool(abc.ABC):
 
     def withdraw(self) -> list[Ticket]:
         """Take back every call that has not started, in order; their `done` is never called."""
-        with self._changed:
+        with self._lock:
             tickets = list(self._queue)
             self._queue.clear()
         return tickets
@@ -163,7 +166,7 @@ class _Pool(abc.ABC):
         earlier `stop()`.  With `wait`, returns when every `done` has returned and all slots
         have ended; called from a `done`, it does not wait for that slot.
         """
-        with self._changed:
+        with self._lock:
             self._stopping = True
             self._killed = self._killed or kill
             slots = list(self._slots)
@@ -190,9 +193,9 @@ class _Pool(abc.ABC):
         slot = self._make_slot(name)
         # Daemon threads: an idle pool that nobody stopped must not keep the interpreter alive.
         thread = threading.Thread(target=self._loop, args=(slot,), name=name, daemon=True)
+        thread.start()  # first: what an interruption leaves must not look like a thread that serves
         self._slots.append(slot)
         self._threads.append(thread)
-        thread.start()
 
     def _join(self, threads: list[threading.Thread], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -209,7 +212,7 @@ class _Pool(abc.ABC):
                     value = _lost(f"pool {self._name!r} was stopped before {ticket} started")
                 else:
                     value = slot.run(ticket)
-                with self._changed:
+                with self._lock:
                     self._running -= 1
                 try:
                     ticket.done(value)
@@ -220,7 +223,7 @@ class _Pool(abc.ABC):
             slot.close()
 
     def _take(self) -> Ticket | None:
-        with self._changed:
+        with self._lock:
             while not self._queue:
                 if self._stopping:
                     return None
@@ -288,7 +291,7 @@ class ProcessPool(_Pool):
     @property
     def pids(self) -> list[int]:
         """The processes that are alive now, in the order of the slots."""
-        with self._changed:
+        with self._lock:
             slots = list(self._slots)
         return [slot.pid for slot in slots if isinstance(slot, _Process) and slot.pid]
 

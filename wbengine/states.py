@@ -136,28 +136,34 @@ def check_known(what: str, word: str, known: tuple[str, ...]) -> str:
 
 
 def check_flow_transition(old_state: str, new_state: str) -> bool:
-    """May a flow go from `old_state` to `new_state`?  Suspending what does not run is ignored."""
+    """May a flow go from `old_state` to `new_state`?  Suspending what does not run is ignored.
+
+    :raises InvalidState: it may not.
+    """
     if (old_state, new_state) in _FLOW_IGNORED:
         return False
     return _check("Flow", _FLOW_ALLOWED, old_state, new_state)
 
 
 def check_task_transition(old_state: str, new_state: str) -> bool:
-    """May a task go from `old_state` to `new_state`?
+    """May a task go from `old_state` to `new_state`?  (Nothing is raised, as in TaskFlow.)
 
     >>> check_task_transition(PENDING, RUNNING)
     True
-    >>> check_task_transition(RUNNING, RUNNING)
+    >>> check_task_transition(RUNNING, PENDING)
     False
     """
-    return _check("Task", _TASK_ALLOWED, old_state, new_state)
+    return (old_state, new_state) in _TASK_ALLOWED
 
 
 def check_retry_transition(old_state: str, new_state: str) -> bool:
     """May a retry go from `old_state` to `new_state`?"""
-    return _check("Retry", _RETRY_ALLOWED, old_state, new_state)
+    return (old_state, new_state) in _RETRY_ALLOWED
 
 
 def check_job_transition(old_state: str, new_state: str) -> bool:
-    """May a job go from `old_state` to `new_state`?"""
+    """May a job go from `old_state` to `new_state`?
+
+    :raises InvalidState: it may not.
+    """
     return _check("Job", _JOB_ALLOWED, old_state, new_state)

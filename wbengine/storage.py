@@ -11,10 +11,15 @@ from typing import Any, Final
 
 from wbengine import _names, arguments, exceptions, states
 from wbengine import atom as atom_module
-from wbengine.persistence import base, models, records, results
+from wbengine.persistence import atom_details, base, models, records, results
 from wbengine.types import failure as ft
 
-__all__ = ["Storage"]
+__all__ = ["META_INJECTED", "META_PROGRESS", "META_PROGRESS_DETAILS", "Storage"]
+
+#: Keys of an atom's `meta`: what was injected for it to stay, and how far it is.
+META_INJECTED: Final = "injected"
+META_PROGRESS: Final = atom_details.META_PROGRESS
+META_PROGRESS_DETAILS: Final = atom_details.META_PROGRESS_DETAILS
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -130,7 +135,7 @@ class Storage(results.Results):
                 mine = self._transient_args.get(atom_name)
                 self._transient_args[atom_name] = {**mine, **given} if mine else given
                 return
-            record.meta["injected"] = {**record.meta.get("injected", _NOTHING), **given}
+            record.meta[META_INJECTED] = {**record.meta.get(META_INJECTED, _NOTHING), **given}
         self.mark(record)
 
     def fetch(self, name: str, many_handler: ManyHandler | None = None) -> Any:
@@ -220,8 +225,9 @@ class Storage(results.Results):
     ) -> set[str]:
         """The arguments that nothing can provide to the atom, now or later.
 
+        Of an atom that is in no plan (yet): those that are not injected.
+
         :raises NotFound: there is no such atom.
-        :raises InvalidState: the engine was not prepared.
         """
         self.record(atom_name)
         return set(self.unsatisfied(atom_name, args_mapping, optional_args))
@@ -235,12 +241,9 @@ class Storage(results.Results):
         """`fetch_unsatisfied_args` as `{argument: stored name}`."""
         optional = optional_args if optional_args is not None else ()
         node = self._node(atom_name)
-        if self._bindings is None or node < 0:
-            raise exceptions.InvalidState(
-                "The storage knows no plan yet (prepare the engine first)"
-            )
+        bindings = self._bindings if node >= 0 else None
         sources = self._sources(atom_name)
-        return arguments.unsatisfied(args_mapping, optional, sources, self._bindings, node)
+        return arguments.unsatisfied(args_mapping, optional, sources, bindings, node)
 
     def replace(self, atom_name: str, name: str, old: Any, new: Any) -> None:
         """Store `new` wherever `atom_name` was given `old` under `name`: others may want it, too.
@@ -298,8 +301,8 @@ class Storage(results.Results):
         if mine:
             found.append(mine)
         record = self._by_name.get(atom_name)
-        if record is not None and record.has_meta and "injected" in record.meta:
-            found.append(record.meta["injected"])
+        if record is not None and record.has_meta and META_INJECTED in record.meta:
+            found.append(record.meta[META_INJECTED])
         return found + self._flow_sources()
 
     def _values(self, name: str) -> Iterator[Any]:

@@ -14,7 +14,14 @@ from . import imports
 
 #: Module -> names that must be in it.
 PUBLIC: dict[str, tuple[str, ...]] = {
-    "wbengine.exceptions": ("TaskFlowException", "WrappedFailure", "NotFound", "RequestTimeout"),
+    "wbengine.exceptions": (
+        "TaskFlowException",
+        "WrappedFailure",
+        "NotFound",
+        "RequestTimeout",
+        "NotAFlow",
+        "NotImplementedError",
+    ),
     "wbengine.states": ("SUCCESS", "REVERTED", "PENDING", "RUNNING", "check_task_transition"),
     "wbengine.types.failure": ("Failure", "allow"),
     "wbengine.types.codec": ("allow", "dumps", "loads"),
@@ -41,8 +48,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.patterns.linear_flow": ("Flow",),
     "wbengine.patterns.unordered_flow": ("Flow",),
     "wbengine.patterns.graph_flow": ("Flow", "TargetedFlow"),
-    "wbengine.storage": ("Storage",),
-    "wbengine.persistence.backends": ("fetch",),
+    "wbengine.storage": ("Storage", "META_PROGRESS", "META_PROGRESS_DETAILS"),
+    "wbengine.persistence.backends": ("fetch", "BACKEND_NAMESPACE"),
     "wbengine.persistence.models": (
         "LogBook",
         "FlowDetail",

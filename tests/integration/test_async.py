@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import gc
 import os
@@ -17,10 +16,9 @@ from typing import Any
 import pytest
 
 from tests import async_tasks as tasks
-from tests.workers import until, workers
+from tests.workers import until, worker_in_thread, workers
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import local
-from wbengine.engines.worker_based import worker as worker_module
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
 
@@ -31,20 +29,6 @@ LOCAL = {
     "threads": "parallel://?executor=threads&max_workers=2",
     "processes": "parallel://?executor=processes&max_workers=2",
 }
-
-
-@contextlib.contextmanager
-def worker(url: str, **options: Any) -> Iterator[Any]:
-    made = worker_module.Worker("default", "t", [tasks], url=url, **options)
-    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
-    thread.start()
-    assert made.wait(10)
-    try:
-        yield made
-    finally:
-        made.stop()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(
@@ -69,7 +53,7 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
     else:
         url = f"memory://{tmp_path.name}"
         count = "threads_count" if kind == "worker threads" else "processes_count"
-        with worker(url, **{count: 2}):
+        with worker_in_thread(url, tasks, **{count: 2}):
             yield functools.partial(engines.load, engine="worker-based", url=url)
     assert loop_threads() == []
 
@@ -270,7 +254,7 @@ def test_a_worker_holds_a_slot_while_a_body_waits(tmp_path: Path) -> None:
     url = f"memory://{tmp_path.name}"
     flow = unordered_flow.Flow("f").add(*[tasks.Meets(f"m{n}") for n in range(8)])
     tasks.Meets.most = 0
-    with worker(url, threads_count=1):
+    with worker_in_thread(url, tasks, threads_count=1):
         engines.run(flow, engine="worker-based", url=url)
     assert tasks.Meets.most == 1
 

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from tests import sample_tasks as tasks
+from tests import workers
 from wbengine import engines, retry, task
-from wbengine.engines.worker_based import worker as workers
 from wbengine.listeners import base, capturing, printing, progress, timing
 from wbengine.listeners import logging as logging_listeners
 from wbengine.patterns import linear_flow, unordered_flow
@@ -36,16 +36,8 @@ def loader(kind: str, folder: Path) -> Iterator[Any]:
         yield lambda flow, **options: engines.load(flow, engine=LOCAL[kind], **options)
         return
     url = f"memory://{folder.name}"
-    worker = workers.Worker("default", "t", [tasks], url=url, threads_count=2)
-    thread = threading.Thread(target=worker.run, kwargs={"display_banner": False}, daemon=True)
-    thread.start()
-    assert worker.wait(10)
-    try:
+    with workers.worker_in_thread(url, tasks, threads_count=2):
         yield lambda flow, **options: engines.load(flow, engine=kind, url=url, **options)
-    finally:
-        worker.stop()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(params=KINDS)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests import map_tasks as tasks
-from tests import workers as processes
+from tests import workers
+from tests.snapshots import Snapshots
 from wbengine import engines, exceptions, invocation, retry, states, task
 from wbengine._core import machine
 from wbengine.engines import base
-from wbengine.engines.worker_based import worker as workers
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
 from wbengine.persistence.backends import memory
@@ -26,20 +26,6 @@ LOCAL = {
     "threads": "parallel://?executor=threads&max_workers=3",
     "processes": "parallel://?executor=processes&max_workers=2",
 }
-
-
-@contextlib.contextmanager
-def worker(url: str, count: int = 3) -> Iterator[Any]:
-    made = workers.Worker("default", "t", [tasks], url=url, threads_count=count)
-    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
-    thread.start()
-    assert made.wait(10)
-    try:
-        yield made
-    finally:
-        made.stop()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 class Kind:
@@ -62,7 +48,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
         return
     name = request.param.split()[1]
     url = f"memory://{tmp_path.name}" if name == "memory" else f"filesystem://{tmp_path / 'broker'}"
-    with worker(url):
+    with workers.worker_in_thread(url, tasks, threads_count=3):
         yield Kind(request.param, url)
 
 
@@ -425,7 +411,7 @@ def test_a_failed_reversion_ends_the_flow(kind: Kind, tmp_path: Path) -> None:
     store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
     flow = flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken())
     engine = kind.load(flow, store=store)
-    with pytest.raises(exceptions.WrappedFailure):
+    with pytest.raises(OSError):
         engine.run()
     assert tasks.notes(tmp_path) == ["+0", "+1", "+2", "-2:-2", "-1:-1"]
     assert engine.storage.get_atom_state("m") == states.REVERT_FAILURE
@@ -667,24 +653,6 @@ def test_suspended_while_it_is_reverted_it_goes_on_there(kind: Kind, tmp_path: P
     assert again.storage.record("m").attempt == 2
 
 
-class Snapshots(memory.MemoryBackend):
-    """Keeps what a process that died right after each write would leave behind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken: list[models.FlowDetail] = []
-
-    def get_connection(self) -> memory.MemoryConnection:
-        backend = self
-
-        class Connection(memory.MemoryConnection):
-            def save_changes(self, flow: Any, atoms: Any, **more: Any) -> None:
-                super().save_changes(flow, atoms, **more)
-                backend.taken.append(backend.flows[flow.uuid].copy())
-
-        return Connection(self)
-
-
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("policy", ["fail", "collect"])
 def test_an_engine_that_died_anywhere_loses_nothing(
@@ -783,7 +751,7 @@ def test_a_real_worker_process_runs_items(tmp_path: Path) -> None:
     url = f"filesystem://{tmp_path / 'broker'}"
     store = {"items": list(range(20)), "folder": str(tmp_path), "bad": 7}
     options = ["--topic", "t", "--tasks", "tests.map_tasks", "--url", url, "--threads", "2"]
-    with processes.workers(tmp_path, *options):
+    with workers.workers(tmp_path, *options):
         flow = flow_of(fan(tasks.Touch(), max_in_flight=3, on_item_failure="collect"))
         engine = engines.load(flow, store=store, engine="worker-based", url=url)
         engine.run()

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.snapshots import Snapshots
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.persistence import models
-from wbengine.persistence.backends import memory
 
 FLOWS = int(os.environ.get("WBENGINE_FLOWS", "40"))
 EXPECTED = (RuntimeError, exceptions.WrappedFailure)
@@ -77,24 +76,6 @@ def yes(history: Any) -> bool:
 
 def no(history: Any) -> bool:
     return False
-
-
-class Snapshots(memory.MemoryBackend):
-    """Keeps what a process that died right after each write would leave behind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken: list[models.FlowDetail] = []
-
-    def get_connection(self) -> memory.MemoryConnection:
-        backend = self
-
-        class Connection(memory.MemoryConnection):
-            def save_changes(self, flow: Any, atoms: Any, *, flow_row: bool = True) -> None:
-                super().save_changes(flow, atoms, flow_row=flow_row)
-                backend.taken.append(backend.flows[flow.uuid].copy())
-
-        return Connection(self)
 
 
 def finish(engine: base.Engine) -> tuple[str, dict[str, str | None]]:

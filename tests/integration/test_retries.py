@@ -285,9 +285,9 @@ def test_a_retry_that_cannot_be_reverted_ends_in_failure(kind: str) -> None:
         Noted("top", []), LINE("in", Breaks("r", "revert", 1)).add(Noted("bad", [], 1))
     )
     engine = engines.load(flow, engine=kind, defer_reverts=True)
-    with pytest.raises(exceptions.WrappedFailure) as caught:
+    with pytest.raises(OSError) as caught:
         engine.run()
-    assert caught.value.check(OSError) and caught.value.check(RuntimeError)
+    assert isinstance(caught.value.__context__, RuntimeError)
     assert engine.storage.get_flow_state() == states.FAILURE
     assert ends(engine, "top", "r", "bad") == [DONE, states.REVERT_FAILURE, GONE]
 
@@ -348,7 +348,7 @@ def test_only_what_failed_cannot_be_reset_while_something_is_undone() -> None:
             raise OSError("stuck")
 
     engine = engines.load(LINE("f").add(Noted("a", []), Stuck("s", []), Noted("bad", [], 1)))
-    with pytest.raises(exceptions.WrappedFailure):
+    with pytest.raises(OSError, match="stuck"):
         engine.run()
     before = ends(engine, "a", "s", "bad")
     with pytest.raises(exceptions.InvalidState, match=r"cannot go on where it failed: atom 'a'"):
@@ -643,7 +643,7 @@ def test_a_failing_revert_elsewhere_ends_the_flow_though_a_retry_waits() -> None
         ),
     )
     engine = waiting(flow, clock)
-    with pytest.raises(exceptions.WrappedFailure):
+    with pytest.raises(OSError, match="stuck"):
         engine.run()
     assert clock.monotonic() == 0
     assert engine.storage.get_flow_state() == states.FAILURE

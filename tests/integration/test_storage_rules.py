@@ -135,7 +135,7 @@ def test_siblings_without_an_order_do_not_see_each_other() -> None:
     engine = engines.load(flow)
     engine.prepare()
     assert engine.storage.fetch_unsatisfied_args("takes", {"x": "x"}) == {"x"}
-    with pytest.raises(exceptions.MissingDependencies, match="not from anything that comes before"):
+    with pytest.raises(exceptions.MissingDependencies, match="nothing that comes before provides it"):
         engine.run()
 
 
@@ -416,6 +416,6 @@ def test_many_threads_read_and_write_while_a_flow_runs(restless: None) -> None:
     for step, name in enumerate(names[:150]):
         record = kept.find(store.get_atom_uuid(name))
         assert record.state == states.SUCCESS and record.results == name
-        assert {key for key in record.meta if key != "injected"} == {"0", "1", "2"}
+        assert {key for key in record.meta if key.isdigit()} == {"0", "1", "2"}
         if not step % 2:
             assert record.meta["injected"] == {f"r{who}": step for who in range(3)}

@@ -16,7 +16,7 @@ import kombu
 import pytest
 
 from tests import sample_tasks as tasks
-from tests.workers import until
+from tests.workers import until, worker_in_thread
 from wbengine import engines, exceptions, retry, transports
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import proxy
@@ -32,18 +32,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @contextlib.contextmanager
-def worker(url: str, *, topic: Any = "t", offer: Any = (tasks,), **options: Any) -> Iterator[Any]:
-    exchange = options.pop("exchange", "default")
-    made = workers.Worker(exchange, topic, offer, url=url, **{"threads_count": 4, **options})
-    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
-    thread.start()
-    assert made.wait(10)
-    try:
+def worker(url: str, *, offer: Any = (tasks,), **options: Any) -> Iterator[Any]:
+    with worker_in_thread(url, *offer, **{"threads_count": 4, **options}) as made:
         yield made
-    finally:
-        made.stop()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 def load(flow: Any, url: str, **options: Any) -> Any:
@@ -268,6 +259,34 @@ def test_suspend_waits_for_what_runs_and_goes_on_later(url: str, tmp_path: Path)
         assert loaded.storage.get_atom_state("later") == "PENDING"
         loaded.run()
     assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, LookupError])
+def test_what_runs_on_workers_finishes_when_the_engine_is_interrupted(
+    error: type[BaseException], shared: bool, url: str, tmp_path: Path
+) -> None:
+    """As with tasks that run here: an interruption is no failure of what it finds under way."""
+    started, release = tmp_path / "started", tmp_path / "release"
+    flow = linear_flow.Flow("f").add(tasks.WaitFor(name="runs"), tasks.Nothing(name="later"))
+    given = executors.WorkerTaskExecutor("shared", "default", url=url) if shared else None
+    with worker(url):
+        store = {"started": str(started), "release": str(release)}
+        loaded = load(flow, url, store=store, executor=given)
+        loop = loaded.run_iter()
+        while next(loop) != "WAITING":
+            pass
+        until(started.exists)
+        threading.Timer(0.2, release.touch).start()
+        with pytest.raises(error):
+            loop.throw(error())
+        expected = "FAILURE" if error is LookupError else "SUSPENDED"
+        assert loaded.storage.get_flow_state() == expected
+        assert loaded.storage.get_atom_state("runs") == "SUCCESS"
+        loaded.run()
+        assert loaded.storage.get_flow_state() == "SUCCESS"
+    if given is not None:
+        given.stop()
 
 
 def test_exchanges_of_one_broker_do_not_see_each_other(url: str) -> None:

@@ -22,9 +22,9 @@ from tests.property.oracle import (
 from wbengine import deciders, retry, task
 from wbengine._core import recovery
 from wbengine._core.compiler import compile
-from wbengine._core.later import Turn
 from wbengine._core.plan import FLOW, Edge
 from wbengine._core.scheduler import Scheduler
+from wbengine._core.turns import Turn
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 DEPTHS = ["ALL", "FLOW", "NEIGHBORS", "ATOM"]

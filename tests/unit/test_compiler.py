@@ -176,7 +176,7 @@ def test_a_flow_inside_itself() -> None:
 
 @pytest.mark.parametrize("rubbish", [None, 3, "flow", Step])
 def test_rubbish(rubbish: Any) -> None:
-    with pytest.raises(exceptions.CompilationFailure):
+    with pytest.raises(exceptions.NotAFlow):
         compile(rubbish)
 
 

@@ -58,3 +58,10 @@ def test_unknown_join_rules_are_refused():
             Join.translate(wrong)
     with pytest.raises(ValueError, match="'FLOW'"):
         Join.translate(Depth.FLOW)
+
+
+@pytest.mark.parametrize("depths", [[], ["a"], {"b"}])
+def test_the_widest_of_what_are_no_depths(depths):
+    with pytest.raises(ValueError, match="depth"):
+        pick_widest(depths)
+    assert pick_widest(["atom", Depth.FLOW]) is Depth.FLOW

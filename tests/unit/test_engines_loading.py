@@ -331,6 +331,11 @@ def test_edges_say_why_they_are_there() -> None:
         ("in[$]", "last"): {"manual": True, "decider_depth": "FLOW"},
         ("last", "f[$]"): invariant,
     }
+    # A retry that controls nothing begins nothing.
+    engine = engines.load(linear_flow.Flow("empty", retry.Times(1, "r")))
+    assert engine.compilation is not None
+    edges = engine.compilation.execution_graph.edges(data=True)
+    assert [(v.name, data) for u, v, data in edges] == [("r", invariant), ("empty[$]", invariant)]
 
 
 def test_the_graph_has_the_methods_of_taskflows() -> None:

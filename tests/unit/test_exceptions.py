@@ -26,6 +26,7 @@ TREE = {
     exc.WorkerLost: exc.ExecutionFailure,
     exc.AmbiguousDependency: exc.DependencyFailure,
     exc.MissingDependencies: exc.DependencyFailure,
+    exc.NotAFlow: exc.CompilationFailure,
     exc.NotEncodable: exc.InvalidFormat,
     exc.TooLarge: exc.InvalidFormat,
 }
@@ -135,7 +136,7 @@ def test_wrapped_failure_holds_and_checks():
     assert wrapped.check("RuntimeError") == "RuntimeError"
     assert wrapped.check(ValueError) is None
     assert str(exc.WrappedFailure([failure("嗨")])) == (
-        "WrappedFailure: ['Failure: RuntimeError: 嗨']"
+        "WrappedFailure: [Failure: RuntimeError: 嗨]"
     )
 
 
@@ -158,3 +159,9 @@ def test_a_message_that_cannot_be_made():
             raise RuntimeError("no")
 
     assert exc.exception_message(Bad()) == "<Bad: str() raised RuntimeError>"
+
+
+def test_what_was_never_meant_to_be_there():
+    """Tells itself from what users left out, and is still caught like that."""
+    assert issubclass(exc.NotImplementedError, NotImplementedError)
+    assert exc.NotImplementedError is not NotImplementedError

@@ -36,7 +36,8 @@ def test_a_flow_starts_empty(make):
     assert len(flow) == 0 and list(flow) == [] and list(flow.iter_links()) == []
     assert flow.requires == flow.provides == frozenset()
     assert bool(flow)
-    assert str(flow) == f"{make.__module__.rpartition('.')[2]}.{make.__name__}: test(len=0)"
+    told = f"{make.__module__.rpartition('.')[2]}.{make.__name__}: test(len=0)"
+    assert (str(flow), repr(flow)) == (f'"{told}"', f"<{told}>")
 
 
 def test_kinds():

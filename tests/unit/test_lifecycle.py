@@ -117,7 +117,7 @@ def test_a_call_without_its_arguments_is_born_dead() -> None:
     """It fails with what was missing; its reversion has nothing to undo and is not called."""
     bench = Bench(Needs("n"))
     assert bench.begin("n") is None
-    ((call, outcome),) = bench.life.stillborn
+    ((call, outcome),) = bench.life.take_stillborn()
     assert isinstance(outcome.value.exception, exceptions.NotFound)
     assert "'n' cannot execute" in outcome.value.exception_str
     assert bench.life.finish(call, outcome) == states.FAILURE
@@ -248,7 +248,8 @@ def test_a_map_begins_item_by_item() -> None:
     assert [call.arguments for call in first] == [{"item": "a"}, {"item": "b"}]
     assert maps.finish(first[1], invocation.Outcome("B")) is None
     maps.give_back(first[0])
-    ((call, outcome, begun),) = maps.idle(halted=True)
+    maps.halt()
+    ((call, outcome, begun),) = maps.idle()
     assert (call.node, outcome, begun) == (bench.plan.by_name["m"], None, True)
     assert (record.state, record.attempt) == (states.RUNNING, 1)
 
@@ -287,8 +288,9 @@ def test_a_map_without_its_arguments_is_born_dead() -> None:
     """As any task."""
     bench = Bench(task.Map(Inner("i"), name="m"))
     assert bench.begin("m") is None
-    ((call, outcome),) = bench.life.stillborn
+    ((call, outcome),) = bench.life.take_stillborn()
     assert "'m' cannot execute" in outcome.value.exception_str
     assert bench.life.finish(call, outcome) == states.FAILURE
     assert bench.begin("m", invocation.REVERT) is None
-    assert bench.life.stillborn[1][1].value is None
+    ((_, undone),) = bench.life.take_stillborn()
+    assert undone.value is None

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from wbengine import exceptions, invocation, retry, states, task
-from wbengine._core import machine
+from wbengine import _clock, exceptions, invocation, retry, states, task
+from wbengine._core import executors, machine, transitions
 from wbengine.engines import action
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
@@ -69,12 +69,12 @@ class Writing(memory.MemoryBackend):
 
         class Connection(memory.MemoryConnection):
             def save_changes(
-                self, flow: Any, atoms: Iterable[models.AtomDetail], *, flow_row: bool = True
+                self, flow: Any, atoms: Iterable[models.AtomDetail], **more: Any
             ) -> None:
                 found = list(atoms)
                 if found:
                     log.append(("write", {atom.name: atom.state for atom in found}))
-                super().save_changes(flow, found, flow_row=flow_row)
+                super().save_changes(flow, found, **more)
 
         return Connection(self)
 
@@ -140,7 +140,7 @@ def test_work_per_task_does_not_grow_with_the_flow() -> None:
             engine = made(flow, Recording([]))
             engine.run()
             running = engine._machine
-            assert running is not None and running.completed == size
+            assert running is not None and running.figures.completed == size
             per_task.append(running._scheduler.visits / size)
     assert max(per_task) < 3
 
@@ -251,14 +251,45 @@ def test_retries_run_in_the_thread_of_the_engine() -> None:
 
 def test_the_states_of_the_loop_are_the_documented_ones() -> None:
     """Each end state is reached through GAME_OVER only."""
-    engine = made(linear_flow.Flow("f").add(Plain("a")), Recording([]))
-    engine.run()
-    running = engine._machine
-    assert running is not None
-    fsm = running._table()
+    fsm = transitions.machine({})
     ends = {end for start, _, end in fsm if start == states.GAME_OVER}
-    assert ends == set(machine.END_STATES)
+    assert ends == set(transitions.END_STATES)
     assert {start for start, _, end in fsm if end in ends} == {states.GAME_OVER}
+
+
+class Slow(Plain):
+    def __init__(self, name: str, clock: _clock.ManualClock) -> None:
+        super().__init__(name)
+        self.clock = clock
+
+    def execute(self) -> None:
+        self.clock.advance(machine.PATIENCE / 2)
+
+
+def test_a_long_turn_in_the_thread_of_the_loop_is_written_and_told_in_pieces() -> None:
+    """After two tasks that took their time, not at the end of the turn that began all five."""
+    log: list[Any] = []
+    clock = _clock.ManualClock()
+    flow = unordered_flow.Flow("f").add(*[Slow(name, clock) for name in "abcde"])
+    serial = executors.SerialTaskExecutor()
+    engine = made(flow, serial, Writing(log))
+    engine._clock = clock
+    engine.atom_notifier.register(
+        states.SUCCESS, lambda state, details: log.append(("tell", details["task_name"]))
+    )
+    log.clear()
+    engine.run()
+    assert log == [
+        ("write", dict.fromkeys("abcde", "RUNNING")),
+        ("write", dict.fromkeys("ab", "SUCCESS")),
+        ("tell", "a"),
+        ("tell", "b"),
+        ("write", dict.fromkeys("cd", "SUCCESS")),
+        ("tell", "c"),
+        ("tell", "d"),
+        ("write", {"e": "SUCCESS"}),
+        ("tell", "e"),
+    ]
 
 
 @pytest.mark.parametrize("reads", range(6))
@@ -330,7 +361,7 @@ def test_whoever_suspends_a_run_that_is_over_takes_nothing_from_the_next() -> No
     steps = engine.run_iter(timeout=0.001)
     while next(steps) != states.WAITING:
         pass
-    suspends = threading.Thread(target=over.suspend)
+    suspends = threading.Thread(target=over.brake.suspend)
     suspends.start()
     suspends.join()
     assert len(executor.waiting) == 1

@@ -30,7 +30,7 @@ def details(draw: Any) -> models.AtomDetail:
     record: models.AtomDetail = kind(draw(st.text(max_size=5)))
     record.state = draw(st.sampled_from([None, states.PENDING, states.SUCCESS, states.FAILURE]))
     record.intention = draw(st.sampled_from(states.INTENTIONS))
-    record.version = draw(st.none() | st.just((1, 2)))
+    record.version = draw(st.none() | st.just("1.2"))
     record.results = draw(history if kind is models.RetryDetail else plain)
     record.failure = draw(st.sampled_from([None, FAILURE]))
     record.revert_results = draw(plain)

@@ -42,8 +42,6 @@ JOB = {s.UNCLAIMED: {s.CLAIMED}, s.CLAIMED: {s.COMPLETE, s.UNCLAIMED}}
 NONE: dict[str, set[str]] = {}
 
 CASES = [
-    (s.check_task_transition, ATOM_STATES, TASK, NONE),
-    (s.check_retry_transition, ATOM_STATES, RETRY, NONE),
     (s.check_flow_transition, FLOW_STATES, FLOW, IGNORED),
     (s.check_job_transition, [s.UNCLAIMED, s.CLAIMED, s.COMPLETE], JOB, NONE),
 ]
@@ -74,6 +72,19 @@ def test_transitions(check, old, new, answer):
             check(old, new)
     else:
         assert check(old, new) is answer
+
+
+@pytest.mark.parametrize(
+    ("check", "allowed"), [(s.check_task_transition, TASK), (s.check_retry_transition, RETRY)]
+)
+def test_what_atoms_may_do_is_answered_with_yes_or_no(check, allowed):
+    found = {
+        old: {new for new in ATOM_STATES if check(old, new)}
+        for old in ATOM_STATES
+        if any(check(old, new) for new in ATOM_STATES)
+    }
+    assert found == allowed
+    assert check(s.PENDING, s.RUNNING) is True and check(s.PENDING, "SUCESS") is False
 
 
 def test_intentions():

@@ -22,7 +22,7 @@ class Nothing(task.Task):
 
 
 class Telling(task.Task):
-    TASK_EVENTS = frozenset([*task.Task.TASK_EVENTS, "halfway"])
+    TASK_EVENTS = task.Task.TASK_EVENTS + ("halfway",)  # noqa: RUF005 - as old code has it
 
     def execute(self):
         self.update_progress(0.5)

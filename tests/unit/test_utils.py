@@ -114,7 +114,8 @@ def test_a_bundle_takes_callables_only(place):
 def test_threads():
     assert threading_utils.get_ident() == threading.get_ident()
     assert threading_utils.get_optimal_thread_count() >= 2
-    assert not threading_utils.is_alive(None)
+    for nothing in (None, False, 0, ""):
+        assert threading_utils.is_alive(nothing) is False
     assert threading_utils.daemon_thread(print).daemon
 
 
@@ -274,7 +275,10 @@ def test_no_tree_is_too_deep():
 def test_graphs():
     made = graph.DiGraph(name="g")
     made.add_edge("a", "b", why="x")
-    made.add_edge("b", "c")
+    made.add_edge("b", v="c", attr_dict={"how": "y"})
+    made.add_node("c", attr_dict={"kind": "last"})
+    assert dict(made.nodes(data=True)) == {"a": {}, "b": {}, "c": {"kind": "last"}}
+    assert list(made.edges(data=True)) == [("a", "b", {"why": "x"}), ("b", "c", {"how": "y"})]
     assert list(made.topological_sort()) == ["a", "b", "c"] and made.is_directed_acyclic()
     assert list(made.no_predecessors_iter()) == ["a"] and list(made.no_successors_iter()) == ["c"]
     assert list(made.bfs_predecessors_iter("c")) == ["b", "a"]
@@ -282,8 +286,8 @@ def test_graphs():
     *lines, cycle = made.pformat().splitlines()
     assert lines == [
         "Name: g", "Type: DiGraph", "Frozen: False", "Density: 0.500", "Nodes: 3", "  - a",
-        "  - b", "  - c", "Edges: 3", "  a -> b ({'why': 'x'})", "  b -> c", "  c -> a",
-        "Cycles: 1",
+        "  - b", "  - c ({'kind': 'last'})", "Edges: 3", "  a -> b ({'why': 'x'})",
+        "  b -> c ({'how': 'y'})", "  c -> a", "Cycles: 1",
     ]  # fmt: skip
     assert cycle.count(" --> ") == 3 and cycle.strip()[0] == cycle[-1]
     assert made.freeze() is made and made.frozen and made.freeze() is made

@@ -33,8 +33,8 @@ def compile(root: flow.Flow | task.Task) -> Plan:
 
     :raises Duplicate: two atoms have the same name.
     :raises ValueError: the same atom or flow object is met twice.
-    :raises CompilationFailure: something in there is neither a task nor a flow, or its priority is
-        no number.
+    :raises NotAFlow: something in there is neither a task nor a flow.
+    :raises CompilationFailure: the priority of a task is no number.
     """
     return _Compiler().compile(root)
 
@@ -66,9 +66,7 @@ class _Compiler:
         elif isinstance(root, flow.Flow):
             self._walk(root)
         else:
-            raise exceptions.CompilationFailure(
-                f"Only a flow or a task can be compiled, not {root!r}"
-            )
+            raise exceptions.NotAFlow(f"Only a flow or a task can be compiled, not {root!r}")
         return Plan(
             kinds=bytes(self.kinds),
             items=self.items,
@@ -105,7 +103,7 @@ class _Compiler:
                     stack.append(self._enter(item, frame))
                     break
                 else:
-                    raise exceptions.CompilationFailure(
+                    raise exceptions.NotAFlow(
                         f"Flow {frame.flow.name!r} holds {item!r}, which is neither a task nor"
                         " a flow"
                     )

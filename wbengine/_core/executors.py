@@ -7,7 +7,7 @@ import functools
 import os
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Final
 
@@ -26,6 +26,8 @@ __all__ = [
 
 #: What a child sends back: the value (or Failure), when it started, and when it ended.
 _Answer = tuple[Any, float | None, float | None]
+
+_Invoke = Callable[[calls.Invocation, loops.Loop], calls.Outcome]
 
 _MARK: Final = "wbengine"
 
@@ -66,6 +68,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
 
     #: Tasks run in the engine's process: their own notifiers have heard their events already.
     in_process: ClassVar[bool] = True
+    immediate: bool = True
 
     def __init__(self, *, strict: bool = False) -> None:
         self._loop = loops.Loop()
@@ -140,7 +143,7 @@ class ThreadTaskExecutor(_LocalTaskExecutor):
             raise RuntimeError("the executor was not started")
         if self._in_loop(invocation):
             self._loop.submit(
-                self._ainvoke, (invocation,), functools.partial(_settle, invocation, done)
+                self._ainvoke, (invocation,), functools.partial(_report, invocation, done)
             )
         else:
             self._watch(self._send(pool, invocation), invocation, done)
@@ -152,7 +155,7 @@ class ThreadTaskExecutor(_LocalTaskExecutor):
     def _send(
         self, pool: futures.Executor, invocation: calls.Invocation
     ) -> futures.Future[calls.Outcome]:
-        return pool.submit(self._invoke, invocation, self._loop)
+        return pool.submit(_call_here, self._invoke, invocation, self._loop)
 
     def _watch(
         self, future: futures.Future[Any], invocation: calls.Invocation, done: calls.Done
@@ -175,7 +178,7 @@ class ThreadTaskExecutor(_LocalTaskExecutor):
         else:
             problem = future.exception()
             value = ft.Failure.from_exception(problem) if problem else self._read(future.result())
-        _settle(invocation, done, value)
+        _report(invocation, done, value)
 
     def _read(self, value: Any) -> calls.Outcome:
         """The outcome in what the pool gave."""
@@ -183,7 +186,15 @@ class ThreadTaskExecutor(_LocalTaskExecutor):
         return outcome
 
 
-def _settle(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:
+def _call_here(invoke: _Invoke, invocation: calls.Invocation, loop: loops.Loop) -> calls.Outcome:
+    pid = os.getpid()
+    outcome = invoke(invocation, loop)
+    if os.getpid() != pid:  # a fork that the task made, and that came out of it as well
+        os._exit(0)
+    return outcome
+
+
+def _report(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:
     done(invocation, value if isinstance(value, calls.Outcome) else calls.Outcome(value))
 
 
@@ -240,7 +251,8 @@ class ProcessTaskExecutor(_LocalTaskExecutor):
             return []
         tickets = pool.withdraw()
         with self._lock:
-            return [self._pending.pop(ticket) for ticket in tickets]
+            # One is not known if an interruption came while it was submitted.
+            return [self._pending.pop(ticket) for ticket in tickets if ticket in self._pending]
 
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         pool = self._pool

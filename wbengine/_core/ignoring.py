@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wbengine._core.marks import IGNORED, PENDING
 from wbengine._core.plan import FLOW, TASK, Plan
-from wbengine._core.progress import IGNORED, PENDING
 from wbengine.deciders import Depth
 
 

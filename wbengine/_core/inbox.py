@@ -7,7 +7,7 @@ import queue
 from wbengine import invocation as calls
 from wbengine._core import lifecycle as lifecycle_module
 
-__all__ = ["Inbox", "Withdrawn"]
+__all__ = ["Arrival", "Inbox", "Withdrawn"]
 
 
 class Withdrawn(list[lifecycle_module.Call]):
@@ -16,4 +16,6 @@ class Withdrawn(list[lifecycle_module.Call]):
 
 #: An outcome, something taken back, or (None) only that there is something to write or a wish to
 #: stop.
-Inbox = queue.SimpleQueue[tuple[lifecycle_module.Call, calls.Outcome] | Withdrawn | None]
+Arrival = tuple[lifecycle_module.Call, calls.Outcome] | Withdrawn | None
+
+Inbox = queue.SimpleQueue[Arrival]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from wbengine._core.marks import IGNORED
 from wbengine._core.plan import FLOW_END, Edge, Plan
-from wbengine._core.progress import IGNORED
 from wbengine.deciders import Depth, Join, pick_widest
 
 _NOBODY: Final[tuple[Edge, ...]] = ()

@@ -24,12 +24,14 @@ from wbengine.persistence import models
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["Call", "Lifecycle", "RetryCall"]
+__all__ = ["DEADLINE_EXCEEDED", "Call", "Lifecycle", "RetryCall"]
 
 LOG: Final = logging.getLogger(__name__)
 
-_NO_RESULT: Final = arguments.MISSING
+#: Where a flow's `meta` says when (unix seconds) its time was up and everything was given up.
+DEADLINE_EXCEEDED: Final = "deadline_exceeded"
 
+_NO_RESULT: Final = arguments.MISSING
 
 #: What is in flight: a task's invocation, a retry's call, or a Map's.
 Call = calls.Invocation | RetryCall | MapCall
@@ -78,8 +80,8 @@ class Lifecycle:
         self._listening = False
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
         self._doomed: dict[int, ft.Failure] = {}
-        #: Calls that ended before they could be submitted.
-        self.stillborn: list[tuple[Call, calls.Outcome]] = []
+        # Calls that ended before they could be submitted.
+        self._stillborn: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
         self.maps = Maps(storage, in_process=in_process)
 
@@ -88,25 +90,16 @@ class Lifecycle:
     def begin(self, node: int, action: calls.Action) -> Call | None:
         """Enter RUNNING or REVERTING under the next attempt number, and prepare the call.
 
-        None when it could not be prepared (an argument is missing): then its outcome is among
-        `stillborn`.
+        None when it could not be prepared (an argument is missing): then `take_stillborn` has its
+        outcome.
         """
         record = self._record(node)
         atom: Any = self._plan.items[node]
-        old_state = record.state
         if self._plan.kinds[node] == plan_module.TASK and atom.fans_out:
             return self._begin_map(MapCall(node, atom, action), record)
         record.attempt += 1
-        record.action = action
-        record.worker = record.started = record.ended = None
-        record.progress = record.progress_details = None
+        self._enter(record, atom, action)
         executes = action == calls.EXECUTE
-        state = record.state = states.RUNNING if executes else states.REVERTING
-        if executes and record.failure is not None:
-            self._storage.clear(record)
-        if self._kept:
-            self._storage.mark(record)
-        self._note(record, atom, state, old_state, _NO_RESULT)
         call: Any
         if self._plan.kinds[node] == plan_module.RETRY:
             self.retries.rested(record)
@@ -130,7 +123,7 @@ class Lifecycle:
 
     def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
         """`begin` for a Map, or go on with what an earlier run left of it, under its number."""
-        old_state, executes = record.state, call.action == calls.EXECUTE
+        executes = call.action == calls.EXECUTE
         if resumes(record, call.action):
             assert record.items is not None
             record.items.resumed += 1
@@ -138,14 +131,7 @@ class Lifecycle:
             record.attempt += 1
             if executes:
                 record.items = None
-        record.action = call.action
-        record.worker = record.started = record.ended = None
-        record.progress = record.progress_details = None
-        state = record.state = states.RUNNING if executes else states.REVERTING
-        if executes and record.failure is not None:
-            self._storage.clear(record)
-        self._storage.mark(record)
-        self._note(record, call.task, state, old_state, _NO_RESULT)
+        self._enter(record, call.task, call.action)
         if executes and self._dooms(call):
             return None
         outcome: calls.Outcome | None
@@ -157,14 +143,31 @@ class Lifecycle:
             outcome = calls.Outcome(ft.Failure.from_exception(error))
         if outcome is None:
             return call
-        self.stillborn.append((call, outcome))
+        self._stillborn.append((call, outcome))
         return None
+
+    def _enter(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> None:
+        """Enter RUNNING or REVERTING, and forget what an earlier attempt told while it ran."""
+        old_state = record.state
+        record.action = action
+        record.worker = record.started = record.ended = None
+        record.progress = record.progress_details = None
+        executes = action == calls.EXECUTE
+        record.state = states.RUNNING if executes else states.REVERTING
+        if not executes:
+            # Whoever was under way when its scope was given up has not been told so far.
+            record.intention = states.REVERT
+        if executes and record.failure is not None:
+            self._storage.clear(record)
+        if self._kept:
+            self._storage.mark(record)
+        self._note(record, atom, record.state, old_state, _NO_RESULT)
 
     def _dooms(self, call: Call) -> bool:
         """Let a call end before it began, if its deciders could not be asked."""
         failure = self._doomed.pop(call.node, None) if self._doomed else None
         if failure is not None:
-            self.stillborn.append((call, calls.Outcome(failure)))
+            self._stillborn.append((call, calls.Outcome(failure)))
         return failure is not None
 
     def _prepare(
@@ -182,12 +185,17 @@ class Lifecycle:
                 outcome = calls.Outcome(None)
             else:
                 outcome = calls.Outcome(_failed_to_begin(atom.name, call.action, error))
-            self.stillborn.append((call, outcome))
+            self._stillborn.append((call, outcome))
             return None
         if not executes:
             call.result = record.failure if record.failure is not None else record.results
             call.failures = self._storage.get_execute_failures()
         return call
+
+    def take_stillborn(self) -> list[tuple[Call, calls.Outcome]]:
+        """Take out the calls that ended before they could be submitted."""
+        found, self._stillborn = self._stillborn, []
+        return found
 
     def finish(self, call: Call, outcome: calls.Outcome) -> str:
         """Store an outcome; return the state the atom enters by it."""
@@ -214,6 +222,12 @@ class Lifecycle:
             self._notices.append(self._untold.pop(record.name))
         self._note(record, atom, state, old_state, value)
         return state
+
+    def failure(self, node: int) -> ft.Failure:
+        """What an atom failed with, in an earlier run that did not resolve it."""
+        failure = self._record(node).failure
+        assert failure is not None
+        return failure
 
     def give_back(self, node: int) -> None:
         """Undo `begin` of what did not start after all; the attempt number stays used.
@@ -263,6 +277,11 @@ class Lifecycle:
             if record.intention != intention:
                 record.intention = intention
                 self._storage.mark(record)
+
+    def give_up(self, changes: Iterable[tuple[int, str]], now: float) -> None:
+        """`intend`, because time is up: whoever runs the flow next shall know."""
+        self.intend(changes)
+        self._storage.update_flow_metadata({DEADLINE_EXCEEDED: now})
 
     def ignore(self, nodes: Iterable[int]) -> None:
         """Deciders left these atoms out."""

@@ -21,40 +21,36 @@ import math
 import queue
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
-from automaton import machines, runners
+from automaton import runners
 
 from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import plan as plan_module
-from wbengine._core import recovery, salvage
+from wbengine._core import recovery, salvage, transitions
 from wbengine._core import scheduler as scheduler_module
 from wbengine._core import timers as timers_module
-from wbengine._core import transitions as table
-from wbengine._core.gate import Gate
-from wbengine._core.inbox import Inbox, Withdrawn
-from wbengine._core.transitions import END_STATES, META_STATES
+from wbengine._core.brake import Brake
+from wbengine._core.figures import Figures
+from wbengine._core.inbox import Arrival, Inbox, Withdrawn
+from wbengine._core.maps import is_item
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
-__all__ = ["DEADLINE_EXCEEDED", "END_STATES", "META_STATES", "Inbox", "Machine", "Withdrawn"]
+__all__ = ["MOST_PER_TURN", "Machine"]
 
 #: So many atoms at most are begun in one turn: what a very wide flow holds in memory at a time, and
 #: how long listeners wait for the news of a turn, stays bounded.
 MOST_PER_TURN: Final = 4096
 
-#: Where the flow's `meta` says when (unix seconds) its time was up and everything was given up.
-DEADLINE_EXCEEDED: Final = "deadline_exceeded"
-
-
-def _is_item(call: lifecycle_module.Call) -> TypeGuard[calls.Invocation]:
-    return isinstance(call, calls.Invocation) and call.index >= 0
+#: Seconds after which what ended is written and told although its turn goes on.
+PATIENCE: Final = 0.05
 
 
 class Machine:
-    """One run of one plan.  `run_iter` once; `suspend` from any thread, any time."""
+    """One run of one plan: `run_iter`, once."""
 
     def __init__(
         self,
@@ -73,6 +69,7 @@ class Machine:
         self._scheduler = scheduler
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
+        self._retries = lifecycle.retries
         self._storage = storage
         self._kept = storage.backend is not None
         self._executor = executor
@@ -80,13 +77,13 @@ class Machine:
         self._never_resolve = never_resolve
         self._defer_reverts = defer_reverts
         self._clock = clock
+        self._immediate = executor.immediate
         self._retires = type(executor).retire is not calls.TaskExecutor.retire
         self._timeout: float | None = None
         # Only if something waits for a time.
         self._timers: timers_module.Timers | None = None
-        self._gate = Gate(executor, inbox)
-        self.suspend = self._gate.suspend
-        self.close = self._gate.close
+        #: How to stop it, for any thread.
+        self.brake = Brake(executor, inbox)
         # A failure was kept as it is, or a revert failed: what is left must not go on.
         self._broken = False
         # What this turn began, until it is handed to the executor: the calls, and all their nodes.
@@ -94,23 +91,20 @@ class Machine:
         self._beginning: list[int] = []
         # What of a turn was not handed to an executor yet.
         self._unsent: deque[lifecycle_module.Call] = deque()
-        self._arrived: deque[Any] = deque()
+        self._arrived: deque[Arrival] = deque()
         self._finished: list[calls.Invocation] = []
-        #: How many outcomes were handled, and how many calls were taken back.
-        self.completed = 0
-        self.withdrawn = 0
-        #: How many failures arrived when the run was over already; the next run resolves them.
-        self.discarded = 0
+        # When what happened was last written and told.
+        self._saved = 0.0
+        self.figures = Figures()
         #: Whether the time was up, and what was unfinished was given up.
         self.expired = False
         #: The latest state entered; after the run, how it ended.
         self.state: str = states.UNDEFINED
-        self.seconds_per_state: dict[str, float] = {}
 
     @property
     def problems(self) -> list[ft.Failure]:
         """Errors of the run itself (of retries that answer nonsense), besides those of atoms."""
-        return self._lifecycle.retries.problems
+        return self._retries.problems
 
     @property
     def incomplete(self) -> int:
@@ -129,25 +123,31 @@ class Machine:
 
         `timeout` bounds each single wait (then ANALYZING finds nothing and waiting goes on); it
         is no limit for the run.  `deadline` is one: a moment on the machine's clock at which what
-        is unfinished is given up.  With `measure`, `seconds_per_state` is kept.
+        is unfinished is given up.  With `measure`, `figures` tell how long each state took.
         """
-        self._gate.open()
+        self.brake.take_hold()
         self._timeout = None if timeout is None else min(timeout, timers_module.LONGEST)
         if deadline is not None:
             self._timers = timers_module.Timers(deadline)
-        # Not kept: the table refers to the machine, and a cycle would outlive the engine for long.
-        runner = runners.FiniteRunner(self._table())
-        before = self._clock.monotonic() if measure else 0.0
-        spent = self.seconds_per_state
-        for old_state, new_state in runner.run_iter(table.START):
+        # Not kept: it would refer back to this object, and a cycle outlives the engine for long.
+        reactions = {
+            states.RESUMING: self._resume,
+            states.SCHEDULING: self._schedule,
+            states.WAITING: self._wait,
+            states.ANALYZING: self._analyze,
+            states.GAME_OVER: self._end,
+        }
+        runner = runners.FiniteRunner(transitions.machine(reactions))
+        spent, before = self.figures.seconds_per_state, 0.0
+        for old_state, new_state in runner.run_iter(transitions.START):
             assert new_state is not None
             if measure:
                 now = self._clock.monotonic()
-                if old_state is not None and old_state not in META_STATES:
+                if old_state is not None:
                     spent[old_state] = spent.get(old_state, 0.0) + now - before
                 before = now
             self.state = new_state
-            if new_state not in META_STATES:
+            if new_state not in transitions.META_STATES:
                 yield new_state
 
     def abandon(self) -> None:
@@ -155,7 +155,7 @@ class Machine:
 
         Afterwards the executor is to be stopped, and `collect` called.
         """
-        self.close()
+        self.brake.let_go()
         sent = [*self._unsent, *self._executor.withdraw()]
         for node in [*self._beginning, *(call.node for call in sent)]:
             self._lifecycle.give_back(node)
@@ -163,8 +163,8 @@ class Machine:
     def collect(self) -> None:
         """Save the outcomes that arrived after `abandon`; failures are resolved by the next run."""
         found = salvage.collect(self._lifecycle, self._arrivals())
-        self.completed += found.completed
-        self.discarded += found.failed
+        self.figures.completed += found.completed
+        self.figures.discarded += found.failed
         self._save()
 
     # -- the reactions: each returns the event that leads to the next state -----------------------
@@ -175,25 +175,22 @@ class Machine:
             if self._never_resolve:
                 self._stop()
             elif self._scheduler.failed(node):
-                record = self._storage.records[node]
-                assert record is not None and record.failure is not None
-                self._resolve(node, record.failure)
-        return table.SCHEDULE
+                self._resolve(node, self._lifecycle.failure(node))
+        return transitions.SCHEDULE
 
     def _schedule(self, old_state: str, new_state: str, event: str) -> str:
         self._lifecycle.listen()
         self._begin_all()
         # Who hears of what happened may suspend: then what began is given back.
-        self._save(lambda: self._gate.suspending)
+        self._save(lambda: self.brake.suspending)
         self._submit()
-        stillborn, self._lifecycle.stillborn = self._lifecycle.stillborn, []
-        for ended in stillborn:
+        for ended in self._lifecycle.take_stillborn():
             self._inbox.put(ended)
-        return table.WAIT
+        return transitions.WAIT
 
     def _wait(self, old_state: str, new_state: str, event: str) -> str:
         timeout, timers = self._timeout, self._timers
-        asleep = timers is not None and not (self._gate.suspending or self._scheduler.done)
+        asleep = timers is not None and not (self.brake.suspending or self._scheduler.done)
         if self._scheduler.in_flight or asleep:
             if timers is not None:
                 timeout = timers.wait(self._clock.monotonic(), timeout)
@@ -202,19 +199,12 @@ class Machine:
                 self._arrived.extend(map(self._inbox.get, (True,), (timeout,)))
             except queue.Empty:
                 pass
-        return table.ANALYZE
+        return transitions.ANALYZE
 
     def _analyze(self, old_state: str, new_state: str, event: str) -> str:
         self._lifecycle.listen()
-        woken = False
-        for item in self._arrivals():
-            woken = True
-            if isinstance(item, Withdrawn):
-                for call in item:
-                    self._give_back(call)
-            elif item is not None:
-                self._settle(*item)
-        if self._gate.suspending:
+        woken = self._take_in()
+        if self.brake.suspending:
             self._timers = None
             self._stop_starting()
         elif self._timers is not None and self._timers.passed(self._clock.monotonic()):
@@ -223,8 +213,8 @@ class Machine:
         if self._maps.running:
             self._rest()
         if self._scheduler.done:
-            return table.FINISH
-        return table.SCHEDULE if woken or self._gate.suspending else table.WAIT
+            return transitions.FINISH
+        return transitions.SCHEDULE if woken or self.brake.suspending else transitions.WAIT
 
     def _end(self, old_state: str, new_state: str, event: str) -> str:
         self._save()
@@ -236,7 +226,7 @@ class Machine:
 
     def _begin_all(self) -> None:
         scheduler, begin, begun = self._scheduler, self._lifecycle.begin, self._begun
-        while not (self._gate.suspending or self._overdue()):
+        while not (self.brake.suspending or self._overdue()):
             woken = self._wake() if self._timers is not None else ()
             turn = scheduler.take(MOST_PER_TURN)
             again = [node for node in turn.retry if self._begin_again(node, node in woken)]
@@ -273,22 +263,45 @@ class Machine:
         if tasks:
             self._executor.submit_many(self._while_wanted(len(tasks)), self._done)
         for call in self._while_wanted(len(retries)):
-            self._inbox.put((call, self._lifecycle.retries.run(call)))
+            self._inbox.put((call, self._retries.run(call)))
         if self._unsent:
             unsent, self._unsent = self._unsent, deque()
             self._inbox.put(Withdrawn(unsent))
 
     def _while_wanted(self, count: int) -> Iterator[Any]:
         """Stop in the middle of a turn when somebody suspends, or time is up: nobody else could."""
-        unsent, gate, mapping = self._unsent, self._gate, self._maps.running
+        unsent, brake, mapping = self._unsent, self.brake, self._maps.running
         for _ in range(count):
-            if gate.suspending or (self._timers is not None and self._overdue()):
+            if brake.suspending or (self._timers is not None and self._overdue()):
                 return
             call = unsent.popleft()
-            if mapping and _is_item(call) and self._maps.spoilt(call.node):
+            if mapping and is_item(call) and self._maps.spoilt(call.node):
                 self._inbox.put(Withdrawn([call]))
             else:
                 yield call
+                if self._immediate:
+                    self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
+        and no crash, should have to wait for the end of a turn whose tasks all run in this thread.
+        """
+        if self._clock.monotonic() - self._saved >= PATIENCE and self._take_in():
+            self._save()
+            # What follows from it is for the next turn, which must not wait for more.
+            self._inbox.put(None)
+
+    def _take_in(self) -> bool:
+        """Handle what arrived by now; return whether anything did."""
+        woken = False
+        for item in self._arrivals():
+            woken = True
+            if isinstance(item, Withdrawn):
+                for call in item:
+                    self._give_back(call)
+            elif item is not None:
+                self._settle(*item)
+        return woken
 
     def _done(self, invocation: calls.Invocation, outcome: calls.Outcome) -> None:
         if invocation.index >= 0 and outcome.failed:
@@ -296,11 +309,11 @@ class Machine:
         self._inbox.put((invocation, outcome))
 
     def _settle(self, call: lifecycle_module.Call, outcome: calls.Outcome) -> None:
-        if self._maps.running and _is_item(call):
+        if self._maps.running and is_item(call):
             self._settle_item(call, outcome)
             return
         state = self._lifecycle.finish(call, outcome)
-        self.completed += 1
+        self.figures.completed += 1
         if self._retires and isinstance(call, calls.Invocation):
             self._finished.append(call)
         node = call.node
@@ -320,14 +333,14 @@ class Machine:
         ended = self._maps.finish(call, outcome)
         if ended is not None:
             self._settle(*ended)
-        elif outcome.failed and not self._scheduler.halted and self._maps.to_recall(call.node):
-            others = self._maps.recall(call.node, self._executor.withdraw())
+        elif outcome.failed and not self._scheduler.halted and self._maps.to_withdraw(call.node):
+            others = self._maps.take_back(call.node, self._executor.withdraw())
             self._begun += others
             self._beginning += [other.node for other in others]
 
     def _rest(self) -> None:
         """Let go of the Maps that cannot go on: nothing of them is under way any more."""
-        while idle := self._maps.idle(self._scheduler.halted):
+        while idle := self._maps.idle():
             for call, outcome, begun in idle:
                 if outcome is not None:
                     self._settle(call, outcome)
@@ -346,7 +359,7 @@ class Machine:
             self._resolve(node, failure)
 
     def _resolve(self, node: int, failure: ft.Failure) -> None:
-        resolution = self._lifecycle.retries.resolve(node, failure, self._defer_reverts)
+        resolution = self._retries.resolve(node, failure, self._defer_reverts)
         self._lifecycle.intend(self._scheduler.apply(resolution))
 
     # -- time -----------------------------------------------------------------------------------
@@ -376,10 +389,9 @@ class Machine:
 
     def _expire(self) -> None:
         """If time is up, give up what is unfinished: withdraw what waits, revert everything."""
-        timers = self._timers
-        if timers is None or not self._overdue():
+        if self._timers is None or not self._overdue():
             return
-        timers.deadline = math.inf
+        self._timers.deadline = math.inf
         if self._broken or self._scheduler.done:
             return
         if self._never_resolve:
@@ -390,8 +402,7 @@ class Machine:
         # No changes: everything is being reverted anyway, for a reason of its own.
         if changes:
             self.expired = True
-            self._lifecycle.intend(changes)
-            self._storage.update_flow_metadata({DEADLINE_EXCEEDED: self._clock.time()})
+            self._lifecycle.give_up(changes, self._clock.time())
             self._maps.stop()
             for call in self._executor.withdraw():
                 self._give_back(call)
@@ -405,18 +416,18 @@ class Machine:
     def _stop_starting(self) -> None:
         if not self._scheduler.halted:
             self._scheduler.halt()
-            self._maps.loosen()
-        recalled, self._begun, self._beginning = self._begun, [], []
-        for call in [*recalled, *self._executor.withdraw()]:
+            self._maps.halt()
+        begun, self._begun, self._beginning = self._begun, [], []
+        for call in [*begun, *self._executor.withdraw()]:
             self._give_back(call)
 
     def _give_back(self, call: lifecycle_module.Call) -> None:
-        if _is_item(call):
+        if is_item(call):
             self._maps.give_back(call)
             return
         self._lifecycle.give_back(call.node)
         self._scheduler.give_back(call.node)
-        self.withdrawn += 1
+        self.figures.withdrawn += 1
 
     def _save(self, stopped: Callable[[], bool] | None = None) -> None:
         if self._kept:
@@ -425,23 +436,12 @@ class Machine:
             finished, self._finished = self._finished, []
             self._executor.retire(finished)
         self._lifecycle.deliver(stopped)
+        if self._immediate:
+            self._saved = self._clock.monotonic()
 
-    def _arrivals(self) -> Iterator[Any]:
+    def _arrivals(self) -> Iterator[Arrival]:
         """What arrived by now, one by one; what is not handled stays for `collect`."""
         arrived, inbox = self._arrived, self._inbox
         arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
         while arrived:
             yield arrived.popleft()
-
-    # -- the table ------------------------------------------------------------------------------
-
-    def _table(self) -> machines.FiniteMachine:
-        return table.table(
-            {
-                states.RESUMING: self._resume,
-                states.SCHEDULING: self._schedule,
-                states.WAITING: self._wait,
-                states.ANALYZING: self._analyze,
-                states.GAME_OVER: self._end,
-            }
-        )

@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from wbengine import exceptions, states
 from wbengine import invocation as calls
@@ -20,7 +20,7 @@ from wbengine._core import fanout
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
-__all__ = ["Idle", "MapCall", "Maps", "resumes"]
+__all__ = ["Idle", "MapCall", "Maps", "is_item", "resumes"]
 
 #: States in which an interrupted attempt may have been left.
 _BEGUN: Final[Mapping[str, frozenset[str]]] = {
@@ -35,6 +35,11 @@ class MapCall(NamedTuple):
     node: int
     task: task_module.Map
     action: calls.Action
+
+
+def is_item(call: object) -> TypeGuard[calls.Invocation]:
+    """Whether `call` is that of one item."""
+    return isinstance(call, calls.Invocation) and call.index >= 0
 
 
 class Idle(NamedTuple):
@@ -60,7 +65,8 @@ class _Running:
     failures: Mapping[str, ft.Failure]
     takes_item: bool
     started: float
-    recalled: bool = False
+    #: Whether what was in the executor was taken back.
+    withdrawn: bool = False
 
 
 def resumes(record: models.AtomDetail, action: calls.Action) -> bool:
@@ -86,7 +92,8 @@ class Maps:
         # Those that may hand out something, in the order in which they became so.
         self._hungry: dict[int, None] = {}
         # Those of which nothing may be under way any more, although they are not done.
-        self._loose: dict[int, None] = {}
+        self._quiet: dict[int, None] = {}
+        self._halted = False
 
     def begin(self, call: MapCall, record: models.AtomDetail) -> calls.Outcome | None:
         """Begin an attempt, or go on with it.
@@ -167,14 +174,14 @@ class Maps:
             record.uuid,
             record.attempt,
             arguments,
-            item.results if item.failure is None else item.failure,
-            running.failures,
-            events,
-            node,
-            self._storage.flow_uuid,
-            task.priority,
-            item.index,
-            items.resumed,
+            result=item.results if item.failure is None else item.failure,
+            failures=running.failures,
+            events=events,
+            node=node,
+            flow_uuid=self._storage.flow_uuid,
+            priority=task.priority,
+            index=item.index,
+            resumed=items.resumed,
         )
 
     def spoil(self, call: calls.Invocation) -> None:
@@ -188,12 +195,12 @@ class Maps:
         running = self.running.get(node)
         return running is not None and running.fan.spoilt
 
-    def to_recall(self, node: int) -> bool:
+    def to_withdraw(self, node: int) -> bool:
         """Whether what a Map has in the executor is to be taken back; True once."""
         running = self.running[node]
-        if running.recalled or not running.fan.spoilt:
+        if running.withdrawn or not running.fan.spoilt:
             return False
-        running.recalled = True
+        running.withdrawn = True
         return True
 
     def finish(
@@ -222,13 +229,13 @@ class Maps:
         fan.give_back(call.index)
         self._changed(call.node, fan)
 
-    def recall(self, node: int, taken: Iterable[calls.Invocation]) -> list[calls.Invocation]:
-        """Of what was taken back of the executor, give back the items of a Map that starts no more.
+    def take_back(self, node: int, withdrawn: Iterable[calls.Invocation]) -> list[calls.Invocation]:
+        """Of what the executor gave back, keep the items of a Map that starts no more.
 
         Returns the rest, which is to be submitted again.
         """
         others = []
-        for call in taken:
+        for call in withdrawn:
             if call.node == node:
                 self.give_back(call)
             else:
@@ -241,11 +248,12 @@ class Maps:
         else:
             self._hungry.pop(node, None)
         if fan.idle:
-            self._loose[node] = None
+            self._quiet[node] = None
 
-    def loosen(self) -> None:
-        """Nothing more starts: look at all of them."""
-        self._loose.update(dict.fromkeys(self.running))
+    def halt(self) -> None:
+        """Nothing more starts in this run: all of them are to be found `idle` sooner or later."""
+        self._halted = True
+        self._quiet.update(dict.fromkeys(self.running))
 
     def stop(self) -> None:
         """Execute no further items, although nothing failed."""
@@ -254,17 +262,18 @@ class Maps:
                 running.fan.stop()
                 self._changed(node, running.fan)
 
-    def idle(self, halted: bool) -> list[Idle]:
-        """Take out those of which nothing is under way, and nothing more will be (`halted`: in this
-        run).  Those that only wait to be refilled stay.
+    def idle(self) -> list[Idle]:
+        """Take out those of which nothing is under way, and nothing more will be in this run.
+
+        Those that only wait to be refilled stay.
         """
-        if not self._loose:
+        if not self._quiet:
             return []
-        loose, self._loose = self._loose, {}
+        quiet, self._quiet = self._quiet, {}
         found = []
-        for node in loose:
+        for node in quiet:
             running = self.running.get(node)
-            if running is None or not (running.fan.over or (halted and running.fan.idle)):
+            if running is None or not (running.fan.over or (self._halted and running.fan.idle)):
                 continue
             begun = self.drop(node)
             ended = begun and running.fan.over

@@ -10,8 +10,8 @@ from bisect import bisect_left
 
 from wbengine._core.ignoring import Ignored, reach
 from wbengine._core.joining import Gates
+from wbengine._core.marks import IGNORED, PENDING
 from wbengine._core.plan import FLOW, Plan
-from wbengine._core.progress import IGNORED, PENDING
 from wbengine.deciders import Depth, Join, pick_widest
 
 

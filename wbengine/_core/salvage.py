@@ -7,12 +7,12 @@ from the records where things stand.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from wbengine import invocation as calls
 from wbengine import states
 from wbengine._core import lifecycle as lifecycle_module
-from wbengine._core.inbox import Withdrawn
+from wbengine._core.inbox import Arrival, Withdrawn
+from wbengine._core.maps import is_item
 
 __all__ = ["Collected", "collect"]
 
@@ -24,7 +24,7 @@ class Collected(NamedTuple):
     failed: int
 
 
-def collect(lifecycle: lifecycle_module.Lifecycle, arrivals: Iterable[Any]) -> Collected:
+def collect(lifecycle: lifecycle_module.Lifecycle, arrivals: Iterable[Arrival]) -> Collected:
     """Store the outcomes that arrived too late to be acted upon."""
     completed = failed = 0
     for item in arrivals:
@@ -33,7 +33,7 @@ def collect(lifecycle: lifecycle_module.Lifecycle, arrivals: Iterable[Any]) -> C
                 lifecycle.give_back(call.node)
         elif item is not None:
             call, outcome = item
-            if isinstance(call, calls.Invocation) and call.index >= 0:
+            if is_item(call):
                 ended = lifecycle.maps.finish(call, outcome)
                 if ended is None:
                     continue

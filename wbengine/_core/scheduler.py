@@ -17,9 +17,7 @@ from wbengine import states as st
 from wbengine._core import recovery
 from wbengine._core.ignoring import Ignored
 from wbengine._core.joining import Gates
-from wbengine._core.later import Later, Turn
-from wbengine._core.plan import FLOW, RETRY, TASK, Edge, Plan
-from wbengine._core.progress import (
+from wbengine._core.marks import (
     AGAIN,
     ASKED,
     ASLEEP,
@@ -38,7 +36,9 @@ from wbengine._core.progress import (
     Saved,
     read,
 )
+from wbengine._core.plan import FLOW, RETRY, TASK, Edge, Plan
 from wbengine._core.recalling import recall
+from wbengine._core.turns import Later, Turn
 from wbengine._core.undoing import FREE, Undoing
 
 
@@ -55,20 +55,20 @@ class Scheduler:
         is PENDING.
         """
         self._plan = plan
-        self._progress = read(plan, states or {})
-        self._marks = self._progress.marks
+        self._standing = read(plan, states or {})
+        self._marks = self._standing.marks
         self._unmet = [len(before) for before in plan.pred]
         self._undoing = Undoing(plan, self._marks)
         self._holders = self._undoing.holders
         # Queues may hold what was called off meanwhile; the marks tell.
         self._votes: list[int] = []
         self._execute: list[int] = []
-        self._rerun = self._progress.rerun
+        self._rerun = self._standing.rerun
         self._revert: list[int] = []
         self._retry: list[int] = []
         # How many nodes wait to be handed out or answered.
         self._waiting = 0
-        self._failed = set(self._progress.failed)
+        self._failed = set(self._standing.failed)
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
         self._ignored = Ignored(plan, self._marks)
@@ -92,9 +92,9 @@ class Scheduler:
         What ran when the last engine died is ready at once, scopes that were half reverted go on,
         failures nobody decided upon are in `unresolved`.
         """
-        progress = self._progress
+        standing = self._standing
         self._waiting += len(self._rerun)
-        for start, again in sorted(progress.scopes.items()):
+        for start, again in sorted(standing.scopes.items()):
             scope = range(len(self._plan)) if start == 0 else self._plan.scope(start)
             self._undo(scope, again)
         if self._arrive(0):

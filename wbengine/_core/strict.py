@@ -6,12 +6,10 @@ and results are looked at by the codec that would write them into messages.  Not
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _codec, exceptions
 from wbengine import invocation as calls
-from wbengine import task as task_module
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -56,22 +54,10 @@ def _checked(outcome: calls.Outcome) -> calls.Outcome:
 
 def _nothing_to_undo(invocation: calls.Invocation) -> bool:
     """Whether a reversion need not travel: it would do nothing, or undo what never began."""
-    if _reverts_nothing(type(invocation.task)):
-        return True
-    return never_left(invocation.result)
+    return calls.reverts_nothing(type(invocation.task)) or never_left(invocation.result)
 
 
 def never_left(result: Any) -> bool:
     """Whether this is what an execution failed with whose task or arguments could not be sent."""
     error = result.exception if isinstance(result, ft.Failure) else None
     return isinstance(error, exceptions.NotEncodable) and error.path.startswith(_ARGUMENTS)
-
-
-@functools.lru_cache(maxsize=1024)
-def _reverts_nothing(task_cls: type[task_module.Task]) -> bool:
-    base = task_module.Task
-    return (
-        task_cls.revert is base.revert
-        and task_cls.pre_revert is base.pre_revert
-        and task_cls.post_revert is base.post_revert
-    )

@@ -15,7 +15,7 @@ from automaton import machines
 
 from wbengine import states
 
-__all__ = ["ANALYZE", "END_STATES", "FINISH", "META_STATES", "SCHEDULE", "START", "WAIT", "table"]
+__all__ = ["ANALYZE", "END_STATES", "FINISH", "META_STATES", "SCHEDULE", "START", "WAIT", "machine"]
 
 #: States nobody outside sees.
 META_STATES: Final = frozenset({states.UNDEFINED, states.GAME_OVER})
@@ -43,8 +43,8 @@ _TRANSITIONS: Final = (
 )
 
 
-def table(reactions: Mapping[str, Reaction]) -> machines.FiniteMachine:
-    """Make the machine; `reactions` says what is done when a state is entered."""
+def machine(reactions: Mapping[str, Reaction]) -> machines.FiniteMachine:
+    """Make the state machine; `reactions` says what is done when a state is entered."""
     fsm = machines.FiniteMachine()
     for name in dict.fromkeys(name for start, end, _ in _TRANSITIONS for name in (start, end)):
         fsm.add_state(name, terminal=name in END_STATES)

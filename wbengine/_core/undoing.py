@@ -12,8 +12,7 @@ from typing import Final
 
 from wbengine import states as st
 from wbengine._core import recovery
-from wbengine._core.plan import FLOW, RETRY, Plan
-from wbengine._core.progress import (
+from wbengine._core.marks import (
     AGAIN,
     ASKED,
     ASLEEP,
@@ -26,6 +25,7 @@ from wbengine._core.progress import (
     REVERTED,
     VOTE,
 )
+from wbengine._core.plan import FLOW, RETRY, Plan
 
 #: In `holders`: not inside any scope that is being undone.
 FREE: Final = -1

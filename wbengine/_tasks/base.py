@@ -42,7 +42,8 @@ class Task(atom.Atom):
     __module__ = "wbengine.task"
 
     #: The events that `notifier` knows; a subclass extends it to tell its own.
-    TASK_EVENTS: ClassVar[Collection[str]] = frozenset([EVENT_UPDATE_PROGRESS])
+    # A tuple: subclasses of TaskFlow's say `TASK_EVENTS = Task.TASK_EVENTS + ('mine',)`.
+    TASK_EVENTS: ClassVar[Collection[str]] = (EVENT_UPDATE_PROGRESS,)
 
     #: Does it do no harm to run it twice?  Not acted upon yet: a task whose worker was lost fails.
     idempotent: bool | None = None

@@ -92,6 +92,7 @@ class _FoldingTask(Task):
                 f"Functor {_names.dotted(functor)} is an 'async def', and nobody would await it:"
                 " write a task with an 'async def execute', or a Map over one"
             )
+        self._check_arity(functor)
         if isinstance(requires, str) or not isinstance(requires, Iterable):
             raise TypeError(f"Requires must be an iterable of names, not {requires!r}")
         self._names = tuple(requires)
@@ -100,7 +101,6 @@ class _FoldingTask(Task):
                 f"Requires must hold at least {self._AT_LEAST} names, not {list(self._names)}"
             )
         self._functor = functor
-        self._check_arity(functor)
         super().__init__(
             _names.dotted(functor) if name is None else name,
             provides,

@@ -10,13 +10,14 @@ import abc
 import contextlib
 import functools
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from wbengine import _clock, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine._core import compiler, executors
+from wbengine._core import inbox as inbox_module
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import machine as machine_module
 from wbengine._core import plan as plan_module
@@ -101,15 +102,16 @@ class ActionEngine(base.Engine):
         if machine is None or began is None or not self._gather_statistics:
             return {}
         ended = self._ended if self._ended is not None else self._clock.monotonic()
-        spent = machine.seconds_per_state
+        figures = machine.figures
+        spent = figures.seconds_per_state
         return {
             "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED},
             "active_for": ended - began,
-            "completed": machine.completed,
+            "completed": figures.completed,
             "incomplete": machine.incomplete,
             "awaiting": machine.awaiting,
-            "withdrawn": machine.withdrawn,
-            "discarded_failures": machine.discarded,
+            "withdrawn": figures.withdrawn,
+            "discarded_failures": figures.discarded,
         }
 
     # -- getting ready --------------------------------------------------------------------------
@@ -199,10 +201,10 @@ class ActionEngine(base.Engine):
             with self._storage.batch():
                 machine = self._machine = self._make_machine()
                 self._began, self._ended = self._clock.monotonic(), None
-                with self._executing(machine):
+                # Also if an interruption comes while what ran it is stopped.
+                with contextlib.ExitStack() as last, self._executing(machine):
                     yield machine
-                self._change_state(machine.state)
-                self._storage.flush()
+                    last.callback(self._change_state, machine.state)
         finally:
             self._busy.release()
 
@@ -216,7 +218,7 @@ class ActionEngine(base.Engine):
             self._abort(machine, error)
             raise
         finally:
-            machine.close()
+            machine.brake.let_go()
             self._crew.stop()
             self._ended = self._clock.monotonic()
 
@@ -225,18 +227,23 @@ class ActionEngine(base.Engine):
 
         An interruption (`KeyboardInterrupt`, `SystemExit`) suspends: the next run goes on.
         """
-        machine.abandon()
-        self._crew.stop()
-        machine.collect()
-        if isinstance(error, Exception):
-            self._change_state(states.FAILURE)
-        else:
-            self._change_state(states.SUSPENDING)
-            self._change_state(states.SUSPENDED)
+        try:
+            machine.abandon()
+            self._crew.finish()
+            self._crew.stop()
+            machine.collect()
+        finally:  # whatever else comes: a second Ctrl-C, a listener that exits
+            if isinstance(error, Exception):
+                self._change_state(states.FAILURE)
+            else:
+                try:
+                    self._change_state(states.SUSPENDING)
+                finally:
+                    self._change_state(states.SUSPENDED)
 
     def _make_machine(self) -> machine_module.Machine:
         plan = self._compiled("run").plan
-        inbox: machine_module.Inbox = self._clock.queue()
+        inbox: inbox_module.Inbox = self._clock.queue()
         lifecycle = self._make_lifecycle(functools.partial(inbox.put, None))
         return machine_module.Machine(
             plan,
@@ -250,7 +257,7 @@ class ActionEngine(base.Engine):
             clock=self._clock,
         )
 
-    def _make_lifecycle(self, touched: Any) -> lifecycle_module.Lifecycle:
+    def _make_lifecycle(self, touched: Callable[[], None]) -> lifecycle_module.Lifecycle:
         return lifecycle_module.Lifecycle(
             self._compiled("run").plan,
             self._storage,
@@ -277,19 +284,30 @@ class ActionEngine(base.Engine):
     def _raise_failures(self, machine: machine_module.Machine, deadline: float | None) -> None:
         if machine.state in (states.SUCCESS, states.SUSPENDED):
             return
-        failures = list(machine.problems)
-        failures.extend(self._storage.get_execute_failures().values())
-        failures.extend(self._storage.get_revert_failures().values())
-        if machine.expired or machine_module.DEADLINE_EXCEEDED in self._storage.flow_meta:
-            raise self._too_late(deadline if machine.expired else None, failures)
-        ft.Failure.reraise_if_any(failures)
+        if machine.expired or lifecycle_module.DEADLINE_EXCEEDED in self._storage.flow_meta:
+            raise self._too_late(machine, deadline if machine.expired else None)
+        self._raise_what_stopped(machine)
+
+    def _raise_what_stopped(self, machine: machine_module.Machine) -> None:
+        """What kept atoms from being reverted, if anything did; else what failed.
+
+        The former with the latter as its context: it happened while that was being handled.
+        """
+        stuck = self._storage.get_revert_failures().values()
+        failed = self._storage.get_execute_failures().values()
+        try:
+            ft.Failure.reraise_if_any([*machine.problems, *failed])
+        except BaseException:
+            ft.Failure.reraise_if_any(stuck)
+            raise
+        ft.Failure.reraise_if_any(stuck)
 
     def _too_late(
-        self, deadline: float | None, failures: list[ft.Failure]
+        self, machine: machine_module.Machine, deadline: float | None
     ) -> exceptions.DeadlineExceeded:
         cause: BaseException | None = None
         try:
-            ft.Failure.reraise_if_any(failures)
+            self._raise_what_stopped(machine)
         except BaseException as error:
             cause = error
         given = "the time an earlier run was given" if deadline is None else f"{deadline:g} seconds"
@@ -310,7 +328,7 @@ class ActionEngine(base.Engine):
         if moved:
             self._tell_state(states.SUSPENDING, old_state)
             if machine is not None:
-                machine.suspend()
+                machine.brake.suspend()
 
     def reset(self, *, failed_only: bool = False) -> None:
         plan = self._compiled("reset").plan
@@ -329,7 +347,7 @@ class ActionEngine(base.Engine):
         lifecycle.listen()
         with self._storage.batch():
             lifecycle.reset(nodes)
-        self._storage.flow_meta.pop(machine_module.DEADLINE_EXCEEDED, None)
+        self._storage.flow_meta.pop(lifecycle_module.DEADLINE_EXCEEDED, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
 

@@ -44,12 +44,16 @@ async def in_thread(work: Callable[[], _T], give_up: Callable[[], object] | None
         if (problem := other.result().error) is not None:
             LOG.error("%s failed", give_up, exc_info=problem)
     ended = working.result()
-    if cancelled is not None:
-        raise cancelled from ended.error
-    if ended.error is not None:
-        raise ended.error
-    value: _T = ended.value
-    return value
+    try:
+        if cancelled is not None:
+            raise cancelled from ended.error
+        if ended.error is not None:
+            raise ended.error
+        value: _T = ended.value
+        return value
+    finally:
+        # What is raised has this frame: a circle would keep the variables of all callers.
+        del working, threads, ended, cancelled
 
 
 def _start(function: Callable[[], object]) -> asyncio.Future[_Ended]:
@@ -65,6 +69,7 @@ def _start(function: Callable[[], object]) -> asyncio.Future[_Ended]:
             loop.call_soon_threadsafe(future.set_result, ended)
         except RuntimeError:
             LOG.warning("the event loop that awaited %s was closed", function)
+        del ended  # the error, if any, has this frame
 
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(main,), name="wbengine-awaited", daemon=True).start()

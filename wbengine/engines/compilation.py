@@ -93,9 +93,10 @@ class Compilation:
             graph.add_node(node, **attributes)
         for number, node in enumerate(nodes):
             invariant = {flow_module.LINK_INVARIANT: True}
-            if plan.kinds[number] == plan_module.RETRY:
-                invariant[flow_module.LINK_RETRY] = True
-            graph.add_edges_from((node, nodes[after], invariant) for after in plan.succ[number])
+            controls = {**invariant, flow_module.LINK_RETRY: True}
+            for after in plan.succ[number]:
+                begins = plan.kinds[number] == plan_module.RETRY and after != plan.end[number - 1]
+                graph.add_edges_from([(node, nodes[after], controls if begins else invariant)])
         for before, after, meta in self._links():
             data = graph.adj[nodes[before]].get(nodes[after])
             if data is not None:  # a flow may have been changed since

@@ -58,11 +58,12 @@ def load(
     :raises NotFound: there is no such kind of engine, or of backend.
     :raises ValueError: the kind does not know an option, or an option has no such value.
     :raises Duplicate: two atoms have the same name.
-    :raises CompilationFailure: it is no flow, or cannot be run as it is.
+    :raises NotAFlow: it is neither a flow nor a task.
+    :raises CompilationFailure: it cannot be run as it is.
     :raises TypeError: another argument is of a wrong type.
     """
     if not isinstance(flow, flow_module.Flow | task_module.Task):
-        raise exceptions.CompilationFailure(f"Only a flow or a task can be loaded, not {flow!r}")
+        raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
     for what, value, wanted in (
         ("store", store, Mapping),
         ("flow_detail", flow_detail, models.FlowDetail),
@@ -108,10 +109,7 @@ def run(
         engine=engine,
         **options,
     )
-    if deadline is None:
-        loaded.run()
-    else:
-        loaded.run(deadline=deadline)
+    loaded.run(deadline=deadline)
     return loaded.storage.fetch_all()
 
 
@@ -209,7 +207,7 @@ def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
 
     :raises ValueError: there is no such note.
     :raises TypeError: `flow_detail` is none.
-    :raises CompilationFailure: what was made is neither a flow nor a task.
+    :raises NotAFlow: what was made is neither a flow nor a task.
     """
     noted = _detail(flow_detail).meta.get(_FACTORY)
     if not isinstance(noted, Mapping) or "name" not in noted:
@@ -291,7 +289,7 @@ def _call(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | Non
         raise TypeError(f"factory_kwargs must be a dict, not {kwargs!r}")
     made = _names.load(name)(*(args or ()), **(kwargs or {}))
     if not isinstance(made, flow_module.Flow | task_module.Task):
-        raise exceptions.CompilationFailure(
+        raise exceptions.NotAFlow(
             f"Flow factory {name!r} made neither a flow nor a task, but {made!r}"
         )
     return made

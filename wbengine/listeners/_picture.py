@@ -19,6 +19,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from wbengine import states
+from wbengine._core import retries
 from wbengine.listeners import _tally
 from wbengine.listeners._tally import Counts, Tally
 
@@ -155,7 +156,7 @@ class Picture:
         record = self._tally.records[node]
         attempts = len(record.results)
         text = f"attempt {attempts}" if attempts else ""
-        at = record.meta.get("retry_at") if record.has_meta else None
+        at = record.meta.get(retries.RETRY_AT) if record.has_meta else None
         if self._tally.mark(node) == _tally.RETRYING and isinstance(at, int | float):
             text += f", again in {max(0.0, at - time.time()):.0f} s"
         return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from wbengine import exceptions, states
@@ -20,6 +20,7 @@ FINISHED_STATES: Final = frozenset(base.FINISH_STATES)
 WATCH_STATES: Final = FINISHED_STATES | STARTING_STATES | {states.PENDING}
 
 _TASK: Final = "task"
+_RETRY: Final = "retry"
 _FLOW: Final = "flow"
 
 
@@ -76,14 +77,7 @@ class DurationListener(base.Listener):
 
     def _record_ending(self, seconds: float, kind: str, name: str) -> None:
         """Something that took `seconds` came to its end."""
-        update = {"duration": seconds}
-        try:
-            if kind == _FLOW:
-                self._engine.storage.update_flow_metadata(update)
-            else:
-                self._engine.storage.update_atom_metadata(name, update)
-        except exceptions.StorageFailure:
-            LOG.warning("The %s of %s %r was not stored", update, kind, name, exc_info=True)
+        _store(self._engine, kind, name, {"duration": seconds})
 
 
 class PrintingDurationListener(DurationListener):
@@ -109,20 +103,24 @@ class EventTimeListener(base.Listener):
     """
 
     def _flow_receiver(self, state: str, details: base.Details) -> None:
-        self._store("flow", details["flow_name"], state)
+        self._stamp(_FLOW, details["flow_name"], state)
 
     def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._store("task", details["task_name"], state)
+        self._stamp(_TASK, details["task_name"], state)
 
     def _retry_receiver(self, state: str, details: base.Details) -> None:
-        self._store("retry", details["retry_name"], state)
+        self._stamp(_RETRY, details["retry_name"], state)
 
-    def _store(self, kind: str, name: str, state: str) -> None:
-        update = {f"{state}-timestamp": time.time()}
-        try:
-            if kind == "flow":
-                self._engine.storage.update_flow_metadata(update)
-            else:
-                self._engine.storage.update_atom_metadata(name, update)
-        except exceptions.StorageFailure:
-            LOG.warning("The %s of %s %r was not stored", update, kind, name, exc_info=True)
+    def _stamp(self, kind: str, name: str, state: str) -> None:
+        _store(self._engine, kind, name, {f"{state}-timestamp": time.time()})
+
+
+def _store(engine: Any, kind: str, name: str, update: Mapping[str, Any]) -> None:
+    """Add to the metadata of a flow or an atom, if that is possible: it is not worth a failure."""
+    try:
+        if kind == _FLOW:
+            engine.storage.update_flow_metadata(update)
+        else:
+            engine.storage.update_atom_metadata(name, update)
+    except exceptions.StorageFailure:
+        LOG.warning("The %s of %s %r was not stored", update, kind, name, exc_info=True)

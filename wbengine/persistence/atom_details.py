@@ -33,6 +33,10 @@ HistoryEntry = tuple[Any, dict[str, ft.Failure]]
 _D = TypeVar("_D", bound="AtomDetail")
 _NOTHING: Final[Mapping[str, Any]] = {}
 _UUID_LENGTH: Final = 16
+
+#: Where the `meta` of a task has its progress, and what the task said besides.
+META_PROGRESS: Final = "progress"
+META_PROGRESS_DETAILS: Final = "progress_details"
 _VARIANTS: Final = "89ab"
 
 
@@ -80,6 +84,7 @@ class Annotated:
             with _making:  # two threads must get the same one
                 if self._meta is None:
                     self._meta = {}
+        self._show(self._meta)
         return self._meta
 
     @meta.setter
@@ -89,6 +94,9 @@ class Annotated:
     @property
     def has_meta(self) -> bool:
         return bool(self._meta)
+
+    def _show(self, meta: dict[str, Any]) -> None:
+        """Put in what is to be seen there but is kept elsewhere."""
 
 
 class AtomDetail(Annotated):
@@ -121,6 +129,8 @@ class AtomDetail(Annotated):
     )
 
     kind: ClassVar[str] = "atom"
+    #: Keys of `meta` that are kept elsewhere.
+    SHOWN: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
         super().__init__()
@@ -128,7 +138,7 @@ class AtomDetail(Annotated):
         self.uuid = uuid if uuid is not None else new_uuid()
         self.state: str | None = None
         self.intention: str = states.EXECUTE
-        self.version: tuple[int, ...] | None = None
+        self.version: str | None = None
         self.results: Any = None
         self.failure: ft.Failure | None = None
         self.revert_results: Any = None
@@ -226,8 +236,12 @@ class AtomDetail(Annotated):
             "uuid": self.uuid,
             "state": self.state,
             "intention": self.intention,
-            "version": None if self.version is None else list(self.version),
-            "meta": dict(self._meta or _NOTHING),
+            "version": self.version,
+            "meta": {
+                key: value
+                for key, value in (self._meta or _NOTHING).items()
+                if key not in self.SHOWN
+            },
             "results": self._results_to_dict(),
             "failure": _failure_to_dict(self.failure),
             "revert_results": self.revert_results,
@@ -247,13 +261,11 @@ class AtomDetail(Annotated):
         """Make the record that `to_dict` described; keys that are missing keep their defaults."""
         record = cls(*identity_in(data))
         for key in (
-            "state", "intention", "revert_results", "attempt", "action", "worker", "started",
-            "ended", "progress", "progress_details",
+            "state", "intention", "version", "revert_results", "attempt", "action", "worker",
+            "started", "ended", "progress", "progress_details",
         ):  # fmt: skip
             if key in data:
                 setattr(record, key, data[key])
-        version = data.get("version")
-        record.version = None if version is None else tuple(version)
         record._meta = dict(data["meta"]) if data.get("meta") else None
         record.results = cls._results_from_dict(data.get("results"))
         record.items = Items.from_dict(data["items"]) if data.get("items") else None
@@ -294,10 +306,29 @@ class AtomDetail(Annotated):
 
 
 class TaskDetail(AtomDetail):
-    """The record of a task: `results` is what `execute` returned."""
+    """The record of a task: `results` is what `execute` returned.
+
+    Its `meta` also has the progress, under the keys that TaskFlow keeps it in.
+    """
 
     __slots__ = ()
     kind: ClassVar[str] = "task"
+    SHOWN: ClassVar[frozenset[str]] = frozenset({META_PROGRESS, META_PROGRESS_DETAILS})
+
+    @property
+    def so_far(self) -> float | None:
+        """How far the task is: what it last told, or what its state says; None before it began."""
+        if self.progress is not None or self.state in (None, states.PENDING, states.IGNORE):
+            return self.progress
+        return 1.0 if self.state in (states.SUCCESS, states.REVERTED) else 0.0
+
+    def _show(self, meta: dict[str, Any]) -> None:
+        progress = self.so_far
+        if progress is not None:
+            meta.update({META_PROGRESS: progress, META_PROGRESS_DETAILS: self.progress_details})
+        elif META_PROGRESS in meta:
+            meta.pop(META_PROGRESS, None)
+            meta.pop(META_PROGRESS_DETAILS, None)
 
     def put(self, state: str, result: Any) -> None:
         self.state = state

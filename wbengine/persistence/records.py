@@ -121,7 +121,7 @@ class Records:
             kind = _detail_class(atom)
             record = kind(atom.name, uuid)
             record.state = states.PENDING
-            record.version = atom.version
+            record.version = atom.version_string
             known[atom.name] = record
             made.append(record)
         self._flow_detail.add_all(made)
@@ -188,13 +188,15 @@ class Records:
         """Who ran the atom last, and when; None before its first attempt."""
         return self.record(atom_name).last_attempt
 
-    def update_atom_metadata(self, atom_name: str, update_with: Pairs) -> None:
+    def update_atom_metadata(self, atom_name: str, update_with: Pairs | None) -> None:
         """Add to an atom's `meta`; keys that are there already get the new values.
+
+        None and nothing at all add nothing.
 
         :raises TypeError: neither a dict nor pairs.
         """
         record = self.record(atom_name)
-        update = pairs_of("metadata", update_with)
+        update = pairs_of("metadata", update_with) if update_with is not None else None
         if update:
             with self._lock:
                 record.meta.update(update)
@@ -228,10 +230,7 @@ class Records:
 
         :raises TypeError: not a task.
         """
-        record = self._task(task_name)
-        if record.progress is not None:
-            return record.progress
-        return 1.0 if record.state in (states.SUCCESS, states.REVERTED) else 0.0
+        return self._task(task_name).so_far or 0.0
 
     def get_task_progress_details(self, task_name: str) -> Any:
         """`{'at_progress': ..., 'details': ...}`, or None when nothing was said.
@@ -240,7 +239,7 @@ class Records:
         """
         return self._task(task_name).progress_details
 
-    def _task(self, task_name: str) -> models.AtomDetail:
+    def _task(self, task_name: str) -> models.TaskDetail:
         record = self.record(task_name)
         if not isinstance(record, models.TaskDetail):
             raise TypeError(f"Atom {task_name!r} is a {record.kind}, not a task")
@@ -346,11 +345,12 @@ class Records:
         by_atom: dict[str, list[models.ItemDetail]] = {}
         for uuid, item in items:
             by_atom.setdefault(uuid, []).append(item)
-        more: dict[str, Any] = {"items": by_atom} if by_atom else {}
         for left in reversed(range(_WRITE_TRIES)):
             try:
                 with contextlib.closing(self._backend.get_connection()) as connection:
-                    connection.save_changes(self._flow_detail, changed, flow_row=flow_row, **more)
+                    connection.save_changes(
+                        self._flow_detail, changed, flow_row=flow_row, items=by_atom
+                    )
                 return
             except exceptions.StorageFailure:
                 if not left:

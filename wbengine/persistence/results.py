@@ -108,14 +108,16 @@ class Results(records.Records):
     def get_execute_result(self, atom_name: str) -> Any:
         """What `execute` returned, or its failure; a retry's whole history.
 
+        A failure is there also when the atom was reverted after it.
+
         :raises NotFound: there is neither (not executed, reset, ignored, reverted).
         """
         record = self.record(atom_name)
-        if isinstance(record, models.RetryDetail) and record.state != states.FAILURE:
-            if record.results:
-                return record.results
-        elif record.failure is not None:
+        if record.failure is not None:
             return record.failure
+        if isinstance(record, models.RetryDetail):
+            if record.results and record.state != states.REVERT_FAILURE:
+                return record.results
         elif record.state in WITH_RESULT:
             return record.results
         raise exceptions.NotFound(

@@ -59,25 +59,20 @@ def format_places(places: tuple[Place, ...]) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _frame(filename: str, function: str) -> types.FrameType | None:
-    code = compile("raise LookupError", filename, "exec")
-    code = code.replace(co_name=function)
-    try:
-        exec(code, {"__name__": function, "__builtins__": {"LookupError": LookupError}})
-    except LookupError as error:
-        tb = error.__traceback__
-        if tb is not None and tb.tb_next is not None:
-            return tb.tb_next.tb_frame
-    return None
+def _frame(filename: str, function: str) -> types.FrameType:
+    namespace: dict[str, Any] = {"__name__": function, "__builtins__": {}}
+    exec(compile("def stand_in():\n yield", filename, "exec"), namespace)
+    code = namespace.pop("stand_in").__code__.replace(co_name=function)
+    # Of a generator that never ran: every other frame keeps its callers alive, and what they hold.
+    frame: types.FrameType = types.FunctionType(code, namespace)().gi_frame
+    return frame
 
 
 def traceback_of(places: tuple[Place, ...]) -> types.TracebackType | None:
     """A traceback that prints as the original did; its frames are stand-ins without variables."""
     tb: types.TracebackType | None = None
     for place in reversed(places):
-        frame = _frame(place.filename, place.function)
-        if frame is not None:
-            tb = types.TracebackType(tb, frame, -1, place.line)
+        tb = types.TracebackType(tb, _frame(place.filename, place.function), -1, place.line)
     return tb
 
 

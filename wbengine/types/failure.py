@@ -224,7 +224,10 @@ class Failure:
             raise _revived.revive(self)
         # A fresh twin each time: what is raised collects the frames of whoever it passes.
         error = _twin.twins_of(_twin.chain_of(self._exception))[0]
-        raise error.with_traceback(_twin.traceback_of(self._places))
+        try:
+            raise error.with_traceback(_twin.traceback_of(self._places))
+        finally:
+            del error  # its traceback has this frame: a circle would keep all callers' variables
 
     @staticmethod
     def reraise_if_any(failures: Iterable[Failure]) -> None:
@@ -234,7 +237,10 @@ class Failure:
         if len(several) == 1:
             several[0].reraise()
         elif several:
-            raise wrapped
+            try:
+                raise wrapped
+            finally:
+                del wrapped  # as above
 
     # Comparing.
 
@@ -302,8 +308,8 @@ class Failure:
     def to_dict(self, include_args: bool = True) -> dict[str, Any]:
         """A JSON-able description; the exception itself does not travel.
 
-        `exc_args` holds the exception's arguments, if they are wanted and plain JSON.  The causes
-        are one flat list, nearest first.
+        `exc_args` holds the exception's arguments, if they are wanted and plain JSON (else it is
+        empty).  The causes are one flat list, nearest first.
         """
         data = self._to_plain(include_args)
         if self._causes:
@@ -311,15 +317,14 @@ class Failure:
         return data
 
     def _to_plain(self, include_args: bool) -> dict[str, Any]:
-        data = {
+        told = self._args if include_args and _description.are_json(self._args) else ()
+        return {
             "exception_str": _description.sendable(self._message),
             "traceback_str": _description.sendable(self.traceback_str),
             "exc_type_names": list(self._type_names),
             "version": self.DICT_VERSION,
+            "exc_args": list(told),
         }
-        if include_args and _description.are_json(self._args):
-            data["exc_args"] = list(self._args)
-        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Failure:

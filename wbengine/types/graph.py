@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     _Graph = nx.Graph[Any]
     _DiGraph = nx.DiGraph[Any]
 else:
@@ -21,11 +23,24 @@ else:
 
 
 class Graph(_Graph):
-    """An undirected graph."""
+    """A graph: undirected, unless it is a `DiGraph`."""
 
     def __init__(self, incoming_graph_data: Any = None, name: str = "") -> None:
         super().__init__(incoming_graph_data, name=name)
         self.frozen = False
+
+    # TaskFlow's names and order, not those of networkx.
+    def add_node(  # type: ignore[override]
+        self, n: Hashable, attr_dict: Mapping[str, Any] | None = None, **attr: Any
+    ) -> None:
+        """Add a node, or to its attributes; those in `attr_dict` stand for the others."""
+        super().add_node(n, **(attr if attr_dict is None else attr_dict))
+
+    def add_edge(  # type: ignore[override]
+        self, u: Hashable, v: Hashable, attr_dict: Mapping[str, Any] | None = None, **attr: Any
+    ) -> None:
+        """Add an edge, or to its attributes; those in `attr_dict` stand for the others."""
+        super().add_edge(u, v, **(attr if attr_dict is None else attr_dict))
 
     def freeze(self) -> Any:
         """Let nobody change the graph any more; returns the graph."""
@@ -39,21 +54,13 @@ class Graph(_Graph):
         """The graph in graphviz' language, to be drawn by its `dot`."""
         return _dot(self)
 
-    def fresh_copy(self) -> Graph:
+    def fresh_copy(self) -> Self:
         """An empty graph of the same class."""
         return type(self)()
 
 
-class DiGraph(_DiGraph):
+class DiGraph(Graph, _DiGraph):
     """A directed graph."""
-
-    def __init__(self, incoming_graph_data: Any = None, name: str = "") -> None:
-        super().__init__(incoming_graph_data, name=name)
-        self.frozen = False
-
-    def freeze(self) -> Any:
-        """Let nobody change the graph any more; returns the graph."""
-        return self if self.frozen else nx.freeze(self)
 
     def pformat(self) -> str:
         """Describe the graph: its figures, its nodes, its edges, its cycles."""
@@ -62,10 +69,6 @@ class DiGraph(_DiGraph):
         lines.append(f"Cycles: {len(cycles)}")
         lines.extend("  " + " --> ".join(map(str, [*cycle, cycle[0]])) for cycle in cycles)
         return os.linesep.join(lines)
-
-    def export_to_dot(self) -> str:
-        """The graph in graphviz' language, to be drawn by its `dot`."""
-        return _dot(self)
 
     def topological_sort(self) -> Iterator[Any]:
         """The nodes, each after all that lead to it."""
@@ -92,10 +95,6 @@ class DiGraph(_DiGraph):
                     seen.add(node)
                     queue.append(node)
                     yield node
-
-    def fresh_copy(self) -> DiGraph:
-        """An empty graph of the same class."""
-        return type(self)()
 
 
 class OrderedGraph(Graph):

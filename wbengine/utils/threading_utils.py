@@ -14,8 +14,8 @@ get_ident = threading.get_ident
 
 
 def is_alive(thread: threading.Thread | None) -> bool:
-    """Does the thread run?  None does not."""
-    return thread is not None and thread.is_alive()
+    """Does the thread run?  None, or whatever else is false, does not."""
+    return bool(thread) and thread.is_alive()  # type: ignore[union-attr]
 
 
 def get_optimal_thread_count(default: int = 2) -> int:

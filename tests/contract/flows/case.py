@@ -172,16 +172,21 @@ def _check_error(case: Case, engine: base.Engine, error: BaseException | None) -
     for name, failure in kept.items():
         _check_failure(failure, *case.raises[name])
     assert error is not None, "nothing was raised"
+    # What could not be reverted is raised; what failed before that is its context.
+    stuck = {name: case.raises[name] for name in storage.get_revert_failures()}
+    ending = stuck or case.raises
+    if stuck and set(kept) > set(stuck):
+        assert error.__context__ is not None
     if case.raised is not None:
         assert isinstance(error, case.raised[0]) and case.raised[1] in str(error)
-    elif len(case.raises) > 1:
+    elif len(ending) > 1:
         assert isinstance(error, exceptions.WrappedFailure)
         several = list(error)
-        assert len(several) == len(case.raises)
-        for kind, text in case.raises.values():
+        assert len(several) == len(ending)
+        for kind, text in ending.values():
             assert any(failure.check(kind) and text in str(failure) for failure in several)
     else:
-        [(kind, text)] = case.raises.values()
+        [(kind, text)] = ending.values()
         assert text in str(error)
         if isinstance(error, kind):
             return

@@ -38,7 +38,6 @@ def a_revert_that_fails_ends_it() -> Any:
     ">a +a >b !b <b #b",
     ends="FAILURE",
     raises={"b": (KeyError, "b stays")},
-    raised=(exceptions.WrappedFailure, ""),
     results={"a": "a"},
     check=lambda engine: _both_failures_are_kept(engine),
 )

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.workers import until, workers
+from tests.workers import until, worker_in_thread, workers
 from wbengine import engines
 from wbengine import invocation as calls
 from wbengine._core import executors
 from wbengine.engines import base
 from wbengine.engines.worker_based import executor as remote
-from wbengine.engines.worker_based import worker as worker_module
 
 NAMES = ("serial", "threads", "processes", "memory", "filesystem")
 
@@ -120,15 +119,9 @@ def _processes(folder: Path, tasks: str) -> Iterator[Kind]:
 @contextlib.contextmanager
 def _memory(folder: Path, tasks: str) -> Iterator[Kind]:
     url = f"memory://{folder.name}"
-    made = worker_module.Worker("default", "flows", [tasks], url=url, threads_count=3)
-    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
-    thread.start()
-    assert made.wait(10)
-    with _remote("memory", url) as found:
+    serving = worker_in_thread(url, tasks, topic="flows", threads_count=3)
+    with serving, _remote("memory", url) as found:
         yield found
-    made.stop()
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 @contextlib.contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import logging
+import queue
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
-from wbengine import task as task_module
 from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import dispatcher, entries, ledger, proxy, requests, types
 from wbengine.engines.worker_based import effects as fx
@@ -210,6 +209,16 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                     self._book.forget(entry)
         return taken
 
+    def finish(self, flow: str | None = None) -> None:
+        """Wait for the end of what was submitted (of one flow) and not withdrawn."""
+        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        with self._lock:
+            entries = self._book.unfinished(flow)
+            for entry in entries:
+                entry.done = _counted(entry.done, ended)
+        for _ in entries:
+            ended.get()
+
     def leave(self, flow: str) -> None:
         """Fail what is unfinished of one flow: its engine stopped."""
         with self._lock:
@@ -361,21 +370,21 @@ def _nothing_to_undo(call: invocation.Invocation) -> bool:
     """Whether a reversion need not travel: it would do nothing, or undo what never began."""
     if call.action != invocation.REVERT:
         return False
-    if _reverts_nothing(type(call.task)):
+    if invocation.reverts_nothing(type(call.task)):
         return True
     # Failures that came from a worker, or out of the store, hold no exception object.
     failed = call.result
     return isinstance(failed, ft.Failure) and isinstance(failed.exception, _NEVER_SENT)
 
 
-@functools.lru_cache(maxsize=1024)
-def _reverts_nothing(task_cls: type[task_module.Task]) -> bool:
-    base = task_module.Task
-    return (
-        task_cls.revert is base.revert
-        and task_cls.pre_revert is base.pre_revert
-        and task_cls.post_revert is base.post_revert
-    )
+def _counted(done: invocation.Done, ended: queue.SimpleQueue[None]) -> invocation.Done:
+    def told(call: invocation.Invocation, outcome: invocation.Outcome) -> None:
+        try:
+            done(call, outcome)
+        finally:
+            ended.put(None)
+
+    return told
 
 
 def _nothing() -> None:

@@ -60,20 +60,23 @@ class Outbox:
         self._told = ""
         self._parcels: deque[Parcel] = deque()
         self._first: deque[Parcel] = deque()
-        self._changed = threading.Condition()
+        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
+        # Python, would leave it locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._closed = threading.Event()
         self._busy = False
         self._thread: threading.Thread | None = None
 
     def put(self, parcel: Parcel, first: bool = False) -> None:
-        with self._changed:
+        with self._lock:
             (self._first if first else self._parcels).append(parcel)
             if not self._busy:
                 self._changed.notify_all()
 
     def flush(self, timeout: float | None) -> bool:
         """Wait until nothing is queued and nothing is being published."""
-        with self._changed:
+        with self._lock:
             if self._thread is not None:
                 self._changed.wait_for(lambda: self._idle or self._closed.is_set(), timeout)
             return self._idle
@@ -91,7 +94,7 @@ class Outbox:
     def close(self) -> None:
         """Publish nothing more."""
         self._closed.set()
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -101,7 +104,7 @@ class Outbox:
             self._thread.join()
 
     def _next(self) -> Parcel | None:
-        with self._changed:
+        with self._lock:
             self._busy = False
             if not (self._first or self._parcels):
                 self._changed.notify_all()
@@ -115,7 +118,7 @@ class Outbox:
 
     def _done(self, parcel: Parcel) -> None:
         parcel.sent = True
-        with self._changed:
+        with self._lock:
             for queue in (self._first, self._parcels):
                 if queue and queue[0] is parcel:
                     queue.popleft()

@@ -400,6 +400,10 @@ class RequestBook:
 
     # Ending.
 
+    def unfinished(self, flow: str | None = None) -> list[Entry]:
+        """Requests (of one flow, by its uuid) that have no outcome yet."""
+        return list(self._live(flow))
+
     def unstarted(self, flow: str | None = None) -> list[Entry]:
         """Requests (of one flow, by its uuid) that no worker is known to have started.
 
@@ -428,7 +432,7 @@ class RequestBook:
 
     def leave(self, reason: str, flow: str | None = None) -> list[Effect]:
         """Settle everything (of one flow) that is left as failed, and forget it."""
-        live = list(self._live(flow))
+        live = self.unfinished(flow)
         effects = [effect for entry in live for effect in self._leave_undone(entry, reason)]
         return effects + self.retired(entry.invocation for entry in live)
 

@@ -35,5 +35,8 @@ class Share(invocation.TaskExecutor):
     def start(self) -> None:
         self._executor.start()
 
+    def finish(self) -> None:
+        self._executor.finish(self._flow)
+
     def stop(self) -> None:
         self._executor.leave(self._flow)

@@ -63,7 +63,10 @@ class ProxyWorkerFinder:
         self._interop = interop
         self._on_change = on_change
         self._clock = clock
-        self._changed = threading.Condition()
+        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
+        # Python, would leave it locked for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._roster = Roster()
         self._messages_processed = 0
         self._strangers: dict[str, float] = {}
@@ -90,34 +93,34 @@ class ProxyWorkerFinder:
         return self._messages_processed
 
     def workers(self) -> list[TopicWorker]:
-        with self._changed:
+        with self._lock:
             return list(self._roster)
 
     def topics(self) -> list[str]:
         """Topics on which somebody is known to work, sorted."""
-        with self._changed:
+        with self._lock:
             return sorted({worker.topic for worker in self._roster})
 
     def tasks(self) -> list[str]:
         """Names of all task classes that somebody offers, sorted."""
-        with self._changed:
+        with self._lock:
             return sorted(self._roster.tasks)
 
     def slots(self, queue: str) -> int:
         """How many tasks the live workers of `queue` run at once."""
-        with self._changed:
+        with self._lock:
             found = self._roster.queues.get(queue)
             return found.slots if found is not None else 0
 
     def free(self, queue: str) -> int:
         """How many of those slots were free when the workers last spoke."""
-        with self._changed:
+        with self._lock:
             found = self._roster.queues.get(queue)
             return found.free if found is not None else 0
 
     def speaks(self, queue: str) -> bool:
         """Whether the workers of `queue` speak more than plain TaskFlow."""
-        with self._changed:
+        with self._lock:
             found = self._roster.queues.get(queue)
             return found is not None and any(
                 worker.identity is not NO_IDENTITY for worker in found.members.values()
@@ -129,7 +132,7 @@ class ProxyWorkerFinder:
         `waiting(queue)` says how many requests of this engine are on their way to that queue.
         Among equals, the topic named first wins.  Costs O(queues that offer the task).
         """
-        with self._changed:
+        with self._lock:
             queues = self._roster.tasks.get(task_cls)
             if not queues:
                 return None
@@ -146,7 +149,7 @@ class ProxyWorkerFinder:
     def get_worker_for_task(self, task: Any) -> TopicWorker | None:
         """A live worker that performs `task`, the least busy of them, or None."""
         name = task_name(task)
-        with self._changed:
+        with self._lock:
             able = [
                 worker
                 for queue in self._roster.tasks.get(name, ())
@@ -162,7 +165,7 @@ class ProxyWorkerFinder:
         """
         if workers <= 0:
             raise ValueError(f"can only wait for one worker or more, not {workers}")
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: len(self._roster.identities) >= workers, timeout)
             return max(0, workers - len(self._roster.identities))
 
@@ -214,7 +217,7 @@ class ProxyWorkerFinder:
             return
         gained: set[str] = set()
         lost: list[TopicWorker] = []
-        with self._changed:
+        with self._lock:
             self._messages_processed += 1
             identity = notify.text(env.WBE_WORKER) or NO_IDENTITY
             state = headers.get(env.WBE_STATE)
@@ -265,7 +268,7 @@ class ProxyWorkerFinder:
 
         Whoever is not heard of within the time that known workers have is told as lost.
         """
-        with self._changed:
+        with self._lock:
             if self._expiry is not None and identity not in self._roster.identities:
                 self._strangers[identity] = self._clock.monotonic()
 
@@ -276,7 +279,7 @@ class ProxyWorkerFinder:
     def hear_echo(self) -> None:
         """This engine heard itself: after a gap, all workers get a full grace period."""
         now = self._clock.monotonic()
-        with self._changed:
+        with self._lock:
             if self._last_echo is not None and now - self._last_echo > 2 * self.period:
                 for worker in self._roster:
                     worker.last_seen = now
@@ -288,7 +291,7 @@ class ProxyWorkerFinder:
         if self._expiry is None:
             return 0
         now = self._clock.monotonic()
-        with self._changed:
+        with self._lock:
             if self._last_echo is None or now - self._last_echo > 2 * self.period:
                 return 0
             silent = self._roster.silent(lambda worker: self._silent(worker, now))
@@ -314,7 +317,7 @@ class ProxyWorkerFinder:
 
     def reset(self) -> None:
         """Forget everything, as if just made."""
-        with self._changed:
+        with self._lock:
             self._roster = Roster()
             self._strangers.clear()
             self._messages_processed = 0

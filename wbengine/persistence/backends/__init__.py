@@ -10,9 +10,10 @@ from typing import Any, Final
 from wbengine import _names, _plugins, exceptions
 from wbengine.persistence import base
 
-__all__ = ["backend", "fetch"]
+__all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
 
-NAMESPACE: Final = "wbengine.persistence"
+#: Entry points of other kinds of backends.
+BACKEND_NAMESPACE: Final = "wbengine.persistence"
 
 #: Kinds that are always there; others come by entry point.
 KINDS: Final[Mapping[str, str]] = {
@@ -21,7 +22,7 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 def fetch(
-    conf: Mapping[str, Any] | str, namespace: str = NAMESPACE, **options: Any
+    conf: Mapping[str, Any] | str, namespace: str = BACKEND_NAMESPACE, **options: Any
 ) -> base.Backend:
     """Make the backend that `conf` describes.
 
@@ -67,7 +68,7 @@ def fetch(
 
 @contextlib.contextmanager
 def backend(
-    conf: Mapping[str, Any] | str, namespace: str = NAMESPACE, **options: Any
+    conf: Mapping[str, Any] | str, namespace: str = BACKEND_NAMESPACE, **options: Any
 ) -> Iterator[base.Backend]:
     """Fetch a backend, bring its layout up to date, and close it at the end."""
     with contextlib.closing(fetch(conf, namespace=namespace, **options)) as made:

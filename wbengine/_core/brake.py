@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 
-from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core.inbox import Inbox, Withdrawn
 from wbengine.invocation import TaskExecutor
 
-__all__ = ["Gate"]
+__all__ = ["Brake"]
 
 
-class Gate:
+class Brake:
     """The way to suspend one run, from any thread and from signal handlers.
 
-    Once it is closed the executor may be another run's, and nothing is taken back from it.
+    Once it is let go the executor may be another run's, and nothing is taken back from it.
     """
 
     def __init__(self, executor: TaskExecutor, inbox: Inbox) -> None:
         self._executor = executor
         self._inbox = inbox
         self._lock = threading.RLock()
-        self._closed = False
+        self._over = False
         self._thread = -1
         #: Nothing more is to start.
         self.suspending = False
 
-    def open(self) -> None:
-        """The calling thread is the one of the loop."""
+    def take_hold(self) -> None:
+        """The run begins; its loop is in the calling thread."""
         self._thread = threading.get_ident()
 
     def suspend(self) -> None:
@@ -39,12 +37,11 @@ class Gate:
             self._inbox.put(None)
             return
         with self._lock:
-            if not (self._closed or self.suspending):
+            if not (self._over or self.suspending):
                 self.suspending = True
-                taken: Iterable[lifecycle_module.Call] = self._executor.withdraw()
-                self._inbox.put(Withdrawn(taken))
+                self._inbox.put(Withdrawn(self._executor.withdraw()))
 
-    def close(self) -> None:
+    def let_go(self) -> None:
         """The run is over: whoever still wants to suspend it comes too late."""
         with self._lock:
-            self._closed = True
+            self._over = True

@@ -1,4 +1,4 @@
-"""Where each node of a plan is in its life, and how to read that from what was saved.
+"""Marks: where each node of a plan is in its life, and how to read that from what was saved.
 
 The scheduler knows more about a node than the saved state says (it is due, it was handed out, ...);
 these are its own marks, small integers in one array.
@@ -56,8 +56,8 @@ _UNDOING: Final = frozenset([st.REVERTING, st.REVERTED, st.REVERT_FAILURE])
 
 
 @dataclass(slots=True)
-class Progress:
-    """What `read` found out."""
+class Standing:
+    """How far an earlier run came."""
 
     marks: bytearray
     #: First node of each scope that is being reverted -> whether it is to run again then.
@@ -66,12 +66,12 @@ class Progress:
     rerun: list[int] = field(default_factory=list)
 
 
-def read(plan: Plan, saved: Mapping[int, Saved]) -> Progress:
+def read(plan: Plan, saved: Mapping[int, Saved]) -> Standing:
     """Translate saved states and intentions; O(V), and at once when nothing was saved."""
-    progress = Progress(bytearray(len(plan)))
-    marks = progress.marks
+    found = Standing(bytearray(len(plan)))
+    marks = found.marks
     if not saved:
-        return progress
+        return found
     for node, (state, intention) in sorted(saved.items()):
         mark = _MARKS[state]
         if mark == RERUN and intention == st.RETRY:
@@ -79,11 +79,11 @@ def read(plan: Plan, saved: Mapping[int, Saved]) -> Progress:
             mark = DONE
         marks[node] = mark
         if mark == FAILED:
-            progress.failed.append(node)
+            found.failed.append(node)
         elif mark == RERUN:
-            progress.rerun.append(node)
-    progress.scopes = _scopes(plan, saved)
-    return progress
+            found.rerun.append(node)
+    found.scopes = _scopes(plan, saved)
+    return found
 
 
 def _scopes(plan: Plan, saved: Mapping[int, Saved]) -> dict[int, bool]:

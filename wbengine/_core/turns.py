@@ -1,12 +1,12 @@
-"""A turn of the loop, and what is ready to be executed and did not fit into it."""
+"""What one turn of the loop may begin, and what is ready and has to wait for a later one."""
 
 from __future__ import annotations
 
 import heapq
 from typing import Any, NamedTuple
 
+from wbengine._core.marks import READY, RUNNING
 from wbengine._core.plan import Plan
-from wbengine._core.progress import READY, RUNNING
 
 
 class Turn(NamedTuple):

@@ -1,0 +1,26 @@
+"""What would be left of a flow if its engine died: a backend that remembers each write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine.persistence import models
+from wbengine.persistence.backends import memory
+
+
+class Snapshots(memory.MemoryBackend):
+    """Keeps what a process that died right after each write would leave behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[models.FlowDetail] = []
+
+    def get_connection(self) -> memory.MemoryConnection:
+        backend = self
+
+        class Connection(memory.MemoryConnection):
+            def save_changes(self, flow: Any, atoms: Any, **more: Any) -> None:
+                super().save_changes(flow, atoms, **more)
+                backend.taken.append(backend.flows[flow.uuid].copy())
+
+        return Connection(self)
