@@ -27,6 +27,35 @@ def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
         time.sleep(0.01)
 
 
+def interrupted(step: int, call: Callable[[], object]) -> bool:
+    """Call, with a `KeyboardInterrupt` as the `step`th of the functions in it begins or ends.
+
+    Only those count that belong to wbengine, or are called by what does.
+    """
+    left = step
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal left
+        frame.f_trace_lines = False
+        if frame.f_code.co_name in ("__del__", "_remove"):
+            return None  # of what is collected meanwhile: nobody would hear of it
+        if any("/wbengine/" in f.f_code.co_filename for f in (frame, frame.f_back)):
+            left -= event in ("call", "return")
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
 def command(*arguments: str) -> list[str]:
     """The command line of a worker."""
     return [sys.executable, "-W", "error", "-m", "wbengine.worker", *arguments]

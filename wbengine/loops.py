@@ -88,6 +88,10 @@ class Loop:
         :raises RuntimeError: the loop is being stopped.
         """
         ticket = Ticket(fn, args, done)
+        self._put(ticket)
+        return ticket
+
+    def _put(self, ticket: Ticket) -> None:
         with self._lock:
             if self._ending:
                 raise RuntimeError(f"event loop {self._name!r} was stopped")
@@ -95,7 +99,6 @@ class Loop:
             self._queue.append(ticket)
             if len(self._queue) == 1:  # else it was told already, and did not come to it yet
                 loop.call_soon_threadsafe(self._begin)
-        return ticket
 
     def run(self, fn: Function, *args: Any) -> Any:
         """`submit`, and wait: the value, or the `Failure`, of `await fn(*args)`.
@@ -109,25 +112,31 @@ class Loop:
                 f"event loop {self._name!r} cannot wait for a coroutine of its own: await it"
             )
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        ticket = self.submit(fn, args, ended.put)
+        ticket = Ticket(fn, args, ended.put)
         try:
+            self._put(ticket)
             return ended.get()
+        except Exception:
+            raise  # it could not be submitted
         except BaseException:
-            self.cancel(ticket)
-            ended.get()
+            self._call_off(ticket, ended)
             raise
 
-    def cancel(self, ticket: Ticket) -> None:
-        """Have `asyncio.CancelledError` raised in a call; without effect on one that ended."""
+    def _call_off(self, ticket: Ticket, ended: queue.SimpleQueue[Any]) -> None:
+        """Cancel a call, if it got as far as to be one, and wait for its end."""
 
         def cancel() -> None:
+            self._begin()  # whoever was interrupted may not have come to ask for that
             if ticket.task is not None:
                 ticket.task.cancel()
+            else:
+                ended.put(None)
 
         with self._lock:
-            if self._loop is not None:
-                # What was submitted before has begun when this is its turn.
-                self._loop.call_soon_threadsafe(cancel)
+            if self._loop is None:
+                return
+            self._loop.call_soon_threadsafe(cancel)
+        ended.get()
 
     def withdraw(self) -> list[Ticket]:
         """Take back every call that has not begun, in order; their `done` is never called."""
@@ -144,13 +153,12 @@ class Loop:
         """
         with self._lock:
             loop, thread = self._loop, self._thread
-            if loop is None or thread is None:
-                return
-            self._ending = True
-            if cancel:
-                loop.call_soon_threadsafe(self._cancel_all)
-            loop.call_soon_threadsafe(self._end_if_idle)
-        if thread is not threading.current_thread():
+            if loop is not None:  # else somebody stopped it already, and it is about to end
+                self._ending = True
+                if cancel:
+                    loop.call_soon_threadsafe(self._cancel_all)
+                loop.call_soon_threadsafe(self._end_if_idle)
+        if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
     # In the loop's thread, but for the first one.
@@ -159,8 +167,8 @@ class Loop:
         loop = asyncio.new_event_loop()
         # A daemon: a loop that nobody stopped must not keep the interpreter alive.
         thread = threading.Thread(target=self._serve, args=(loop,), name=self._name, daemon=True)
-        self._loop, self._thread = loop, thread
         _LIVE.add(self)
+        self._loop, self._thread = loop, thread
         try:
             thread.start()
         except BaseException:
@@ -182,7 +190,7 @@ class Loop:
         finally:
             with self._lock:
                 if self._loop is loop:
-                    self._loop = self._thread = None
+                    self._loop = None
                     self._ending = False
             loop.close()
 

@@ -87,9 +87,21 @@ def test_time_is_up_between_two_tasks() -> None:
     assert log == ["+a", "+b", "+c", "-c", "-b", "-a"]
     assert engine.storage.get_flow_state() == states.REVERTED
     assert ends(engine, *"abcde") == [GONE] * 3 + [LEFT] * 2
-    engine.run(deadline=5)
+    engine.run(deadline=5.5)
     assert engine.storage.get_flow_state() == states.SUCCESS
     assert engine.storage.flow_meta == {}
+
+
+def test_a_last_task_that_ends_too_late_is_reverted_like_any_other() -> None:
+    """It was unfinished when time was up, also where nobody could look at the clock meanwhile."""
+    clock, log = _clock.ManualClock(), []
+    engine = load(LINE("f").add(*[Ticks(name, clock, log=log) for name in "ab"]), clock)
+    with pytest.raises(exceptions.DeadlineExceeded):
+        engine.run(deadline=1.5)
+    assert log == ["+a", "+b", "-b", "-a"]
+    assert engine.storage.get_flow_state() == states.REVERTED
+    engine.run(deadline=2.5)
+    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_time_is_up_in_the_middle_of_a_turn() -> None:
@@ -188,13 +200,14 @@ def test_a_deadline_while_one_flow_is_reverted_reverts_the_rest() -> None:
     assert ends(engine, "top", "in", "bad", "r") == [GONE] * 4
 
 
-def test_a_deadline_after_the_last_task_ended_is_met() -> None:
-    """What is finished when somebody looks at the clock is finished."""
+def test_a_flow_that_ended_has_no_deadline_any_more() -> None:
+    """However long ago that was."""
     clock = _clock.ManualClock()
     engine = load(LINE("f").add(Ticks("a", clock, 5)), clock)
-    engine.run(deadline=1)
+    engine.run(deadline=5.5)
     assert engine.storage.get_flow_state() == states.SUCCESS
     engine.run(deadline=0)
+    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 @pytest.mark.parametrize("flow", [lambda: LINE("empty"), lambda: samples.Nothing(name="n")])

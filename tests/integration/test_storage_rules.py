@@ -135,7 +135,7 @@ def test_siblings_without_an_order_do_not_see_each_other() -> None:
     engine = engines.load(flow)
     engine.prepare()
     assert engine.storage.fetch_unsatisfied_args("takes", {"x": "x"}) == {"x"}
-    with pytest.raises(exceptions.MissingDependencies, match="nothing that comes before provides it"):
+    with pytest.raises(exceptions.MissingDependencies, match="nothing that comes before provides"):
         engine.run()
 
 

@@ -16,8 +16,8 @@ import kombu
 import pytest
 
 from tests import sample_tasks as tasks
-from tests.workers import until, worker_in_thread
-from wbengine import engines, exceptions, retry, transports
+from tests.workers import interrupted, until, worker_in_thread
+from wbengine import engines, exceptions, invocation, retry, transports
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based import worker as workers
@@ -287,6 +287,20 @@ def test_what_runs_on_workers_finishes_when_the_engine_is_interrupted(
         assert loaded.storage.get_flow_state() == "SUCCESS"
     if given is not None:
         given.stop()
+
+
+def test_an_executor_whose_stop_was_interrupted_starts_again(tmp_path: Path) -> None:
+    """Wherever that was: else whatever is submitted then would fail at once."""
+    url = f"memory://{tmp_path.name}"
+    with worker(url):
+        for step in (15, 21, 24, 30):  # places in the middle of it
+            made = executors.WorkerTaskExecutor("e", "default", url=url)
+            made.start()
+            assert interrupted(step, made.stop)
+            made.start()
+            future = made.execute_task(tasks.Nothing(name="n"), "uuid", {})
+            assert future.result(30) == (invocation.EXECUTED, None), step
+            made.stop()
 
 
 def test_exchanges_of_one_broker_do_not_see_each_other(url: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers import interrupted
 from wbengine import _codec, exceptions, invocation, task
 from wbengine._core import executors
 from wbengine.types import failure as ft
@@ -454,8 +455,9 @@ def test_an_interrupted_coroutine_is_an_outcome() -> None:
     made = executors.SerialTaskExecutor()
 
     async def body() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(3600)
+        while True:  # one that comes just before the main thread waits does not end the waiting
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(1)
 
     assert one(made, call(task.FunctorTask(body, name="b"))).value.check(KeyboardInterrupt)
     made.stop()
@@ -542,6 +544,15 @@ def test_arguments_that_cannot_travel_are_refused(strict: invocation.TaskExecuto
     assert refused.value.exception_str.startswith("result: object")
 
 
+@pytest.mark.parametrize("method", ["revert", "pre_revert", "post_revert"])
+def test_what_reverts_in_any_way_is_asked_to(method: str) -> None:
+    """Only a task with neither body nor hooks is left alone."""
+    plain = type("Plain", (task.Task,), {"execute": lambda self: None})
+    reverts = type("Reverts", (plain,), {method: lambda self: None})
+    assert invocation.reverts_nothing(plain)
+    assert not invocation.reverts_nothing(reverts)
+
+
 def test_a_failure_is_never_refused(strict: invocation.TaskExecutor) -> None:
     """Neither one that is raised, nor one that a revert is told of."""
     raised = one(strict, call(Raises("r"))).value
@@ -553,3 +564,27 @@ def test_nobody_looks_who_is_not_strict(executor: invocation.TaskExecutor) -> No
     """`object` pickles, so even processes bring it back."""
     found = one(executor, call(Echo("e"), arguments={"value": complex})).value
     assert found is complex
+
+
+class Pauses(task.Task):
+    async def execute(self) -> str:
+        await asyncio.sleep(0.02)
+        return "rested"
+
+
+@pytest.mark.parametrize("kind", [executors.SerialTaskExecutor, executors.ThreadTaskExecutor])
+def test_after_an_interrupted_stop_it_starts_anew(kind: type[invocation.TaskExecutor]) -> None:
+    """What the loop of the last run has still to do does not matter to the next one."""
+    made = kind()
+    ends = Ends()
+    for step in range(1, 200):
+        made.start()
+        made.submit(call(Pauses("p")), ends)
+        struck = interrupted(step, made.stop)
+        made.start()
+        made.submit(call(Pauses("p")), ends)
+        assert [ends.get(timeout=30)[1].value for _ in range(2)] == ["rested", "rested"], step
+        made.stop()
+        if not struck:
+            break
+    assert step > 3

@@ -71,6 +71,7 @@ def test_begin_and_finish_write_the_record() -> None:
     assert (record.results, record.last_attempt) == (5, (1, "execute", "w", 1.0, 2.0))
     call = bench.begin("a", invocation.REVERT)
     assert (record.state, record.attempt, call.result) == (states.REVERTING, 2, 5)
+    assert record.last_attempt == (2, "revert", None, None, None)  # nobody is at it yet
     assert bench.end(call, "undone") == states.REVERTED
     assert bench.storage.get_revert_result("a") == "undone"
 

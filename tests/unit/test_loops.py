@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import logging
 import os
 import queue
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers import interrupted
 from wbengine import loops
 from wbengine.types import failure as ft
 
@@ -351,6 +353,26 @@ def test_an_interrupted_wait_cancels_the_call(loop: loops.Loop) -> None:
         loop.run(body)
     assert story == ["cancelled"]
     assert loop.run(echo, 1) == 1
+
+
+def test_a_wait_may_be_interrupted_anywhere(loop: loops.Loop) -> None:
+    """Whether the call was handed over or not: none is left behind, and the loop goes on."""
+
+    async def body() -> None:
+        begun.append(step)
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            ended.append(step)
+
+    begun: list[int] = []
+    ended: list[int] = []
+    for step in itertools.count(1):
+        if not interrupted(step, lambda: loop.run(body)):
+            break
+        assert ended == begun
+        assert loop.run(echo, step) == step
+    assert step > 10 and step in ended
 
 
 def test_threads_that_bodies_use_end_with_the_loop(loop: loops.Loop) -> None:

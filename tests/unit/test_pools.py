@@ -744,35 +744,10 @@ def test_a_long_path_of_the_temporary_folder_is_no_obstacle(tmp_path: pathlib.Pa
     assert not list(folder.iterdir())
 
 
-def interrupted(step: int, call: Any) -> bool:
-    """Call, with a `KeyboardInterrupt` as the `step`th of the functions in it begins or ends.
-
-    Only those count that belong to wbengine, or are called by what does.
-    """
-    left = step
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal left
-        frame.f_trace_lines = False
-        if any("/wbengine/" in f.f_code.co_filename for f in (frame, frame.f_back)):
-            left -= event in ("call", "return")
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
     """Wherever Ctrl-C strikes: nothing stays locked, and slots serve."""
+    from tests.workers import interrupted  # children of this module's programs have no `tests`
+
     for step in range(1, 200):
         pool = pools.ThreadPool(1)
         if not interrupted(step, lambda pool=pool: pool.submit(double, (1,), Box())):

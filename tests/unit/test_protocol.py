@@ -184,6 +184,20 @@ def test_failures_keep_arguments_that_can_travel() -> None:
     assert pr.failure_to_dict(failure(Odd("a", 1)))["exc_args"] == ["a", 1]
 
 
+def test_of_a_huge_failure_the_beginning_travels() -> None:
+    """Or the reversions that hold it would be too large; its causes are no exception."""
+    long = "x" * (pr.LONGEST_TEXT + 1)
+    try:
+        raise RuntimeError("short") from ValueError(long)
+    except RuntimeError as caught:
+        data = pr.failure_to_dict(failure(caught))
+    [cause] = data["causes"]
+    assert (data["exception_str"], data["exc_args"]) == ("short", ["short"])
+    assert cause["exception_str"] == f"{long[:-1]}... ({len(long)} characters)"
+    assert cause["exc_args"] == []
+    assert Failure.from_dict(data).causes[0].check(ValueError)
+
+
 def test_exits_travel_too() -> None:
     data = pr.failure_to_dict(failure(SystemExit(3)))
     pr.Response.validate({"state": pr.FAILURE, "data": {"result": data}})

@@ -75,7 +75,9 @@ class SerialTaskExecutor(calls.TaskExecutor):
         self._strict = strict
 
     def stop(self) -> None:
-        self._loop.stop()
+        # Another for the next run: an interruption may end the waiting for this one.
+        loop, self._loop = self._loop, loops.Loop()
+        loop.stop()
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
         if self._strict:
@@ -122,8 +124,10 @@ class ThreadTaskExecutor(_LocalTaskExecutor):
         if self._given is None and self._pool is not None:
             pool, self._pool = self._pool, None
             pool.shutdown(wait=True)
-        # After the pool: plain bodies may have hooks that are async.
-        self._loop.stop()
+        # After the pool: plain bodies may have hooks that are async.  Another one for the next run:
+        # an interruption may end the waiting for this one.
+        loop, self._loop = self._loop, loops.Loop()
+        loop.stop()
 
     def withdraw(self) -> list[calls.Invocation]:
         taken = [ticket.args[0] for ticket in self._loop.withdraw()]

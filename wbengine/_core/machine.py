@@ -203,13 +203,14 @@ class Machine:
 
     def _analyze(self, old_state: str, new_state: str, event: str) -> str:
         self._lifecycle.listen()
-        woken = self._take_in()
-        if self.brake.suspending:
+        timers, suspending = self._timers, self.brake.suspending
+        due = timers is not None and timers.passed(self._clock.monotonic())
+        if due and not suspending:
+            self._expire()  # first: what arrives now came too late
+        woken = self._take_in() or due
+        if suspending:
             self._timers = None
             self._stop_starting()
-        elif self._timers is not None and self._timers.passed(self._clock.monotonic()):
-            woken = True
-            self._expire()
         if self._maps.running:
             self._rest()
         if self._scheduler.done:
@@ -286,7 +287,8 @@ class Machine:
         """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
         and no crash, should have to wait for the end of a turn whose tasks all run in this thread.
         """
-        if self._clock.monotonic() - self._saved >= PATIENCE and self._take_in():
+        rested = self._clock.monotonic() - self._saved >= PATIENCE
+        if rested and not self._overdue() and self._take_in():
             self._save()
             # What follows from it is for the next turn, which must not wait for more.
             self._inbox.put(None)

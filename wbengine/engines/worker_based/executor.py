@@ -59,6 +59,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._thread: threading.Thread | None = None
         # When the finder is to ask and to look for silent workers next.
         self._round_due = 0.0
+        self._stopping = False
         self._proxy = self._make_proxy()
         self._ledger: ledger.base.Ledger | None = None
         self._finder = types.ProxyWorkerFinder(
@@ -116,6 +117,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
         :raises TransportFailure: the broker cannot be reached.
         """
+        if self._stopping:  # an interruption ended that early
+            self.stop()
         with self._lock:
             if self._thread is None:
                 self._begin()
@@ -157,6 +160,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             thread = self._thread
         if thread is None:
             return
+        self._stopping = True
         self._proxy.stop(FLUSH_TIMEOUT)
         if thread is not threading.current_thread():
             thread.join()
@@ -164,6 +168,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             if self._thread is not thread:
                 return  # another call did the rest
             self._thread = None
+        self._stopping = False
         self._finder.reset()
         self._round_due = 0.0
         if self._ledger is not None:

@@ -45,6 +45,10 @@ REVERT: Final = "revert"
 #: Seconds a request may spend in each of its waiting states.
 REQUEST_TIMEOUT: Final = 60
 
+#: So many characters of an exception's message or traceback travel, and so many bytes of its
+#: arguments.
+LONGEST_TEXT: Final = 65536
+
 _STATES: Final = frozenset((WAITING, PENDING, RUNNING, SUCCESS, FAILURE, EVENT))
 _RESPONSE_KEYS: Final = {"state", "data"}
 _EVENT_KEYS: Final = {"event_type", "details"}
@@ -89,13 +93,29 @@ _MOVES: Final = {(start, event): end for start, event, end in build_a_machine()}
 
 
 def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
-    """Turn a failure into plain JSON; exception arguments that cannot travel stay behind."""
+    """Turn a failure into plain JSON.
+
+    Exception arguments that cannot travel stay behind, and so does what is longer than
+    `LONGEST_TEXT`: a failure travels again with every reversion that it leads to.
+    """
     try:
         data = failure.to_dict(include_args=True)
         _codec.plain(data, "failure")
     except Exception:
         data = failure.to_dict(include_args=False)
+    for part in (data, *data.get("causes", ())):
+        _shorten(part)
     return data
+
+
+def _shorten(part: dict[str, Any]) -> None:
+    for key in ("exception_str", "traceback_str"):
+        text = part[key]
+        if text is not None and len(text) > LONGEST_TEXT:
+            part[key] = f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
+    arguments = part.get("exc_args")
+    if arguments and len(_codec.render(arguments)) > LONGEST_TEXT:
+        part["exc_args"] = []
 
 
 def _check_failure(data: Any) -> None:
