@@ -208,6 +208,7 @@ class Counted(Retry):
     :param retry_on: tries again only when every failure of the attempt is one of these.
     :param give_up_on: gives up at once when a failure of the attempt is one of these.
     :raises TypeError: when `backoff`, `retry_on` or `give_up_on` is something else.
+    :raises ValueError: when a name in `retry_on` or `give_up_on` cannot be one of a class.
 
     The failures of an attempt are those of its members; of a flow inside that has a retry of its
     own, what failed there counts as the failure of that retry.
@@ -269,8 +270,10 @@ class Times(Counted):
         retry_on: Errors | None = None,
         give_up_on: Errors | None = None,
     ) -> None:
-        if not isinstance(attempts, int):
+        if not isinstance(attempts, int) or isinstance(attempts, bool):
             raise TypeError(f"The attempts of a Times retry must be an int, not {attempts!r}")
+        if attempts < 0:
+            raise ValueError(f"The attempts of a Times retry cannot be negative, as {attempts} is")
         super().__init__(
             name,
             provides,
@@ -382,4 +385,6 @@ def _errors(option: str, wanted: Errors) -> tuple[type[BaseException] | str, ...
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not (is_class or (isinstance(error, str) and error)):
             raise TypeError(f"{option} takes exception classes and their full names, not {error!r}")
+        if isinstance(error, str) and not all(part.isidentifier() for part in error.split(".")):
+            raise ValueError(f"{option}={error!r} is not the full name of an exception class")
     return found

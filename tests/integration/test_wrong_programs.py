@@ -258,6 +258,9 @@ ATOMS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
 
 RETRIES: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: retry.Retry("r"), TypeError, "abstract .*execute"),
+    (lambda: retry.Times(True), TypeError, "attempts of a Times retry must be an int, not True"),
+    (lambda: retry.Times(-1), ValueError, "attempts of a Times retry cannot be negative, as -1"),
+    (lambda: retry.Times(1, retry_on="Value Error"), ValueError, "retry_on='Value Error' is not"),
     (lambda: retry.Times("3"), TypeError, "attempts of a Times retry must be an int, not '3'"),
     (lambda: retry.ForEach(3), TypeError, "values of a ForEach retry .* not 3"),
     (lambda: retry.Times(1, 3), TypeError, "name of an atom must be a str, not 3"),
