@@ -6,6 +6,7 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
     ├── WrappedFailure                   several failures, or one that cannot be re-raised as itself
     └── WbengineException                (also under the name TaskFlowException)
         ├── StorageFailure               the store could not be read or written
+        │   ├── CorruptRecord *          what is stored is damaged: see `.path`
         │   └── LedgerFailure *          a worker ledger could not be read or written
         ├── ConductorFailure
         ├── JobFailure
@@ -15,6 +16,8 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         │   │   └── NeverStarted *       and it is certain that none ever will
         │   ├── InvalidState             not allowed in this state
         │   ├── DeadlineExceeded *       the time given to the run was up
+        │   ├── FlowBusy *               somebody else runs the flow: see `.owner`
+        │   ├── LeaseLost *              somebody else took the flow over
         │   └── WorkerLost *             the worker went away; the outcome is unknown
         ├── DependencyFailure            the links of a flow make no sense
         │   ├── AmbiguousDependency      several providers, and no rule to choose one
@@ -132,6 +135,29 @@ class StorageFailure(WbengineException):
     """The store could not be read or written."""
 
 
+class CorruptRecord(StorageFailure):
+    """A record is damaged, or of a format that is not known here; it was not changed.
+
+    `path` names the file (or table and row) and `flow` the uuid of the flow it belongs to, where
+    that is known.  The other flows can be read.
+    """
+
+    path: str = ""
+    flow: str | None = None
+
+    def __init__(
+        self,
+        message: str = "",
+        cause: BaseException | None = None,
+        *,
+        path: str = "",
+        flow: str | None = None,
+    ) -> None:
+        super().__init__(message or f"{path} is damaged", cause)
+        self.path = path
+        self.flow = flow
+
+
 class LedgerFailure(StorageFailure):
     """A worker ledger could not be read or written."""
 
@@ -169,6 +195,36 @@ class DeadlineExceeded(ExecutionFailure):
 
     `cause` is what the flow failed with besides, if it did.
     """
+
+
+class FlowBusy(ExecutionFailure):
+    """Somebody else runs the flow.
+
+    `owner` says who, `epoch` is that of the owner's lease, and `seconds` after so many the lease
+    ends unless its owner gives another sign of life.
+    """
+
+    owner: str = ""
+    epoch: int = 0
+    seconds: float = 0.0
+
+    def __init__(
+        self,
+        message: str = "",
+        cause: BaseException | None = None,
+        *,
+        owner: str = "",
+        epoch: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
+        super().__init__(message or f"the flow is run by {owner}", cause)
+        self.owner = owner
+        self.epoch = epoch
+        self.seconds = seconds
+
+
+class LeaseLost(ExecutionFailure):
+    """Somebody else took the flow over, or it was removed: nothing more of this run is written."""
 
 
 class WorkerLost(ExecutionFailure):

@@ -63,18 +63,24 @@ class Invocation:
 
     For one item of a `Map`, `index` is the item's number (else -1), and `resumed` how often the
     attempt had been interrupted: what was sent before may still be under way somewhere.
+
+    `recovered`: an earlier run, which did not come to its end, may have sent it already; whoever
+    runs it has to find out.  What has to be published is published under `epoch`: no number is used
+    by two runs, and a later one's is higher.
     """
 
     __slots__ = (
         "action",
         "arguments",
         "attempt",
+        "epoch",
         "events",
         "failures",
         "flow_uuid",
         "index",
         "node",
         "priority",
+        "recovered",
         "result",
         "resumed",
         "task",
@@ -97,6 +103,8 @@ class Invocation:
         priority: int = 0,
         index: int = -1,
         resumed: int = 0,
+        epoch: int = 1,
+        recovered: bool = False,
     ) -> None:
         self.task = task
         self.action = action
@@ -111,6 +119,8 @@ class Invocation:
         self.priority = priority
         self.index = index
         self.resumed = resumed
+        self.epoch = epoch
+        self.recovered = recovered
         self.ticket: Any = None
 
     def __repr__(self) -> str:
@@ -149,6 +159,10 @@ class TaskExecutor(abc.ABC):
     #: Whether tasks run in the thread that submits them, before `submit` returns.
     immediate: bool = False
 
+    #: Whether what an earlier run submitted may still be under way, or have ended, somewhere: then
+    #: it is submitted again as `recovered`, under the number of its attempt.
+    remembers: bool = False
+
     @abc.abstractmethod
     def submit(self, invocation: Invocation, done: Done) -> None:
         """Run `invocation` some time, and then call `done(invocation, outcome)` once.
@@ -167,6 +181,13 @@ class TaskExecutor(abc.ABC):
 
     def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
         """Be told that the outcomes of `invocations` are saved: nothing need be kept of them."""
+
+    def disown(self) -> None:  # noqa: B027  (a default)
+        """Forget everything that was submitted: another engine goes on with it, here or elsewhere.
+
+        Nothing that both can see is touched: nothing is withdrawn, acknowledged or removed.  No
+        `done` is called any more.  `stop` still has to be called.
+        """
 
     def start(self) -> None:  # noqa: B027  (a default)
         """Acquire what running needs."""
@@ -242,6 +263,14 @@ class Divided(TaskExecutor):
 
     def submit(self, invocation: Invocation, done: Done) -> None:
         (self._near if invocation.task.local else self._far).submit(invocation, done)
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        return self._far.remembers
+
+    def disown(self) -> None:
+        self._near.disown()
+        self._far.disown()
 
     def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
         self._far.submit_many(self._without_local(invocations, done), done)
@@ -400,30 +429,7 @@ def _in_loop(
 
 
 def _waited_for(value: Any, loop: loops.Loop | None) -> Any:
-    return _awaited(value, loop) if type(value) is _COROUTINE else value
-
-
-def _awaited(coroutine: Coroutine[Any, Any, Any], loop: loops.Loop | None) -> Any:
-    """What awaiting `coroutine` in the loop gives, or raises."""
-    error: BaseException | None = None
-
-    async def settle() -> Any:
-        nonlocal error
-        try:
-            return await coroutine
-        except BaseException as raised:
-            error = raised
-
-    try:
-        found = _loop(loop).run(settle)
-    finally:
-        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-            coroutine.close()  # the loop could not run it
-    if error is not None:
-        raise error
-    if isinstance(found, ft.Failure):
-        found.reraise()
-    return found
+    return _loop(loop).wait_for(value) if type(value) is _COROUTINE else value
 
 
 def _loop(loop: loops.Loop | None) -> loops.Loop:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
+import inspect
 import logging
 import os
 import queue
@@ -121,6 +122,28 @@ class Loop:
         except BaseException:
             self._call_off(ticket, ended)
             raise
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """What awaiting `coroutine` in the loop gives, or raises; the caller waits for it."""
+        error: BaseException | None = None
+
+        async def settle() -> Any:
+            nonlocal error
+            try:
+                return await coroutine
+            except BaseException as raised:
+                error = raised
+
+        try:
+            found = self.run(settle)
+        finally:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()  # the loop could not run it
+        if error is not None:
+            raise error
+        if isinstance(found, ft.Failure):
+            found.reraise()
+        return found
 
     def _call_off(self, ticket: Ticket, ended: queue.SimpleQueue[Any]) -> None:
         """Cancel a call, if it got as far as to be one, and wait for its end."""

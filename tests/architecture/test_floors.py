@@ -18,6 +18,8 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.exceptions": (0, ""),
     "wbengine.states": (0, ""),
     "wbengine._clock": (0, ""),
+    "wbengine._crash": (0, ""),
+    "wbengine._sql": (1, ""),
     "wbengine._names": (0, ""),
     "wbengine._plugins": (0, ""),
     "wbengine._streams": (0, ""),

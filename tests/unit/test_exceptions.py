@@ -23,6 +23,9 @@ TREE = {
     exc.InvalidState: exc.ExecutionFailure,
     exc.DeadlineExceeded: exc.ExecutionFailure,
     exc.DeadlineExceeded: exc.ExecutionFailure,
+    exc.CorruptRecord: exc.StorageFailure,
+    exc.FlowBusy: exc.ExecutionFailure,
+    exc.LeaseLost: exc.ExecutionFailure,
     exc.WorkerLost: exc.ExecutionFailure,
     exc.AmbiguousDependency: exc.DependencyFailure,
     exc.MissingDependencies: exc.DependencyFailure,
@@ -40,6 +43,10 @@ def made(cls: type[exc.WbengineException]) -> exc.WbengineException:
         return exc.NotEncodable("no", cause, path="result['a'][3]", type_name="socket")
     if cls is exc.DisallowedAccess:
         return exc.DisallowedAccess("not now", cause, "CLAIMED")
+    if cls is exc.CorruptRecord:
+        return exc.CorruptRecord("torn", cause, path="/a/journal", flow="f")
+    if cls is exc.FlowBusy:
+        return exc.FlowBusy("not now", cause, owner="somebody", epoch=3, seconds=1.5)
     return cls("what happened", cause)
 
 

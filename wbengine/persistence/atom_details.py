@@ -102,7 +102,9 @@ class Annotated:
 class AtomDetail(Annotated):
     """What is known of one atom: its state, its latest results and failures, its latest attempt.
 
-    `attempt` is 0 before the first one, and only rises.  `progress` is what the task itself last
+    `attempt` is 0 before the first one, and only rises.  `epoch` is the number under which the
+    request of that attempt is published: it rises when whoever resumes the flow may have to publish
+    it again.  `progress` is what the task itself last
     told (None: nothing, the state says it).  `revert_*` hold what the latest reversion returned
     or raised.  `items` are those of the latest execution of a `Map` (None: none so far, or no Map);
     they are records beside this one.
@@ -112,6 +114,7 @@ class AtomDetail(Annotated):
         "action",
         "attempt",
         "ended",
+        "epoch",
         "failure",
         "intention",
         "items",
@@ -144,6 +147,7 @@ class AtomDetail(Annotated):
         self.revert_results: Any = None
         self.revert_failure: ft.Failure | None = None
         self.attempt = 0
+        self.epoch = 0
         self.action = "execute"
         self.worker: str | None = None
         self.started: float | None = None
@@ -247,6 +251,7 @@ class AtomDetail(Annotated):
             "revert_results": self.revert_results,
             "revert_failure": _failure_to_dict(self.revert_failure),
             "attempt": self.attempt,
+            "epoch": self.epoch,
             "action": self.action,
             "worker": self.worker,
             "started": self.started,
@@ -261,8 +266,8 @@ class AtomDetail(Annotated):
         """Make the record that `to_dict` described; keys that are missing keep their defaults."""
         record = cls(*identity_in(data))
         for key in (
-            "state", "intention", "version", "revert_results", "attempt", "action", "worker",
-            "started", "ended", "progress", "progress_details",
+            "state", "intention", "version", "revert_results", "attempt", "epoch", "action",
+            "worker", "started", "ended", "progress", "progress_details",
         ):  # fmt: skip
             if key in data:
                 setattr(record, key, data[key])

@@ -6,9 +6,9 @@ import abc
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from wbengine.persistence import models
+from wbengine.persistence import leases, models
 
 __all__ = [
     "Backend",
@@ -26,6 +26,9 @@ NO_ITEMS: Final[ItemChanges] = {}
 
 class Backend(abc.ABC):
     """A place that keeps log books.  Thread-safe; each thread takes its own connection."""
+
+    #: Whether values leave this process: then only those can be kept that `types.codec` takes.
+    encodes: ClassVar[bool] = True
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
         self._conf: dict[str, Any] = dict(conf or {})
@@ -53,6 +56,15 @@ class Connection(abc.ABC):
     An atom that is read comes with its items (`AtomDetail.items`), in the order of their index: the
     latest of each index that was written for the attempt that the atom's row names.  Those of any
     other attempt are never read, and may be forgotten at any time; with the atom they have to be.
+
+    Whoever runs a flow holds its lease (`take_lease`); there is at most one holder.  Reading needs
+    none.  A write without one is for flows that nobody runs: to those that somebody runs it raises
+    `FlowBusy`, and changes nothing.  `FlowDetail.epoch` of what is read is that of the flow's
+    latest lease (0: there was none): who reads the same number twice knows that nobody ran the flow
+    in between.
+
+    What is damaged raises `CorruptRecord` when it is read, and does not keep anything else from
+    being read.  Reading changes nothing.
     """
 
     @property
@@ -72,11 +84,18 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
-        """Create or update `book` with its flows, atoms and items; return what is now kept."""
+        """Create or update `book` with its flows, atoms and items; return what is now kept.
+
+        Flows that somebody runs, or ran since these were read (their `epoch` is an older one), are
+        left as they are.
+        """
 
     @abc.abstractmethod
     def destroy_logbook(self, book_uuid: str) -> None:
-        """Forget a book, its flows, their atoms and the items of these."""
+        """Forget a book, its flows, their atoms and the items of these.
+
+        Whoever runs one of the flows has lost its lease.
+        """
 
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
@@ -110,8 +129,12 @@ class Connection(abc.ABC):
         *,
         flow_row: bool = True,
         items: ItemChanges = NO_ITEMS,
+        lease: leases.Lease | None = None,
     ) -> None:
         """Write a turn of an engine, in one step: these atoms and items of `flow`, and its own row.
+
+        When it returns, what was written survives the end of this process and of the host.  Who
+        reads meanwhile sees all of it, or nothing.
 
         Atoms that are not kept yet are added.  Of an atom its row is written, and none of the items
         it holds.  With `flow_row=False` the flow's own row did not change.
@@ -123,6 +146,43 @@ class Connection(abc.ABC):
         all its items; so an index is never written before those below it.
 
         Cost: proportional to what is given, whatever the size of the flow or the number of items.
+
+        :raises LeaseLost: `lease` is not the flow's latest one (any more), or the flow is gone.
+        :raises FlowBusy: without a lease, and somebody runs the flow.
+        :raises NotFound: without a lease, and the flow is not kept.
+        """
+
+    @abc.abstractmethod
+    def take_lease(
+        self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
+    ) -> leases.Lease:
+        """Become the one who runs a flow, for so many seconds from now on.
+
+        Works when nobody holds a lease: none was taken, the latest one was given back, or its time
+        is over, or it is that of epoch `dead`, whose owner is known not to live any more.  Time is
+        told by the clock of the store, and by no other.
+
+        :raises FlowBusy: somebody does; the error says who.
+        :raises NotFound: the flow is not kept.
+        """
+
+    @abc.abstractmethod
+    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
+        """Keep a lease for so many seconds from now on; also when its time is over but nobody took
+        another one since.
+
+        :raises LeaseLost: somebody did, or it was given back, or the flow is gone.
+        """
+
+    @abc.abstractmethod
+    def give_back_lease(self, lease: leases.Lease) -> None:
+        """Let others run the flow; without effect when the lease is lost."""
+
+    @abc.abstractmethod
+    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
+        """Who runs a flow, if anybody does.
+
+        :raises NotFound: the flow is not kept.
         """
 
     def update_flow_details(self, flow_detail: models.FlowDetail) -> models.FlowDetail:

@@ -45,15 +45,20 @@ def _now() -> datetime:
 
 
 class FlowDetail(Annotated):
-    """The record of one flow, and those of its atoms."""
+    """The record of one flow, and those of its atoms.
 
-    __slots__ = ("_atoms", "name", "state", "uuid")
+    `epoch` is that of the flow's latest lease when the record was read; backends set it, and it is
+    not written.
+    """
+
+    __slots__ = ("_atoms", "epoch", "name", "state", "uuid")
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
         super().__init__()
         self.name = name
         self.uuid = uuid if uuid is not None else new_uuid()
         self.state: str | None = None
+        self.epoch = 0
         self._atoms: dict[str, AtomDetail] = {}
 
     def add(self, detail: AtomDetail) -> None:
@@ -106,7 +111,7 @@ class FlowDetail(Annotated):
     def copy(self, retain_contents: bool = True) -> FlowDetail:
         """Copy the record; its atoms are copied too, or (`retain_contents=False`) left out."""
         clone = FlowDetail(self.name, self.uuid)
-        clone.state = self.state
+        clone.state, clone.epoch = self.state, self.epoch
         clone._meta = None if self._meta is None else copy.deepcopy(dict(self._meta))
         if retain_contents:
             clone.add_all(detail.copy() for detail in self)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from wbengine import exceptions
-from wbengine.persistence import base, models
+from wbengine import _clock, exceptions
+from wbengine.persistence import base, leases, models
 
 __all__ = ["MemoryBackend", "MemoryConnection"]
 
@@ -22,14 +22,23 @@ class MemoryBackend(base.Backend):
     the engine: faster, and a caller that changes a value changes what is kept.
     """
 
-    def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
+    encodes: ClassVar[bool] = False
+
+    def __init__(
+        self, conf: Mapping[str, Any] | None = None, *, clock: _clock.Clock = _clock.SYSTEM
+    ) -> None:
         super().__init__(conf)
+        self.clock = clock
         self.deep_copy = bool(self._conf.get("deep_copy", True))
         self.lock = threading.Lock()
         self.books: dict[str, models.LogBook] = {}
         #: Every flow and atom that is kept, by uuid (the books hold the same objects).
         self.flows: dict[str, models.FlowDetail] = {}
         self.atoms: dict[str, models.AtomDetail] = {}
+        #: The flow of each atom, by uuid.
+        self.homes: dict[str, str] = {}
+        #: The latest lease of each flow, and when its time is over (0: it was given back).
+        self.leases: dict[str, tuple[leases.Lease, float]] = {}
         #: How many writes there were, and how many items they held.
         self.writes = 0
         self.items_written = 0
@@ -56,6 +65,8 @@ class MemoryConnection(base.Connection):
             self._backend.writes += 1
             for kept in (self._backend.books, self._backend.flows, self._backend.atoms):
                 kept.clear()
+            self._backend.homes.clear()
+            self._backend.leases.clear()
 
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         store = self._backend
@@ -70,6 +81,8 @@ class MemoryConnection(base.Connection):
                 ours = store.flows.get(flow.uuid)
                 if ours is None:
                     ours = store.flows[flow.uuid] = flow.copy(retain_contents=False)
+                elif self._holder(flow.uuid) is not None or flow.epoch != ours.epoch:
+                    continue
                 else:
                     ours.merge(flow.copy(retain_contents=False))
                 kept.add(ours)
@@ -87,8 +100,10 @@ class MemoryConnection(base.Connection):
                 raise exceptions.NotFound(f"No log book {book_uuid} is kept in memory")
             for flow in book:
                 store.flows.pop(flow.uuid, None)
+                store.leases.pop(flow.uuid, None)
                 for atom in flow:
                     store.atoms.pop(atom.uuid, None)
+                    store.homes.pop(atom.uuid, None)
 
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         return self._read(
@@ -127,24 +142,85 @@ class MemoryConnection(base.Connection):
         *,
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
+        lease: leases.Lease | None = None,
     ) -> None:
         with self._backend.lock:
+            if lease is not None:
+                self._check(lease)
+            kept = self._found(flow.uuid)
+            if lease is None:
+                self._refuse_if_busy(flow.uuid)
             self._backend.writes += 1
-            kept = self._backend.flows.get(flow.uuid)
-            if kept is None:
-                raise exceptions.NotFound(f"No flow detail {flow.uuid} is kept in memory")
             if flow_row:
                 kept.update(flow.copy(retain_contents=False))
             self._put_atoms(kept, atoms)
             for uuid, changed in items.items():
                 self._put_items(uuid, changed)
 
+    # -- leases ---------------------------------------------------------------------------------
+
+    def take_lease(
+        self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
+    ) -> leases.Lease:
+        with self._backend.lock:
+            kept = self._found(flow_uuid)
+            self._refuse_if_busy(flow_uuid, dead)
+            kept.epoch += 1
+            taken = leases.Lease(flow_uuid, owner, kept.epoch)
+            self._backend.leases[flow_uuid] = taken, self._backend.clock.monotonic() + seconds
+            return taken
+
+    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
+        with self._backend.lock:
+            self._check(lease)
+            until = self._backend.clock.monotonic() + seconds
+            self._backend.leases[lease.flow] = lease, until
+
+    def give_back_lease(self, lease: leases.Lease) -> None:
+        with self._backend.lock:
+            held, _ = self._backend.leases.get(lease.flow, (None, 0.0))
+            if held == lease:
+                del self._backend.leases[lease.flow]
+
+    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
+        with self._backend.lock:
+            self._found(flow_uuid)
+            return self._holder(flow_uuid)
+
+    def _holder(self, flow_uuid: str) -> leases.Lease | None:
+        lease, until = self._backend.leases.get(flow_uuid, (None, 0.0))
+        return lease if until > self._backend.clock.monotonic() else None
+
+    def _refuse_if_busy(self, flow_uuid: str, dead: int | None = None) -> None:
+        held = self._holder(flow_uuid)
+        if held is not None and held.epoch != dead:
+            left = self._backend.leases[flow_uuid][1] - self._backend.clock.monotonic()
+            raise exceptions.FlowBusy(
+                f"Flow {flow_uuid} is run by {held.owner}",
+                owner=held.owner,
+                epoch=held.epoch,
+                seconds=left,
+            )
+
+    def _check(self, lease: leases.Lease) -> None:
+        held, _ = self._backend.leases.get(lease.flow, (None, 0.0))
+        if held != lease:
+            who = f"{held.owner} took it over" if held is not None else "its lease is gone"
+            raise exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: {who}")
+
+    def _found(self, flow_uuid: str) -> models.FlowDetail:
+        kept = self._backend.flows.get(flow_uuid)
+        if kept is None:
+            raise exceptions.NotFound(f"No flow detail {flow_uuid} is kept in memory")
+        return kept
+
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         with self._backend.lock:
-            self._backend.writes += 1
             kept = self._backend.atoms.get(atom_detail.uuid)
             if kept is None:
                 raise exceptions.NotFound(f"No atom detail {atom_detail.uuid} is kept in memory")
+            self._refuse_if_busy(self._backend.homes[kept.uuid])
+            self._backend.writes += 1
             kept.update_row(self._copied(atom_detail))
             self._put_items(kept.uuid, atom_detail.items or ())
             return kept.copy()
@@ -155,6 +231,7 @@ class MemoryConnection(base.Connection):
             copied = self._copied(atom)
             if kept is None:
                 self._backend.atoms[atom.uuid] = copied
+                self._backend.homes[atom.uuid] = flow.uuid
                 flow.add(copied)
             else:
                 kept.update_row(copied)
