@@ -5,7 +5,17 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import settings
+
+from tests import servers
+from tests.servers import (  # noqa: F401  (fixtures)
+    database_servers,
+    mariadb_server,
+    mariadb_url,
+    postgresql_server,
+    postgresql_url,
+)
 
 # Speed is not what properties are about; the machine may be busy.
 settings.register_profile("local", deadline=None)
@@ -16,3 +26,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 # A shell that runs a script's command in the background has it ignore Ctrl-C, and with it all that
 # the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the tests ran on."""
+    for line in servers.summary():
+        terminalreporter.write_line(line)

@@ -53,6 +53,33 @@ def ensure_venv(extras):
         os.close(lock)
 
 
+def ensure_peer(name, requirement):
+    """Have what we are compared with in an environment of its own; the path of its Python, or None.
+
+    Costs nothing when it is there; None, after a line that says why, when it cannot be had.
+    """
+    place = os.path.join(VENV, "peers", name)
+    python = os.path.join(place, "bin", "python")
+    stamp = os.path.join(place, "installed")
+    try:
+        with open(stamp) as file:
+            if file.read() == requirement:
+                return python
+    except OSError:
+        pass
+    say(f"installing {requirement} into .venv/peers/{name}")
+    problem = _run([sys.executable, "-m", "venv", "--clear", place])
+    if problem is None:
+        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        problem = _run([*command, "--no-input", requirement])
+    if problem is not None:
+        say(f"{name} is not there to compare with\n{problem}")
+        return None
+    with open(stamp, "w") as file:
+        file.write(requirement)
+    return python
+
+
 def say(text):
     """One line about what is being done, apart from the output of what is run."""
     sys.stderr.write(text + "\n")

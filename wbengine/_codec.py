@@ -167,7 +167,12 @@ def _pack_list(value: list[Any] | tuple[Any, ...], depth: int, typed: bool) -> A
         for index, item in enumerate(value):
             # What follows is the first lines of `_pack`, without the call.
             kind = type(item)
-            if (kind is str and item.isascii()) or item is None or kind is bool:
+            if (
+                (kind is str and item.isascii())
+                or (kind is int and -_TOO_BIG < item < _TOO_BIG)
+                or item is None
+                or kind is bool
+            ):
                 continue
             new = _pack(item, depth + 1, typed)
             if new is not item:
@@ -190,7 +195,12 @@ def _pack_dict(value: dict[Any, Any], depth: int, typed: bool) -> Any:
             if key == tags.TAG and typed:
                 break
             kind = type(item)
-            if (kind is str and item.isascii()) or item is None or kind is bool:
+            if (
+                (kind is str and item.isascii())
+                or (kind is int and -_TOO_BIG < item < _TOO_BIG)
+                or item is None
+                or kind is bool
+            ):
                 continue
             new = _pack(item, depth + 1, typed)
             if new is not item:

@@ -17,6 +17,9 @@ _LABEL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,120}")
 is_label: Final = _LABEL.fullmatch
 _PATTERN: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.*-]{1,120}")
 
+#: More names than so many are not compared each with each.
+_MOST_COMPARED: Final = 50
+
 _ROUTINES: Final = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -132,6 +135,32 @@ def near(word: str, choices: Iterable[str], n: int = 3) -> list[str]:
         by_fold.setdefault(choice.casefold(), choice)
     found = difflib.get_close_matches(word.casefold(), by_fold, n)
     return [by_fold[fold] for fold in found]
+
+
+def renamed(gone: Iterable[str], come: Iterable[str]) -> dict[str, str]:
+    """Which of the names that are `gone` probably became which of those that have `come`.
+
+    Those with the same last part first: a class that moved to another module; then near ones, if
+    there are few enough to compare all of them.
+    """
+    old, new = list(gone), list(come)
+    ends: dict[str, list[str]] = {}
+    for name in reversed(new):
+        ends.setdefault(name.rpartition(".")[2], []).append(name)
+    found: dict[str, str] = {}
+    for name in old:
+        same = ends.get(name.rpartition(".")[2])
+        if same:
+            found[name] = same.pop()
+    used = set(found.values())
+    old = [name for name in old if name not in found]
+    new = [name for name in new if name not in used]
+    if len(old) <= _MOST_COMPARED and len(new) <= _MOST_COMPARED:
+        for name in old:
+            for nearest in near(name, new, 1):
+                found[name] = nearest
+                new.remove(nearest)
+    return found
 
 
 def hint(word: str, choices: Iterable[str]) -> str:

@@ -163,6 +163,9 @@ class TaskExecutor(abc.ABC):
     #: it is submitted again as `recovered`, under the number of its attempt.
     remembers: bool = False
 
+    #: And whether it can tell for certain what was never started.
+    knows_all: bool = False
+
     @abc.abstractmethod
     def submit(self, invocation: Invocation, done: Done) -> None:
         """Run `invocation` some time, and then call `done(invocation, outcome)` once.
@@ -267,6 +270,10 @@ class Divided(TaskExecutor):
     @property
     def remembers(self) -> bool:  # type: ignore[override]
         return self._far.remembers
+
+    @property
+    def knows_all(self) -> bool:  # type: ignore[override]
+        return self._far.knows_all
 
     def disown(self) -> None:
         self._near.disown()

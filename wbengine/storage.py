@@ -6,12 +6,14 @@ changed and written, and from which threads, is told in `persistence.records`.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names, arguments, exceptions, states
 from wbengine import atom as atom_module
-from wbengine.persistence import atom_details, base, models, records, results
+from wbengine import invocation as calls
+from wbengine.persistence import atom_details, base, leases, models, records, results, writing
 from wbengine.types import failure as ft
 
 __all__ = ["META_INJECTED", "META_PROGRESS", "META_PROGRESS_DETAILS", "Storage"]
@@ -65,6 +67,34 @@ class Storage(results.Results):
         self._bindings = bindings
         self.records = by_node
 
+    def own(self, lease: leases.Lease) -> None:
+        super().own(lease)
+        if lease.epoch == 1 and self._injector is not None:
+            # Whoever else loaded the flow before it ran may have stored other values.
+            self._marked.append(self._injector)
+
+    def _take_over(self, kept: models.FlowDetail) -> None:
+        super()._take_over(kept)
+        self._injector = self._by_name.get(self.injector_name)
+        self._savers = {name: to for name, to in self._savers.items() if name in self._by_name}
+        if self._bindings is not None:
+            # What is missing here has been renamed; `prepare` sees to that.
+            by_node: list[models.AtomDetail | None] = [None] * len(self.records)
+            for name, node in self._bindings.by_name.items():
+                by_node[node] = self._by_name.get(name)
+            self.records = by_node
+
+    def _give(self, given: writing.Given) -> None:
+        kind, name, values = given
+        if kind == writing.FLOW_META:
+            self.update_flow_metadata(values)
+        elif name is None:
+            self.inject(values)
+        elif name in self._by_name and kind == writing.META:
+            self.update_atom_metadata(name, values)
+        elif name in self._by_name:
+            self.inject_atom_args(name, values, transient=False)
+
     # -- results and failures -------------------------------------------------------------------
 
     def save(self, atom_name: str, result: Any, state: str = states.SUCCESS) -> None:
@@ -72,24 +102,43 @@ class Storage(results.Results):
 
         :raises ValueError: atoms have no such state.
         :raises TypeError: the state is a failed one, and `result` is no `Failure`.
+        :raises NotEncodable: the store cannot keep `result`; nothing is changed then.
         """
         record = self.record(atom_name)
         states.check_known("state of an atom", state, states.ATOM_STATES)
         if state in _FAILED and not isinstance(result, ft.Failure):
             raise TypeError(f"With state {state} a Failure is saved, not {result!r}")
+        self.check(result, "result")
         with self._lock:
-            self.put(record, state, result)
+            self._put(record, state, result)
+        self.mark(record)
 
     def put(self, record: models.AtomDetail, state: str, result: Any) -> None:
         """`save` for the engine's loop, which holds the record and is not checked."""
+        self._put(record, state, result)
+        if self._backend is not None:
+            self.mark(record)
+
+    def _put(self, record: models.AtomDetail, state: str, result: Any) -> None:
         record.put(state, result)
         if state == states.FAILURE:
             self._failed[record.name] = result
             self._failed_view = None
         elif self._failed and state == states.SUCCESS:
             self._forget_failure(record.name)
-        if self._backend is not None:
-            self.mark(record)
+
+    def keepable(self, outcome: Any) -> Any:
+        """The value of an `Outcome`, or what its atom fails with because that cannot be kept.
+
+        What came from a worker came through the codec already.
+        """
+        value = outcome.value
+        if self.encodes and outcome.worker == calls.LOCAL and not isinstance(value, ft.Failure):
+            try:
+                self.check(value, "result")
+            except Exception as error:  # whatever a result does, nobody but its atom is hurt
+                outcome.value = value = ft.Failure.from_exception(error)
+        return value
 
     def clear(self, record: models.AtomDetail) -> None:
         """Forget the failure of an earlier attempt, because a new one begins."""
@@ -104,14 +153,19 @@ class Storage(results.Results):
         They win over what atoms provide, the transient ones over the others.
 
         :raises TypeError: neither a dict nor pairs, or a name is not a string.
+        :raises NotEncodable: the store cannot keep a value, which could be transient; nothing is
+            changed then.
         """
         given = _values_by_name(pairs)
+        if not transient:
+            self.check(given, "injected values")
         with self._lock:
             if transient:
                 self._transient.update(given)
                 return list(given)
+            self._was_given(writing.INJECTED, None, given)
             if self._injector is None:
-                self._injector = models.TaskDetail(self.injector_name)
+                self._injector = models.TaskDetail(self.injector_name, self._injector_uuid())
                 self._injector.state = states.SUCCESS
                 self._by_name[self.injector_name] = self._injector
                 self._flow_detail.add(self._injector)
@@ -120,6 +174,10 @@ class Storage(results.Results):
         self.mark(self._injector)
         return list(given)
 
+    def _injector_uuid(self) -> str:
+        """Always the same, so that engines that load the flow at a time share one record."""
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.flow_uuid} {self.injector_name}"))
+
     def inject_atom_args(
         self, atom_name: str, pairs: records.Pairs, transient: bool = True
     ) -> None:
@@ -127,14 +185,19 @@ class Storage(results.Results):
 
         :raises NotFound: there is no such atom (before `prepare` there is none).
         :raises TypeError: neither a dict nor pairs, or a name is not a string.
+        :raises NotEncodable: the store cannot keep a value, which could be transient; nothing is
+            changed then.
         """
         record = self.record(atom_name)
         given = _values_by_name(pairs)
+        if not transient:
+            self.check(given, f"what is injected for {atom_name!r}")
         with self._lock:
             if transient:
                 mine = self._transient_args.get(atom_name)
                 self._transient_args[atom_name] = {**mine, **given} if mine else given
                 return
+            self._was_given(writing.INJECTED, atom_name, given)
             record.meta[META_INJECTED] = {**record.meta.get(META_INJECTED, _NOTHING), **given}
         self.mark(record)
 

@@ -1,8 +1,8 @@
 """`python -m wbengine.worker --topic t --tasks module`: run a worker until it is told to stop.
 
 Exit codes: 0 it ended as asked (also after the first SIGTERM or SIGINT, with running tasks
-finished), 1 it was told twice and gave up running tasks, 2 wrong usage, 69 the broker cannot be
-reached.
+finished), 1 it was told twice and gave up running tasks, 2 wrong usage, 69 the broker or the ledger
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m wbengine.worker",
         description="Run tasks for the flows of worker-based engines.",
         epilog="exit codes: 0 ended as asked; 1 told to stop twice, running tasks were given up;"
-        " 2 wrong usage; 69 the broker cannot be reached",
+        " 2 wrong usage; 69 the broker or the ledger cannot be reached",
     )
     add = made.add_argument
     add("--topic", action="append", metavar="T", required=True,
@@ -102,6 +102,9 @@ def parser() -> argparse.ArgumentParser:
     add("--burst", action="store_true", help="end once there is nothing left to do")
     add("--max-idle-time", type=_seconds, metavar="S",
         help=f"with --burst: idle seconds before it ends ({BURST_IDLE_TIME:g})")  # fmt: skip
+    add("--ledger", metavar="PLACE",
+        help="the ledger that the engines use, such as postgresql://user@host/database (default:"
+        " $WBENGINE_LEDGER, else the broker's own)")  # fmt: skip
     add("--interop", choices=["taskflow"], help="speak with engines of another kind")
     add("--log-level", choices=_LEVELS, default="info", help="least level that is logged")
     add("--quiet", action="store_true", help="no banner, and only warnings in the log")
@@ -133,12 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handler.install()
     try:
         worker.run(display_banner=not options.quiet, banner_writer=_write)
-    except exc.TransportFailure as error:
+    except (exc.TransportFailure, exc.LedgerFailure) as error:
         return _unavailable(made, error)
     return 0
 
 
-def _unavailable(made: argparse.ArgumentParser, error: exc.TransportFailure) -> int:
+def _unavailable(made: argparse.ArgumentParser, error: exc.WbengineException) -> int:
     _write(f"{made.prog}: error: {_one_line(error)}\n")
     return EX_UNAVAILABLE
 
@@ -159,6 +162,7 @@ def _make(options: argparse.Namespace) -> Any:
         transport_options=dict(options.transport_option),
         max_idle_time=idle,
         interop=options.interop,
+        ledger=options.ledger,
     )
 
 

@@ -15,6 +15,9 @@ import pytest
 
 from tests import pages, workers
 from wbengine import exceptions, states
+from wbengine._core import saving
+from wbengine._sql import options as sql_options
+from wbengine.engines import ownership
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
@@ -138,6 +141,14 @@ def test_every_state_is_in_a_table() -> None:
     assert shown <= known
     loose = {"SCHEDULING", "WAITING", "ANALYZING", "UNCLAIMED", "CLAIMED", "COMPLETE"}
     assert all(f"``{state}``" in text for state in shown | loose)
+
+
+def test_every_option_of_a_database_and_every_level_of_durability_is_explained() -> None:
+    text = (SOURCE / "user" / "persistence.rst").read_text(encoding="utf-8")
+    wanted = {f"``{name}``" for name in sql_options.OPTIONS}
+    wanted |= {f'``"{level}"``' for level in saving.LEVELS}
+    wanted |= {f'``on_busy="{word}"``' for word in ownership.ON_BUSY}
+    assert {words for words in wanted if words not in text} == set()
 
 
 def modules_with_examples() -> list[str]:

@@ -21,6 +21,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._crash": (0, ""),
     "wbengine._sql": (1, ""),
     "wbengine._names": (0, ""),
+    "wbengine._options": (0, ""),
     "wbengine._plugins": (0, ""),
     "wbengine._streams": (0, ""),
     "wbengine.logging": (0, ""),
@@ -56,6 +57,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     # engines
     "wbengine.engines": (5, ""),
     "wbengine.engines.worker_based.engine": (5, ""),
+    "wbengine.engines.worker_based.lineage": (5, ""),
     # services
     "wbengine.listeners": (6, ""),
     "wbengine.jobs": (6, ""),

@@ -49,7 +49,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.patterns.unordered_flow": ("Flow",),
     "wbengine.patterns.graph_flow": ("Flow", "TargetedFlow"),
     "wbengine.storage": ("Storage", "META_PROGRESS", "META_PROGRESS_DETAILS"),
-    "wbengine.persistence.backends": ("fetch", "BACKEND_NAMESPACE"),
+    "wbengine.persistence.backends": ("fetch", "backend", "BACKEND_NAMESPACE"),
+    "wbengine.persistence.backends.directory": ("DirectoryBackend", "DirectoryConnection"),
+    "wbengine.persistence.backends.sql": ("SQLBackend", "SQLConnection"),
     "wbengine.persistence.models": (
         "LogBook",
         "FlowDetail",
@@ -95,6 +97,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "temporary_log_book",
     ),
     "wbengine.utils.threading_utils": ("ThreadBundle", "daemon_thread"),
+    "wbengine.engines.differences": ("Difference",),
     "wbengine.engines": (
         "load",
         "run",

@@ -10,7 +10,9 @@ import pytest
 
 FORBIDDEN = (
     "networkx",
+    "sqlalchemy",  # until a ledger in a database is named
     "wbengine._core",
+    "wbengine._sql",
     "wbengine.arguments",
     "wbengine.engines.action",
     "wbengine.persistence",

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
-
 from wbengine import states
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import base, models
 from wbengine.types import failure as ft
-
-CONFS = {
-    "memory": {"connection": "memory"},
-    "memory, sharing values": {"connection": "memory", "deep_copy": False},
-}
-
-
-@pytest.fixture(params=sorted(CONFS))
-def backend(request: pytest.FixtureRequest) -> base.Backend:
-    return backends.fetch(CONFS[request.param])
 
 
 class Kept:

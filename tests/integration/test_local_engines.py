@@ -927,7 +927,7 @@ def test_what_a_dead_engine_left_running_runs_again() -> None:
         (left,) = seen
         (atom,) = left
         assert (left.state, atom.state, atom.attempt) == (states.RUNNING, states.RUNNING, 1)
-        again = load(task.FunctorTask(look, "look"), backend=backend, flow_detail=left)
+        again = load(task.FunctorTask(look, "look"), flow_detail=left)
         again.run()
         assert len(seen) == 2
         assert again.storage.get_attempt("look").attempt == 2  # type: ignore[union-attr]
@@ -1029,7 +1029,7 @@ def test_a_run_can_die_after_any_write_and_is_resumed(make: Any, ends: str) -> N
     backend = Snapshots()
     expected = finish(load(make(), backend=backend))
     most: dict[str, int] = {}
-    assert len(backend.taken) > 4
+    assert len(backend.taken) > 3
     for detail in backend.taken:
         for atom in detail:
             assert atom.attempt >= most.get(atom.name, 0)

@@ -9,7 +9,7 @@ import pytest
 from wbengine import exceptions, invocation, retry, states, storage, task
 from wbengine._core import compiler, lifecycle
 from wbengine.patterns import linear_flow
-from wbengine.persistence import models
+from wbengine.persistence import leases, models
 from wbengine.types import failure as ft
 from wbengine.types import notifier
 
@@ -28,10 +28,24 @@ class Needs(task.Task):
         pass
 
 
+class Elephant(invocation.TaskExecutor):
+    """Remembers what earlier runs submitted, without or with what they did not."""
+
+    remembers = True
+
+    def __init__(self, knows_all: bool = True) -> None:
+        self.knows_all = knows_all
+
+    def submit(self, invocation: Any, done: Any) -> None:
+        raise AssertionError("the lifecycle submits nothing")
+
+
 class Bench:
     """A lifecycle with everything below it, and a list of what listeners heard."""
 
-    def __init__(self, *atoms: Any, retry: Any = None, in_process: bool = True) -> None:
+    def __init__(
+        self, *atoms: Any, retry: Any = None, in_process: bool = True, executor: Any = None
+    ) -> None:
         flow = linear_flow.Flow("f", retry=retry).add(*atoms)
         self.plan = compiler.compile(flow)
         self.storage = storage.Storage(models.FlowDetail("f"))
@@ -47,7 +61,16 @@ class Bench:
             self.notifier,
             in_process=in_process,
             touched=lambda: None,
+            executor=executor,
         )
+
+    def leave(self, name: str, state: str, **fields: Any) -> models.AtomDetail:
+        """What a run leaves that dies while an atom is in this state, in its fourth attempt."""
+        record = self.storage.record(name)
+        record.state, record.attempt, record.epoch = state, 4, 1
+        for field, value in fields.items():
+            setattr(record, field, value)
+        return record
 
     def listen(self) -> None:
         self.notifier.register("*", lambda state, details: self.heard.append((state, details)))
@@ -295,3 +318,86 @@ def test_a_map_without_its_arguments_is_born_dead() -> None:
     assert bench.begin("m", invocation.REVERT) is None
     ((_, undone),) = bench.life.take_stillborn()
     assert undone.value is None
+
+
+# What an earlier run left -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lease", [None, leases.Lease("flow", "me", 3)])
+def test_what_may_still_run_elsewhere_goes_on(lease: leases.Lease | None) -> None:
+    """Under its number, and an epoch that no run has used."""
+    bench = Bench(Plain("a"), executor=Elephant())
+    bench.storage.lease = lease
+    record = bench.leave("a", states.RUNNING)
+    call = bench.begin("a")
+    assert (call.attempt, call.recovered) == (record.attempt, True) == (4, True)
+    assert call.epoch == record.epoch == (1025 if lease is None else 3072)
+    assert bench.end(call, 5) == states.SUCCESS
+    again = bench.begin("a")
+    assert (again.attempt, again.epoch, again.recovered) == (5, 1, False)
+
+
+def test_a_reversion_goes_on_too() -> None:
+    bench = Bench(Plain("a"), executor=Elephant())
+    bench.leave("a", states.REVERTING, action="revert", results=7)
+    call = bench.begin("a", invocation.REVERT)
+    assert (call.attempt, call.recovered, call.result) == (4, True, 7)
+
+
+@pytest.mark.parametrize(
+    ("executor", "fields", "local"),
+    [
+        (None, {}, False),
+        (Elephant(), {}, True),
+        (Elephant(), {"action": "revert"}, False),  # nothing of the sort was under way
+        (Elephant(), {"state": states.PENDING}, False),
+    ],
+)
+def test_what_ended_with_its_engine_begins_again(
+    executor: Any, fields: dict[str, Any], local: bool
+) -> None:
+    """As the next attempt, of which nothing can be known."""
+    atom = Plain("a")
+    atom.local = local
+    bench = Bench(atom, executor=executor)
+    bench.leave("a", fields.pop("state", states.RUNNING), **fields)
+    call = bench.begin("a")
+    assert (call.attempt, call.epoch, call.recovered) == (5, 1, False)
+
+
+def test_a_retry_begins_again() -> None:
+    bench = Bench(Plain("a"), retry=retry.AlwaysRevert("r"), executor=Elephant())
+    record = bench.leave("r", states.RUNNING)
+    bench.begin("r")
+    assert record.attempt == 5
+
+
+def test_what_goes_on_and_is_given_back_still_has_to_come_to_its_end() -> None:
+    """It may run somewhere.  Unless it was found out that it does not."""
+    bench = Bench(Plain("a"), executor=Elephant())
+    record = bench.leave("a", states.RUNNING)
+    call = bench.begin("a")
+    assert bench.life.give_back(call.node)
+    assert record.state == states.RUNNING
+    call = bench.begin("a")
+    assert call.recovered and call.epoch == 2049
+    call.recovered = False
+    assert not bench.life.give_back(call.node)
+    assert record.state == states.PENDING
+
+
+def test_items_of_a_map_are_looked_up_one_by_one() -> None:
+    """Under their own ids, if it can be told of each whether it was started."""
+    found = {}
+    for knows_all in (True, False):
+        bench = Bench(task.Map(Inner("i"), name="m"), executor=Elephant(knows_all))
+        bench.storage.inject({"items": ["a", "b", "c"]})
+        bench.begin("m")
+        first, *_ = bench.life.maps.refill(9)
+        bench.life.maps.finish(first, invocation.Outcome("A"))
+        bench.life.maps.running.clear()  # the engine died
+        bench.begin("m")
+        calls = bench.life.maps.refill(9)
+        found[knows_all] = [(c.index, c.attempt, c.resumed, c.recovered, c.epoch) for c in calls]
+    assert found[True] == [(1, 1, 0, True, 1025), (2, 1, 0, True, 1025)]
+    assert found[False] == [(1, 1, 1, False, 1), (2, 1, 1, False, 1)]

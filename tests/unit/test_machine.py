@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wbengine import _clock, exceptions, invocation, retry, states, task
-from wbengine._core import executors, machine, transitions
+from wbengine._core import executors, machine, saving, transitions
 from wbengine.engines import action
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
@@ -263,7 +263,7 @@ class Slow(Plain):
         self.clock = clock
 
     def execute(self) -> None:
-        self.clock.advance(machine.PATIENCE / 2)
+        self.clock.advance(saving.PATIENCE / 2)
 
 
 def test_a_long_turn_in_the_thread_of_the_loop_is_written_and_told_in_pieces() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import uuid
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine import states
+from wbengine import exceptions, states
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
@@ -223,3 +225,100 @@ def test_a_flow_takes_over_the_items_of_another() -> None:
     assert record.items is not None and record.items[0].results == 7
     found.items[0].put(states.REVERTED, 8)
     assert record.items[0].state == states.SUCCESS
+
+
+def test_items_update_and_merge() -> None:
+    """Everything is taken over; a deep copy shares no value."""
+    theirs = models.ItemDetail(3, ["v"], 2)
+    theirs.put(states.SUCCESS, [1])
+    theirs.order, theirs.worker = 4, "w"
+    for mine in (
+        models.ItemDetail(0, None, 1).update(theirs),
+        models.ItemDetail(0, None, 1).merge(theirs),
+        models.ItemDetail(0, None, 1).merge(theirs, deep_copy=True),
+    ):
+        assert mine.to_dict() == theirs.to_dict()
+    assert mine.results is not theirs.results
+    assert theirs.merge(theirs) is theirs
+    with pytest.raises(exceptions.InvalidFormat, match="an 'index' and an 'attempt', not"):
+        models.ItemDetail.from_dict({"index": 1})
+
+
+def test_a_book_takes_over_its_own_fields() -> None:
+    """Not its flows; times as texts where they are asked for."""
+    theirs = models.LogBook("b")
+    theirs.meta["k"] = [1]
+    theirs.updated_at = theirs.created_at
+    theirs.add(models.FlowDetail("f"))
+    mine = models.LogBook("a", theirs.uuid).update(theirs)
+    assert mine.to_dict() == theirs.to_dict() and len(mine) == 0
+    mine.meta["more"] = 1
+    assert "more" not in theirs.meta
+    told = json.loads(json.dumps(theirs.to_dict(marshal_time=True)))
+    again = models.LogBook.from_dict(told, unmarshal_time=True)
+    assert again.to_dict() == theirs.to_dict()
+    fresh = models.LogBook.from_dict(models.LogBook("c").to_dict(True), unmarshal_time=True)
+    assert fresh.updated_at is None
+
+
+PICTURE = """\
+  LogBook: 'b'
+    - uuid = 1
+    - created_at = 2020-01-02T00:00:00+00:00
+    - meta:
+      + who = 'Ada'
+    FlowDetail: 'f'
+      - uuid = 2
+      - state = FAILURE
+      TaskDetail: 't'
+        - uuid = 3
+        - state = FAILURE, intention = REVERT, version = 1.0
+        - attempt = 2 (execute on w, 1.500 s)
+        - progress = 25.00%
+        - failure = Failure: ValueError: no
+        - meta:
+          + k = 'v'
+      TaskDetail: 'm'
+        - uuid = 4
+        - state = SUCCESS, intention = EXECUTE, version = None
+        - results = 'xxxxxxxxxxxx...
+        - items = 2 (1 PENDING, 1 SUCCESS)
+      RetryDetail: 'r'
+        - uuid = 5
+        - state = RETRYING, intention = EXECUTE, version = None
+        - try 1 = 'a'
+          + t: Failure: ValueError: no
+        - try 2 = <Broken: repr() raised RuntimeError>"""
+
+
+class Broken:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_pictures() -> None:
+    """One line for each thing that is known; long values are cut, odd ones do no harm."""
+    book, flow = models.LogBook("b", "1"), models.FlowDetail("f", "2")
+    book.created_at = datetime(2020, 1, 2, tzinfo=timezone.utc)
+    book.meta["who"] = "Ada"
+    flow.state = states.FAILURE
+    book.add(flow)
+    failed, fanned = models.TaskDetail("t", "3"), models.TaskDetail("m", "4")
+    failed.put(states.FAILURE, FAILURE)
+    failed.intention, failed.version, failed.attempt = states.REVERT, "1.0", 2
+    failed.worker, failed.started, failed.ended, failed.progress = "w", 1.0, 2.5, 0.25
+    failed.meta["k"] = "v"
+    fanned.put(states.SUCCESS, "x" * 1000)
+    fanned.items = models.Items(1, ["a", "b"])
+    fanned.items[1].put(states.SUCCESS, 1)
+    again = models.RetryDetail("r", "5")
+    again.state = states.RETRYING
+    again.results = [("a", {"t": FAILURE}), (Broken(), {})]
+    flow.add_all([failed, fanned, again])
+    lines = [line if len(line) < 80 else f"{line[:33]}..." for line in book.pformat(2).split("\n")]
+    assert "\n".join(lines) == PICTURE
+    assert max(map(len, book.pformat().split("\n"))) < 250
+    assert book.pformat(2, linesep="\r\n").count("\r\n") == PICTURE.count("\n")
+    assert fanned.items[1].pformat(1) == (
+        " ItemDetail: 1\n   - value = 'b'\n   - state = SUCCESS\n   - attempt = 1\n   - results = 1"
+    )

@@ -99,6 +99,18 @@ def test_near_and_hint():
     assert _names.hint("xyz", iter(())) == ""
 
 
+def test_renamed():
+    """The same last part first, then near names, each used once; no hasty guesses."""
+    assert _names.renamed(["a.X", "send_mail"], ["send_mails", "b.X", "q"]) == {
+        "a.X": "b.X",
+        "send_mail": "send_mails",
+    }
+    assert _names.renamed(["task1", "task2"], ["task3"]) == {"task1": "task3"}
+    assert _names.renamed(["x"], ["charge"]) == {}
+    many = [f"name {n}" for n in range(60)]
+    assert _names.renamed([f"{name}!" for name in many], many) == {}
+
+
 @pytest.mark.parametrize("good", ["a", "A-Z_0.9", "...", "x" * 120])
 def test_good_labels(good):
     assert _names.check_label("topic", good) == good

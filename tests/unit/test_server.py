@@ -9,7 +9,7 @@ import pytest
 
 from wbengine import exceptions as exc
 from wbengine import invocation, task
-from wbengine.engines.worker_based import endpoint, server
+from wbengine.engines.worker_based import asking, endpoint, recent, server
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -85,7 +85,17 @@ class Bench:
         return run.job
 
     def finish(self, job: server.Job, value: Any = 3) -> list[server.Effect]:
-        return self.server.on_finished(job, invocation.Outcome(value, "w1", 1.0, 2.5))
+        effects = self.server.on_finished(job, invocation.Outcome(value, "w1", 1.0, 2.5))
+        if any(isinstance(effect, server.Finish) for effect in effects):
+            assert self.server.on_stored(job) == []
+        return effects
+
+    def ask(self, *asked: tuple[str, int], reply_to: str | None = "heir") -> list[env.Envelope]:
+        effects = self.server.on_ask(asked, reply_to)
+        found = [effect.envelope for effect in effects if isinstance(effect, server.Reply)]
+        assert len(found) == len(effects)
+        assert all(answer.routing_key == reply_to for answer in found)
+        return found
 
 
 def ending(effects: list[server.Effect]) -> dict[str, Any]:
@@ -337,8 +347,127 @@ def test_what_is_not_granted_is_not_run(verdict: Any) -> None:
     (claim,) = bench.request()
     assert isinstance(claim, server.Claim)
     effects = bench.server.on_claim(claim.job, ledgers.Claim(verdict, 1, holder="w2"))
-    assert effects == [server.Acknowledge("receipt")]
     assert (bench.server.running, bench.server.counts) == (0, {verdict: 1})
+    if verdict == ledgers.MISSING:
+        assert effects == [server.Acknowledge("receipt")]
+    else:  # whoever sent it should look who has it
+        assert told_elsewhere(effects) == "engine"
+
+
+def told_elsewhere(effects: list[server.Effect]) -> str:
+    """Who is told that somebody else has it, or that it is answered to another address."""
+    (reply,) = effects
+    assert isinstance(reply, server.Reply) and reply.terminal
+    assert reply.envelope.body == {"state": pr.PENDING, "data": {}}
+    assert reply.envelope.headers[env.WBE_ASK] == 0
+    pr.Response.validate(reply.envelope.body)
+    return reply.envelope.routing_key
+
+
+def test_a_repeat_of_what_runs_for_somebody_else_is_told_so() -> None:
+    bench = Bench()
+    job = bench.granted()
+    assert told_elsewhere(bench.request("again", reply_to="heir")) == "heir"
+    assert job.reply_to == "engine"
+
+
+def test_a_repeat_while_the_ledger_is_told_of_the_end_is_no_loss() -> None:
+    bench = Bench()
+    job = bench.granted()
+    bench.server.on_finished(job, invocation.Outcome(3))
+    assert told_elsewhere(bench.request("again")) == "engine"
+    assert bench.server.on_stored(job) == []
+
+
+def test_a_peer_that_is_not_ours_is_told_nothing_of_that_kind() -> None:
+    bench = Bench(ledger=None)
+    bench.started(ours=False)
+    assert bench.request("r", ours=False, reply_to="x") == [server.Acknowledge("r")]
+
+
+# Questions of engines that go on with what others began ----------------------------------------------
+
+
+def test_who_asks_is_answered_from_now_on() -> None:
+    bench = Bench()
+    job = bench.granted()
+    (told,) = bench.ask(("id-1", 2048))
+    assert (told.body["state"], told.headers[env.WBE_ASK]) == (pr.RUNNING, 2048)
+    (event,) = bench.server.on_event(job, "update", {"n": 1})
+    assert isinstance(event, server.Reply) and event.envelope.routing_key == "heir"
+    _, reply = bench.finish(job)
+    assert isinstance(reply, server.Reply) and reply.envelope.routing_key == "heir"
+    assert reply.envelope.headers[env.WBE_EPOCH] == 1
+
+
+def test_of_two_that_ask_the_later_owner_is_answered() -> None:
+    bench = Bench()
+    job = bench.granted()
+    bench.ask(("id-1", 3072), reply_to="second")
+    assert bench.ask(("id-1", 2048), reply_to="first") == []
+    assert job.reply_to == "second"
+
+
+def test_an_engine_from_before_the_request_was_sent_asks_in_vain() -> None:
+    """Its question was under way while another one took the flow over and sent it anew."""
+    bench = Bench()
+    job = bench.granted(epoch=3072)
+    assert bench.ask(("id-1", 2048), reply_to="first") == []
+    assert job.reply_to == "engine"
+
+
+def test_who_asks_while_the_ledger_is_told_of_the_end_is_answered_after_that() -> None:
+    bench = Bench()
+    job = bench.granted()
+    bench.server.on_finished(job, invocation.Outcome(3))
+    assert bench.ask(("id-1", 2048)) == []
+    (reply,) = bench.server.on_stored(job)
+    assert isinstance(reply, server.Reply)
+    assert (reply.envelope.routing_key, reply.envelope.body["state"]) == ("heir", pr.SUCCESS)
+
+
+def test_with_a_ledger_what_is_not_here_is_said_to_be_elsewhere() -> None:
+    bench = Bench()
+    bench.finish(bench.granted())
+    (answer,) = bench.ask(("id-1", 2048))
+    assert (answer.body["state"], answer.correlation_id) == (pr.PENDING, "id-1")
+    assert answer.headers[env.WBE_ASK] == 2048 and answer.headers[env.WBE_WORKER] == "w1"
+
+
+def test_without_a_ledger_what_is_remembered_is_told_again() -> None:
+    bench = Bench(ledger=None)
+    bench.finish(bench.started(), 7)
+    bench.started(id="id-2")
+    done, running = bench.ask(("id-1", 9), ("id-0", 9), ("id-2", 9))
+    assert (done.body["data"], done.headers[env.WBE_EPOCH]) == ({"result": 7}, 1)
+    assert (running.correlation_id, running.body["state"]) == ("id-2", pr.RUNNING)
+
+
+@pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])
+def test_nobody_to_answer_a_question_to(reply_to: str | None) -> None:
+    bench = Bench()
+    bench.granted()
+    assert bench.ask(("id-1", 2), reply_to=reply_to) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, [], None, {"asked": None}, {"asked": [1]}, {"asked": [["a"]]}, {"asked": [["a", "1"]]},
+        {"asked": [["a", True]]}, {"asked": [["../a", 1]]}, {"asked": [["a", 1]] * 501},
+    ],
+)  # fmt: skip
+def test_what_is_no_question_is_refused(body: Any) -> None:
+    with pytest.raises(exc.InvalidFormat):
+        asking.validate(body)
+
+
+def test_questions_are_asked_in_pieces() -> None:
+    made = list(asking.questions([(f"id-{n}", n) for n in range(1001)], "all", "me"))
+    assert [len(question.body["asked"]) for question in made] == [500, 500, 1]
+    for question in made:
+        asking.validate(json.loads(question.encoded))
+    assert asking.read(made[2].body) == [("id-1000", 1000)]
 
 
 def test_without_a_ledger_a_repeat_gets_the_same_answer() -> None:
@@ -382,7 +511,7 @@ def test_with_a_ledger_what_is_delivered_again_is_the_ledgers_matter() -> None:
 
 
 def test_it_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REMEMBERED", 3)
+    monkeypatch.setattr(recent, "REMEMBERED", 3)
     bench = Bench()
     for number in range(5):
         bench.finish(bench.started(id=f"id-{number}"))
@@ -392,7 +521,7 @@ def test_it_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_answers_are_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REMEMBERED_BYTES", 2500)
+    monkeypatch.setattr(recent, "REMEMBERED_BYTES", 2500)
     bench = Bench()
     for number in range(5):
         bench.finish(bench.started(id=f"id-{number}"), "x" * 1000)

@@ -41,6 +41,17 @@ class Brake:
                 self.suspending = True
                 self._inbox.put(Withdrawn(self._executor.withdraw()))
 
+    def disown(self) -> None:
+        """The flow is somebody else's from now on: the executor forgets it, and the loop is woken.
+
+        From any thread.
+        """
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._executor.disown()
+                self._inbox.put(None)
+
     def let_go(self) -> None:
         """The run is over: whoever still wants to suspend it comes too late."""
         with self._lock:

@@ -55,6 +55,9 @@ class _LocalTaskExecutor(calls.TaskExecutor):
         except Exception as error:
             done(invocation, calls.Outcome(ft.Failure.from_exception(error)))
 
+    def disown(self) -> None:
+        self.withdraw()  # nobody else sees what waits here
+
     @abc.abstractmethod
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         """Have it run, or raise why not."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,8 @@ from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._core import plan as plan_module
-from wbengine._core.maps import MapCall, Maps, resumes
+from wbengine._core.maps import MapCall, Maps
+from wbengine._core.resuming import Resuming
 from wbengine._core.retries import Retries, RetryCall
 from wbengine.persistence import models
 from wbengine.types import failure as ft
@@ -55,7 +57,7 @@ class Lifecycle:
 
     `in_process`: the executor runs tasks here, so their own notifiers hear them directly.
     `touched` is called (from any thread) when a running task told something that should be
-    written soon.
+    written soon.  `executor` says what it remembers of earlier runs; nothing else is asked of it.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Lifecycle:
         *,
         in_process: bool,
         touched: Callable[[], None],
+        executor: calls.TaskExecutor | None = None,
     ) -> None:
         self._plan = plan
         self._storage = storage
@@ -84,20 +87,27 @@ class Lifecycle:
         self._stillborn: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
         self.maps = Maps(storage, in_process=in_process)
+        self._resuming = Resuming(storage, executor)
 
     # -- tasks ----------------------------------------------------------------------------------
 
     def begin(self, node: int, action: calls.Action) -> Call | None:
-        """Enter RUNNING or REVERTING under the next attempt number, and prepare the call.
+        """Enter RUNNING or REVERTING, and prepare the call.
 
-        None when it could not be prepared (an argument is missing): then `take_stillborn` has its
-        outcome.
+        Under the next attempt number, unless the executor can tell what became of an attempt that
+        an earlier run left unfinished: that one goes on.  None when it could not be prepared (an
+        argument is missing): then `take_stillborn` has its outcome.
         """
         record = self._record(node)
         atom: Any = self._plan.items[node]
         if self._plan.kinds[node] == plan_module.TASK and atom.fans_out:
             return self._begin_map(MapCall(node, atom, action), record)
-        record.attempt += 1
+        again = record.state in _BEGUN and self._resuming.goes_on(record, atom, action)
+        if again:
+            self._resuming.fence(record)
+        else:
+            record.attempt += 1
+            record.epoch = 1
         self._enter(record, atom, action)
         executes = action == calls.EXECUTE
         call: Any
@@ -117,6 +127,8 @@ class Lifecycle:
                 self._local_event if self._in_process or atom.local else self._remote_event, node
             ),
         )
+        if again:
+            self._resuming.take_up(call, record)
         if executes and self._dooms(call):
             return None
         return self._prepare(call, atom, record)
@@ -124,19 +136,13 @@ class Lifecycle:
     def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
         """`begin` for a Map, or go on with what an earlier run left of it, under its number."""
         executes = call.action == calls.EXECUTE
-        if resumes(record, call.action):
-            assert record.items is not None
-            record.items.resumed += 1
-        else:
-            record.attempt += 1
-            if executes:
-                record.items = None
+        recovered = self._resuming.number_items(record, call.task, call.action)
         self._enter(record, call.task, call.action)
         if executes and self._dooms(call):
             return None
         outcome: calls.Outcome | None
         try:
-            outcome = self.maps.begin(call, record)
+            outcome = self.maps.begin(call, record, recovered)
         except exceptions.NotFound as error:
             outcome = calls.Outcome(_failed_to_begin(record.name, call.action, error))
         except Exception as error:
@@ -200,7 +206,7 @@ class Lifecycle:
     def finish(self, call: Call, outcome: calls.Outcome) -> str:
         """Store an outcome; return the state the atom enters by it."""
         record = self._record(call.node)
-        value = outcome.value
+        value = self._storage.keepable(outcome)
         failed = isinstance(value, ft.Failure)
         if call.action == calls.EXECUTE:
             state = states.FAILURE if failed else states.SUCCESS
@@ -229,13 +235,16 @@ class Lifecycle:
         assert failure is not None
         return failure
 
-    def give_back(self, node: int) -> None:
+    def give_back(self, node: int) -> bool:
         """Undo `begin` of what did not start after all; the attempt number stays used.
 
-        Without effect on an atom that is not begun, and on a Map that is under way.
+        Without effect on an atom that is not begun, and on a Map that is under way; and on what an
+        earlier run may have started (then True): that has to come to its end some time.
         """
         if node in self.maps.running:
-            return
+            return False
+        if self._resuming.keeps(node):
+            return True
         record = self._record(node)
         old_state = record.state
         if old_state == states.RUNNING:
@@ -245,10 +254,11 @@ class Lifecycle:
         elif old_state == states.REVERTING:
             record.state = states.FAILURE if record.failure is not None else states.SUCCESS
         else:
-            return
+            return False
         self._storage.mark(record)
         if self._untold.pop(record.name, None) is None:
             self._note(record, self._plan.items[node], record.state, old_state, _NO_RESULT)
+        return False
 
     def begin_again(self, node: int, now: float, over: bool) -> float:
         """A retry decided to run its flow again, and the flow is undone: enter RETRYING.
@@ -369,7 +379,7 @@ class Lifecycle:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
             return
         progress = details.get("progress")
-        if isinstance(progress, int | float):
+        if isinstance(progress, int | float) and abs(progress) < math.inf:
             rest = {key: value for key, value in details.items() if key != "progress"}
             self._storage.set_task_progress(self._plan.names[node], progress, rest)
             if self._kept:

@@ -3,7 +3,8 @@
 A turn: what became ready begins (SCHEDULING), something is awaited (WAITING), what arrived is
 finished (ANALYZING).  The parts answer with values; none of them knows the machine.
 
-What holds at any moment, also when the process dies:
+What holds at any moment, also when the process dies (with a durability less than `saving.EACH` the
+store may be behind):
 
 - RUNNING (or REVERTING) and the attempt number are written before the task is submitted;
 - a result is written before what depends on it is submitted;
@@ -29,14 +30,14 @@ from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import plan as plan_module
-from wbengine._core import recovery, salvage, transitions
+from wbengine._core import recovery, salvage, saving, transitions
 from wbengine._core import scheduler as scheduler_module
 from wbengine._core import timers as timers_module
 from wbengine._core.brake import Brake
 from wbengine._core.figures import Figures
 from wbengine._core.inbox import Arrival, Inbox, Withdrawn
 from wbengine._core.maps import is_item
-from wbengine.storage import Storage
+from wbengine._crash import crashpoint
 from wbengine.types import failure as ft
 
 __all__ = ["MOST_PER_TURN", "Machine"]
@@ -44,9 +45,6 @@ __all__ = ["MOST_PER_TURN", "Machine"]
 #: So many atoms at most are begun in one turn: what a very wide flow holds in memory at a time, and
 #: how long listeners wait for the news of a turn, stays bounded.
 MOST_PER_TURN: Final = 4096
-
-#: Seconds after which what ended is written and told although its turn goes on.
-PATIENCE: Final = 0.05
 
 
 class Machine:
@@ -57,7 +55,7 @@ class Machine:
         plan: plan_module.Plan,
         scheduler: scheduler_module.Scheduler,
         lifecycle: lifecycle_module.Lifecycle,
-        storage: Storage,
+        saver: saving.Saver | None,
         executor: calls.TaskExecutor,
         inbox: Inbox,
         *,
@@ -70,8 +68,10 @@ class Machine:
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
         self._retries = lifecycle.retries
-        self._storage = storage
-        self._kept = storage.backend is not None
+        self._saver = saver
+        self._check = _always if saver is None else saver.check
+        self._patience = saving.PATIENCE if saver is None else saver.patience
+        self._by_turns = saver is not None and saver.by_turns
         self._executor = executor
         self._inbox = inbox
         self._never_resolve = never_resolve
@@ -96,25 +96,12 @@ class Machine:
         # When what happened was last written and told.
         self._saved = 0.0
         self.figures = Figures()
+        #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
+        self.problems = self._retries.problems
         #: Whether the time was up, and what was unfinished was given up.
         self.expired = False
         #: The latest state entered; after the run, how it ended.
         self.state: str = states.UNDEFINED
-
-    @property
-    def problems(self) -> list[ft.Failure]:
-        """Errors of the run itself (of retries that answer nonsense), besides those of atoms."""
-        return self._retries.problems
-
-    @property
-    def incomplete(self) -> int:
-        """How many calls are under way."""
-        return self._scheduler.in_flight
-
-    @property
-    def awaiting(self) -> int:
-        """How many nodes are ready to be begun, or wait for their time."""
-        return self._scheduler.waiting
 
     def run_iter(
         self, timeout: float | None = None, deadline: float | None = None, *, measure: bool = True
@@ -165,7 +152,7 @@ class Machine:
         found = salvage.collect(self._lifecycle, self._arrivals())
         self.figures.completed += found.completed
         self.figures.discarded += found.failed
-        self._save()
+        self._save(saving.OVER)
 
     # -- the reactions: each returns the event that leads to the next state -----------------------
 
@@ -182,10 +169,12 @@ class Machine:
         self._lifecycle.listen()
         self._begin_all()
         # Who hears of what happened may suspend: then what began is given back.
-        self._save(lambda: self.brake.suspending)
+        self._save(saving.START, lambda: self.brake.suspending)
         self._submit()
         for ended in self._lifecycle.take_stillborn():
             self._inbox.put(ended)
+        if self._by_turns and not (self._immediate and self._inbox.qsize()):
+            self._save(saving.TURN)
         return transitions.WAIT
 
     def _wait(self, old_state: str, new_state: str, event: str) -> str:
@@ -202,6 +191,7 @@ class Machine:
         return transitions.ANALYZE
 
     def _analyze(self, old_state: str, new_state: str, event: str) -> str:
+        self._check()
         self._lifecycle.listen()
         timers, suspending = self._timers, self.brake.suspending
         due = timers is not None and timers.passed(self._clock.monotonic())
@@ -213,12 +203,14 @@ class Machine:
             self._stop_starting()
         if self._maps.running:
             self._rest()
+        if self._by_turns and self._immediate:
+            self._save(saving.TURN)
         if self._scheduler.done:
             return transitions.FINISH
         return transitions.SCHEDULE if woken or self.brake.suspending else transitions.WAIT
 
     def _end(self, old_state: str, new_state: str, event: str) -> str:
-        self._save()
+        self._save(saving.OVER)
         if self._broken:
             return states.FAILURE
         return self._scheduler.verdict()
@@ -262,7 +254,9 @@ class Machine:
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
+            crashpoint("engine.before-submit")
             self._executor.submit_many(self._while_wanted(len(tasks)), self._done)
+            crashpoint("engine.after-submit")
         for call in self._while_wanted(len(retries)):
             self._inbox.put((call, self._retries.run(call)))
         if self._unsent:
@@ -273,6 +267,7 @@ class Machine:
         """Stop in the middle of a turn when somebody suspends, or time is up: nobody else could."""
         unsent, brake, mapping = self._unsent, self.brake, self._maps.running
         for _ in range(count):
+            self._check()
             if brake.suspending or (self._timers is not None and self._overdue()):
                 return
             call = unsent.popleft()
@@ -287,9 +282,9 @@ class Machine:
         """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
         and no crash, should have to wait for the end of a turn whose tasks all run in this thread.
         """
-        rested = self._clock.monotonic() - self._saved >= PATIENCE
+        rested = self._clock.monotonic() - self._saved >= self._patience
         if rested and not self._overdue() and self._take_in():
-            self._save()
+            self._save(saving.LATE)
             # What follows from it is for the next turn, which must not wait for more.
             self._inbox.put(None)
 
@@ -386,8 +381,7 @@ class Machine:
         return False
 
     def _overdue(self) -> bool:
-        timers = self._timers
-        return timers is not None and self._clock.monotonic() >= timers.deadline
+        return self._timers is not None and self._clock.monotonic() >= self._timers.deadline
 
     def _expire(self) -> None:
         """If time is up, give up what is unfinished: withdraw what waits, revert everything."""
@@ -427,16 +421,18 @@ class Machine:
         if is_item(call):
             self._maps.give_back(call)
             return
-        self._lifecycle.give_back(call.node)
-        self._scheduler.give_back(call.node)
+        kept = self._lifecycle.give_back(call.node)
+        self._scheduler.give_back(call.node, kept)
         self.figures.withdrawn += 1
 
-    def _save(self, stopped: Callable[[], bool] | None = None) -> None:
-        if self._kept:
-            self._storage.flush()
-        if self._finished:
+    def _save(self, moment: int, stopped: Callable[[], bool] | None = None) -> None:
+        """Write if it is time to, and then let go of what ended; tell what happened."""
+        written = self._saver is None or self._saver.save(moment)
+        if written and self._finished:
             finished, self._finished = self._finished, []
+            crashpoint("engine.before-retire")
             self._executor.retire(finished)
+            crashpoint("engine.after-retire")
         self._lifecycle.deliver(stopped)
         if self._immediate:
             self._saved = self._clock.monotonic()
@@ -447,3 +443,7 @@ class Machine:
         arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
         while arrived:
             yield arrived.popleft()
+
+
+def _always() -> None:
+    """A flow that is not kept is nobody else's."""

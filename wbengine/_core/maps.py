@@ -65,6 +65,8 @@ class _Running:
     failures: Mapping[str, ft.Failure]
     takes_item: bool
     started: float
+    #: Whether an earlier run may have sent its items already, under the numbers they have now.
+    recovered: bool = False
     #: Whether what was in the executor was taken back.
     withdrawn: bool = False
 
@@ -95,9 +97,12 @@ class Maps:
         self._quiet: dict[int, None] = {}
         self._halted = False
 
-    def begin(self, call: MapCall, record: models.AtomDetail) -> calls.Outcome | None:
+    def begin(
+        self, call: MapCall, record: models.AtomDetail, recovered: bool = False
+    ) -> calls.Outcome | None:
         """Begin an attempt, or go on with it.
 
+        `recovered`: whoever runs the items has to find out what became of those that are not done.
         Returns the outcome when there is nothing (more) to be done.
 
         :raises NotFound: an argument has no value.
@@ -117,7 +122,7 @@ class Maps:
         limit, collect = task.max_in_flight, task.collects
         fan = fanout.Fanout(record.items, action, limit, collect=collect)
         now, takes_item = time.time(), task.takes_item(action)
-        running = _Running(call, record, fan, found, failures, takes_item, now)
+        running = _Running(call, record, fan, found, failures, takes_item, now, recovered)
         if fan.over:
             return self._outcome(running)
         if fan.done:
@@ -140,6 +145,7 @@ class Maps:
 
     def _expand(self, task: task_module.Map, record: models.AtomDetail, values: Any) -> None:
         listed = task.listed(values)
+        self._storage.check(listed, f"arguments[{task.over!r}]")
         if isinstance(values, Iterator):
             # Whoever looks next finds what this one has used up.
             self._storage.replace(record.name, task.over, values, listed)
@@ -182,6 +188,8 @@ class Maps:
             priority=task.priority,
             index=item.index,
             resumed=items.resumed,
+            epoch=record.epoch,
+            recovered=running.recovered,
         )
 
     def spoil(self, call: calls.Invocation) -> None:
@@ -209,6 +217,7 @@ class Maps:
         """Store the outcome of one item; returns that of the Map, if this was the last."""
         running = self.running[call.node]
         fan, record, parent = running.fan, running.record, running.call.task
+        self._storage.keepable(outcome)
         if outcome.failed:
             outcome.value.belongs_to(parent._home())
         item = fan.put(call.index, outcome)

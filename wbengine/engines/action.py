@@ -9,26 +9,28 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from wbengine import _clock, exceptions, states
+from wbengine import _clock, _options, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
-from wbengine._core import compiler, executors
+from wbengine._core import compiler, executors, saving
 from wbengine._core import inbox as inbox_module
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import machine as machine_module
 from wbengine._core import plan as plan_module
 from wbengine._core import scheduler as scheduler_module
-from wbengine.engines import base, requirements
+from wbengine.engines import base, differences, leftovers, ownership, raising, requirements
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
-from wbengine.persistence import models
-from wbengine.types import failure as ft
+from wbengine.persistence import leases, models
 
 __all__ = ["ActionEngine"]
+
+LOG: Final = logging.getLogger(__name__)
 
 
 class ActionEngine(base.Engine):
@@ -37,11 +39,17 @@ class ActionEngine(base.Engine):
     Options: `never_resolve` (a failure is kept: nothing is retried or reverted), `defer_reverts` (a
     retry's REVERT asks the retry around it; the outermost one reverts everything),
     `inject_transient` (default True: what atoms inject is not written), `gather_statistics`
-    (default True: seconds per state).
+    (default True: seconds per state), `migrate` (a function of a `differences.Difference`, which
+    says what to do where the flow is not the one any more that was recorded).
+
+    With a backend (see `base.Engine`, which says what they mean): `durability` ('each', 'batch' or
+    'end'), `on_busy` ('fail' or 'wait'), and `lease` (15 seconds: when the flow is free if this
+    process stops giving signs of life; for tests).
     """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset(
-        {"never_resolve", "defer_reverts", "inject_transient", "gather_statistics"}
+        {"never_resolve", "defer_reverts", "inject_transient", "gather_statistics", "migrate"}
+        | {"durability", "on_busy", "lease"}
     )
 
     def __init__(
@@ -56,14 +64,25 @@ class ActionEngine(base.Engine):
         self._defer_reverts = self._flag("defer_reverts", False)
         self._inject_transient = self._flag("inject_transient", True)
         self._gather_statistics = self._flag("gather_statistics", True)
+        self._migrate = differences.hook(self._options.get("migrate"))
+        self._difference: differences.Difference | None = None
         self._clock = _clock.SYSTEM
         self._storage = storage_module.Storage(self._flow_detail, self._backend)
+        self._durability = self._choice("durability", saving.EACH, saving.LEVELS)
+        self._ownership = ownership.Ownership(
+            self._storage,
+            self._clock,
+            on_busy=self._choice("on_busy", ownership.FAIL, ownership.ON_BUSY),
+            lasting=_options.number("lease", self._options.get("lease", leases.LEASE_SECONDS)),
+        )
         self._compilation: compilation_module.Compilation | None = None
-        self._prepared = False
+        # How often the records had been read when they were prepared.
+        self._prepared_at = -1
         self._busy = threading.Lock()
         # Again by the same thread, when a signal's handler suspends.
         self._state_lock = threading.RLock()
         self._machine: machine_module.Machine | None = None
+        self._scheduler: scheduler_module.Scheduler | None = None
         self._began: float | None = None
         self._ended: float | None = None
         self._task_executor = self._make_executor()
@@ -82,6 +101,9 @@ class ActionEngine(base.Engine):
     def _flag(self, name: str, default: bool) -> bool:
         return base.flag(name, self._options.get(name, default))
 
+    def _choice(self, name: str, default: str, known: tuple[str, ...]) -> str:
+        return ownership.choice(name, self._options.get(name, default), known)
+
     @property
     def storage(self) -> storage_module.Storage:
         return self._storage
@@ -97,9 +119,15 @@ class ActionEngine(base.Engine):
         return self._compilation
 
     @property
+    def difference(self) -> differences.Difference | None:
+        if self._prepared or self._difference is not None or self._compilation is None:
+            return self._difference
+        return differences.compare(self._storage, list(_in_order(self._compilation.plan)))
+
+    @property
     def statistics(self) -> dict[str, Any]:
-        machine, began = self._machine, self._began
-        if machine is None or began is None or not self._gather_statistics:
+        machine, scheduler, began = self._machine, self._scheduler, self._began
+        if machine is None or scheduler is None or began is None or not self._gather_statistics:
             return {}
         ended = self._ended if self._ended is not None else self._clock.monotonic()
         figures = machine.figures
@@ -108,8 +136,8 @@ class ActionEngine(base.Engine):
             "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED},
             "active_for": ended - began,
             "completed": figures.completed,
-            "incomplete": machine.incomplete,
-            "awaiting": machine.awaiting,
+            "incomplete": scheduler.in_flight,
+            "awaiting": scheduler.waiting,
             "withdrawn": figures.withdrawn,
             "discarded_failures": figures.discarded,
         }
@@ -122,21 +150,32 @@ class ActionEngine(base.Engine):
 
     def prepare(self) -> None:
         plan = self._compiled("prepared").plan
-        if not self._prepared:
-            # A flow that another process left RUNNING is taken over; else this changes nothing.
-            self._change_state(states.RESUMING)
-            atoms = list(_in_order(plan))
-            self._storage.ensure_atoms(atoms)
-            for atom in atoms:
-                if atom.inject:
-                    self._storage.inject_atom_args(
-                        atom.name, atom.inject, transient=self._inject_transient
-                    )
-            self._storage.bind(plan, len(plan))
-            self._change_state(states.SUSPENDED)
-            self._prepared = True
+        while not self._prepared:
+            # Writing may show that somebody else ran the flow meanwhile.
+            with self._storage.batch():
+                self._prepare(plan)
         if self._storage.get_flow_state() == states.REVERTED:
             self._reset(plan.atoms())
+
+    @property
+    def _prepared(self) -> bool:
+        return self._prepared_at == self._storage.readings
+
+    def _prepare(self, plan: plan_module.Plan) -> None:
+        readings = self._storage.readings
+        atoms = list(_in_order(plan))
+        self._difference = differences.settle(self._storage, atoms, self._migrate, self._difference)
+        # A flow that another process left RUNNING is taken over; else this changes nothing.
+        self._change_state(states.RESUMING)
+        self._storage.ensure_atoms(atoms)
+        for atom in atoms:
+            if atom.inject:
+                self._storage.inject_atom_args(
+                    atom.name, atom.inject, transient=self._inject_transient
+                )
+        self._storage.bind(plan, len(plan))
+        self._change_state(states.SUSPENDED)
+        self._prepared_at = readings
 
     def validate(self) -> None:
         plan = self._compiled("validated").plan
@@ -155,11 +194,13 @@ class ActionEngine(base.Engine):
 
     def run(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         due = self._due(timeout, deadline)
-        with self._session() as machine:
+        with self._session(due, deadline) as machine:
+            if machine is None:
+                return
             for _ in machine.run_iter(timeout, due, measure=self._gather_statistics):
                 pass
         # Out here, and in no generator, a StopIteration is like any other exception.
-        self._raise_failures(machine, deadline)
+        raising.raise_failures(machine, self._storage, deadline)
 
     def run_iter(
         self, timeout: float | None = None, *, deadline: float | None = None
@@ -176,7 +217,10 @@ class ActionEngine(base.Engine):
         self, timeout: float | None, deadline: float | None, due: float | None
     ) -> Generator[str, Any, None]:
         closing = False
-        with self._session() as machine:
+        with self._session(due, deadline) as machine:
+            if machine is None:
+                yield states.SUSPENDED
+                return
             for state in machine.run_iter(timeout, due, measure=self._gather_statistics):
                 if closing:
                     continue
@@ -187,24 +231,35 @@ class ActionEngine(base.Engine):
                     closing = True
                     self.suspend()
         if not closing:
-            self._raise_failures(machine, deadline)
+            raising.raise_failures(machine, self._storage, deadline)
 
     @contextlib.contextmanager
-    def _session(self) -> Iterator[machine_module.Machine]:
-        """Everything around the loop of one run; whoever enters drives the machine to its end."""
+    def _session(
+        self, due: float | None, deadline: float | None
+    ) -> Iterator[machine_module.Machine | None]:
+        """Everything around the loop of one run; whoever enters drives the machine to its end.
+
+        None: it was suspended while it waited for another owner to end.
+        """
         if not self._busy.acquire(blocking=False):
             raise exceptions.ExecutionFailure("The engine is running already")
         try:
             self.compile()
-            self.prepare()
-            self.validate()
-            with self._storage.batch():
-                machine = self._machine = self._make_machine()
-                self._began, self._ended = self._clock.monotonic(), None
-                # Also if an interruption comes while what ran it is stopped.
-                with contextlib.ExitStack() as last, self._executing(machine):
-                    yield machine
-                    last.callback(self._change_state, machine.state)
+            with contextlib.ExitStack() as owning:
+                try:
+                    owning.enter_context(self._ownership.held(due, deadline))
+                except ownership.Unwanted:
+                    yield None
+                    return
+                with self._storage.batch():
+                    self.prepare()
+                    self.validate()
+                    machine = self._machine = self._make_machine()
+                    self._began, self._ended = self._clock.monotonic(), None
+                    # Also if an interruption comes while what ran it is stopped.
+                    with contextlib.ExitStack() as last, self._executing(machine):
+                        yield machine
+                        last.callback(self._change_state, machine.state)
         finally:
             self._busy.release()
 
@@ -213,14 +268,39 @@ class ActionEngine(base.Engine):
         self._crew.start()  # one that cannot start changes nothing of the flow
         try:
             self._change_state(states.RUNNING)
+            if self._durability != saving.EACH:
+                # Who knows an atom by its record must find that again.
+                self._storage.flush()
             yield
         except BaseException as error:
-            self._abort(machine, error)
+            if not self._left(machine, error):
+                self._abort(machine, error)
             raise
         finally:
             machine.brake.let_go()
             self._crew.stop()
             self._ended = self._clock.monotonic()
+
+    def _left(self, machine: machine_module.Machine, error: BaseException) -> bool:
+        """Leave everything as it is, if others can go on from there and we cannot.
+
+        Somebody else runs the flow; or the store cannot be written, and the executor remembers what
+        it ran: what ends now is found by the next run, and nothing is let go of before that.
+        """
+        tenure = self._ownership.tenure
+        if isinstance(error, exceptions.LeaseLost) and tenure is not None:
+            tenure.lose(error)
+        if tenure is not None and tenure.error is not None:
+            # Nobody is told: it is not our flow any more.
+            machine.brake.disown()
+            self._storage.flow_detail.state = states.FAILURE
+        elif self._storage.failing and self._crew.remembers:
+            machine.brake.disown()
+            self._change_state(states.FAILURE, saved=False)
+        else:
+            return False
+        self._storage.forsake()
+        return True
 
     def _abort(self, machine: machine_module.Machine, error: BaseException) -> None:
         """Leave a legal state behind, whatever happened in the loop.
@@ -232,30 +312,43 @@ class ActionEngine(base.Engine):
             self._crew.finish()
             self._crew.stop()
             machine.collect()
+        except exceptions.StorageFailure as problem:
+            if not isinstance(error, exceptions.StorageFailure):
+                raise
+            LOG.warning("Flow %r waits to be written: %s", self._storage.flow_name, problem)
         finally:  # whatever else comes: a second Ctrl-C, a listener that exits
             if isinstance(error, Exception):
-                self._change_state(states.FAILURE)
+                self._change_state(states.FAILURE, saved=False)
             else:
                 try:
-                    self._change_state(states.SUSPENDING)
+                    self._change_state(states.SUSPENDING, saved=False)
                 finally:
-                    self._change_state(states.SUSPENDED)
+                    self._change_state(states.SUSPENDED, saved=False)
 
     def _make_machine(self) -> machine_module.Machine:
         plan = self._compiled("run").plan
         inbox: inbox_module.Inbox = self._clock.queue()
         lifecycle = self._make_lifecycle(functools.partial(inbox.put, None))
-        return machine_module.Machine(
+        scheduler = self._scheduler = scheduler_module.Scheduler(
+            plan, leftovers.states_by_node(self._storage)
+        )
+        tenure, saver = self._ownership.tenure, None
+        if tenure is not None:
+            saver = saving.Saver(self._storage, self._durability, tenure.check)
+        machine = machine_module.Machine(
             plan,
-            scheduler_module.Scheduler(plan, self._saved_states()),
+            scheduler,
             lifecycle,
-            self._storage,
+            saver,
             self._crew,
             inbox,
             never_resolve=self._never_resolve,
             defer_reverts=self._defer_reverts,
             clock=self._clock,
         )
+        if tenure is not None:
+            tenure.lost = machine.brake.disown
+        return machine
 
     def _make_lifecycle(self, touched: Callable[[], None]) -> lifecycle_module.Lifecycle:
         return lifecycle_module.Lifecycle(
@@ -264,63 +357,15 @@ class ActionEngine(base.Engine):
             self._atom_notifier,
             in_process=self._in_process,
             touched=touched,
+            executor=self._crew,
         )
-
-    def _saved_states(self) -> dict[int, tuple[str | None, str]] | None:
-        """What earlier runs left, by node; None when there was none."""
-        found = {
-            node: (record.state, record.intention)
-            for node, record in enumerate(self._storage.records)
-            if record is not None
-            and (record.state != states.PENDING or record.intention != states.EXECUTE)
-        }
-        if not found:
-            return None
-        for node, record in enumerate(self._storage.records):
-            if record is not None:
-                found.setdefault(node, (record.state, record.intention))
-        return found
-
-    def _raise_failures(self, machine: machine_module.Machine, deadline: float | None) -> None:
-        if machine.state in (states.SUCCESS, states.SUSPENDED):
-            return
-        if machine.expired or lifecycle_module.DEADLINE_EXCEEDED in self._storage.flow_meta:
-            raise self._too_late(machine, deadline if machine.expired else None)
-        self._raise_what_stopped(machine)
-
-    def _raise_what_stopped(self, machine: machine_module.Machine) -> None:
-        """What kept atoms from being reverted, if anything did; else what failed.
-
-        The former with the latter as its context: it happened while that was being handled.
-        """
-        stuck = self._storage.get_revert_failures().values()
-        failed = self._storage.get_execute_failures().values()
-        try:
-            ft.Failure.reraise_if_any([*machine.problems, *failed])
-        except BaseException:
-            ft.Failure.reraise_if_any(stuck)
-            raise
-        ft.Failure.reraise_if_any(stuck)
-
-    def _too_late(
-        self, machine: machine_module.Machine, deadline: float | None
-    ) -> exceptions.DeadlineExceeded:
-        cause: BaseException | None = None
-        try:
-            self._raise_what_stopped(machine)
-        except BaseException as error:
-            cause = error
-        given = "the time an earlier run was given" if deadline is None else f"{deadline:g} seconds"
-        found = exceptions.DeadlineExceeded(
-            f"Flow {self._storage.flow_name!r} did not end within {given}", cause
-        )
-        found.__cause__ = cause
-        return found
 
     # -- from outside ---------------------------------------------------------------------------
 
     def suspend(self) -> None:
         self._compiled("suspended")
+        if self._ownership.wake():
+            return  # it does not run yet, and will not
         with self._state_lock:
             # Of the same run as the state: a machine whose run is over must not hear of it.
             machine = self._machine
@@ -337,8 +382,10 @@ class ActionEngine(base.Engine):
         if not self._busy.acquire(blocking=False):
             raise exceptions.InvalidState("The engine is running; it cannot be reset now")
         try:
-            states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-            self._reset(self._failed_nodes() if failed_only else plan.atoms())
+            with self._ownership.held():
+                self.prepare()
+                states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
+                self._reset(leftovers.failed_nodes(self._storage) if failed_only else plan.atoms())
         finally:
             self._busy.release()
 
@@ -351,29 +398,13 @@ class ActionEngine(base.Engine):
         lifecycle.deliver()
         self._change_state(states.PENDING)
 
-    def _failed_nodes(self) -> list[int]:
-        """The atoms that failed.
-
-        :raises InvalidState: something is reverted, or is to be, so that it cannot just go on.
-        """
-        failed = []
-        for node, record in enumerate(self._storage.records):
-            if record is None:
-                continue
-            if record.intention in (states.REVERT, states.RETRY):
-                raise exceptions.InvalidState(
-                    f"Flow {self._storage.flow_name!r} cannot go on where it failed: atom"
-                    f" {record.name!r} is {record.state} and means to {record.intention};"
-                    " reset everything, or run it to its end"
-                )
-            if record.state == states.FAILURE:
-                failed.append(node)
-        return failed
-
-    def _change_state(self, state: str) -> bool:
+    def _change_state(self, state: str, *, saved: bool = True) -> bool:
+        """Enter `state` and tell of it: after it is `saved`, if that is what durability means."""
         with self._state_lock:
             moved, old_state = self._storage.change_flow_state(state)
         if moved:
+            if saved and self._durability == saving.EACH and len(self._notifier):
+                self._storage.flush()
             self._tell_state(state, old_state)
         return moved
 

@@ -18,10 +18,21 @@ LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+# Whether who awaits what runs in this context was cancelled.
+_cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar(
+    "_cancelled", default=None
+)
+
 
 class _Ended(NamedTuple):
     value: Any
     error: BaseException | None
+
+
+def given_up() -> bool:
+    """Whether this thread runs an engine for somebody who was cancelled."""
+    event = _cancelled.get()
+    return event is not None and event.is_set()
 
 
 async def in_thread(work: Callable[[], _T], give_up: Callable[[], object] | None = None) -> _T:
@@ -93,7 +104,9 @@ async def run(engine: base.Engine, work: Callable[[], _T]) -> _T:
             engine.suspend()
 
     engine.notifier.register(states.RUNNING, begun)
+    token = _cancelled.set(wanted)
     try:
         return await in_thread(work, suspend)
     finally:
+        _cancelled.reset(token)
         engine.notifier.deregister(states.RUNNING, begun)

@@ -7,31 +7,17 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from wbengine import _names, states
+from wbengine import _options, states
 from wbengine import storage as storage_module
-from wbengine.engines import awaiting
+from wbengine.engines import awaiting, differences
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds", "flag"]
 
-_FLAGS: Mapping[str, bool] = {
-    **dict.fromkeys(("1", "t", "true", "on", "y", "yes"), True),
-    **dict.fromkeys(("0", "f", "false", "off", "n", "no"), False),
-}
-
-
-def flag(name: str, value: Any) -> bool:
-    """Read a boolean option, which may be a word ('true', 'no', ...) when it came by URI."""
-    if isinstance(value, str):
-        try:
-            return _FLAGS[value.strip().lower()]
-        except KeyError:
-            raise ValueError(
-                f"Option {name}={value!r} is neither true nor false ({', '.join(_FLAGS)})"
-            ) from None
-    return bool(value)
+#: Reads a boolean option.
+flag = _options.flag
 
 
 def check_seconds(name: str, value: Any) -> None:
@@ -56,6 +42,35 @@ class Engine(abc.ABC):
     suspends it; what they raise is logged, except interruptions, which end the run.
 
     One thread at a time may run the engine; `suspend` and the properties are for any thread.
+
+    With a backend the flow is run by one engine at a time, wherever the others are: `run`,
+    `run_iter`, `arun` and `reset` take the flow's lease, and give it back when they are over,
+    however they end; everything else works without.  Somebody else's run is an error
+    (`on_busy='fail'`) or is waited for ('wait').  The lease of an owner that died ends after 15
+    seconds, or at once when its process is known to be dead: that of this host.  What somebody else
+    changed meanwhile is read again first.  Who lost the lease, because it gave no sign of life for
+    that long, writes, starts and tells nothing more.
+
+    `durability` says what may be ahead of the store, and so what the end of this process, or of its
+    host, can cost:
+
+    - 'each' (the default): nothing is started, told to listeners, or forgotten by who ran it before
+      the change that led to it is written; what happens in one turn of the loop is one write.  What
+      was running runs again, or is asked for where it ran.
+    - 'batch': one write at the end of each turn, after its tasks were started and its news told;
+      where the tasks of a turn run in this thread, once a second too.  Lost can be the results of
+      one turn; its tasks run again, maybe under a number of attempt that was used before.
+    - 'end': one write when the run is suspended, ends or fails.  Lost can be all of the run.
+
+    In all three the records of the atoms are written before anything starts, and whoever ran a task
+    (a worker, its ledger) keeps the outcome until that is written: so a worker-based engine with a
+    ledger runs nothing twice, whatever is lost.  Injections, metadata and progress are written with
+    the next write of the run, and at once while nothing runs.
+
+    A write that fails is tried three times, 5 seconds apart; then the run ends with
+    `StorageFailure`, and the flow is in FAILURE here.  What runs in this process ends, and one more
+    write is tried; what runs on workers goes on.  The next `run` of this engine, or of another one,
+    goes on from there.
     """
 
     #: The options a kind of engine knows, besides those of its base classes.
@@ -84,13 +99,7 @@ class Engine(abc.ABC):
         return frozenset().union(*(vars(kind).get("OPTIONS", ()) for kind in cls.__mro__))
 
     def _check_options(self) -> None:
-        known = self.known_options()
-        for name in self._options:
-            if name not in known:
-                raise ValueError(
-                    f"{type(self).__name__} has no option {name!r}{_names.hint(name, known)};"
-                    f" it knows: {', '.join(sorted(known))}"
-                )
+        _options.check_known(type(self).__name__, self._options, self.known_options())
 
     @property
     def flow(self) -> Any:
@@ -115,6 +124,14 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def storage(self) -> storage_module.Storage:
         """What is known of this run: results, failures, states, histories."""
+
+    @property
+    @abc.abstractmethod
+    def difference(self) -> differences.Difference | None:
+        """What the flow and the records of an earlier run did not agree on; None: on everything.
+
+        Known from `compile` on; `prepare` acts on it.
+        """
 
     @property
     @abc.abstractmethod
@@ -143,6 +160,12 @@ class Engine(abc.ABC):
 
         The second time it does only the latter.
 
+        What differs between the flow and the records of an earlier run is logged, and told to the
+        option `migrate`, before anything is written.
+
+        :raises IncompatibleVersion: an atom was recorded under a version whose first number is
+            another one, and `migrate` does not say what to do with that.
+        :raises Duplicate: an atom was recorded as one of the other kind (task or retry).
         :raises InvalidState: before `compile`.
         :raises StorageFailure: the records cannot be written.
         """
@@ -170,6 +193,11 @@ class Engine(abc.ABC):
             when the time is looked at, is not touched.
         :raises DeadlineExceeded: time was up; its `cause` is what failed besides.
         :raises ExecutionFailure: the engine is running already.
+        :raises FlowBusy: another engine runs the flow; the text says which process on which host.
+            Nothing was changed.  With `on_busy='wait'` it is waited for, as long as `deadline`
+            allows, and `suspend` ends that.
+        :raises LeaseLost: another engine took the flow over during the run, or it was removed.
+        :raises StorageFailure: the store could not be written; see the class.
         :raises TypeError: `timeout` or `deadline` is no number.
         :raises ValueError: one of them is negative or NaN.
         :raises Exception: what the flow failed with: a single failure as itself, several as one
@@ -227,4 +255,5 @@ class Engine(abc.ABC):
             then what comes after it; the way on from what `never_resolve` kept.
         :raises InvalidState: before `prepare`, while the flow runs, or, with `failed_only`, when
             part of the flow was or is to be reverted.  Then nothing is changed.
+        :raises FlowBusy: another engine runs the flow.
         """

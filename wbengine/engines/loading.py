@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from wbengine import _names, _plugins, exceptions
+from wbengine import _codec, _names, _plugins, exceptions
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine.engines import awaiting, base
@@ -55,8 +55,10 @@ def load(
     `options` win over those.  `backend` (a backend, or what `persistence.backends.fetch` takes)
     keeps the records, in `flow_detail` of `book`; those that are not given are made.
 
-    :raises NotFound: there is no such kind of engine, or of backend.
+    :raises NotFound: there is no such kind of engine, or of backend; or `flow_detail` is not kept
+        by the backend: its book has to be saved first.
     :raises ValueError: the kind does not know an option, or an option has no such value.
+    :raises NotEncodable: the backend cannot keep a value of `store`.
     :raises Duplicate: two atoms have the same name.
     :raises NotAFlow: it is neither a flow nor a task.
     :raises CompilationFailure: it cannot be run as it is.
@@ -74,8 +76,12 @@ def load(
     kind, asked = _kind_and_options(engine)
     factory = _find(namespace, kind)
     kept = _backend(backend)
+    if store and kept is not None and kept.encodes:
+        _codec.pack(dict(store), "store")
     if flow_detail is None:
         flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept)
+    elif kept is not None:
+        _check_kept(flow_detail, kept)
     made: base.Engine = factory(flow, flow_detail, kept, {**asked, **options})
     if store:
         made.storage.inject(store)
@@ -158,13 +164,12 @@ def save_factory_details(
 
     :raises ValueError: the factory (a function, or its dotted name) cannot be imported by name.
     :raises TypeError: it is neither, or `flow_detail` is none.
+    :raises NotEncodable: the backend cannot keep an argument; nothing is noted then.
+    :raises NotFound: the backend does not keep `flow_detail`.
     """
-    _detail(flow_detail).meta[_FACTORY] = {
-        "name": _factory_name(flow_factory),
-        "args": list(factory_args or ()),
-        "kwargs": dict(factory_kwargs or {}),
-    }
     kept = _backend(backend)
+    noted = _note(flow_factory, factory_args, factory_kwargs, kept)
+    _detail(flow_detail).meta[_FACTORY] = noted
     if kept is not None:
         with contextlib.closing(kept.get_connection()) as connection:
             connection.save_changes(flow_detail, ())
@@ -188,8 +193,8 @@ def load_from_factory(
     name = _factory_name(flow_factory)
     flow = _call(name, factory_args, factory_kwargs)
     kept = _backend(backend)
-    flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept)
-    save_factory_details(flow_detail, name, factory_args, factory_kwargs, backend=kept)
+    noted = {_FACTORY: _note(name, factory_args, factory_kwargs, kept)}
+    flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept, meta=noted)
     return load(
         flow,
         store=store,
@@ -269,6 +274,19 @@ def _backend(backend: Backend) -> persistence.Backend | None:
     return backends.fetch(backend)
 
 
+def _check_kept(flow_detail: models.FlowDetail, backend: persistence.Backend) -> None:
+    with contextlib.closing(backend.get_connection()) as connection:
+        try:
+            connection.get_lease(flow_detail.uuid)
+        except exceptions.NotFound as error:
+            raise exceptions.NotFound(
+                f"Flow detail {flow_detail.name!r} ({flow_detail.uuid}) is not kept by the backend"
+                " that was given with it: save its book first (connection.save_logbook(book)), or"
+                " leave flow_detail out",
+                error,
+            ) from error
+
+
 def _factory_name(factory: Factory) -> str:
     if not isinstance(factory, str) and not callable(factory):
         raise TypeError(f"A flow factory is a function or its dotted name, not {factory!r}")
@@ -280,6 +298,23 @@ def _factory_name(factory: Factory) -> str:
     if not isinstance(factory, str) and found is not factory:
         raise ValueError(f"Flow factory {factory!r} is not what importing {name!r} gives")
     return name
+
+
+def _note(
+    factory: Factory,
+    args: Iterable[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    backend: persistence.Backend | None,
+) -> dict[str, Any]:
+    noted = {
+        "name": _factory_name(factory),
+        "args": list(args or ()),
+        "kwargs": dict(kwargs or {}),
+    }
+    if backend is not None and backend.encodes:
+        _codec.pack(noted["args"], "factory_args")
+        _codec.pack(noted["kwargs"], "factory_kwargs")
+    return noted
 
 
 def _call(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:

@@ -1,4 +1,4 @@
-"""The tasks of `own_worker` and `julia_set`, for workers of their own.
+"""The tasks of `own_worker`, `julia_set` and `crash_and_resume`, for workers of their own.
 
 A worker imports this module and nothing of engines, so it imports no flow and no engine either.
 """
@@ -6,6 +6,8 @@ A worker imports this module and nothing of engines, so it imports no flow and n
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 
 from wbengine import task
 
@@ -40,3 +42,16 @@ class JuliaRow(task.Task):
                 steps += 1
             row += shades[steps * (len(shades) - 1) // 27]
         return row.rstrip()
+
+
+class Expose(task.Task):
+    """Photographs a star, which takes as long as there are clouds; leaves traces in the dome."""
+
+    def execute(self, star: str, dome: str) -> str:
+        print("exposing", star)
+        Path(dome, f"{star} begun").touch()
+        while not Path(dome, "clouds are gone").exists():
+            time.sleep(0.01)
+        print(star, "is exposed")
+        Path(dome, f"{star} ended").touch()
+        return f"plate of {star}"

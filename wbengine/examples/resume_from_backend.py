@@ -1,29 +1,33 @@
-"""A flow is suspended half-way, and another engine goes on from what the backend kept.
+"""The process that runs a flow is killed half-way; another one goes on from what was kept.
 
-A house is moved room by room.  After the second room somebody calls `suspend()`: what runs
-finishes, nothing more starts.  The first engine is then forgotten; all the second one knows is the
-backend and the uuid of the log book.  It makes the flow again with the noted factory, and does the
-rest only.
+A house is moved room by room.  The records are in a folder, and the engine that writes them is in
+a process of its own, which gets a `kill -9` when two rooms are packed.  All that the second engine
+knows is the folder: it finds the flow that did not end, makes it again with the noted factory, and
+does the rest only.
 
 Prints::
 
     packing kitchen
     packing attic
-    SUSPENDED, with rooms done: attic, kitchen
+    the process ended with signal 9
+    moving is RUNNING, with rooms done: attic, kitchen
     a new engine
     packing cellar
-    SUCCESS, with rooms done: attic, cellar, kitchen
+    moving is SUCCESS, with rooms done: attic, cellar, kitchen
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import tempfile
 from typing import Any
 
 from wbengine import engines, task
-from wbengine.engines.base import Engine
 from wbengine.examples import _kinds
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends, models
+from wbengine.persistence import backends, base, models
 
 ROOMS = ["kitchen", "attic", "cellar"]
 
@@ -39,44 +43,48 @@ def moving(rooms: list[str]) -> linear_flow.Flow:
     return linear_flow.Flow("moving").add(*(Pack(room, inject={"room": room}) for room in rooms))
 
 
-def report(engine: Engine) -> None:
-    states = engine.storage.get_atoms_states(ROOMS)
-    done = sorted(name for name, (state, _) in states.items() if state == "SUCCESS")
-    print(f"{engine.storage.get_flow_state()}, with rooms done: {', '.join(done)}")
+def first_half(folder: str, options: dict[str, Any]) -> None:
+    """Run until this process is killed, which no `finally` and no handler will ever notice."""
+    with backends.backend("dir", path=folder) as backend:
+        # The factory is noted by name, so it must be found under that name later.
+        engine = engines.load_from_factory(
+            "wbengine.examples.resume_from_backend.moving", [ROOMS],
+            book=models.LogBook("moves"), backend=backend, **options,
+        )  # fmt: skip
+
+        def interfere(state: str, details: dict[str, Any]) -> None:
+            if details["task_name"] == "attic":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        engine.atom_notifier.register("SUCCESS", interfere)
+        engine.run()
 
 
-def first_half(backend: Any, **options: Any) -> str:
-    """Run until somebody interferes; returns the uuid of the log book."""
-    book = models.LogBook("moves")
-    # The factory is noted by name, so it must be found under that name later.
-    engine = engines.load_from_factory(
-        "wbengine.examples.resume_from_backend.moving", [ROOMS], book=book, backend=backend,
-        **options,
-    )  # fmt: skip
-
-    def interfere(state: str, details: dict[str, Any]) -> None:
-        if details["task_name"] == "attic":
-            engine.suspend()
-
-    engine.atom_notifier.register("SUCCESS", interfere)
-    engine.run()
-    report(engine)
-    return book.uuid
+def second_half(folder: str, options: dict[str, Any]) -> None:
+    with backends.backend("dir", path=folder) as backend:
+        (found,) = base.unfinished_flows(backend)
+        report(found)
+        print("a new engine")
+        engine = engines.load_from_detail(found, backend=backend, **options)
+        engine.run()
+        with backend.get_connection() as connection:
+            report(connection.get_flow_details(found.uuid))
 
 
-def second_half(backend: Any, book_uuid: str, **options: Any) -> None:
-    with backend.get_connection() as connection:
-        (flow_detail,) = connection.get_logbook(book_uuid)
-    engine = engines.load_from_detail(flow_detail, backend=backend, **options)
-    engine.run()
-    report(engine)
+def report(found: models.FlowDetail) -> None:
+    done = sorted(atom.name for atom in found if atom.name in ROOMS and atom.state == "SUCCESS")
+    print(f"{found.name} is {found.state}, with rooms done: {', '.join(done)}")
 
 
 def main() -> None:
-    with _kinds.chosen(__doc__) as options, backends.backend("memory") as backend:
-        book_uuid = first_half(backend, **options)
-        print("a new engine")
-        second_half(backend, book_uuid, **options)
+    with _kinds.chosen(__doc__, _kinds.LOCAL) as options, tempfile.TemporaryDirectory() as folder:
+        child = multiprocessing.get_context("spawn").Process(
+            target=first_half, args=(folder, options)
+        )
+        child.start()
+        child.join()
+        print("the process ended with signal", -(child.exitcode or 0))
+        second_half(folder, options)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import exceptions, states
+from wbengine.persistence import pictures
 from wbengine.persistence.item_details import Items
 from wbengine.types import failure as ft
 
@@ -241,11 +242,7 @@ class AtomDetail(Annotated):
             "state": self.state,
             "intention": self.intention,
             "version": self.version,
-            "meta": {
-                key: value
-                for key, value in (self._meta or _NOTHING).items()
-                if key not in self.SHOWN
-            },
+            "meta": self._told_meta(),
             "results": self._results_to_dict(),
             "failure": _failure_to_dict(self.failure),
             "revert_results": self.revert_results,
@@ -260,6 +257,13 @@ class AtomDetail(Annotated):
             "progress_details": self.progress_details,
             "items": None if self.items is None else self.items.to_dict(),
         }
+
+    def _told_meta(self) -> dict[str, Any]:
+        if not self._meta:
+            return {}
+        # Of a copy: other threads may be adding to it.
+        meta = self._meta.copy()
+        return {key: value for key, value in meta.items() if key not in self.SHOWN}
 
     @classmethod
     def from_dict(cls: type[_D], data: Mapping[str, Any]) -> _D:
@@ -293,18 +297,10 @@ class AtomDetail(Annotated):
         for slot, value in state.items():
             setattr(self, slot, value)
 
-    def pformat(self, indent: int = 0) -> str:
-        """Describe the record in a few readable lines."""
-        pad = " " * indent
-        lines = [
-            f"{pad}{type(self).__name__}: {self.name!r}",
-            f"{pad}  - uuid = {self.uuid}",
-            f"{pad}  - state = {self.state}, intention = {self.intention}",
-            f"{pad}  - attempt = {self.attempt}, results = {self.results!r}",
-        ]
-        if self.failure is not None:
-            lines.append(f"{pad}  - failure = {self.failure}")
-        return "\n".join(lines)
+    def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
+        """Describe the record in a few readable lines; long values are cut."""
+        lines = pictures.lines_of_atom(self, self._told_meta())
+        return pictures.picture(f"{type(self).__name__}: {self.name!r}", lines, (), indent, linesep)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.state} #{self.attempt}>"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
-from wbengine.persistence import leases, models
+from wbengine import exceptions, states
+from wbengine.persistence import leases, models, owners
 
 __all__ = [
     "Backend",
@@ -17,11 +19,18 @@ __all__ = [
     "create_flow_detail",
     "temporary_flow_detail",
     "temporary_log_book",
+    "unfinished_flows",
 ]
+
+LOG: Final = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
 
 #: Changed items, by the uuid of the atom they belong to.
 ItemChanges = Mapping[str, Sequence[models.ItemDetail]]
 NO_ITEMS: Final[ItemChanges] = {}
+
+_ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
 
 
 class Backend(abc.ABC):
@@ -64,7 +73,8 @@ class Connection(abc.ABC):
     in between.
 
     What is damaged raises `CorruptRecord` when it is read, and does not keep anything else from
-    being read.  Reading changes nothing.
+    being read: who reads several gets all that can be read, and then the error.  Reading changes
+    nothing.
     """
 
     @property
@@ -85,6 +95,8 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         """Create or update `book` with its flows, atoms and items; return what is now kept.
+
+        One that is kept already has a new `updated_at` then, and its `created_at` stays.
 
         Flows that somebody runs, or ran since these were read (their `epoch` is an older one), are
         left as they are.
@@ -238,6 +250,42 @@ def temporary_flow_detail(
     """Make a flow detail (and its book) for a run nobody wants to find again."""
     book = temporary_log_book()
     return book, _detail_in(book, "tmp-flow-detail", backend, meta)
+
+
+def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
+    """The flows that did not come to an end, and that nobody runs: after a crash, what is left.
+
+    With their atoms, ready for `engines.load_from_detail`.  Those that never began are among them.
+    What is damaged is left out, with a line in the log.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        for book in _readable(connection.get_logbooks(lazy=True)):
+            for flow in _flows_of(connection, book):
+                if flow.state in _ENDED:
+                    continue
+                try:
+                    lease = connection.get_lease(flow.uuid)
+                    if lease is None or owners.died(lease.owner):
+                        yield connection.get_flow_details(flow.uuid)
+                except exceptions.NotFound:  # destroyed since
+                    continue
+                except exceptions.CorruptRecord as error:
+                    LOG.warning("Flow %r (%s) is left out: %s", flow.name, flow.uuid, error)
+
+
+def _flows_of(connection: Connection, book: models.LogBook) -> Iterator[models.FlowDetail]:
+    try:
+        found = connection.get_flows_for_book(book.uuid, lazy=True)
+    except exceptions.NotFound:  # destroyed since
+        return iter(())
+    return _readable(found)
+
+
+def _readable(found: Iterator[_R]) -> Iterator[_R]:
+    try:
+        yield from found
+    except exceptions.CorruptRecord as error:
+        LOG.warning("It is left out: %s", error)
 
 
 def _detail_in(

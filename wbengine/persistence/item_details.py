@@ -10,7 +10,8 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import states
+from wbengine import exceptions, states
+from wbengine.persistence import pictures
 from wbengine.types import failure as ft
 
 __all__ = ["ItemDetail", "Items"]
@@ -70,11 +71,19 @@ class ItemDetail:
         self.results = None
         setattr(self, _FIELDS[state], result)
 
+    def update(self, other: ItemDetail) -> ItemDetail:
+        """Take over everything `other` says; values are shared."""
+        for slot in ItemDetail.__slots__:
+            setattr(self, slot, getattr(other, slot))
+        return self
+
+    def merge(self, other: ItemDetail, deep_copy: bool = False) -> ItemDetail:
+        """Like `update`; `deep_copy` shares no value."""
+        return self if other is self else self.update(other.copy() if deep_copy else other)
+
     def copy(self, deep: bool = True) -> ItemDetail:
         """Copy the record, and (`deep`) its values too; failures are shared: they never change."""
-        clone = ItemDetail(self.index, self.value, self.attempt)
-        for slot in ItemDetail.__slots__:
-            setattr(clone, slot, getattr(self, slot))
+        clone = ItemDetail(self.index, self.value, self.attempt).update(self)
         if deep:
             for slot in _VALUES:
                 setattr(clone, slot, copy.deepcopy(getattr(self, slot)))
@@ -90,8 +99,16 @@ class ItemDetail:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ItemDetail:
-        """Make the record that `to_dict` described; keys that are missing keep their defaults."""
-        record = cls(data["index"], data.get("value"), data["attempt"])
+        """Make the record that `to_dict` described; keys that are missing keep their defaults.
+
+        :raises InvalidFormat: there is no 'index' or no 'attempt'.
+        """
+        try:
+            record = cls(data["index"], data.get("value"), data["attempt"])
+        except (LookupError, TypeError, AttributeError):
+            raise exceptions.InvalidFormat(
+                f"The description of an item has an 'index' and an 'attempt', not {data!r:.80}"
+            ) from None
         for slot in (*_PLAIN, *_VALUES):
             if slot in data:
                 setattr(record, slot, data[slot])
@@ -99,6 +116,11 @@ class ItemDetail:
             told = data.get(slot)
             setattr(record, slot, None if told is None else ft.Failure.from_dict(told))
         return record
+
+    def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
+        """Describe the record in a few readable lines; long values are cut."""
+        head, lines = f"ItemDetail: {self.index}", pictures.lines_of_item(self)
+        return pictures.picture(head, lines, (), indent, linesep)
 
     def __repr__(self) -> str:
         return f"<ItemDetail {self.index} {self.state} #{self.attempt}>"

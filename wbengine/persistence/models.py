@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from wbengine.persistence import atom_details
+from wbengine.persistence import atom_details, pictures
 from wbengine.persistence.atom_details import (
     Annotated,
     AtomDetail,
@@ -42,6 +42,14 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def _text_of(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _moment_of(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 class FlowDetail(Annotated):
@@ -90,6 +98,11 @@ class FlowDetail(Annotated):
         self._meta = None if other._meta is None else dict(other._meta)
         return self
 
+    def become(self, other: FlowDetail) -> None:
+        """Take over everything, atoms and epoch too, and nothing of before."""
+        self.update(other)
+        self.epoch, self._atoms = other.epoch, dict(other._atoms)
+
     def merge(self, other: FlowDetail, deep_copy: bool = False) -> FlowDetail:
         """Take over what `other` says of the flow and of every atom; atoms only we have stay."""
         if other is self:
@@ -133,12 +146,12 @@ class FlowDetail(Annotated):
         record._meta = dict(data["meta"]) if data.get("meta") else None
         return record
 
-    def pformat(self, indent: int = 0) -> str:
-        pad = " " * indent
-        lines = [f"{pad}FlowDetail: {self.name!r}", f"{pad}  - uuid = {self.uuid}",
-                 f"{pad}  - state = {self.state}"]  # fmt: skip
-        lines.extend(detail.pformat(indent + 2) for detail in self)
-        return "\n".join(lines)
+    def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
+        """Describe the flow, and its atoms, in readable lines."""
+        lines = [f"- uuid = {self.uuid}", f"- state = {self.state}"]
+        lines += pictures.lines_of_meta(self._meta)
+        inside = [atom.pformat(indent + pictures.STEP, linesep) for atom in self]
+        return pictures.picture(f"FlowDetail: {self.name!r}", lines, inside, indent, linesep)
 
     def __repr__(self) -> str:
         return f"<FlowDetail {self.name!r} {self.state} ({len(self)} atoms)>"
@@ -172,6 +185,13 @@ class LogBook(Annotated):
     def __bool__(self) -> bool:
         return True
 
+    def update(self, other: LogBook) -> LogBook:
+        """Take over the book's own fields (not its flows)."""
+        self.name = other.name
+        self.created_at, self.updated_at = other.created_at, other.updated_at
+        self._meta = None if other._meta is None else dict(other._meta)
+        return self
+
     def merge(self, other: LogBook, deep_copy: bool = False) -> LogBook:
         """Take over what `other` says of the book and of every flow; flows only we have stay."""
         if other is self:
@@ -198,29 +218,42 @@ class LogBook(Annotated):
                 clone.add(flow.copy())
         return clone
 
-    def to_dict(self) -> dict[str, Any]:
-        """Describe the book's own row; its flows describe themselves."""
+    def to_dict(self, marshal_time: bool = False) -> dict[str, Any]:
+        """Describe the book's own row; its flows describe themselves.
+
+        `marshal_time`: with ISO 8601 texts instead of `datetime` objects.
+        """
+        moments = (self.created_at, self.updated_at)
+        created_at, updated_at = map(_text_of, moments) if marshal_time else moments
         return {
             "name": self.name,
             "uuid": self.uuid,
             "meta": dict(self._meta or _NOTHING),
-            "created_at": self.created_at,
-            "updated_at": self.updated_at,
+            "created_at": created_at,
+            "updated_at": updated_at,
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> LogBook:
+    def from_dict(cls, data: Mapping[str, Any], unmarshal_time: bool = False) -> LogBook:
+        """Make the book that `to_dict` described, with `marshal_time` or without."""
         record = cls(*atom_details.identity_in(data))
-        record.created_at = data.get("created_at")
-        record.updated_at = data.get("updated_at")
+        moments = (data.get("created_at"), data.get("updated_at"))
+        record.created_at, record.updated_at = (
+            map(_moment_of, moments) if unmarshal_time else moments
+        )
         record._meta = dict(data["meta"]) if data.get("meta") else None
         return record
 
-    def pformat(self, indent: int = 0) -> str:
-        pad = " " * indent
-        lines = [f"{pad}LogBook: {self.name!r}", f"{pad}  - uuid = {self.uuid}"]
-        lines.extend(flow.pformat(indent + 2) for flow in self)
-        return "\n".join(lines)
+    def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
+        """Describe the book, its flows, and their atoms, in readable lines."""
+        lines = [f"- uuid = {self.uuid}"]
+        for name in ("created_at", "updated_at"):
+            moment = getattr(self, name)
+            if moment is not None:
+                lines.append(f"- {name} = {moment.isoformat()}")
+        lines += pictures.lines_of_meta(self._meta)
+        inside = [flow.pformat(indent + pictures.STEP, linesep) for flow in self]
+        return pictures.picture(f"LogBook: {self.name!r}", lines, inside, indent, linesep)
 
     def __repr__(self) -> str:
         return f"<LogBook {self.name!r} ({len(self)} flows)>"

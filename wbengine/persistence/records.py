@@ -10,26 +10,21 @@ runs it flushes once a turn (`batch`); at any other time each change is written 
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from wbengine import _names, exceptions, states
+from wbengine import _codec, _names, exceptions, states
 from wbengine import atom as atom_module
 from wbengine import retry as retry_module
-from wbengine.persistence import _lock, base, models
+from wbengine.persistence import base, models, writing
 
 __all__ = ["Records"]
-
-_WRITE_TRIES: Final = 3
 
 Pairs = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
-class Records:
+class Records(writing.Writing):
     """The records of a flow and of its atoms.
 
     `backend` (or None) keeps them; a write that fails with `StorageFailure` is tried three times,
@@ -50,46 +45,18 @@ class Records:
     ) -> None:
         if not isinstance(flow_detail, models.FlowDetail):
             raise TypeError(f"flow_detail must be a FlowDetail, not {flow_detail!r}")
-        self._flow_detail = flow_detail
-        self._backend = backend
-        self._write_pause = write_pause
-        self._lock = _lock.Lock()
-        self._writing = threading.RLock()
-        self._by_name: dict[str, models.AtomDetail] = {
-            record.name: record for record in flow_detail
-        }
-        # A deque, because appending from any thread needs no lock; `flush` removes doubles.
-        self._marked: deque[models.AtomDetail] = deque()
-        self._marked_items: deque[tuple[str, models.ItemDetail]] = deque()
-        self._flow_marked = False
-        self._batching = False
+        super().__init__(flow_detail, backend, write_pause)
+        self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
 
-    # -- what it is -----------------------------------------------------------------------------
-
-    @property
-    def lock(self) -> _lock.Lock:
-        """Whoever holds it is the only one to change anything through the methods of this class."""
-        return self._lock
-
-    @property
-    def backend(self) -> base.Backend | None:
-        return self._backend
-
-    @property
-    def flow_name(self) -> str:
-        return self._flow_detail.name
-
-    @property
-    def flow_uuid(self) -> str:
-        return self._flow_detail.uuid
-
-    @property
-    def flow_meta(self) -> dict[str, Any]:
-        return self._flow_detail.meta
-
-    @property
-    def flow_detail(self) -> models.FlowDetail:
-        return self._flow_detail
+    def _take_over(self, kept: models.FlowDetail) -> None:
+        mine, self._by_name = self._by_name, _by_name(kept)
+        self._flow_detail.become(kept)
+        for name, record in mine.items():
+            # Made here, and nobody else made one of that name so far.
+            if name not in self._by_name and kept.find(record.uuid) is None:
+                self._by_name[name] = record
+                self._flow_detail.add(record)
+                self._marked.append(record)
 
     # -- atoms ----------------------------------------------------------------------------------
 
@@ -109,7 +76,9 @@ class Records:
             if not atom.name:
                 raise ValueError(f"An atom needs a name to have a record: {atom!r}")
         with self._lock:
-            return self._ensure(wanted)
+            uuids = self._ensure(wanted)
+        self._written()
+        return uuids
 
     def _ensure(self, wanted: list[atom_module.Atom]) -> list[str]:
         known = self._by_name
@@ -133,7 +102,6 @@ class Records:
                 )
         if self._backend is not None and made:
             self._marked.extend(made)
-            self._written()
         return [known[atom.name].uuid for atom in wanted]
 
     def ensure_atom(self, atom: atom_module.Atom) -> str:
@@ -167,6 +135,13 @@ class Records:
         record.state = states.check_known("state of an atom", state, states.ATOM_STATES)
         self.mark(record)
 
+    def set_atom_version(self, atom_name: str, version: str) -> None:
+        """Note of which version an atom is; written if that is news."""
+        record = self.record(atom_name)
+        if record.version != version:
+            record.version = version
+            self.mark(record)
+
     def get_atom_intention(self, atom_name: str) -> str:
         return self.record(atom_name).intention
 
@@ -194,10 +169,13 @@ class Records:
         None and nothing at all add nothing.
 
         :raises TypeError: neither a dict nor pairs.
+        :raises NotEncodable: the store cannot keep a value; nothing is changed then.
         """
         record = self.record(atom_name)
         update = pairs_of("metadata", update_with) if update_with is not None else None
         if update:
+            self.check(update, "metadata")
+            self._was_given(writing.META, atom_name, update)
             with self._lock:
                 record.meta.update(update)
             self.mark(record)
@@ -212,11 +190,17 @@ class Records:
         Without `details` those told before stay; empty ones remove them.
 
         :raises TypeError: not a number, or not a task.
+        :raises ValueError: the number is infinite or NaN.
+        :raises NotEncodable: the store cannot keep a detail; nothing is changed then.
         """
         record = self._task(task_name)
         if not isinstance(progress, int | float):
             raise TypeError(f"The progress of {task_name!r} must be a number, not {progress!r}")
+        if not math.isfinite(progress):
+            raise ValueError(f"The progress of {task_name!r} must be finite, not {progress!r}")
         told = None if details is None else pairs_of("details", details)
+        if told:
+            self.check(told, "details")
         with self._lock:
             record.progress = progress
             if told is not None:
@@ -267,104 +251,33 @@ class Records:
             old = self.get_flow_state()
             if not states.check_flow_transition(old, state):
                 return False, old
-            self.set_flow_state(state)
-            return True, old
+            self._flow_detail.state = state
+        self._flow_changed()
+        return True, old
 
     def update_flow_metadata(self, update_with: Pairs) -> None:
         """Add to the flow's `meta`; keys that are there already get the new values.
 
         :raises TypeError: neither a dict nor pairs.
+        :raises NotEncodable: the store cannot keep a value; nothing is changed then.
         """
         update = pairs_of("metadata", update_with)
         if update:
+            self.check(update, "metadata")
+            self._was_given(writing.FLOW_META, None, update)
             with self._lock:
                 self._flow_detail.meta.update(update)
             self._flow_changed()
 
     # -- writing --------------------------------------------------------------------------------
 
-    def mark(self, record: models.AtomDetail) -> None:
-        """Note that `record` changed; from any thread."""
-        if self._backend is not None:
-            self._marked.append(record)
-            self._written()
+    def check(self, value: Any, where: str) -> None:
+        """Refuse what the store cannot keep; `where` begins the path in the error.
 
-    def mark_items(self, record: models.AtomDetail, items: Iterable[models.ItemDetail]) -> None:
-        """Note that items of `record` are new or changed; only the engine's thread does."""
-        if self._backend is not None:
-            self._marked_items.extend((record.uuid, item) for item in items)
-            self._written()
-
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
-        """While inside, changes are written by `flush` only; leaving writes what is left."""
-        outer, self._batching = self._batching, True
-        try:
-            yield
-        finally:
-            self._batching = outer
-            if not outer:
-                self.flush()
-
-    def flush(self) -> bool:
-        """Write everything marked, in one step; return whether anything was.
-
-        A record that changes while it is being written stays marked for the next time.
+        :raises NotEncodable: `types.codec` does not take it, and the store takes nothing else.
         """
-        if self._backend is None or not (self._marked or self._marked_items or self._flow_marked):
-            return False
-        with self._writing:  # or of two threads the one with the older picture may write last
-            return self._flush()
-
-    def _flush(self) -> bool:
-        take = self._marked.popleft
-        changed = dict.fromkeys([take() for _ in range(len(self._marked))])
-        take_item = self._marked_items.popleft
-        items = dict.fromkeys([take_item() for _ in range(len(self._marked_items))])
-        flow_row = self._flow_marked
-        if flow_row:  # only then: another thread may be setting it right now
-            self._flow_marked = False
-        if not (changed or items or flow_row):
-            return False
-        try:
-            self._write(list(changed), flow_row, items)
-        except BaseException:
-            self._marked.extendleft(reversed(changed))
-            self._marked_items.extendleft(reversed(items))
-            self._flow_marked = self._flow_marked or flow_row
-            raise
-        return True
-
-    def _write(
-        self,
-        changed: list[models.AtomDetail],
-        flow_row: bool,
-        items: Iterable[tuple[str, models.ItemDetail]],
-    ) -> None:
-        assert self._backend is not None
-        by_atom: dict[str, list[models.ItemDetail]] = {}
-        for uuid, item in items:
-            by_atom.setdefault(uuid, []).append(item)
-        for left in reversed(range(_WRITE_TRIES)):
-            try:
-                with contextlib.closing(self._backend.get_connection()) as connection:
-                    connection.save_changes(
-                        self._flow_detail, changed, flow_row=flow_row, items=by_atom
-                    )
-                return
-            except exceptions.StorageFailure:
-                if not left:
-                    raise
-                time.sleep(self._write_pause)
-
-    def _written(self) -> None:
-        if not self._batching:
-            self.flush()
-
-    def _flow_changed(self) -> None:
-        if self._backend is not None:
-            self._flow_marked = True
-            self._written()
+        if self.encodes:
+            _codec.pack(value, where)
 
 
 def pairs_of(what: str, pairs: Pairs) -> dict[Any, Any]:
@@ -380,3 +293,13 @@ def pairs_of(what: str, pairs: Pairs) -> dict[Any, Any]:
 
 def _detail_class(atom: atom_module.Atom) -> type[models.AtomDetail]:
     return models.RetryDetail if isinstance(atom, retry_module.Retry) else models.TaskDetail
+
+
+def _by_name(flow_detail: models.FlowDetail) -> dict[str, models.AtomDetail]:
+    """The records by name: of several (two engines made them at a time) the one that was used."""
+    found: dict[str, models.AtomDetail] = {}
+    for record in flow_detail:
+        known = found.get(record.name)
+        if known is None or record.attempt > known.attempt:
+            found[record.name] = record
+    return found

@@ -31,10 +31,20 @@ class Results(records.Records):
     ) -> None:
         super().__init__(flow_detail, backend, scope_fetcher, write_pause=write_pause)
         self._resumed = len(flow_detail) > 0
-        self._failed: dict[str, ft.Failure] = {
-            record.name: record.failure for record in flow_detail if record.failure is not None
-        }
+        self._failed: dict[str, ft.Failure] = self._failures()
         self._failed_view: Mapping[str, ft.Failure] | None = None
+
+    def _failures(self) -> dict[str, ft.Failure]:
+        return {
+            name: record.failure
+            for name, record in self._by_name.items()
+            if record.failure is not None
+        }
+
+    def _take_over(self, kept: models.FlowDetail) -> None:
+        super()._take_over(kept)
+        self._resumed = True
+        self._failed, self._failed_view = self._failures(), None
 
     def ensure_atoms(self, atoms: Iterable[atom_module.Atom]) -> list[str]:
         wanted = list(atoms)
@@ -72,6 +82,33 @@ class Results(records.Records):
             record.reset(state)
             self._forget_failure(atom_name)
         self.mark(record)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Let what is recorded of atoms be what is known of others; also in histories.
+
+        :param names: old name -> new name, which no record has.
+        :raises NotFound: there is no record of an old name.
+        """
+        if not names:
+            return
+        changed = [self.record(old) for old in names]
+        with self._lock:
+            for record in changed:
+                del self._by_name[record.name]
+                record.name = names[record.name]
+                self._by_name[record.name] = record
+            for old in names.keys() & self._failed.keys():
+                self._failed[names[old]] = self._failed.pop(old)
+            self._failed_view = None
+            for record in self._by_name.values():
+                if isinstance(record, models.RetryDetail):
+                    told = [failed for _, failed in record.results if names.keys() & failed.keys()]
+                    for failed in told:
+                        for old in names.keys() & failed.keys():
+                            failed[names[old]] = failed.pop(old)
+                    changed += [record] if told else []
+        for record in changed:
+            self.mark(record)
 
     def save_retry_failure(
         self, retry_name: str, failed_atom_name: str, failure: ft.Failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +39,11 @@ SCHEMA: Final[dict[str, Any]] = {
 MAX_CAUSES: Final = 100
 #: How deep arguments of exceptions may be nested and still be written out.
 _MAX_ARGS_DEPTH: Final = 8
+#: So many characters of an exception's message or traceback travel and are kept, and so many bytes
+#: of its arguments.
+LONGEST_TEXT: Final = 65536
+#: Integers are written that have so many bits, for Python itself reads no longer ones.
+_MAX_INT_BITS: Final = 14_000
 
 
 def validate(data: Any) -> None:
@@ -79,6 +85,18 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def shorten(data: dict[str, Any]) -> None:
+    """Cut a description and those of its causes to what may travel, and be kept: `LONGEST_TEXT`."""
+    for part in (data, *data.get("causes", ())):
+        for key in ("exception_str", "traceback_str"):
+            text = part[key]
+            if text is not None and len(text) > LONGEST_TEXT:
+                part[key] = f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
+        arguments = part.get("exc_args")
+        if arguments and len(json.dumps(arguments, ensure_ascii=False).encode()) > LONGEST_TEXT:
+            part["exc_args"] = []
+
+
 def are_json(args: tuple[Any, ...]) -> bool:
     return all(_is_json(arg, _MAX_ARGS_DEPTH) for arg in args)
 
@@ -90,7 +108,9 @@ def _is_json(value: Any, depth: int) -> bool:
         return bool(value.isascii()) or sendable(value) == value
     if kind is float:
         return math.isfinite(value)
-    if kind in (int, bool, type(None)):
+    if kind is int:
+        return bool(value.bit_length() < _MAX_INT_BITS)
+    if kind is bool or value is None:
         return True
     if depth == 0:
         return False

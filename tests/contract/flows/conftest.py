@@ -41,6 +41,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         used = {kind for _, kind in PASSED}
         terminalreporter.write_line(
             f"contract of flows: {len(flows)} flows x {len(used)} kinds"
-            f" ({', '.join(name for name in kinds.NAMES if name in used)}),"
+            f" ({', '.join(name for name in (*kinds.NAMES, kinds.KEPT) if name in used)}),"
             f" {len(PASSED)} runs as expected"
         )

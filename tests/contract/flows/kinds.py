@@ -6,6 +6,8 @@ All are strict: what a worker refuses, the others refuse as well.
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,8 +19,12 @@ from wbengine import invocation as calls
 from wbengine._core import executors
 from wbengine.engines import base
 from wbengine.engines.worker_based import executor as remote
+from wbengine.persistence import backends
 
 NAMES = ("serial", "threads", "processes", "memory", "filesystem")
+
+#: A serial engine whose records are kept in a folder.
+KEPT = "kept"
 
 
 class Kind:
@@ -103,6 +109,17 @@ def _serial(folder: Path, tasks: str) -> Iterator[Kind]:
 
 
 @contextlib.contextmanager
+def _kept(folder: Path, tasks: str) -> Iterator[Kind]:
+    # Where there is one, a disk that need not be waited for.
+    fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with (
+        tempfile.TemporaryDirectory(dir=fast) as place,
+        backends.backend(f"dir://{place}/store") as backend,
+    ):
+        yield Kind("kept", "serial", {"strict_results": True, "backend": backend})
+
+
+@contextlib.contextmanager
 def _threads(folder: Path, tasks: str) -> Iterator[Kind]:
     kept = KeptThreads(max_workers=3, strict=True)
     yield Kind("threads", "parallel", {"executor": kept})
@@ -146,6 +163,7 @@ def _remote(name: str, url: str) -> Iterator[Kind]:
 
 _MAKERS: dict[str, Callable[[Path, str], contextlib.AbstractContextManager[Kind]]] = {
     "serial": _serial,
+    KEPT: _kept,
     "threads": _threads,
     "processes": _processes,
     "memory": _memory,

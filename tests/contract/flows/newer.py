@@ -283,6 +283,7 @@ def a_result_that_cannot_travel() -> Any:
     store={"odd": [threading.Lock()]},
     raises={"b": (exceptions.NotEncodable, "arguments['odd'][0]")},
     told={"a": ["a | b"]},
+    kinds=["serial", "threads", "processes", "memory", "filesystem"],  # the rest refuse the store
 )
 def an_argument_that_cannot_travel() -> Any:
     """The task never began: there is nothing to undo, though its revert asks for that as well."""

@@ -18,13 +18,15 @@ from tests.contract.flows import (
 )
 from tests.contract.flows.case import CASES, Case, play
 from tests.contract.flows.conftest import PASSED
-from tests.contract.flows.kinds import NAMES, Kind
+from tests.contract.flows.kinds import KEPT, NAMES, Kind
 
 #: They register themselves when they are imported.
 MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, newer)
 
 
 RUNS = [(name, case) for name in NAMES for case in CASES if case.runs_on(name)]
+# The kinds differ in what runs tasks; of what is kept, some flows show enough.
+RUNS += [(KEPT, case) for case in CASES[::3] if case.runs_on(KEPT)]
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,28 @@ class Inspect:
 
 
 @dataclass(frozen=True, slots=True)
+class Reopen:
+    """Take the row from its holder, who is lost; report to `on_reopened` the answer if it is done.
+
+    Only for what may be run twice.
+    """
+
+    entry: Entry
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Publish a question (see `asking`)."""
+
+    question: env.Envelope
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Remove the row: its outcome is saved."""
 
     request_id: str
 
 
-Effect = Dispatch | Settle | Tell | Acknowledge | Revoke | Inspect | Drop
+Effect = Dispatch | Settle | Tell | Acknowledge | Revoke | Inspect | Reopen | Ask | Drop

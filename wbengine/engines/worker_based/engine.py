@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import uuid as uuids
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from wbengine._core import machine as machines
+from wbengine._core import saving
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.lineage import Lineage
 from wbengine.engines.worker_based.share import Share
 
 
@@ -27,6 +31,10 @@ class WorkerBasedActionEngine(ActionEngine):
     - `worker_expiry` (60 s, None for never): the silence after which a worker is lost.
     - `strict_results`: accepted, as by the other kinds; what cannot travel is always refused.
     - `retry_options`: waits between two attempts to reach the broker.
+    - `ledger`: where it is written which request was taken by whom, and what came of it; the same
+      place as of the workers.  `'postgresql://user@host/database'`, `'mysql://...'`,
+      `'sqlite:////path'`, `'dir:///path'`, or `'none'` to work without; without any,
+      `$WBENGINE_LEDGER`, else the broker's own (folders and memory have one).
     - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
     - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.  Several engines
       may share one; it is started when the first of them runs, and stopped by whoever made it.
@@ -43,6 +51,7 @@ class WorkerBasedActionEngine(ActionEngine):
         "worker_expiry",
         "executor",
         "interop",
+        "ledger",
         "strict_results",
     }
 
@@ -51,6 +60,8 @@ class WorkerBasedActionEngine(ActionEngine):
         self, flow: Any, flow_detail: Any, backend: Any, options: Mapping[str, Any]
     ) -> None:
         super().__init__(flow, flow_detail, backend, options)
+        own = self.options.get("executor") is None
+        self._lineage = Lineage(self._storage, self.executor, own=own)
 
     @property
     def executor(self) -> Any:
@@ -76,7 +87,22 @@ class WorkerBasedActionEngine(ActionEngine):
             retry_options=options.get("retry_options"),
             worker_expiry=self._seconds("worker_expiry", 60),
             interop=options.get("interop"),
+            ledger=options.get("ledger"),
         )
+
+    @contextlib.contextmanager
+    def _executing(self, machine: machines.Machine) -> Iterator[None]:
+        tenure = self._ownership.tenure
+        self._lineage.take_name()
+        try:
+            with super()._executing(machine):
+                self._lineage.begin(tenure.check if tenure is not None else None)
+                if self._durability != saving.EACH:
+                    self._storage.flush()  # what is published later may be written later still
+                yield
+                self._lineage.end(machine.state)
+        finally:
+            self._lineage.let_go()
 
     def _seconds(self, name: str, default: float) -> float | None:
         value = self.options.get(name, default)

@@ -21,6 +21,7 @@ Place = tuple[int, int]
 _NOWHERE: Final[Place] = (0, 0)
 
 EXPIRE: Final = "expire"
+LOOK: Final = "look"
 WARN: Final = "warn"
 
 #: Outdated alarms that are kept before those are looked for that still mean something.
@@ -30,13 +31,13 @@ _STALE_ALARMS: Final = 1000
 WITHDRAWN: Final = -1
 
 
-def _request_id(call: invocation.Invocation) -> str:
+def request_id(uuid: str, action: str, attempt: int, index: int = -1, resumed: int = 0) -> str:
     """The same for whatever is the same run of the same thing, and for nothing else."""
-    name = f"{call.uuid}|{call.action}|{call.attempt}"
-    if call.index >= 0:
-        name = f"{name}|{call.index}"
-        if call.resumed:
-            name = f"{name}|{call.resumed}"
+    name = f"{uuid}|{action}|{attempt}"
+    if index >= 0:
+        name = f"{name}|{index}"
+        if resumed:
+            name = f"{name}|{resumed}"
     return str(uuids.uuid5(_NAMESPACE, name))
 
 
@@ -46,13 +47,19 @@ class Entry:
     It is on at most one `Shelf` at a time.  `dispatched` says that it was handed out for publishing
     at least once, so that a row and a message of it may exist; `sending` and `opened`, set by
     whoever publishes it, that this has begun, and that the row exists.
+
+    Answers count whose epoch is from `floor` to `epoch`.  `doubts` is how often it was looked for
+    since nobody is known to answer here; `denied` that its holder says he has it no more.
     """
 
     __slots__ = (
         "_seqs",
+        "denied",
         "dispatched",
         "done",
+        "doubts",
         "epoch",
+        "floor",
         "id",
         "invocation",
         "key",
@@ -70,7 +77,7 @@ class Entry:
     def __init__(
         self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
     ) -> None:
-        self.id = _request_id(call)
+        self.id = request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
         self.invocation = call
         self.done = done
         self.task_cls = _names.class_name(type(call.task))
@@ -84,7 +91,9 @@ class Entry:
             failures=call.failures,
         )
         self.request.since = now
-        self.epoch = 1
+        self.epoch = self.floor = call.epoch
+        self.doubts = 0
+        self.denied = False
         self.queue: str | None = None
         self.worker: str | None = None
         self.receipt: Any = None
@@ -120,19 +129,23 @@ class Entry:
         state = answer.body["state"]
         if not self.live or (state == pr.RUNNING and self.state == pr.RUNNING):
             return "late"
-        if answer.number(env.WBE_EPOCH, self.epoch) != self.epoch:
-            return "old_epoch"
         if state in pr.WAITING_STATES:
             return "unexpected"
+        if not self.floor <= answer.number(env.WBE_EPOCH, self.epoch) <= self.epoch:
+            return "old_epoch"
         # Only events need their numbers: RUNNING changes nothing twice, and the first end wins.
         worker, number = answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
         if state == pr.EVENT and not self.fresh(worker, number):
             return "duplicate"
         return None
 
-    def next_epoch(self) -> None:
+    def adopt(self, epoch: int) -> None:
+        """Somebody has the request under this epoch."""
+        self.epoch = self.floor = epoch
+
+    def next_epoch(self, epoch: int) -> None:
         """What was said of the request so far is of the past."""
-        self.epoch += 1
+        self.epoch = self.floor = epoch
         self.sending = self.opened = False
         self._seqs = None
 
@@ -277,7 +290,9 @@ class Line(Shelf):
 
 
 class Alarms:
-    """A heap of times.  An alarm means something only as long as its request has not started."""
+    """A heap of times.  An alarm means something only as long as its request has not started, or
+    nobody knows whether whoever runs it answers here.
+    """
 
     __slots__ = ("_heap", "_order")
 
@@ -311,4 +326,4 @@ class Alarms:
 
 
 def _means(entry: Entry) -> bool:
-    return entry.live and entry.state in pr.WAITING_STATES
+    return entry.live and (entry.state in pr.WAITING_STATES or entry.doubts > 0)

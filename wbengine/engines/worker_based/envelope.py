@@ -56,6 +56,8 @@ LEAST_PERIOD: Final = 0.5
 WBE_STATE: Final = "wbe-state"
 #: Digest of the ledger in which the request has its row.
 WBE_LEDGER: Final = "wbe-ledger"
+#: The number under which an engine asked for a request, in the answer to that; 0: unasked.
+WBE_ASK: Final = "wbe-ask"
 #: Set by an engine that speaks to itself, to hear whether it still hears anything.
 WBE_ECHO: Final = "wbe-echo"
 #: Unix seconds at which a task started and ended, on the worker's clock.

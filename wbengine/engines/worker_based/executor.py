@@ -11,9 +11,11 @@ from typing import Any, Final
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM
-from wbengine.engines.worker_based import dispatcher, entries, ledger, proxy, requests, types
+from wbengine._crash import crashpoint
+from wbengine.engines.worker_based import dispatcher, entries, heir, proxy, requests, rows, types
 from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.outbox import Parcel
 from wbengine.types import failure as ft
@@ -24,14 +26,15 @@ LOG = logging.getLogger(__name__)
 FLUSH_TIMEOUT: Final = 5.0
 
 
-class WorkerTaskExecutor(invocation.TaskExecutor):
+class WorkerTaskExecutor(heir.Heir):
     """Run tasks on remote workers.
 
     `uuid` names the executor and its reply queue.  `topics` limits which workers it uses (patterns
     such as `video.*` are allowed); without any, all that it hears of.  `transition_timeout` is how
     long, in seconds, a request may wait for a worker to offer it, or an idle one to start it (None:
     for ever).  `worker_expiry` is the silence, in seconds, after which a worker is lost (None: it
-    never is).
+    never is).  `ledger` is the place of the ledger that its workers share with it (see `ledger` of
+    `WorkerBasedActionEngine`).
 
     Thread-safe; `start` and `stop` are idempotent.  Outcomes are reported on threads of the
     executor's own.
@@ -50,18 +53,21 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         worker_expiry: float | None = 60,
         *,
         interop: str | None = None,
+        ledger: str | None = None,
     ) -> None:
         self._uuid = uuid
         self._exchange = exchange
         self._broker = (url, transport, transport_options, retry_options)
         self._interop = interop
+        self._place = ledgers.check_place(ledger)
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         # When the finder is to ask and to look for silent workers next.
         self._round_due = 0.0
         self._stopping = False
+        super().__init__()
         self._proxy = self._make_proxy()
-        self._ledger: ledger.base.Ledger | None = None
+        self._expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._finder = types.ProxyWorkerFinder(
             uuid,
             self,
@@ -116,6 +122,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Start the threads that speak with the broker.
 
         :raises TransportFailure: the broker cannot be reached.
+        :raises LedgerFailure: nor the ledger that was named.
         """
         if self._stopping:  # an interruption ended that early
             self.stop()
@@ -132,8 +139,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._book.reopen()
         if self._proxy.ended:
             self._proxy = self._make_proxy()
-        self._ledger = ledger.for_target(self._proxy.target, "engine")
-        self._book.ledger = self._ledger.digest if self._ledger is not None else None
+        self._ledger = ledgers.choose(self._place, self._proxy.target)
+        self._book.ledger = self.ledger
+        self._rows = rows.Rows(self._ledger, self._expiry) if self._ledger is not None else None
         self._thread = threading.Thread(
             target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
         )
@@ -161,6 +169,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         if thread is None:
             return
         self._stopping = True
+        self._proxy.leaves_queue = self._disowned and not self._proxy.target.ours
         self._proxy.stop(FLUSH_TIMEOUT)
         if thread is not threading.current_thread():
             thread.join()
@@ -168,7 +177,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             if self._thread is not thread:
                 return  # another call did the rest
             self._thread = None
-        self._stopping = False
+        self._stopping = self._disowned = False
         self._finder.reset()
         self._round_due = 0.0
         if self._ledger is not None:
@@ -196,7 +205,12 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 done(call, invocation.Outcome(None))
                 continue
             with self._lock:
-                effects = self._book.submit(call, done, now)
+                take = self._book.recover if call.recovered else self._book.submit
+                effects = take(call, done, now)
+            self._apply(effects)
+        if self._book.asks:
+            with self._lock:
+                effects = self._book.ask()
             self._apply(effects)
         self._nudge()
 
@@ -210,6 +224,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 if entry.state not in pr.WAITING_STATES or entry.invocation.ticket is not entry:
                     continue
                 if not entry.sending or self._revoke(entry):
+                    # Who resumes need not look for what is known not to run.
+                    entry.invocation.recovered &= self._ledger is None
                     taken.append(entry.invocation)
                     self._book.forget(entry)
         return taken
@@ -234,6 +250,15 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         with self._lock:
             effects = self._book.retired(invocations)
         self._apply(effects)
+
+    def _is_ours(self, entry: entries.Entry) -> bool:
+        check = self._guards.get(entry.invocation.flow_uuid)
+        if check is not None:
+            try:
+                check()
+            except exc.LeaseLost:
+                return False
+        return True
 
     # What comes.
 
@@ -299,7 +324,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                     self._proxy.ack(receipt)
             case fx.Drop(request_id):
                 if self._ledger is not None:
+                    crashpoint("executor.before-drop")
                     self._ledger.drop(request_id)
+                    crashpoint("executor.after-drop")
             case fx.Revoke(entry):
                 revoked = self._ledger is None or self._revoke(entry)  # else nobody can tell
                 with self._lock:
@@ -307,18 +334,26 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 self._apply(more)
             case fx.Inspect(entry, lost):
                 self._inspect(entry, lost)
+            case fx.Reopen(entry, epoch):
+                self._reopen(entry, epoch)
+            case fx.Ask(question):
+                self._proxy.send(Parcel(question, before=lambda: not self._disowned))
 
     def _dispatch(self, effect: fx.Dispatch) -> None:
         entry = effect.entry
 
         def before() -> bool:
+            if not self._is_ours(entry):
+                return False
             with self._lock:
                 if not (entry.live and entry.epoch == effect.epoch):
                     return False
                 entry.sending = True
             if self._ledger is not None:
+                crashpoint("executor.before-open")
                 self._ledger.open(entry.id, effect.epoch)
                 entry.opened = True
+                crashpoint("executor.after-open")
             return True
 
         def failed(error: BaseException) -> None:
@@ -330,13 +365,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _revoke(self, entry: entries.Entry) -> bool:
         """Make sure that nobody starts a request whose message may be out."""
-        if self._ledger is None:
-            return False
-        try:
-            return self._ledger.revoke(entry.id)
-        except exc.LedgerFailure:
-            LOG.exception("failed to revoke %r", entry.request)
-            return False
+        return self._rows is not None and self._is_ours(entry) and self._rows.revoke(entry)
 
     def _tell(self, entry: entries.Entry, event_type: str, details: dict[str, Any]) -> None:
         events = entry.invocation.events
@@ -348,23 +377,24 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             LOG.exception("failed to pass on event %s of %r", event_type, entry.request)
 
     def _inspect(self, entry: entries.Entry, lost: str | None) -> None:
-        assert self._ledger is not None
-        holder = result = None
-        state: str | None
-        try:
-            row = self._ledger.state(entry.id)
-        except exc.LedgerFailure:
-            LOG.exception("failed to look at the row of %r", entry.request)
-            state = requests.UNKNOWN
-        else:
-            state = row.state if row is not None else None
-            if row is not None:
-                holder = row.holder
-                if row.result is not None:
-                    result = env.thaw(row.result, entry.id)
+        assert self._rows is not None
+        state, holder, result, epoch, silent = self._rows.look(entry)
+        now = SYSTEM.monotonic()
         with self._lock:
-            effects = self._book.on_row(entry, state, holder, result, SYSTEM.monotonic(), lost)
+            effects = self._book.on_row(
+                entry, state, holder, result, now, lost, epoch=epoch, silent=silent
+            )
         self._apply(effects)
+
+    def _reopen(self, entry: entries.Entry, epoch: int) -> None:
+        assert self._rows is not None
+        if not self._is_ours(entry):
+            return
+        done, answer = self._rows.reopen(entry, epoch)
+        if done:  # else it is looked at again
+            with self._lock:
+                effects = self._book.on_reopened(entry, answer, SYSTEM.monotonic())
+            self._apply(effects)
 
 
 #: What an execution fails with here, before any worker has seen it.

@@ -12,6 +12,7 @@ from typing import Any, Final
 import kombu
 
 from wbengine import exceptions as exc
+from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import connecting, topology
 from wbengine.engines.worker_based import envelope as env
 
@@ -162,6 +163,7 @@ class Outbox:
         if parcel.withdrawn or (parcel.before is not None and not self._prepared(parcel)):
             self._done(parcel)
             return
+        crashpoint("outbox.before-publish")
         try:
             self._write(producer, parcel.envelope)
         except self._errors:
@@ -169,6 +171,7 @@ class Outbox:
         except Exception as error:
             self._fail(parcel, error)
             return
+        crashpoint("outbox.after-publish")
         self._told = ""
         self._done(parcel)
         if parcel.after is not None:

@@ -19,6 +19,7 @@ from automaton import machines
 from wbengine import _codec, _names
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import schemas
+from wbengine.types import _description
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -45,9 +46,8 @@ REVERT: Final = "revert"
 #: Seconds a request may spend in each of its waiting states.
 REQUEST_TIMEOUT: Final = 60
 
-#: So many characters of an exception's message or traceback travel, and so many bytes of its
-#: arguments.
-LONGEST_TEXT: Final = 65536
+#: So many characters of an exception's message or traceback travel.
+LONGEST_TEXT: Final = _description.LONGEST_TEXT
 
 _STATES: Final = frozenset((WAITING, PENDING, RUNNING, SUCCESS, FAILURE, EVENT))
 _RESPONSE_KEYS: Final = {"state", "data"}
@@ -103,19 +103,8 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
         _codec.plain(data, "failure")
     except Exception:
         data = failure.to_dict(include_args=False)
-    for part in (data, *data.get("causes", ())):
-        _shorten(part)
+    _description.shorten(data)
     return data
-
-
-def _shorten(part: dict[str, Any]) -> None:
-    for key in ("exception_str", "traceback_str"):
-        text = part[key]
-        if text is not None and len(text) > LONGEST_TEXT:
-            part[key] = f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
-    arguments = part.get("exc_args")
-    if arguments and len(_codec.render(arguments)) > LONGEST_TEXT:
-        part["exc_args"] = []
 
 
 def _check_failure(data: Any) -> None:

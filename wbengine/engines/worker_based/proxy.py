@@ -18,6 +18,7 @@ import kombu
 
 from wbengine import _names, transports
 from wbengine import exceptions as exc
+from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import connecting, dispatcher, protocol, topology
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.outbox import Outbox, Parcel
@@ -89,6 +90,8 @@ class Proxy:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
+        #: Whether this side's own queue stays when `stop` ends it: somebody else reads it.
+        self.leaves_queue = False
         self._soon: deque[Callable[[], None]] = deque()
         self._wake: Callable[[], None] | None = None
         self._work: _Work | None = None
@@ -236,7 +239,7 @@ class Proxy:
         return ready
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Publish what is queued, delete this side's own queue, disconnect."""
+        """Publish what is queued, delete this side's own queue unless it is left, disconnect."""
         self._outbox.flush(timeout)
         self._stopping.set()
         self._outbox.close()
@@ -295,7 +298,7 @@ class Proxy:
         if self._work is not None:
             self._work.cancel()
         consumer.cancel()
-        if not self._topology.interop:
+        if not (self._topology.interop or self.leaves_queue):
             own.delete()
 
     def _drain(self, connection: kombu.Connection, channel: Any) -> None:
@@ -333,8 +336,10 @@ class Proxy:
 
 
 def _ack(message: Any) -> None:
+    crashpoint("proxy.before-ack")
     try:
         message.ack()
+        crashpoint("proxy.after-ack")
     except Exception as error:
         LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
 

@@ -8,6 +8,7 @@ The life of a request: it is WAITING while no known worker offers its task; it i
 moment it is routed to a queue (its ledger row is opened, then its message is published) until a
 worker says otherwise; then RUNNING; and it ends in exactly one outcome, whichever terminal answer
 of the current epoch comes first.  Anything else that comes is counted in `ignored` and dropped.
+What becomes of those whose worker or engine went away is told in `recovering`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.effects import Effect
 from wbengine.engines.worker_based.entries import (
     EXPIRE,
+    LOOK,
     WARN,
     WITHDRAWN,
     Alarms,
@@ -34,10 +36,11 @@ from wbengine.engines.worker_based.entries import (
     Line,
     Shelf,
 )
-from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.offers import Offers, why_nobody
-from wbengine.engines.worker_based.types import TopicWorker
+from wbengine.engines.worker_based.recovering import UNKNOWN, Recovering
 from wbengine.types import failure as ft
+
+__all__ = ["UNKNOWN", "RequestBook"]
 
 LOG = logging.getLogger(__name__)
 
@@ -49,11 +52,8 @@ PER_SLOT: Final = 8
 #: After so many seconds in WAITING, the log says once what a request waits for.
 WARN_AFTER: Final = 5.0
 
-#: The state of a row whose ledger could not be asked.
-UNKNOWN: Final = "UNKNOWN"
 
-
-class RequestBook:
+class RequestBook(Recovering):
     """All requests of one executor.  Not thread-safe: its owner holds a lock around every call."""
 
     def __init__(
@@ -65,6 +65,7 @@ class RequestBook:
         ledger: str | None = None,
         max_message_size: int = env.MAX_MESSAGE_SIZE,
     ) -> None:
+        super().__init__()
         self._reply_to = reply_to
         self._offers = offers
         self._timeout = transition_timeout
@@ -94,14 +95,20 @@ class RequestBook:
 
         :raises Duplicate: the same action of the same attempt of the atom is already in the book.
         """
+        entry = self._admit(call, done, now)
+        if self._closed is not None:
+            return self._leave_undone(entry, self._closed)
+        if self._early and entry.id in self._early:
+            return self._hear_early(entry, now)  # the store did not know that it was sent
+        return self._route(entry, now)
+
+    def _admit(self, call: invocation.Invocation, done: invocation.Done, now: float) -> Entry:
         entry = Entry(call, done, self._timeout, now)
         if entry.id in self._entries:
             raise exc.Duplicate(f"request {entry.request!r} is already in the book")
         call.ticket = entry
         self._entries[entry.id] = entry
-        if self._closed is not None:
-            return self._leave_undone(entry, self._closed)
-        return self._route(entry, now)
+        return entry
 
     def _route(self, entry: Entry, now: float) -> list[Effect]:
         queue = self._offers.queue_for(entry.task_cls, self._load)
@@ -159,8 +166,6 @@ class RequestBook:
             effects += self._dispatch(entry, now)
         return effects
 
-    # News of workers.
-
     def on_gained(self, names: Iterable[str], now: float) -> list[Effect]:
         """Task classes that a worker began to offer: what waited for them is routed."""
         effects: list[Effect] = []
@@ -169,85 +174,6 @@ class RequestBook:
                 entry.leave()
                 effects += self._route(entry, now)
         return effects
-
-    def on_lost(self, workers: Iterable[TopicWorker], now: float) -> list[Effect]:
-        """Workers that stopped or fell silent.
-
-        What they claimed and did not finish fails as `WorkerLost`: whether it happened is unknown.
-        What nobody claimed is left to the other workers of its queue; without any, it is routed
-        anew.  Where there is a ledger it says which is which, so that nothing rests on the order in
-        which news arrive; without one, a new route takes a new epoch.
-        """
-        effects: list[Effect] = []
-        for worker in workers:
-            name = worker.identity if isinstance(worker.identity, str) else None
-            idle = self._offers.slots(worker.queue) == 0
-            if name is not None:
-                effects += self._look_or(self._lose, self._held.get(name), name, now)
-            if idle:
-                while entry := self._backlog.first(worker.queue):
-                    entry.leave()
-                    effects += self._reroute(entry, now)
-            if idle or self.ledger is not None:
-                effects += self._look_or(self._reroute, self._sent.get(worker.queue), name, now)
-        return effects
-
-    def _look_or(
-        self, otherwise: Any, entries: list[Entry], lost: str | None, now: float
-    ) -> list[Effect]:
-        if self.ledger is not None:
-            return [fx.Inspect(entry, lost) for entry in entries]
-        return [effect for entry in entries for effect in otherwise(entry, now)]
-
-    def _reroute(self, entry: Entry, now: float) -> list[Effect]:
-        # PENDING back to WAITING is no move of the protocol: this is the same wait, begun again.
-        entry.request.current_state = pr.WAITING
-        if entry.dispatched and self.ledger is None:
-            entry.next_epoch()  # a message of it may still be taken by somebody
-        entry.leave()
-        return self._route(entry, now)
-
-    def _gone(self, entry: Entry, worker: str | None, now: float) -> list[Effect]:
-        effects = self._started(entry, None, now)
-        entry.worker = worker
-        return effects + self._lose(entry, now)
-
-    def _lose(self, entry: Entry, now: float) -> list[Effect]:
-        return self._settle(entry, entry.lost(), now=now)
-
-    def on_row(
-        self,
-        entry: Entry,
-        state: str | None,
-        holder: str | None,
-        result: Any,
-        now: float,
-        lost: str | None = None,
-    ) -> list[Effect]:
-        """What an `Inspect` found: the row's state (None: no row), its holder, its answer.
-
-        `state` is `UNKNOWN` when the ledger could not be asked; `lost` is the `Inspect`'s.
-        """
-        if not entry.live:
-            return []
-        if state == ledgers.ROW_DONE and isinstance(result, env.Envelope):
-            return self.on_response(result, None, now)
-        if state == ledgers.ROW_CLAIMED and holder is not None:
-            if holder == lost:
-                return self._gone(entry, holder, now)
-            effects = self._started(entry, holder, now)
-            if entry.worker != holder:
-                self._hold(entry, holder)
-            return effects
-        if entry.state == pr.RUNNING:
-            return self._lose(entry, now) if entry.worker == lost else []
-        if state is None and entry.opened:
-            return self._gone(entry, lost, now)  # nobody can tell any more who took it
-        if lost is None or entry.queue is None:
-            self._start_clock(entry, now)  # it is not published yet, or is to be had after all
-        elif entry.shelf is self._sent and self._offers.slots(entry.queue) == 0:
-            return self._reroute(entry, now)
-        return []
 
     # Answers.
 
@@ -259,9 +185,10 @@ class RequestBook:
         entry = self._entries.get(answer.correlation_id or "")
         reason = entry.refusal(answer) if entry is not None else "unknown"
         if entry is None or reason is not None:
-            self.ignored[reason or "unknown"] += 1
-            return [fx.Acknowledge(receipt)]
+            return self._on_unfit(entry, reason or "unknown", answer, receipt, now)
         effects = self._started(entry, answer.text(env.WBE_WORKER), now)
+        if entry.doubts and (self.ledger is None or env.WBE_ASK in answer.headers):
+            entry.doubts = 0
         if answer.body["state"] in pr.STOP_STATES:
             entry.receipt = receipt
             return effects + self._settle(
@@ -279,6 +206,17 @@ class RequestBook:
                 effects.append(fx.Tell(entry, answer.body["data"]["event_type"], details))
         effects.append(fx.Acknowledge(receipt))
         return effects
+
+    def _on_unfit(
+        self, entry: Entry | None, reason: str, answer: env.Envelope, receipt: Any, now: float
+    ) -> list[Effect]:
+        """An answer that settles nothing and starts nothing."""
+        if entry is not None and entry.live and env.WBE_ASK in answer.headers:
+            return [*self._on_told(entry, answer, now), fx.Acknowledge(receipt)]
+        if entry is None and self.heir and answer.body["state"] in pr.STOP_STATES:
+            return self._keep_early(answer, receipt)
+        self.ignored[reason] += 1
+        return [fx.Acknowledge(receipt)]
 
     def _started(self, entry: Entry, worker: str | None, now: float) -> list[Effect]:
         if entry.state == pr.RUNNING:
@@ -349,11 +287,15 @@ class RequestBook:
                 if entry.state == pr.WAITING and entry.task_cls not in told:
                     told.add(entry.task_cls)  # thousands like it would say the same
                     LOG.warning("%s", self._why_waiting(entry, now))
+            elif kind == LOOK:
+                effects += self._look(entry, now)
             elif entry.request.expired_at(now):
                 effects += self._expire(entry, now)
         return effects
 
     def _expire(self, entry: Entry, now: float) -> list[Effect]:
+        if entry.shelf is self._left:
+            return self._give_up(entry, now)
         if not entry.dispatched and entry.state == pr.WAITING:
             return self._time_out(entry, now)
         if entry.shelf is self._backlog or (entry.shelf is self._sent and self._moves(entry)):
@@ -376,13 +318,6 @@ class RequestBook:
         if not entry.live:
             return []
         return self._settle(entry, ft.Failure.from_exception(error), now=now)
-
-    def on_revoked(self, entry: Entry, revoked: bool, now: float) -> list[Effect]:
-        """What a `Revoke` did: without it, either somebody has claimed the request, or it has not
-        been published yet."""
-        if not entry.live or entry.state == pr.RUNNING:
-            return []
-        return self._time_out(entry, now) if revoked else [fx.Inspect(entry)]
 
     def _time_out(self, entry: Entry, now: float) -> list[Effect]:
         # Without a ledger nobody can say that a message which is out will not be run after all.
@@ -409,15 +344,19 @@ class RequestBook:
 
         Those that were `dispatched` may have a row, and must be revoked before they are forgotten.
         """
-        return [entry for entry in self._live(flow) if entry.state in pr.WAITING_STATES]
+        waiting = (entry for entry in self._live(flow) if entry.state in pr.WAITING_STATES)
+        return [entry for entry in waiting if entry.shelf is not self._left]
 
     def _live(self, flow: str | None) -> Iterator[Entry]:
+        return (entry for entry in self._all(flow) if entry.live)
+
+    def _all(self, flow: str | None) -> Iterator[Entry]:
         for entry in self._entries.values():
-            if entry.live and (flow is None or entry.invocation.flow_uuid == flow):
+            if flow is None or entry.invocation.flow_uuid == flow:
                 yield entry
 
     def forget(self, entry: Entry) -> None:
-        """Take an unstarted request out of the book, without an outcome."""
+        """Take a request out of the book, without an outcome."""
         entry.leave()
         entry.queue = None
         entry.epoch = WITHDRAWN

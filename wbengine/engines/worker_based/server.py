@@ -10,13 +10,14 @@ of the request get that same answer again, and nothing else.
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import asking, recent
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
@@ -25,20 +26,17 @@ from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
 
-#: How many requests without a ledger a worker remembers, so that repeats of them are not run, and
-#: how many bytes of their answers, so that repeats of those are answered.
-REMEMBERED: Final = 10_000
-REMEMBERED_BYTES: Final = 64 * 1024 * 1024
-
 
 class Job:
     """One request that this worker has taken."""
 
     __slots__ = (
+        "asked",
         "endpoint",
         "epoch",
         "id",
         "ledger",
+        "listener",
         "ours",
         "receipt",
         "redelivered",
@@ -64,46 +62,14 @@ class Job:
         self.refusal: BaseException | None = None
         #: Like the receipt, the shell's own: the RUNNING that may still be taken back.
         self.running: Any = None
+        #: The highest number under which an engine asked for it, and who did so when it had ended.
+        #: Who sent it did so under its epoch, or a lower number: only later ones may ask.
+        self.asked = self.epoch
+        self.listener: str | None = None
 
     @property
     def key(self) -> tuple[str, int]:
         return self.id, self.epoch
-
-
-class _Memory:
-    """The newest epoch seen of the last requests, and their answers while there is room."""
-
-    def __init__(self) -> None:
-        self._epochs: OrderedDict[str, int] = OrderedDict()
-        self._answers: OrderedDict[str, env.Envelope] = OrderedDict()
-        self._bytes = 0
-
-    def epoch(self, request_id: str) -> int:
-        """The newest epoch of a request that was seen; 0 for one that was not."""
-        return self._epochs.get(request_id, 0)
-
-    def answer(self, request_id: str) -> env.Envelope | None:
-        return self._answers.get(request_id)
-
-    def note(self, job: Job) -> None:
-        """Remember that a job was taken, instead of what is known of older epochs."""
-        self._drop(job.id)
-        self._epochs[job.id] = job.epoch
-        while len(self._epochs) > REMEMBERED:
-            self._drop(next(iter(self._epochs)))
-
-    def keep(self, job: Job, answer: env.Envelope) -> None:
-        if self._epochs.get(job.id) == job.epoch and len(answer.encoded) <= REMEMBERED_BYTES:
-            self._answers[job.id] = answer
-            self._bytes += len(answer.encoded)
-            while self._bytes > REMEMBERED_BYTES:
-                self._bytes -= len(self._answers.popitem(last=False)[1].encoded)
-
-    def _drop(self, request_id: str) -> None:
-        self._epochs.pop(request_id, None)
-        answer = self._answers.pop(request_id, None)
-        if answer is not None:
-            self._bytes -= len(answer.encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +97,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Store the answer in the ledger before it is published."""
+    """Store the answer in the ledger before it is published, and report to `on_stored`."""
 
     job: Job
     frozen: bytes
@@ -172,7 +138,9 @@ class Server:
         self.ledger = ledger
         self._max_size = max_message_size
         self._jobs: dict[tuple[str, int], Job] = {}
-        self._recent = _Memory()
+        # Ended, and the ledger is just being told so.
+        self._ending: dict[tuple[str, int], tuple[Job, env.Envelope]] = {}
+        self._recent = recent.Recent()
         #: How many tasks ended, and how many messages were not run, by what became of them.
         self.counts: Counter[str] = Counter()
 
@@ -197,8 +165,11 @@ class Server:
             # There is no row to finish: whoever is granted the request elsewhere answers as well.
             self.counts["refused"] += 1
             return [Reply(job, self._failed(job, ft.Failure.from_exception(error)), terminal=True)]
-        if job.key in self._jobs:
+        if job.key in self._jobs or job.key in self._ending:
             self.counts["repeated"] += 1
+            before = self._jobs.get(job.key)
+            if before is None or before.reply_to != job.reply_to:
+                return [self._elsewhere(job)]
             return [Acknowledge(receipt)]
         try:
             self._check_version(request)
@@ -246,7 +217,7 @@ class Server:
             if known is None:
                 return [Acknowledge(job.receipt)]
             return [Reply(job, replace(known, routing_key=job.reply_to), terminal=True)]
-        self._recent.note(job)
+        self._recent.note(job.id, job.epoch)
         self._jobs[job.key] = job
         if job.redelivered:
             job.refusal = exc.WorkerLost(
@@ -269,7 +240,56 @@ class Server:
             lost = exc.WorkerLost(f"worker {self.identity} lost track of request {job.id}")
             answer = self._failed(job, ft.Failure.from_exception(lost))
             return [Reply(job, answer, terminal=True)]
+        if claim.verdict in (ledgers.HELD, ledgers.STALE):
+            return [self._elsewhere(job)]
         return [Acknowledge(job.receipt)]
+
+    def _elsewhere(self, job: Job) -> Effect:
+        """Somebody has it, who may answer another engine: who sent this one should look."""
+        if not job.ours:
+            return Acknowledge(job.receipt)
+        return Reply(job, self._response(job, pr.PENDING, {}, asked=0), terminal=True)
+
+    def on_ask(self, asked: Iterable[tuple[str, int]], reply_to: str | None) -> list[Effect]:
+        """An engine asks for requests that another one sent: it is answered from now on.
+
+        Of what runs here it is told so, of what ended how, as far as that is remembered.  Of the
+        rest, where there is a ledger, that it does not run here: what ended is in the ledger then.
+        """
+        if reply_to is None or not _names.is_label(reply_to):
+            LOG.warning("refused a question: %.200r is no name to answer to", reply_to)
+            return []
+        jobs: dict[str, list[Job]] = {}
+        for job in (*(job for job, _ in self._ending.values()), *self._jobs.values()):
+            jobs.setdefault(job.id, []).append(job)
+        effects: list[Effect] = []
+        for request_id, number in asked:
+            found, known = jobs.get(request_id), self._recent.answer(request_id)
+            if found is not None:
+                effects += [e for job in found for e in self._readdress(job, reply_to, number)]
+            elif known is not None:
+                effects.append(Reply(None, replace(known, routing_key=reply_to)))
+            elif self.ledger is not None:
+                answer = asking.not_here(request_id, number, self.identity, reply_to)
+                effects.append(Reply(None, answer))
+        return effects
+
+    def _readdress(self, job: Job, reply_to: str, number: int) -> list[Effect]:
+        if number < job.asked:
+            return []  # by an engine that lost its flow to another since
+        job.asked = number
+        if job.key in self._ending:
+            job.listener = reply_to
+            return []
+        job.reply_to = reply_to
+        return [Reply(job, self._response(job, pr.RUNNING, {}, asked=number))]
+
+    def on_stored(self, job: Job) -> list[Effect]:
+        """The ledger was told that a job ended, or cannot be: who asked meanwhile is answered."""
+        _, answer = self._ending.pop(job.key)
+        if job.listener is None:
+            return []
+        return [Reply(None, replace(answer, routing_key=job.listener))]
 
     def forget(self, job: Job) -> None:
         """The ledger could not be asked: the request goes back to where it came from."""
@@ -333,8 +353,9 @@ class Server:
         self.counts[how or answer.body["state"]] += 1
         reply = Reply(job, answer, terminal=True)
         if job.ledger:
+            self._ending[job.key] = job, answer
             return [Finish(job, env.freeze(answer)), reply]
-        self._recent.keep(job, answer)
+        self._recent.keep(job.id, job.epoch, answer)
         return [reply]
 
     def _response(
@@ -343,6 +364,7 @@ class Server:
         state: str,
         data: Mapping[str, Any],
         outcome: invocation.Outcome | None = None,
+        asked: int | None = None,
     ) -> env.Envelope:
         job.seq += 1
         headers: dict[str, Any] = {
@@ -354,6 +376,8 @@ class Server:
         if outcome is not None and outcome.started is not None:
             headers[env.WBE_STARTED] = outcome.started
             headers[env.WBE_ENDED] = outcome.ended
+        if asked is not None:
+            headers[env.WBE_ASK] = asked
         return env.Envelope(
             pr.RESPONSE,
             {"state": state, "data": data},

@@ -32,6 +32,17 @@ class Share(invocation.TaskExecutor):
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         self._executor.retire(invocations)
 
+    def disown(self) -> None:
+        self._executor.disown(self._flow)
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        return self._executor.remembers
+
+    @property
+    def knows_all(self) -> bool:  # type: ignore[override]
+        return self._executor.knows_all
+
     def start(self) -> None:
         self._executor.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import math
 import os
 import platform
 import re
@@ -14,25 +15,24 @@ import time
 import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from futurist import periodics
 
-from wbengine import __version__, _names, invocation, loops, pools
+from wbengine import __version__, _names, invocation, loops
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import dispatcher, endpoint, ledger, proxy, server, topology
+from wbengine._crash import crashpoint
+from wbengine.engines.worker_based import asking, dispatcher, endpoint, proxy, server, topology
 from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.slots import default_slots, make_pool
 from wbengine.types import failure as ft
 
 __all__ = ["Worker", "default_slots"]
 
 LOG = logging.getLogger(__name__)
-
-#: Slots of a worker that was not told how many: for tasks that mostly wait.
-SLOTS_PER_CORE: Final = 4
-MOST_SLOTS: Final = 32
 
 #: Seconds between two beats, unless an engine asks for more frequent ones.
 PERIOD: Final = 5.0
@@ -57,42 +57,12 @@ wbengine {version}, worker {identity}
 """
 
 
-class _Pool(Protocol):
-    """What a worker needs of the place where tasks run (see `wbengine.pools`)."""
-
-    def submit(self, fn: Any, args: tuple[Any, ...], done: Any, on_event: Any) -> Any: ...
-    def start(self) -> None: ...
-    def stop(self, wait: bool = True, kill: bool = False) -> None: ...
-
-
-class _Given:
-    """A pool over somebody's own executor, which is not ours to stop."""
-
-    def __init__(self, executor: futures.Executor) -> None:
-        self._executor = executor
-
-    def submit(self, fn: Any, args: tuple[Any, ...], done: Any, on_event: Any) -> None:
-        def finished(future: futures.Future[Any]) -> None:
-            try:
-                value = future.result()
-            except BaseException as error:  # also of a pool that dropped it
-                value = ft.Failure.from_exception(error)
-            done(value)
-
-        self._executor.submit(fn, *args, emit=on_event).add_done_callback(finished)
-
-    def start(self) -> None:
-        pass
-
-    def stop(self, wait: bool = True, kill: bool = False) -> None:
-        pass
-
-
 class Worker:
     """Take requests for `tasks` from `topic` (or several, the first served first), and run them.
 
     `tasks` are task classes, modules, or names of either.  They run in `executor` if one is given,
-    else in `processes_count` child processes, else in `threads_count` threads.
+    else in `processes_count` child processes, else in `threads_count` threads.  `ledger` is the
+    place of the ledger that it shares with its engines, unless it is the broker's own.
 
     `run` blocks until `stop` is called (from any thread, or a signal handler's thread), or, with
     `max_idle_time`, until nothing was to be done for that many seconds.  A stopped worker takes
@@ -114,6 +84,7 @@ class Worker:
         processes_count: int | None = None,
         max_idle_time: float | None = None,
         interop: str | None = None,
+        ledger: str | None = None,
     ) -> None:
         self._topics = tuple(
             _names.check_label("topic", name)
@@ -121,22 +92,25 @@ class Worker:
         )
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
-        self._pool, self._slots, self._kind = _make_pool(executor, threads_count, processes_count)
+        self._pool, self._slots, self._kind = make_pool(executor, threads_count, processes_count)
         # Children have loops of their own.
         self._loop = None if processes_count is not None else loops.Loop()
         self._max_idle_time = max_idle_time
         self.identity = _identity()
         self._interop = topology.check_interop(interop)
+        self._place = ledgers.check_place(ledger, "worker")
         self._queues = {
             name: name if interop else _queue(exchange, name, self._offered)
             for name in self._topics
         }
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
-        self._ledger: ledger.base.Ledger | None = None
+        self._ledger: ledgers.base.Ledger | None = None
         self._lock = threading.RLock()
         self._server = server.Server(self.identity, self._queues, self._offered, self._slots)
         self._period = PERIOD
         self._next_beat = 0.0
+        # When the ledger was last told that this worker lives.
+        self._renewed = -math.inf
         self._announced = False
         self._last_busy = time.monotonic()
         self._draining = threading.Event()
@@ -147,6 +121,7 @@ class Worker:
         handlers = {
             pr.NOTIFY: dispatcher.Handler(self._on_notify, pr.Notify.validate),
             pr.REQUEST: dispatcher.Handler(self._on_request, pr.Request.validate, owns_ack=True),
+            asking.ASK: dispatcher.Handler(self._on_ask, asking.validate),
         }
         made = proxy.Proxy(
             self.identity,
@@ -202,11 +177,12 @@ class Worker:
         """Work until told to stop.
 
         :raises TransportFailure: the broker cannot be reached.
+        :raises LedgerFailure: nor the ledger that was named.
         """
         if display_banner:
             write = banner_writer or (lambda text: LOG.info("%s", text.rstrip()))
             write(self.banner)
-        self._ledger = ledger.for_target(self._proxy.target, "worker")
+        self._ledger = ledgers.choose(self._place, self._proxy.target, "worker")
         self._server.ledger = self._ledger.digest if self._ledger is not None else None
         self._pool.start()
         # A lambda: futurist sets attributes on what it calls, a bound method takes none.
@@ -279,6 +255,12 @@ class Worker:
             effects = self._server.on_request(request, message)
         self._apply(effects)
 
+    def _on_ask(self, data: Any, message: Any) -> None:
+        reply_to = env.received(data, message).reply_to
+        with self._lock:
+            effects = self._server.on_ask(asking.read(data), reply_to)
+        self._apply(effects)
+
     def _on_wait(self) -> None:
         if not self._announced:
             self._announced = True
@@ -310,7 +292,13 @@ class Worker:
                 busy = self._server.running
             self._apply(effects)
             if busy and self._ledger is not None:
-                self._ledger.renew(self.identity)
+                self._renew(now)
+
+    def _renew(self, now: float) -> None:
+        assert self._ledger is not None
+        if now - self._renewed >= self._period / 2:
+            self._ledger.renew(self.identity)
+            self._renewed = now
 
     # What is to be done.
 
@@ -330,7 +318,10 @@ class Worker:
 
     def _claim(self, job: server.Job) -> None:
         assert self._ledger is not None
+        crashpoint("worker.before-claim")
         try:
+            # After a long rest its last beat is old: who looks at the row would take it for dead.
+            self._renew(time.monotonic())
             claim = self._ledger.claim(job.id, job.epoch, self.identity)
         except Exception:
             with self._lock:
@@ -340,6 +331,7 @@ class Worker:
             self._draining.wait(LEDGER_PAUSE)
             job.receipt.requeue()
             raise
+        crashpoint("worker.after-claim")
         with self._lock:
             effects = self._server.on_claim(job, claim)
         self._apply(effects)
@@ -384,40 +376,22 @@ class Worker:
 
     def _finish(self, job: server.Job, frozen: bytes) -> None:
         assert self._ledger is not None
+        crashpoint("worker.before-finish")
         try:
             if not self._ledger.finish(job.id, job.epoch, self.identity, frozen):
                 LOG.warning("request %s was given up by its engine while it ran here", job.id)
         except exc.LedgerFailure as error:  # the engine is answered all the same
             LOG.warning("the answer to request %s cannot be stored: %s", job.id, error)
+        crashpoint("worker.after-finish")
+        with self._lock:
+            effects = self._server.on_stored(job)
+        self._apply(effects)
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.ack(receipt)
         with self._lock:
             self._unacked -= 1
         self._last_busy = time.monotonic()
-
-
-def _make_pool(
-    executor: futures.Executor | None, threads: int | None, processes: int | None
-) -> tuple[_Pool, int, str]:
-    if sum(option is not None for option in (executor, threads, processes)) > 1:
-        raise ValueError("give one of executor, threads_count and processes_count, not several")
-    if isinstance(executor, futures.ProcessPoolExecutor):
-        raise ValueError(
-            "tasks cannot tell events out of a ProcessPoolExecutor: give processes_count instead"
-        )
-    if executor is not None:
-        slots = int(getattr(executor, "_max_workers", 1))
-        return _Given(executor), slots, "of a given executor"
-    if processes is not None:
-        return pools.ProcessPool(processes, name="wbengine-task"), processes, "processes"
-    count = threads if threads is not None else default_slots()
-    return pools.ThreadPool(count, name="wbengine-task"), count, "threads"
-
-
-def default_slots() -> int:
-    """Slots of a worker that was not told how many."""
-    return min(MOST_SLOTS, (os.cpu_count() or 1) * SLOTS_PER_CORE)
 
 
 def _identity() -> str:

@@ -18,6 +18,20 @@ BACKEND_NAMESPACE: Final = "wbengine.persistence"
 #: Kinds that are always there; others come by entry point.
 KINDS: Final[Mapping[str, str]] = {
     "memory": "wbengine.persistence.backends.memory:MemoryBackend",
+    "dir": "wbengine.persistence.backends.directory:DirectoryBackend",
+    "file": "wbengine.persistence.backends.directory:DirectoryBackend",
+    "sqlite": "wbengine.persistence.backends.sql:SQLBackend",
+    "mysql": "wbengine.persistence.backends.sql:SQLBackend",
+    "postgresql": "wbengine.persistence.backends.sql:SQLBackend",
+}
+
+
+#: Names of other people's for kinds there are.
+_MEANT: Final[Mapping[str, str]] = {
+    "mariadb": "mysql",
+    "postgres": "postgresql",
+    "directory": "dir",
+    "folder": "dir",
 }
 
 
@@ -26,44 +40,50 @@ def fetch(
 ) -> base.Backend:
     """Make the backend that `conf` describes.
 
-    `conf` is a dict whose `connection` is a kind or a URI ('memory',
-    'memory://?deep_copy=false'), or that string itself; the options of a URI are added to the
-    dict's, `options` win over both.
+    `conf` is a dict whose `connection` is a kind or a URI ('memory', 'dir:///var/lib/flows',
+    'postgresql://user:secret@host/db?max_pool_size=9'), or that string itself.  Options are further
+    keys of the dict, keywords here, or parts of the URI's query; these win over the URI, and
+    keywords over the dict.  What a kind takes is told by its class.
 
     :raises NotFound: an unknown kind; the text names those there are.
-    :raises ValueError: the configuration names no kind.
+    :raises ValueError: the configuration names no kind, or an option that the kind does not know,
+        or a value that an option cannot have.
     :raises TypeError: it is neither a dict nor a string.
     """
     if not isinstance(conf, str | Mapping):
         raise TypeError(f"A persistence configuration is a dict or a URI, not {conf!r}")
     found: dict[str, Any] = {"connection": conf} if isinstance(conf, str) else dict(conf)
-    if "connection" not in found:
+    found.update(options)
+    connection = found.get("connection")
+    if not connection:
         raise ValueError(
             "A persistence configuration needs a 'connection' (a kind or a URI),"
             f" got {sorted(found)}"
         )
-    found.update(options)
-    connection = str(found["connection"])
-    kind, colon, _ = connection.partition(":")
+    scheme, colon, _ = str(connection).partition(":")
     if colon:
-        uri = urllib.parse.urlsplit(connection)
-        for key, value in urllib.parse.parse_qsl(uri.query):
-            found.setdefault(key, _flag(value))
-    kind = kind.partition("+")[0]
-    factory: Any
-    if kind in KINDS:
-        factory = _names.load(KINDS[kind])
-    else:
-        try:
-            factory = _plugins.find(namespace, kind)
-        except exceptions.NotFound as error:
-            known = sorted({*KINDS, *_plugins.names(namespace)})
-            raise exceptions.NotFound(
-                f"No persistence backend of kind {kind!r}{_names.hint(kind, known)};"
-                f" known kinds: {', '.join(known)}"
-            ) from error
-    made: base.Backend = factory(found)
+        query = urllib.parse.urlsplit(str(connection)).query
+        for key, value in urllib.parse.parse_qsl(query):
+            found.setdefault(key, value)
+    # What is behind a '+' is a driver: the business of the kind.
+    made: base.Backend = _factory(scheme.partition("+")[0], namespace)(found)
     return made
+
+
+def _factory(kind: str, namespace: str) -> Any:
+    if kind in KINDS and namespace == BACKEND_NAMESPACE:
+        return _names.load(KINDS[kind])
+    try:
+        return _plugins.find(namespace, kind)
+    except exceptions.NotFound as error:
+        if kind in KINDS:
+            return _names.load(KINDS[kind])
+        known = sorted({*KINDS, *_plugins.names(namespace)})
+        meant = _MEANT.get(kind.lower())
+        hint = f" (did you mean {meant!r}?)" if meant else _names.hint(kind, known)
+        raise exceptions.NotFound(
+            f"No persistence backend of kind {kind!r}{hint}; known kinds: {', '.join(known)}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -75,7 +95,3 @@ def backend(
         with contextlib.closing(made.get_connection()) as connection:
             connection.upgrade()
         yield made
-
-
-def _flag(value: str) -> Any:
-    return {"true": True, "false": False}.get(value.lower(), value)

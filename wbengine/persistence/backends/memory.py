@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from wbengine import _clock, exceptions
+from wbengine import _clock, _options, exceptions
 from wbengine.persistence import base, leases, models
 
 __all__ = ["MemoryBackend", "MemoryConnection"]
@@ -19,8 +19,13 @@ class MemoryBackend(base.Backend):
     """Keeps copies of records in dictionaries.
 
     Option `deep_copy` (default True): copy result values too.  Without it values are shared with
-    the engine: faster, and a caller that changes a value changes what is kept.
+    the engine: faster, and a caller that changes a value changes what is kept.  (`path` is accepted
+    for compatibility: there are no folders here.)
+
+    :raises ValueError: another option, or a value that an option cannot have.
     """
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"connection", "deep_copy", "path"})
 
     encodes: ClassVar[bool] = False
 
@@ -29,7 +34,8 @@ class MemoryBackend(base.Backend):
     ) -> None:
         super().__init__(conf)
         self.clock = clock
-        self.deep_copy = bool(self._conf.get("deep_copy", True))
+        _options.check_known("A memory backend", self._conf, self.OPTIONS)
+        self.deep_copy = _options.flag("deep_copy", self._conf.get("deep_copy", True))
         self.lock = threading.Lock()
         self.books: dict[str, models.LogBook] = {}
         #: Every flow and atom that is kept, by uuid (the books hold the same objects).

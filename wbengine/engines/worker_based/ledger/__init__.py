@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from wbengine import exceptions
@@ -13,24 +14,71 @@ if TYPE_CHECKING:
     from wbengine.transports.target import Target
 
 
+#: The place of the ledger of engines and workers that were told of none.
+LEDGER_VARIABLE: Final = "WBENGINE_LEDGER"
+#: Of an engine that is to work without one.
+NONE: Final = "none"
+
+_FORMS: Final = (
+    "memory://NAME, dir:///PATH, sqlite:////PATH, mysql://USER@HOST/DB or postgresql://USER@HOST/DB"
+)
+_DATABASES: Final = ("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql")
+
+
+def check_place(place: str | None, role: str = "engine") -> str | None:
+    """The place of a ledger: `place`, else `$WBENGINE_LEDGER`, else None (the broker's own).
+
+    Nothing is opened.
+
+    :raises ValueError: it is no place of a ledger.
+    :raises ImportError: what it takes is not installed.
+    """
+    place = place if place is not None else os.environ.get(LEDGER_VARIABLE) or None
+    if place == NONE:
+        if role == "engine":
+            return place
+        raise ValueError("a worker has no choice of working without a ledger: its engines have")
+    if place is None:
+        return None
+    kind, rest = _split(place)
+    if kind in _DATABASES:
+        _databases().check(place)
+    elif kind not in ("memory", "dir") or not rest:
+        shown = f"{kind}://..." if kind else repr(place)
+        raise ValueError(f"no ledger at {shown}: use {_FORMS}")
+    return place
+
+
+def choose(place: str | None, target: Target, role: str = "engine") -> base.Ledger | None:
+    """Open the ledger at a place that was checked; without one, that of the broker."""
+    if place is None:
+        return for_target(target, role)
+    return None if place == NONE else open_ledger(place, role)
+
+
 def open_ledger(place: str | Target, role: str = "engine") -> base.Ledger:
-    """Open a ledger, made when it is not there: `memory://NAME`, `dir:///PATH`, or a broker's
-    target.
+    """Open a ledger, made when it is not there: `memory://NAME`, `dir:///PATH`, the URL of a
+    database, or a broker's target.
 
     The ledger of a folder transport is `ledger` in the folder that requests go to: `out` of an
     engine, `in` of a worker (`role`), so that both open the same.  That of a memory broker belongs
     to the broker.
 
     :raises ValueError: it is another place.
+    :raises ImportError: what a database takes is not installed.
     :raises LedgerFailure: it cannot be used.
     """
     if isinstance(place, str):
-        scheme, mark, rest = place.partition("://")
-        if mark and scheme == "memory":
+        if place == NONE:
+            raise ValueError(f"no ledger at {place!r}: use {_FORMS}")
+        check_place(place)
+        kind, rest = _split(place)
+        if kind == "memory":
             return _of_broker(place)
-        if mark and scheme == "dir" and rest:
+        if kind == "dir":
             return _of_folder(unquote(rest))
-        raise ValueError(f"no ledger at {place!r}: use memory://NAME or dir:///PATH")
+        found: base.Ledger = _databases().SqlLedger(place)
+        return found
     if place.broker is not None:
         return _of_broker(f"memory://{place.broker}")
     if place.folders is not None:
@@ -65,3 +113,16 @@ def _of_broker(url: str) -> base.Ledger:
             broker.ledger = memory.MemoryLedger()
         found: base.Ledger = broker.ledger
         return found
+
+
+def _split(place: str) -> tuple[str, str]:
+    """The kind of a place, without its driver, and what follows it."""
+    scheme, mark, rest = place.partition("://")
+    return (scheme.partition("+")[0], rest) if mark else ("", "")
+
+
+def _databases() -> Any:
+    # Not on top: a worker without a database needs nothing of it.
+    from wbengine.engines.worker_based.ledger import sql
+
+    return sql

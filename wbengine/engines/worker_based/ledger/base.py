@@ -130,6 +130,10 @@ class Ledger(abc.ABC):
         """The row as it is now."""
 
     @abc.abstractmethod
+    def ids(self) -> set[str]:
+        """The ids of all rows, in whatever state, and of those that were not dropped to the end."""
+
+    @abc.abstractmethod
     def sweep(self, older_than: float) -> int:
         """Remove rows that did not change for so many seconds; how many.
 

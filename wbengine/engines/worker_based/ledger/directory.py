@@ -199,7 +199,9 @@ class DirectoryLedger(base.Ledger):
                 for epoch in epochs:
                     self._recycle(f"{self._held}/{holder}/{id}.{epoch}")
             for epoch in epochs:
-                self._drop_done(f"{id}.{epoch}")
+                if not self._drop_done(f"{id}.{epoch}"):
+                    # Whoever dropped it before was killed before it was done with that.
+                    _files.remove(f"{self._results}/{id}.{epoch}")
             self._forget(id, *epochs)
 
     def _drop_done(self, name: str) -> bool:
@@ -215,6 +217,21 @@ class DirectoryLedger(base.Ledger):
     def state(self, id: str) -> base.Row | None:
         with self._failures(), self._locked(id):
             return self._find(id)
+
+    def ids(self) -> set[str]:
+        with self._failures():
+            # As a token moves, so that none is missed.
+            names = os.listdir(self._open)
+            for holder in os.listdir(self._held):
+                try:
+                    names += os.listdir(f"{self._held}/{holder}")
+                except (FileNotFoundError, NotADirectoryError):
+                    pass  # it ended meanwhile
+            names += os.listdir(self._done)
+            # And what is left of those that somebody was killed while dropping.
+            names += os.listdir(self._results)
+            notes = os.listdir(self._epochs)
+        return {name.rpartition(".")[0] for name in names}.union(notes)
 
     def sweep(self, older_than: float) -> int:
         before = time.time() - older_than

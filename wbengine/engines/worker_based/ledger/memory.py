@@ -112,6 +112,10 @@ class MemoryLedger(base.Ledger):
                 return None
             return base.Row(id, row.epoch, row.state, row.holder, row.result)
 
+    def ids(self) -> set[str]:
+        with self._lock:
+            return set(self._rows)
+
     def sweep(self, older_than: float) -> int:
         with self._lock:
             before = self._clock.monotonic() - older_than

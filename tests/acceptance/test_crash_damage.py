@@ -1,0 +1,17 @@
+"""What is stored is damaged, and the disk is full: that is told, and nothing is loaded wrong."""
+
+from __future__ import annotations
+
+from tests.crashing.command import crash
+
+
+def test_damaged_records_are_refused_and_the_others_load() -> None:
+    told = crash("damage", "--records", "15", "--stores", "dir,sqlite")
+    for kind in ("dir", "sqlite"):
+        assert f"{kind}: 15 records damaged; " in told
+    assert told.endswith(" s, 0 problems\n"), told
+
+
+def test_on_a_full_disk_a_flow_fails_and_goes_on_when_there_is_room() -> None:
+    told = crash("full")
+    assert told.count(" 0 problems\n") == 2, told

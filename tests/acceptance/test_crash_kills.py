@@ -1,0 +1,21 @@
+"""Engines and workers are killed, at each crash point and at any moment: flows go on.
+
+These are small versions of `tools/crash`, which does the same on all stores and for longer.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.crashing.command import crash
+
+
+def test_who_is_killed_at_any_crash_point_is_resumed() -> None:
+    told = crash("sweep", "--quick")
+    figures = re.search(r"^(\d+) points, (\d+) cases, .* 0 problems$", told, re.MULTILINE)
+    assert figures and int(figures[2]) >= int(figures[1]) > 20, told
+
+
+def test_a_storm_of_kills_loses_nothing() -> None:
+    told = crash("storm", "--flows", "10", "--kills", "15", "--stores", "dir,sqlite")
+    assert re.search(r"^10 flows, 15 kills, .* 0 problems$", told, re.MULTILINE), told

@@ -1,0 +1,46 @@
+"""The stores and what is in them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests import servers
+from wbengine.persistence import backends, base
+
+from . import stores
+
+
+@pytest.fixture(scope="module", params=stores.KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """One kind of backend after the other."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def conf(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, database_servers: servers.Lazy
+) -> Iterator[stores.Conf]:
+    """Where the stores of one kind are, brought to the current layout."""
+    with stores.place(kind, tmp_path_factory.mktemp("store"), database_servers) as found:
+        with backends.backend(found):
+            pass
+        yield found
+
+
+@pytest.fixture
+def backend(conf: stores.Conf) -> Iterator[base.Backend]:
+    """An empty store."""
+    with contextlib.closing(backends.fetch(conf)) as made:
+        yield made
+        with made.get_connection() as connection:
+            connection.clear_all()
+
+
+@pytest.fixture
+def connection(backend: base.Backend) -> Iterator[base.Connection]:
+    with backend.get_connection() as made:
+        yield made

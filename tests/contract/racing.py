@@ -1,0 +1,209 @@
+"""Several processes that do the same to one store or ledger, at the same moment.
+
+    race("take", 4, conf, uuids) -> what each of them reported
+
+They are forked by a fresh interpreter: it has no threads, and the imports are paid for once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+
+def race(task: str, count: int, *arguments: Any) -> list[Any]:
+    """What `count` processes reported that ran `task(number, ready, *arguments)` at once."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "from tests.contract import racing; racing.main()"],
+        input=json.dumps([task, count, arguments]),
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+#: How far each of the processes is that are forked.
+_steps = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("I")
+#: So many steps one may be ahead of another: they are to meet at each.
+LEAD = 1
+
+
+def meet(number: int, step: int) -> None:
+    """Process `number` has come to `step`, from 1 on: wait for those who are behind."""
+    _steps[1 + number] = step
+    while min(_steps[1 : 1 + _steps[0]]) < step - LEAD:
+        time.sleep(0)
+
+
+def leave(number: int) -> None:
+    """Process `number` holds nobody up any more."""
+    _steps[1 + number] = 2**32 - 1
+
+
+def main() -> None:
+    task, count, arguments = json.load(sys.stdin)
+    _steps[0] = count
+    start, begin = os.pipe()
+    runners = []
+    for number in range(count):
+        ready, told = os.pipe()
+        answer, answers = os.pipe()
+        if not os.fork():
+            os.close(begin)
+            _run(TASKS[task], number, arguments, told, start, answers)
+        os.close(told)
+        os.close(answers)
+        runners.append((ready, answer))
+    for ready, _ in runners:
+        os.read(ready, 1)
+    os.close(begin)  # all at once
+    found = []
+    for _, answer in runners:
+        with open(answer) as file:
+            found.append(json.loads(file.read() or '{"error": "it died"}'))
+    for _ in runners:
+        os.wait()
+    errors = [told["error"] for told in found if isinstance(told, dict) and "error" in told]
+    if errors:
+        sys.exit("\n".join(errors))
+    print(json.dumps(found))
+
+
+def _run(
+    task: Callable[..., Any], number: int, arguments: Any, told: int, start: int, answers: int
+) -> None:
+    def ready() -> None:
+        os.write(told, b".")
+        os.read(start, 1)
+
+    try:
+        found = task(number, ready, *arguments)
+    except BaseException:
+        found = {"error": traceback.format_exc()}
+    leave(number)
+    with open(answers, "w") as file:
+        json.dump(found, file)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+# Stores.
+
+
+def take(number: int, ready: Callable[[], None], conf: Any, uuids: list[str]) -> list[Any]:
+    """Take a lease of each flow, and never give it back: which were granted."""
+    from wbengine import exceptions
+    from wbengine.persistence import backends
+
+    granted = []
+    with contextlib.closing(backends.fetch(conf)) as backend, backend.get_connection() as store:
+        store.get_lease(uuids[0])
+        ready()
+        for step, uuid in enumerate(uuids, 1):
+            meet(number, step)
+            try:
+                lease = store.take_lease(uuid, f"owner {number}", 60)
+            except exceptions.FlowBusy:
+                continue
+            granted.append([lease.flow, lease.owner, lease.epoch])
+    return granted
+
+
+def count(number: int, ready: Callable[[], None], conf: Any, uuid: str, times: int) -> list[int]:
+    """Add one to a number in the store, each time under a lease: the epochs of these."""
+    from wbengine import exceptions
+    from wbengine.persistence import backends
+
+    epochs: list[int] = []
+    with contextlib.closing(backends.fetch(conf)) as backend, backend.get_connection() as store:
+        store.get_lease(uuid)
+        ready()
+        while len(epochs) < times:
+            try:
+                lease = store.take_lease(uuid, f"owner {number}", 60)
+            except exceptions.FlowBusy:
+                time.sleep(0.001)
+                continue
+            flow = store.get_flow_details(uuid)
+            (atom,) = flow
+            atom.results = (atom.results or 0) + 1
+            store.save_changes(flow, [atom], flow_row=False, lease=lease)
+            store.give_back_lease(lease)
+            epochs.append(lease.epoch)
+    return epochs
+
+
+def upgrade(number: int, ready: Callable[[], None], conf: Any) -> str:
+    """Bring a store to its current layout, and use it."""
+    from wbengine.persistence import backends, models
+
+    with contextlib.closing(backends.fetch(conf)) as backend, backend.get_connection() as store:
+        ready()
+        store.upgrade()
+        return store.save_logbook(models.LogBook(f"book {number}")).uuid
+
+
+# Ledgers.
+
+
+def claim(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
+    """Claim and finish each row: which were granted, and how long it took."""
+    from wbengine.engines.worker_based import ledger as ledgers
+
+    granted = []
+    holder = f"w{number}"
+    with contextlib.closing(ledgers.open_ledger(place)) as ledger:
+        ledger.renew(holder)
+        ready()
+        started = time.monotonic()
+        for step, id in enumerate(ids, 1):
+            meet(number, step)
+            if ledger.claim(id, 1, holder).granted:
+                granted.append(id)
+                assert ledger.finish(id, 1, holder, holder.encode())
+    return [granted, time.monotonic() - started]
+
+
+def finish(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
+    """One finishes all rows, the other reopens them, from the other end, so that they meet."""
+    from wbengine.engines.worker_based import ledger as ledgers
+
+    with contextlib.closing(ledgers.open_ledger(place)) as ledger:
+        ledger.renew("w")
+        ready()
+        if number:
+            return {id: ledger.finish(id, 1, "w", id.encode()) for id in ids}
+        found = {id: ledger.reopen(id, 2) for id in reversed(ids)}
+        return {id: result and result.decode() for id, result in found.items()}
+
+
+def open_(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
+    """Open a ledger that is not there yet: which one it is, and what its rows are."""
+    from wbengine.engines.worker_based import ledger as ledgers
+
+    ready()
+    with contextlib.closing(ledgers.open_ledger(place)) as ledger:
+        for id in ids:
+            ledger.open(id, 1 + number)
+        rows = [ledger.state(id) for id in ids]
+        return [ledger.digest, [row.epoch for row in rows if row is not None]]
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__.rstrip("_"): task for task in (take, count, upgrade, claim, finish, open_)
+}

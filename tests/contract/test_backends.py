@@ -1,0 +1,543 @@
+"""What every persistence backend promises, but for leases (`test_leases`) and items.
+
+The memory backend is what the others are compared with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import servers
+from wbengine import exceptions, states
+from wbengine.persistence import backends, base, models
+from wbengine.persistence.backends import memory
+
+from . import records, stores
+
+Connection = base.Connection
+few = settings(max_examples=20, suppress_health_check=list(HealthCheck))
+
+
+def make(*atoms: models.AtomDetail, name: str = "f") -> tuple[models.LogBook, models.FlowDetail]:
+    """A book with one flow of these atoms."""
+    book = models.LogBook("b")
+    flow = models.FlowDetail(name)
+    flow.add_all(atoms)
+    book.add(flow)
+    return book, flow
+
+
+def reopened(conf: stores.Conf, picture: Callable[[Connection], Any]) -> Any:
+    """What somebody sees who comes later."""
+    with contextlib.closing(backends.fetch(conf)) as other, other.get_connection() as connection:
+        return picture(connection)
+
+
+# What is written is read back.
+
+
+@few
+@given(book=records.books())
+def test_every_field_comes_back(
+    kind: str, conf: stores.Conf, connection: Connection, book: models.LogBook
+) -> None:
+    """Of every record, with values of every kind, in whatever way it is read."""
+    expected = records.of_book(book)
+    assert records.of_book(connection.save_logbook(book)) == expected
+    assert records.of_book(connection.get_logbook(book.uuid)) == expected
+    (found,) = (b for b in connection.get_logbooks() if b.uuid == book.uuid)
+    assert records.of_book(found) == expected
+    flows = connection.get_flows_for_book(book.uuid)
+    assert {flow.uuid: records.of_flow(flow) for flow in flows} == expected["flows"]
+    for flow in book:
+        assert records.of_flow(connection.get_flow_details(flow.uuid)) == records.of_flow(flow)
+        atoms = connection.get_atoms_for_flow(flow.uuid)
+        assert records.of_atoms(atoms) == records.of_atoms(flow)
+        for atom in flow:
+            read = connection.get_atom_details(atom.uuid)
+            assert type(read) is type(atom)
+            assert records.of_atom(read) == records.of_atom(atom)
+    if kind in stores.DURABLE:
+        assert reopened(conf, lambda later: records.of_book(later.get_logbook(book.uuid))) == (
+            expected
+        )
+
+
+def test_values_that_are_easily_lost(connection: Connection) -> None:
+    """One by one, as results; and all of them in every other place."""
+    atoms = [models.TaskDetail(f"t{n}") for n in range(len(records.EXAMPLES))]
+    for atom, value in zip(atoms, records.EXAMPLES, strict=True):
+        atom.results = value
+    full = models.RetryDetail("r")
+    every = list(records.EXAMPLES)
+    full.results = [(every, {"t": records.failure("Füße", 1, ("a",))}), (None, {})]
+    full.meta, full.revert_results, full.failure = {"m": every}, every, records.failure("\0")
+    book, flow = make(full, *atoms)
+    flow.meta, book.meta = {"f": every}, {"b": every}
+    connection.save_logbook(book)
+    assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
+    connection.save_changes(flow, flow)
+    assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
+
+
+@pytest.mark.parametrize("name", ["Ä b/c", "a" * 255, "🦊 '\";--%s\\", " lead and trail ", "x\ny"])
+def test_any_name(connection: Connection, name: str) -> None:
+    """Of books, flows and atoms; those of others are not mistaken for it."""
+    found = []
+    for text in (name, name.upper() + "!", name.lower() + " "):
+        book = models.LogBook(text)
+        flow = models.FlowDetail(text)
+        flow.add(models.TaskDetail(text))
+        book.add(flow)
+        connection.save_logbook(book)
+        found.append(book)
+    for book in found:
+        assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
+
+
+def test_large_results(connection: Connection) -> None:
+    """16 MB of text in one result, and of bytes in others of the same turn."""
+    atoms = [models.TaskDetail("text"), models.TaskDetail("bytes"), models.TaskDetail("other")]
+    book, flow = make(*atoms)
+    connection.save_logbook(book)
+    atoms[0].results = "ä\n" + "x" * (16 * 2**20 - 2)
+    atoms[1].results = b"\0\xff" * 2**20
+    atoms[2].failure = records.failure("y" * 60_000)
+    connection.save_changes(flow, flow)
+    found = {atom.name: atom for atom in connection.get_flow_details(flow.uuid)}
+    assert found["text"].results == atoms[0].results
+    assert found["bytes"].results == atoms[1].results
+    assert records.of_atom(found["other"]) == records.of_atom(atoms[2])
+
+
+def test_lazy_reading(connection: Connection) -> None:
+    """Leaves out what is in a record, and nothing of its own."""
+    book, flow = make(models.TaskDetail("t"))
+    book.meta["m"] = flow.meta["m"] = 1
+    connection.save_logbook(book)
+    lazy = [connection.get_logbook(book.uuid, lazy=True), *connection.get_logbooks(lazy=True)]
+    for found in lazy:
+        assert len(found) == 0
+        assert records.of_book(found) == {**records.of_book(book), "flows": {}}
+    for bare in (
+        connection.get_flow_details(flow.uuid, lazy=True),
+        *connection.get_flows_for_book(book.uuid, lazy=True),
+    ):
+        assert records.of_flow(bare) == {**records.of_flow(flow), "atoms": {}}
+
+
+def test_what_is_not_kept(connection: Connection) -> None:
+    """Is told by its uuid."""
+    other, _ = make(models.TaskDetail("other"))
+    connection.save_logbook(other)
+    book, flow = make(models.TaskDetail("t"))
+    (atom,) = flow
+    before = records.of_store(connection)
+    for uuid, call in [
+        (book.uuid, lambda: connection.get_logbook(book.uuid)),
+        (book.uuid, lambda: connection.get_logbook(book.uuid, lazy=True)),
+        (book.uuid, lambda: list(connection.get_flows_for_book(book.uuid))),
+        (book.uuid, lambda: connection.destroy_logbook(book.uuid)),
+        (flow.uuid, lambda: connection.get_flow_details(flow.uuid)),
+        (flow.uuid, lambda: list(connection.get_atoms_for_flow(flow.uuid))),
+        (flow.uuid, lambda: connection.save_changes(flow, flow)),
+        (flow.uuid, lambda: connection.save_changes(flow, [], flow_row=False)),
+        (flow.uuid, lambda: connection.update_flow_details(flow)),
+        (atom.uuid, lambda: connection.get_atom_details(atom.uuid)),
+        (atom.uuid, lambda: connection.update_atom_details(atom)),
+    ]:
+        with pytest.raises(exceptions.NotFound, match=uuid):
+            call()
+    for odd in ("", "../x", "%", "' OR 1=1 --", "x" * 300, "é"):
+        for look in (connection.get_logbook, connection.get_flow_details):
+            with pytest.raises(exceptions.NotFound):
+                look(odd)
+        with pytest.raises(exceptions.NotFound):
+            connection.get_atom_details(odd)
+    assert records.of_store(connection) == before
+
+
+# Who changes what.
+
+
+def test_what_is_kept_is_a_copy(conf: stores.Conf, connection: Connection) -> None:
+    """Of what was written, and what is read is one of what is kept."""
+    atom = models.TaskDetail("t")
+    atom.results, atom.meta = {"a": [1]}, {"m": [1]}
+    atom.items = models.Items(0, [[1]])
+    book, flow = make(atom)
+    book.meta["b"], flow.meta["f"] = [1], [1]
+    returned = connection.save_logbook(book)
+    before = records.of_store(connection)
+
+    def spoil(book: models.LogBook) -> None:
+        book.name = "spoiled"
+        book.meta["b"] = 0
+        for flow in book:
+            flow.state, flow.meta["f"] = "SPOILED", 0
+            for atom in flow:
+                atom.state, atom.meta["m"] = "SPOILED", 0
+                if conf.get("deep_copy", True):
+                    atom.results["a"].append(2)
+                if atom.items is not None:
+                    atom.items[0].order = 7
+            flow.add(models.TaskDetail("spoiled"))
+
+    for found in (book, returned, connection.get_logbook(book.uuid), *connection.get_logbooks()):
+        spoil(found)
+        assert records.of_store(connection) == before
+
+
+def test_only_what_is_given_changes(connection: Connection) -> None:
+    """Records that changed, and are not named, keep what was written of them."""
+    atoms = [models.TaskDetail("a"), models.TaskDetail("b"), models.RetryDetail("r")]
+    book, flow = make(*atoms)
+    book.add(models.FlowDetail("other"))
+    connection.save_logbook(book)
+    expected = records.of_book(book)
+
+    def kept() -> Any:
+        return records.of_book(connection.get_logbook(book.uuid))
+
+    for atom in atoms:
+        atom.state, atom.attempt, atom.meta = states.RUNNING, 1, {"x": 1}
+    flow.state, flow.meta = states.RUNNING, {"x": 1}
+    flow.add(models.TaskDetail("never written"))
+    connection.save_changes(flow, [], flow_row=False)
+    assert kept() == expected
+    connection.save_changes(flow, [atoms[1]], flow_row=False)
+    expected["flows"][flow.uuid]["atoms"][atoms[1].uuid] = records.of_atom(atoms[1])
+    assert kept() == expected
+    connection.save_changes(flow, [])
+    expected["flows"][flow.uuid] |= {"state": states.RUNNING, "meta": {"x": 1}}
+    assert kept() == expected
+    connection.update_atom_details(atoms[2])
+    expected["flows"][flow.uuid]["atoms"][atoms[2].uuid] = records.of_atom(atoms[2])
+    assert kept() == expected
+    atoms[0].meta = flow.meta = {}
+    connection.save_changes(flow, [atoms[0]])
+    expected["flows"][flow.uuid]["atoms"][atoms[0].uuid] = records.of_atom(atoms[0])
+    expected["flows"][flow.uuid]["meta"] = {}
+    assert kept() == expected
+
+
+def test_a_book_adds_and_changes_but_removes_nothing(connection: Connection) -> None:
+    """What it does not mention stays; what it returns is all that is kept now."""
+    first, flow = make(models.TaskDetail("a"))
+    second = models.FlowDetail("second")
+    first.add(second)
+    connection.save_logbook(first)
+    book = connection.get_logbook(first.uuid, lazy=True)
+    third = models.FlowDetail("third")
+    third.add(models.RetryDetail("r"))
+    book.add(third)
+    changed = connection.get_flow_details(flow.uuid)
+    changed.add(models.TaskDetail("b"))
+    next(iter(changed)).state = states.SUCCESS
+    book.add(changed)
+    book.meta["new"] = 1
+    returned = records.of_book(connection.save_logbook(book))
+    assert returned == records.of_book(connection.get_logbook(book.uuid))
+    assert set(returned["flows"]) == {flow.uuid, second.uuid, third.uuid}
+    assert returned["flows"][flow.uuid] == records.of_flow(changed)
+    assert returned["flows"][third.uuid] == records.of_flow(third)
+    assert returned["meta"] == {"new": 1}
+
+
+@stores.durable
+def test_what_cannot_be_kept_is_refused(connection: Connection) -> None:
+    """The error says what and where; nothing of the same write is kept."""
+    atoms = [models.TaskDetail("good"), models.TaskDetail("bad")]
+    book, flow = make(*atoms)
+    connection.save_logbook(book)
+    before = records.of_store(connection)
+    atoms[0].state = states.SUCCESS
+    flow.state = states.RUNNING
+    for name in ("results", "revert_results", "progress_details", "meta"):
+        setattr(atoms[1], name, {"a": [1, object()]})
+        path = rf"{name}\['a'\]\[1\].*object"
+        for write in (
+            lambda: connection.save_changes(flow, atoms),
+            lambda: connection.update_flow_details(flow),
+            lambda: connection.update_atom_details(atoms[1]),
+            lambda: connection.save_logbook(book),
+        ):
+            with pytest.raises(exceptions.NotEncodable, match=path):
+                write()
+            assert records.of_store(connection) == before
+        setattr(atoms[1], name, None)
+    items = list(models.Items(0, [1, object()]))
+    with pytest.raises(exceptions.NotEncodable, match="value"):
+        connection.save_changes(flow, atoms, items={atoms[0].uuid: items})
+    flow.meta["bad"] = {1: object()}
+    for call in (lambda: connection.save_changes(flow, []), lambda: connection.save_logbook(book)):
+        with pytest.raises(exceptions.NotEncodable, match="meta"):
+            call()
+    assert records.of_store(connection) == before
+
+
+# Random turns, compared with those of the memory backend.
+
+
+class Turns:
+    """The same random writes to two stores."""
+
+    def __init__(self, draw: Any, ours: Connection) -> None:
+        self.draw = draw
+        self.model = memory.MemoryBackend().get_connection()
+        self.both = (ours, self.model)
+        self.book, self.flow = make(models.TaskDetail("t"), models.RetryDetail("r"))
+        for connection in self.both:
+            connection.save_logbook(self.book)
+
+    def step(self) -> None:
+        atoms = self.draw(st.lists(st.sampled_from(list(self.flow)), unique=True, max_size=3))
+        for atom in atoms:
+            records.fill(self.draw, atom)
+            if isinstance(atom, models.TaskDetail):
+                self.touch(atom)
+        if self.draw(st.integers(0, 3)) == 0:
+            atoms.append(self.draw(records.atoms()))
+            self.flow.add(atoms[-1])
+        if flow_row := self.draw(st.booleans()):
+            self.flow.state = self.draw(st.sampled_from([None, *states.FLOW_STATES]))
+            self.flow.meta = self.draw(st.dictionaries(st.text(max_size=2), records.values))
+        how = self.draw(st.sampled_from(["turn", "turn", "flow", "atom", "book"]))
+        changed = {a.uuid: list(a.items) for a in atoms if a.items is not None and len(a.items)}
+        known = {atom.uuid for atom in self.model.get_atoms_for_flow(self.flow.uuid)}
+        for connection in self.both:
+            if how == "turn":
+                connection.save_changes(self.flow, atoms, flow_row=flow_row, items=changed)
+            elif how == "flow":
+                connection.update_flow_details(self.flow)
+            elif how == "atom":
+                for atom in atoms:
+                    if atom.uuid in known:
+                        connection.update_atom_details(atom)
+            else:
+                connection.save_logbook(self.book)
+
+    def touch(self, atom: models.TaskDetail) -> None:
+        """Begin, end, or go on with items."""
+        change = self.draw(st.sampled_from(["none", "new", "item"]))
+        if change == "none":
+            atom.items = None
+        elif change == "new" or atom.items is None:
+            atom.attempt = self.draw(st.integers(1, 4))
+            atom.items = models.Items(atom.attempt, self.draw(st.lists(records.values, max_size=3)))
+        else:
+            atom.attempt = atom.items.attempt
+            for item in atom.items:
+                item.put(states.SUCCESS, self.draw(records.values))
+
+
+@few
+@given(data=st.data())
+def test_random_turns(kind: str, conf: stores.Conf, connection: Connection, data: Any) -> None:
+    """Leave the same in every kind of store."""
+    turns = Turns(data.draw, connection)
+    for _ in range(data.draw(st.integers(1, 5))):
+        turns.step()
+
+    def picture(store: Connection) -> Any:
+        found = records.of_book(store.get_logbook(turns.book.uuid))
+        return {**found, "updated_at": None}
+
+    expected = picture(turns.model)
+    assert picture(connection) == expected
+    if kind in stores.DURABLE:
+        assert reopened(conf, picture) == expected
+
+
+# Several at once.
+
+
+def test_readers_see_whole_turns(backend: base.Backend) -> None:
+    """While somebody writes, in whatever way they read."""
+    atoms = [models.TaskDetail(f"t{n}") for n in range(5)]
+    book, flow = make(*atoms)
+    turns = 40
+    ended = threading.Event()
+    seen: list[set[int]] = []
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        with backend.get_connection() as connection:
+            lease = connection.take_lease(flow.uuid, "writer", 60)
+            for turn in range(1, turns + 1):
+                flow.meta["turn"] = turn
+                for atom in atoms:
+                    atom.attempt = turn
+                    atom.items = models.Items(turn, [turn] * 2)
+                items = {atom.uuid: list(atom.items) for atom in atoms if atom.items is not None}
+                connection.save_changes(flow, atoms, items=items, lease=lease)
+            connection.give_back_lease(lease)
+
+    def told(found: models.FlowDetail) -> set[int]:
+        numbers = {found.meta.get("turn", 0), *(atom.attempt for atom in found)}
+        for atom in found:
+            if atom.items is not None:
+                numbers |= {atom.items.attempt, *(item.value for item in atom.items)}
+                numbers |= {turn for turn in (-1,) if len(atom.items) != 2}
+        return numbers
+
+    def look() -> None:
+        with backend.get_connection() as connection:
+            while True:
+                last = ended.is_set()
+                seen.append(told(connection.get_flow_details(flow.uuid)))
+                (whole,) = connection.get_logbook(book.uuid)
+                seen.append(told(whole))
+                (whole,) = connection.get_flows_for_book(book.uuid)
+                seen.append(told(whole))
+                if last:
+                    return
+
+    def guarded(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    with backend.get_connection() as connection:
+        connection.save_logbook(book)
+    writer = threading.Thread(target=guarded, args=(write,))
+    readers = [threading.Thread(target=guarded, args=(look,)) for _ in range(2)]
+    for thread in (writer, *readers):
+        thread.start()
+    writer.join()
+    ended.set()
+    for thread in readers:
+        thread.join()
+    assert not errors, errors
+    assert {len(numbers) for numbers in seen} == {1}
+    assert seen[-1] == {turns}
+
+
+def test_threads_write_flows_of_their_own(backend: base.Backend) -> None:
+    """Each with its connection; nothing is lost, nor waits for ever."""
+    book = models.LogBook("b")
+    flows = [models.FlowDetail(f"f{n}") for n in range(4)]
+    for flow in flows:
+        flow.add_all([models.TaskDetail("a"), models.TaskDetail("b")])
+        book.add(flow)
+    with backend.get_connection() as connection:
+        connection.save_logbook(book)
+    errors: list[BaseException] = []
+
+    def work(flow: models.FlowDetail) -> None:
+        try:
+            with backend.get_connection() as mine:
+                lease = mine.take_lease(flow.uuid, flow.name, 60)
+                for turn in range(15):
+                    for atom in flow:
+                        atom.attempt, atom.results = turn, f"{flow.name} {turn}"
+                    mine.save_changes(flow, flow, flow_row=turn % 2 == 0, lease=lease)
+                mine.give_back_lease(lease)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(flow,)) for flow in flows]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    with backend.get_connection() as connection:
+        assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
+
+
+# Nothing besides.
+
+
+@stores.durable
+def test_reading_changes_nothing(kind: str, conf: stores.Conf) -> None:
+    """Not even when there is nothing, and whoever reads."""
+    with contextlib.closing(backends.fetch(conf)) as backend, backend.get_connection() as writer:
+        book, flow = make(models.TaskDetail("t"))
+        writer.save_logbook(book)
+        lease = writer.take_lease(flow.uuid, "owner", 60)
+        writer.save_changes(flow, flow, lease=lease)
+    before = stores.raw(kind, conf)
+
+    def everything(connection: Connection) -> None:
+        connection.validate()
+        records.of_store(connection)
+        connection.get_logbook(book.uuid, lazy=True)
+        list(connection.get_atoms_for_flow(flow.uuid))
+        connection.get_atom_details(next(iter(flow)).uuid)
+        for call in (connection.get_logbook, connection.get_flow_details, connection.get_lease):
+            with pytest.raises(exceptions.NotFound):
+                call("11111111-2222-4333-8444-555555555555")
+        with pytest.raises(exceptions.FlowBusy):
+            connection.take_lease(flow.uuid, "x", 15)
+
+    reopened(conf, everything)
+    assert stores.raw(kind, conf) == before
+    reopened(conf, Connection.clear_all)
+
+
+@stores.durable
+@pytest.mark.parametrize("how", ["destroy", "clear"])
+def test_nothing_is_left_of_a_book(
+    kind: str, conf: stores.Conf, connection: Connection, how: str
+) -> None:
+    """With its flows, atoms, items and leases; other books stay."""
+    other, _ = make(models.TaskDetail("other"))
+    if how == "destroy":
+        connection.save_logbook(other)
+    before = stores.raw(kind, conf)
+    book, flow = make(models.TaskDetail("t"), models.RetryDetail("r"))
+    (atom, _) = flow
+    atom.items = models.Items(1, ["a", "b"])
+    second = models.FlowDetail("second")
+    second.add(models.TaskDetail("t"))
+    book.add(second)
+    connection.save_logbook(book)
+    connection.give_back_lease(connection.take_lease(flow.uuid, "x", 15))
+    lease = connection.take_lease(flow.uuid, "owner", 15)
+    connection.save_changes(flow, flow, items={atom.uuid: list(atom.items)}, lease=lease)
+    assert stores.raw(kind, conf) != before
+    if how == "destroy":
+        connection.destroy_logbook(book.uuid)
+    else:
+        connection.clear_all()
+        connection.clear_all()
+    assert stores.raw(kind, conf) == before
+
+
+def test_closing(conf: stores.Conf) -> None:
+    """Of connections and of backends, more than once; and what they say of themselves."""
+    with backends.backend(conf) as backend:
+        assert backend.conf["connection"] == conf["connection"]
+        connection = backend.get_connection()
+        assert connection.backend is backend
+        connection.upgrade()
+        connection.validate()
+        connection.close()
+        connection.close()
+        with backend.get_connection() as other:
+            assert list(other.get_logbooks()) == []
+    backend.close()
+
+
+@stores.durable
+def test_a_store_is_made_when_it_is_first_used(
+    kind: str, tmp_path: Path, database_servers: servers.Lazy
+) -> None:
+    """Whoever names a place where nothing is can begin at once."""
+    book, flow = make(models.TaskDetail("t"))
+    with stores.place(kind, tmp_path, database_servers) as fresh:
+        assert reopened(fresh, lambda c: records.of_book(c.save_logbook(book))) == (
+            records.of_book(book)
+        )
+        found = reopened(fresh, lambda c: records.of_flow(c.get_flow_details(flow.uuid)))
+        assert found == records.of_flow(flow)

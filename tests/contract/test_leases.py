@@ -1,0 +1,369 @@
+"""Who may run a flow, and so write its records: what every backend promises."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import servers
+from wbengine import exceptions, states
+from wbengine.persistence import backends, base, leases, models
+
+from . import racing, records, stores
+
+Connection = base.Connection
+
+
+@pytest.fixture
+def flow(connection: Connection) -> models.FlowDetail:
+    """A flow of three atoms that is kept."""
+    book = models.LogBook("b")
+    made = models.FlowDetail("f")
+    made.add_all([models.TaskDetail("a"), models.TaskDetail("b"), models.RetryDetail("r")])
+    book.add(made)
+    connection.save_logbook(book)
+    return made
+
+
+def read(connection: Connection, flow: models.FlowDetail) -> models.FlowDetail:
+    return connection.get_flow_details(flow.uuid)
+
+
+def change(flow: models.FlowDetail) -> dict[str, Any]:
+    """Change everything that a turn can write; what to write besides `flow` and its atoms."""
+    flow.state, flow.meta = states.RUNNING, {"changed": True}
+    first = next(iter(flow))
+    first.attempt += 1
+    first.state, first.results = states.RUNNING, "changed"
+    first.items = models.Items(first.attempt, [1, 2])
+    flow.add(models.TaskDetail("new"))
+    return {"items": {first.uuid: list(first.items)}}
+
+
+# Taking and giving back.
+
+
+def test_a_lease_is_taken_and_given_back(connection: Connection, flow: models.FlowDetail) -> None:
+    """Its epoch rises by one each time, and is told to those who read the flow."""
+    assert connection.get_lease(flow.uuid) is None
+    assert read(connection, flow).epoch == 0
+    for epoch in (1, 2, 3):
+        lease = connection.take_lease(flow.uuid, f"owner {epoch}", 15)
+        assert lease == leases.Lease(flow.uuid, f"owner {epoch}", epoch)
+        assert connection.get_lease(flow.uuid) == lease
+        assert read(connection, flow).epoch == epoch
+        connection.give_back_lease(lease)
+        assert connection.get_lease(flow.uuid) is None
+        connection.give_back_lease(lease)
+    (book,) = connection.get_logbooks()
+    (found,) = connection.get_flows_for_book(book.uuid, lazy=True)
+    assert [f.epoch for f in (*book, found, read(connection, flow))] == [3] * 3
+
+
+def test_there_is_one_owner(connection: Connection, flow: models.FlowDetail) -> None:
+    """Whoever comes next is told who that is, and for how long yet; also the owner itself."""
+    lease = connection.take_lease(flow.uuid, "one/π '\"%", 15)
+    for owner in ("two", lease.owner):
+        with pytest.raises(exceptions.FlowBusy, match="one/π") as caught:
+            connection.take_lease(flow.uuid, owner, 15)
+        assert (caught.value.owner, caught.value.epoch) == (lease.owner, 1)
+        assert 5 < caught.value.seconds <= 15
+    assert connection.get_lease(flow.uuid) == lease
+    other = models.LogBook("other")
+    other.add(models.FlowDetail("free"))
+    connection.save_logbook(other)
+    assert connection.take_lease(next(iter(other)).uuid, "two", 15).epoch == 1
+
+
+def test_a_lease_ends(connection: Connection, flow: models.FlowDetail) -> None:
+    """Who takes the next one does not wait; until then the old owner may still go on."""
+    old = connection.take_lease(flow.uuid, "old", 0)
+    assert connection.get_lease(flow.uuid) is None
+    connection.save_changes(flow, flow, lease=old)
+    connection.renew_lease(old, 15)
+    assert connection.get_lease(flow.uuid) == old
+    with pytest.raises(exceptions.FlowBusy):
+        connection.take_lease(flow.uuid, "new", 15)
+    connection.renew_lease(old, 0)
+    assert connection.get_lease(flow.uuid) is None
+    new = connection.take_lease(flow.uuid, "new", 15)
+    assert new.epoch == 2
+    with pytest.raises(exceptions.LeaseLost, match="old"):
+        connection.renew_lease(old, 15)
+    connection.give_back_lease(old)  # not theirs any more
+    assert connection.get_lease(flow.uuid) == new
+
+
+def test_who_is_dead_has_no_lease(connection: Connection, flow: models.FlowDetail) -> None:
+    """That is said of one epoch: an owner that came later is not meant."""
+    old = connection.take_lease(flow.uuid, "old", 60)
+    for wrong in (0, 2):
+        with pytest.raises(exceptions.FlowBusy):
+            connection.take_lease(flow.uuid, "new", 15, dead=wrong)
+    new = connection.take_lease(flow.uuid, "new", 15, dead=1)
+    assert (new.epoch, connection.get_lease(flow.uuid)) == (2, new)
+    with pytest.raises(exceptions.FlowBusy, match="new"):
+        connection.take_lease(flow.uuid, "third", 15, dead=1)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_changes(flow, flow, lease=old)
+    connection.give_back_lease(new)
+    assert connection.take_lease(flow.uuid, "third", 15, dead=1).epoch == 3
+
+
+def test_there_is_no_lease_of_what_is_not_kept(connection: Connection) -> None:
+    """Neither to take nor to ask for; and giving one back is no error."""
+    gone = models.FlowDetail("gone")
+    lease = leases.Lease(gone.uuid, "owner", 1)
+    with pytest.raises(exceptions.NotFound, match=gone.uuid):
+        connection.take_lease(gone.uuid, "owner", 15)
+    with pytest.raises(exceptions.NotFound, match=gone.uuid):
+        connection.get_lease(gone.uuid)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.renew_lease(lease, 15)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_changes(gone, [], lease=lease)
+    connection.give_back_lease(lease)
+
+
+# Writing.
+
+
+def test_the_owner_writes(connection: Connection, flow: models.FlowDetail) -> None:
+    """Turn after turn, also after it renewed its lease."""
+    lease = connection.take_lease(flow.uuid, "owner", 15)
+    connection.save_changes(flow, flow, lease=lease, **change(flow))
+    connection.renew_lease(lease, 20)
+    connection.save_changes(flow, flow, lease=lease, **change(flow))
+    assert records.of_flow(read(connection, flow)) == records.of_flow(flow)
+
+
+def _given_back(connection: Connection, lease: leases.Lease) -> None:
+    connection.give_back_lease(lease)
+
+
+def _taken_over(connection: Connection, lease: leases.Lease) -> None:
+    connection.take_lease(lease.flow, lease.owner, 15, dead=lease.epoch)
+
+
+def _taken_over_and_ended(connection: Connection, lease: leases.Lease) -> None:
+    connection.take_lease(lease.flow, "other", 0, dead=lease.epoch)
+
+
+def _taken_over_and_given_back(connection: Connection, lease: leases.Lease) -> None:
+    connection.give_back_lease(connection.take_lease(lease.flow, "x", 9, dead=lease.epoch))
+
+
+@pytest.mark.parametrize(
+    "lose", [_given_back, _taken_over, _taken_over_and_ended, _taken_over_and_given_back]
+)
+def test_who_lost_the_lease_writes_nothing(
+    connection: Connection,
+    flow: models.FlowDetail,
+    lose: Callable[[Connection, leases.Lease], None],
+) -> None:
+    """However it was lost, and whatever was to be written."""
+    lease = connection.take_lease(flow.uuid, "owner", 15)
+    connection.save_changes(flow, flow, lease=lease)
+    lose(connection, lease)
+    before = records.of_store(connection)
+    more = change(flow)
+    for flow_row in (True, False):
+        with pytest.raises(exceptions.LeaseLost, match="owner"):
+            connection.save_changes(flow, flow, flow_row=flow_row, lease=lease, **more)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_changes(flow, [], flow_row=False, lease=lease)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.renew_lease(lease, 15)
+    connection.give_back_lease(lease)
+    assert records.of_store(connection) == before
+
+
+def test_others_do_not_write_what_somebody_runs(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    """In none of the ways there are; once nobody runs it they do."""
+    lease = connection.take_lease(flow.uuid, "owner", 15)
+    before = records.of_store(connection)
+    more = change(flow)
+    atom = next(iter(flow))
+    for write in (
+        lambda: connection.save_changes(flow, flow, **more),
+        lambda: connection.save_changes(flow, [], flow_row=False),
+        lambda: connection.update_flow_details(flow),
+        lambda: connection.update_atom_details(atom),
+    ):
+        with pytest.raises(exceptions.FlowBusy, match="owner") as caught:
+            write()
+        assert (caught.value.owner, caught.value.epoch) == ("owner", 1)
+        assert records.of_store(connection) == before
+    connection.renew_lease(lease, 0)
+    connection.save_changes(flow, flow, **more)
+    assert records.of_flow(read(connection, flow)) == records.of_flow(flow)
+    assert read(connection, flow).epoch == 1
+
+
+def test_books_leave_alone_what_somebody_runs(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
+    """Or ran since it was read.  The rest of the book is written."""
+    (book,) = connection.get_logbooks()
+    stale = book.find(flow.uuid)
+    assert stale is not None and stale.epoch == 0
+    lease = connection.take_lease(flow.uuid, "owner", 15)
+    before = records.of_flow(read(connection, flow))
+    change(stale)
+    kept = connection.save_logbook(book)
+    for _ in ("run by somebody", "given back"):
+        book.meta["n"] = book.meta.get("n", 0) + 1
+        free = models.FlowDetail("free")
+        free.add(models.TaskDetail("t"))
+        book.add(free)
+        kept = connection.save_logbook(book)
+        found = kept.find(flow.uuid)
+        assert found is not None and found.epoch == 1
+        assert records.of_flow(found) == before == records.of_flow(read(connection, flow))
+        assert kept.meta["n"] == book.meta["n"]
+        assert records.of_flow(read(connection, free)) == records.of_flow(free)
+        connection.give_back_lease(lease)
+    fresh = read(connection, flow)
+    book.add(fresh)
+    change(fresh)
+    connection.save_logbook(book)
+    assert records.of_flow(read(connection, flow)) == records.of_flow(fresh) != before
+
+
+@pytest.mark.parametrize("how", ["destroy_logbook", "clear_all"])
+def test_what_is_removed_is_nobodys(
+    connection: Connection, flow: models.FlowDetail, how: str
+) -> None:
+    """Its owner hears of it with the next write; nothing comes back."""
+    (book,) = connection.get_logbooks(lazy=True)
+    lease = connection.take_lease(flow.uuid, "owner", 15)
+    connection.save_changes(flow, flow, lease=lease, **change(flow))
+    if how == "clear_all":
+        connection.clear_all()
+    else:
+        connection.destroy_logbook(book.uuid)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_changes(flow, flow, lease=lease)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.renew_lease(lease, 15)
+    connection.give_back_lease(lease)
+    assert list(connection.get_logbooks()) == []
+    with pytest.raises(exceptions.NotFound):
+        connection.get_lease(flow.uuid)
+    with pytest.raises(exceptions.NotFound):
+        connection.get_flow_details(flow.uuid)
+
+
+# Against a model.
+
+_owners = st.sampled_from(["x", "y"])
+_seconds = st.sampled_from([0.0, 60.0])
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), _owners, _seconds, st.none() | st.integers(-2, 1)),
+        st.tuples(st.sampled_from(["renew", "write", "back"]), st.integers(-3, -1), _seconds),
+        st.tuples(st.just("write without"), st.none(), st.none()),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@given(steps=_steps)
+def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> None:
+    """Whatever is done in whatever order, by owners of old leases too."""
+    book = models.LogBook("b")
+    flow = models.FlowDetail("f")
+    atom = models.TaskDetail("a")
+    flow.add(atom)
+    book.add(flow)
+    connection.save_logbook(book)
+    taken: list[leases.Lease] = []  # all there ever were
+    latest, live = False, False  # whether the last one was not given back; and still lasts
+    for step, *words in steps:
+        if step == "take":
+            owner, seconds, dead = words
+            said = None if dead is None else len(taken) + dead
+            if live and said != len(taken):
+                with pytest.raises(exceptions.FlowBusy):
+                    connection.take_lease(flow.uuid, owner, seconds, dead=said)
+            else:
+                lease = connection.take_lease(flow.uuid, owner, seconds, dead=said)
+                taken.append(lease)
+                assert lease == leases.Lease(flow.uuid, owner, len(taken))
+                latest, live = True, seconds > 0
+        elif step == "write without":
+            atom.attempt += 1
+            with pytest.raises(exceptions.FlowBusy) if live else contextlib.nullcontext():
+                connection.save_changes(flow, [atom])
+            atom.attempt -= live
+        elif -words[0] <= len(taken):
+            lease, mine = taken[words[0]], latest and words[0] == -1
+            if step == "back":
+                connection.give_back_lease(lease)
+                latest, live = (False, False) if mine else (latest, live)
+                continue
+            atom.attempt += 1
+            with contextlib.nullcontext() if mine else pytest.raises(exceptions.LeaseLost):
+                if step == "renew":
+                    connection.renew_lease(lease, words[1])
+                    live = words[1] > 0
+                else:
+                    connection.save_changes(flow, [atom], lease=lease)
+            atom.attempt -= step == "renew" or not mine
+        assert connection.get_lease(flow.uuid) == (taken[-1] if live else None)
+        found = read(connection, flow)
+        assert (found.epoch, next(iter(found)).attempt) == (len(taken), atom.attempt)
+
+
+# Between processes.
+
+
+@stores.durable
+def test_of_several_processes_one_is_granted_a_lease(
+    conf: stores.Conf, connection: Connection
+) -> None:
+    """Each of many, and the store says whose it is."""
+    book = models.LogBook("b")
+    for number in range(60):
+        book.add(models.FlowDetail(f"f{number}"))
+    connection.save_logbook(book)
+    found = racing.race("take", 4, conf, [flow.uuid for flow in book])
+    granted = [leases.Lease(*told) for mine in found for told in mine]
+    assert sorted(lease.flow for lease in granted) == sorted(flow.uuid for flow in book)
+    assert {lease.epoch for lease in granted} == {1}
+    assert [connection.get_lease(lease.flow) for lease in granted] == granted
+
+
+@stores.durable
+def test_no_write_of_an_owner_is_lost(conf: stores.Conf, connection: Connection) -> None:
+    """Two processes that take turns under leases count together."""
+    book = models.LogBook("b")
+    flow = models.FlowDetail("f")
+    flow.add(models.TaskDetail("count"))
+    book.add(flow)
+    connection.save_logbook(book)
+    epochs = racing.race("count", 2, conf, flow.uuid, 20)
+    assert sorted(epochs[0] + epochs[1]) == list(range(1, 41))
+    (atom,) = read(connection, flow)
+    assert atom.results == 40
+
+
+@stores.durable
+def test_several_processes_bring_the_layout_up_to_date(
+    kind: str, tmp_path: Path, database_servers: servers.Lazy
+) -> None:
+    """At once, where there is none yet."""
+    with stores.place(kind, tmp_path, database_servers) as fresh:
+        made = racing.race("upgrade", 3, fresh)
+        with backends.backend(fresh) as backend, backend.get_connection() as connection:
+            connection.validate()
+            assert {book.uuid for book in connection.get_logbooks()} == set(made)

@@ -1,0 +1,141 @@
+"""Processes that are made to be killed: forks of one that has imported everything and runs no
+thread, so that one costs some milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import logging
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wbengine import _crash
+
+_PR_SET_PDEATHSIG = 1
+
+#: Seconds after which a process hangs: it says where, and ends with `HUNG`.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """That a process dies the `hit`-th time it comes to `point`."""
+
+    point: str
+    hit: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.point}#{self.hit}"
+
+
+class Hits:
+    """Counts the crash points that a process comes to; at one of them, it dies."""
+
+    def __init__(self, kill: Kill | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self._kill = kill
+
+    def install(self) -> None:
+        _crash.install(self._hit)
+
+    def _hit(self, point: str) -> None:
+        self.counts[point] += 1
+        kill = self._kill
+        if kill is not None and point == kill.point and self.counts[point] >= kill.hit:
+            os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()  # other threads may still be running: this one does nothing more
+
+
+def fork(work: Callable[[], None], log: Path, patience: float = PATIENCE) -> int:
+    """Do `work` in a child, which dies with this process; what it says is added to `log`."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        logging.basicConfig(
+            level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+        )
+        faulthandler.dump_traceback_later(patience, exit=True, file=sys.stderr)
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def die_with_parent() -> None:
+    """Let this process be killed when the one that forked it ends, however that comes."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wait(pid: int) -> int:
+    """How a child ended: its exit code, or minus the number of the signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill(pid: int) -> None:
+    """End a child of ours, and wait for its end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def ended(pid: int, within: float) -> int | None:
+    """How a child ended, if it did within so many seconds."""
+    watched = os.pidfd_open(pid)
+    try:
+        if not select.select([watched], [], [], max(0.0, within))[0]:
+            return None
+    finally:
+        os.close(watched)
+    return wait(pid)
+
+
+def until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait for what other processes do and tell nobody of."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.005)
+
+
+class Clean:
+    """What logs may not say."""
+
+    WORDS = ("Traceback", "ERROR", "CRITICAL")
+
+    @classmethod
+    def problems(cls, logs: Mapping[str, Path]) -> list[str]:
+        return [
+            f"{name} says: {line[:300]}"
+            for name, log in logs.items()
+            if log.exists()
+            for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+            if any(word in line for word in cls.WORDS)
+        ]

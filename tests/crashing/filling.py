@@ -1,0 +1,121 @@
+"""A full disk: whoever writes says so, nothing is damaged, and with room again the flow goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.crashing import audit, children, engines, judging, stores
+from wbengine import exceptions
+from wbengine.persistence import backends
+
+KINDS = ("dir", "sqlite")
+FLOW = "heavy"
+
+#: Bytes of the small disk, and what is left of it when the flow begins; it needs about 3 MB.
+SIZE = 16 << 20
+ROOM = 600 << 10
+
+
+def run(folder: Path, kinds: Sequence[str] = KINDS) -> int:
+    """How many problems there are; prints what happened."""
+    engines.preload(kinds)
+    expected = engines.expected(folder / "expected", [FLOW])
+    problems = []
+    for kind in kinds:
+        began = time.monotonic()
+        found = _fill_up(folder / kind, kind, expected[FLOW])
+        problems += [f"{kind}: {problem}" for problem in found]
+        print(f"{kind}: {time.monotonic() - began:.1f} s, {len(found)} problems")
+    for problem in problems:
+        print(f"PROBLEM {problem}")
+    return len(problems)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
+    """A disk at `folder`: how it is made, what fills it (in the process that writes), what empties
+    it again.  Where nothing may be mounted, files that cannot grow are as near as it gets.
+    """
+    folder.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        yield "files that cannot grow", _limit_files, lambda: None
+        return
+    filler = folder / "filler"
+
+    def fill() -> None:
+        with filler.open("wb") as file:
+            left = SIZE - ROOM
+            while left > 0:
+                left -= file.write(bytes(min(left, 1 << 16)))
+
+    try:
+        yield f"a tmpfs of {SIZE >> 20} MB", fill, filler.unlink
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def _limit_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
+
+
+def _fill_up(folder: Path, kind: str, expected: judging.Story) -> list[str]:
+    with small_disk(folder / "disk") as (what, fill, empty):
+        work = engines.Work(
+            folder,
+            stores.Stores(folder / "disk", {}).conf(kind, "records"),
+            engines.options("serial", folder),
+            (FLOW,),
+            destroy=False,
+        )
+        told = folder / "told"
+
+        def full() -> None:
+            with backends.backend(work.conf) as backend:
+                with contextlib.closing(backend.get_connection()) as connection:
+                    engines.save(work, connection)
+                fill()
+                try:
+                    engines.run(work, FLOW, backend, pause=0.01)
+                except exceptions.StorageFailure as error:
+                    told.write_text(str(error), encoding="utf-8")
+
+        log = folder / "full.log"
+        code = children.wait(children.fork(full, log))
+        if code:
+            return [f"with {what}: {log.read_text(encoding='utf-8')}"]
+        if not told.exists():
+            return [f"with {what}: nothing went wrong although the disk was full"]
+        print(f"{kind}, {what}: {told.read_text(encoding='utf-8')}")
+        done = len(work.deeds(FLOW))
+        if not 0 < done < len(expected.deeds):
+            return [f"it was full too soon or too late: after {done} deeds"]
+        # What is full can be read.
+        code = children.wait(children.fork(lambda: _read(work), log))
+        if code:
+            return [f"when it is full, it cannot be read: {log.read_text(encoding='utf-8')}"]
+        empty()
+        code = children.wait(engines.live(work, 1))
+        if code:
+            return [f"with room again: {work.path('engine-1.log').read_text(encoding='utf-8')}"]
+        end = engines.end(work) or {}
+        seen = engines.found(work, 1) or {}
+        cut = judging.Cut(seen.get(FLOW), done)
+        story = judging.Story(FLOW, audit.read(work.path("audit", FLOW)), end.get(FLOW), [cut])
+        return judging.problems(story, expected, judging.Rules())
+
+
+def _read(work: engines.Work) -> None:
+    with backends.backend(work.conf) as backend, backend.get_connection() as connection:
+        assert connection.get_flow_details(work.uuid(FLOW)).state is not None

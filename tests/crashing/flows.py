@@ -1,0 +1,179 @@
+"""The flows that are killed, and what must have become of them in the end.
+
+Each is always made alike from its name, as whoever resumes it has only that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from tests.crashing import tasks
+from wbengine import retry, states, task
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+#: More rounds than anything is killed: a task lost with its worker takes one.
+ROUNDS = 9
+
+
+def store(audit: str, nap: float = 0.0) -> dict[str, Any]:
+    """What the flows are given."""
+    return {
+        "audit": audit,
+        "nap": nap,
+        "late": 0.5,
+        "size": 20_000,
+        "numbers": list(range(5)),
+    }
+
+
+def make(name: str) -> Any:
+    """`main`, `undone`, `slow`, `harmless`, `heavy`, or `mixed-<number>`."""
+    kind, _, number = name.partition("-")
+    return _MAKERS[kind](name, int(number or 0))
+
+
+def end_of(name: str) -> str:
+    """The state in which the flow ends."""
+    if name.startswith("mixed"):
+        return states.REVERTED if _fails(int(name.partition("-")[2])) else states.SUCCESS
+    return states.REVERTED if name == "undone" else states.SUCCESS
+
+
+def _main(name: str, number: int) -> Any:
+    """All there is, and it ends well."""
+    flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
+    wide = unordered_flow.Flow("wide").add(
+        tasks.Step("left", provides="left"),
+        tasks.Telling("middle", provides="middle"),
+        tasks.Bulky("right", provides="right"),
+    )
+    again = linear_flow.Flow(
+        "again", retry=retry.ForEach(range(1, ROUNDS + 1), "waves", provides="wave")
+    )
+    again.add(
+        tasks.Wave("before", provides="before"),
+        tasks.Shaky("shaky", provides="shaky"),
+        task.Map(
+            tasks.EachWave("each"),
+            over="numbers",
+            item="number",
+            provides="each",
+            max_in_flight=2,
+        ),
+    )
+    parts = ["begin", "left", "middle", "right", "asked", "before", "shaky", "each"]
+    return flow.add(
+        tasks.Step("begin", provides="begin"), wide, _branches(), again, _sum("sum", parts)
+    )
+
+
+def _branches() -> Any:
+    flow = graph_flow.Flow("branches")
+    asked, taken = tasks.Step("asked", provides="asked"), tasks.Step("taken")
+    skipped, after = tasks.Step("skipped"), tasks.Step("after")
+    flow.add(asked, taken, skipped, after)
+    flow.link(asked, taken, decider=_yes)
+    flow.link(asked, skipped, decider=_no, decider_depth="flow")
+    flow.link(skipped, after)
+    return flow
+
+
+def _undone(name: str, number: int) -> Any:
+    """Fails twice, and is reverted."""
+    flow = linear_flow.Flow(name, retry=retry.Times(2, "rounds", provides="round"))
+    return flow.add(
+        tasks.Step("first"),
+        unordered_flow.Flow("wide").add(tasks.Step("left"), tasks.Telling("right")),
+        _each(),
+        tasks.Break("break"),
+    )
+
+
+def _slow(name: str, number: int) -> Any:
+    """Lasts a while, in one task."""
+    flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
+    return flow.add(tasks.Step("first"), tasks.Late("late"), tasks.Step("last"))
+
+
+def _mixed(name: str, number: int) -> Any:
+    """Twenty tasks in one of many shapes, the same for the same number; some fail at the end."""
+    chance = random.Random(number)
+    flow = linear_flow.Flow(name, retry=retry.Times(2, "rounds", provides="round"))
+    left, count = 16, 0
+    parts = []
+    while left:
+        size = min(left, chance.randint(1, 5))
+        shape = chance.choice([linear_flow, unordered_flow, graph_flow])
+        members = [
+            tasks.Step(f"t{count + index}", provides=f"t{count + index}") for index in range(size)
+        ]
+        part: Any = shape.Flow(f"part-{count}").add(*members)
+        if shape is graph_flow:
+            for before, after in itertools.pairwise(members):
+                if chance.random() < 0.6:
+                    part.link(before, after)
+        flow.add(part)
+        parts += [member.name for member in members]
+        left -= size
+        count += size
+    again = linear_flow.Flow("again", retry=retry.ForEach([1, 2, 3], "waves", provides="wave"))
+    flow.add(again.add(tasks.Wave("before"), tasks.Shaky("shaky")), _each())
+    return flow.add(tasks.Break("break") if _fails(number) else _sum("sum", parts))
+
+
+def _harmless(name: str, number: int) -> Any:
+    """With a task that may run twice."""
+    flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
+    return flow.add(tasks.Step("first"), tasks.Harmless("harmless"), tasks.Step("last"))
+
+
+def _heavy(name: str, number: int) -> Any:
+    """What it keeps takes some megabytes."""
+    flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
+    parts = [f"t{index}" for index in range(20)]
+    flow.add(*(tasks.Bulky(part, provides=part, inject={"size": 100_000}) for part in parts))
+    return flow.add(_sum("sum", parts))
+
+
+def _fails(number: int) -> bool:
+    return number % 4 == 3
+
+
+def _each() -> Any:
+    return task.Map(
+        tasks.Each("each"), over="numbers", item="number", provides="each", max_in_flight=2
+    )
+
+
+class _Parts(task.Task):
+    """The results of several tasks, in one list; it costs nothing, so it stays here."""
+
+    def execute(self, **parts: Any) -> list[Any]:
+        return [parts[name] for name in sorted(parts)]
+
+
+def _sum(name: str, parts: list[str]) -> Any:
+    gather = _Parts(f"{name}-parts", requires=parts, provides="parts", auto_extract=False)
+    gather.local = True
+    return linear_flow.Flow(name).add(gather, tasks.Sum(name, provides=name))
+
+
+def _yes(history: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _no(history: Mapping[str, Any]) -> bool:
+    return False
+
+
+_MAKERS: Mapping[str, Any] = {
+    "main": _main,
+    "undone": _undone,
+    "slow": _slow,
+    "harmless": _harmless,
+    "heavy": _heavy,
+    "mixed": _mixed,
+}

@@ -1,0 +1,61 @@
+"""What a store says of a flow, as plain data that can be compared and handed on."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.crashing import audit
+from wbengine.persistence import base, models, rows
+
+#: One flow: its state, and its atoms with their items, by name.
+Picture = dict[str, Any]
+
+_WAVE = re.compile(r"(execute|revert) \d+\.\d+")
+
+
+def take(connection: base.Connection, flow: str) -> Picture:
+    """Of one flow, by its uuid."""
+    return of(connection.get_flow_details(flow))
+
+
+def of(detail: models.FlowDetail) -> Picture:
+    return {"state": detail.state, "atoms": {atom.name: _atom(atom) for atom in detail}}
+
+
+def _atom(atom: models.AtomDetail) -> dict[str, Any]:
+    told: dict[str, Any] = {"row": rows.tree_of(atom)}
+    told["items"] = [rows.tree_of(item) for item in atom.items or ()]
+    return json.loads(json.dumps(told))  # type: ignore[no-any-return]
+
+
+def saved(picture: Picture) -> set[str]:
+    """The deeds whose outcome is kept."""
+    return audit.deeds_in(json.dumps(picture))
+
+
+def outline(picture: Picture, *, timeless: bool = False) -> dict[str, Any]:
+    """What must be the same however often a flow was killed: states and results, of all atoms.
+
+    `timeless`: whichever wave it was in which they ended so.
+    """
+    found: dict[str, Any] = {"": picture["state"]}
+    for name, atom in picture["atoms"].items():
+        row = atom["row"]
+        if row["name"].startswith("_"):
+            continue  # what was injected
+        found[name] = {
+            "state": row["state"],
+            "results": row["results"] if "waves" not in name and "rounds" not in name else None,
+            "failure": row["failure"] and audit.deeds_in(str(row["failure"])),
+            "reverted": row["revert_results"],
+            "items": [
+                {key: item[key] for key in ("index", "state", "value", "results", "revert_results")}
+                for item in atom["items"]
+            ],
+        }
+    if timeless:
+        text = _WAVE.sub(r"\1", json.dumps(found, default=sorted))
+        found = json.loads(text)
+    return found

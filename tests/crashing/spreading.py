@@ -1,0 +1,73 @@
+"""Many jobs over a few processes without threads, so that each of them can fork as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from tests.crashing import children
+
+_Job = TypeVar("_Job")
+
+#: Enters whatever the jobs of one process share; gives what does one.
+Enter = Callable[[int], AbstractContextManager[Callable[[_Job], dict[str, Any]]]]
+
+_NUMBER = 4
+
+
+def spread(jobs: Sequence[_Job], processes: int, enter: Enter[_Job]) -> Iterator[dict[str, Any]]:
+    """What became of each job, as it is done; a job that raises gives {'error': ...}.
+
+    All processes are gone afterwards.
+    """
+    todo, give = os.pipe()
+    for number in range(len(jobs)):
+        os.write(give, number.to_bytes(_NUMBER, "big"))  # 16,000 of them fit
+    os.close(give)
+    readers: dict[int, int] = {}
+    rest: dict[int, bytes] = {}
+    try:
+        for number in range(min(processes, len(jobs))):
+            told, tell = os.pipe()
+            pid = os.fork()
+            if not pid:
+                try:
+                    os.close(told)
+                    children.die_with_parent()
+                    _serve(number, jobs, todo, tell, enter)
+                finally:
+                    os._exit(0)
+            os.close(tell)
+            readers[told], rest[told] = pid, b""
+        while readers:
+            for told in select.select(list(readers), [], [])[0]:
+                data = os.read(told, 1 << 16)
+                if not data:
+                    os.close(told)
+                    children.wait(readers.pop(told))
+                    continue
+                *lines, rest[told] = (rest[told] + data).split(b"\n")
+                yield from map(json.loads, lines)
+    finally:
+        os.close(todo)
+        for told, pid in readers.items():
+            children.kill(pid)
+            os.close(told)
+
+
+def _serve(number: int, jobs: Sequence[_Job], todo: int, tell: int, enter: Enter[_Job]) -> None:
+    with enter(number) as do:
+        while numbered := os.read(todo, _NUMBER):
+            job = jobs[int.from_bytes(numbered, "big")]
+            try:
+                told = do(job)
+            except Exception:
+                told = {"error": f"{job}: {traceback.format_exc()}"}
+            line = json.dumps(told).encode() + b"\n"
+            while line:
+                line = line[os.write(tell, line) :]

@@ -1,0 +1,258 @@
+"""The whole sweep: which cases there are, and the table at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.crashing import engines, judging, points, spreading, stores, sweep
+from tests.crashing.children import Kill
+from tests.crashing.sweep import Case
+
+#: Points that no process comes to in a sweep over all stores and engines, and why.
+UNREACHED: Mapping[str, str] = {}
+
+#: Constants that are set lower, so that what happens to big stores happens to small ones.
+LIMITS: Mapping[str, Any] = {}
+
+#: What must be tried besides, for the points that the usual flows do not come to.
+EXTRA: Sequence[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]] = (
+    (("slow",), (("lease", 0.6),)),
+)
+
+#: What points, or all of an area, need; every engine comes to the others.
+_AREAS: Mapping[str, Callable[[str, str], bool]] = {
+    "dir": lambda store, engine: store == "dir",
+    "sql": lambda store, engine: store != "dir",
+    **dict.fromkeys(
+        (
+            "engine.before-retire",
+            "engine.after-retire",
+            "executor",
+            "worker",
+            "proxy",
+            "outbox",
+            "ledger",
+            "requests",
+        ),
+        lambda store, engine: engine == "worker-based",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is swept: configurations of (store, engine), and how thoroughly."""
+
+    configs: tuple[tuple[str, str], ...]
+    thorough: bool = True
+    jobs: int = 2
+    seed: int = 0
+    only: str = ""
+
+
+@dataclass
+class Tally:
+    """Figures of one point."""
+
+    configs: set[str] = field(default_factory=set)
+    cases: int = 0
+    reached: int = 0
+    runs: int = 0
+    again: int = 0
+    seconds: float = 0.0
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        self.configs.add("/".join(told["config"]))
+        self.cases += 1
+        self.reached += told["reached"]
+        self.runs += told["runs"]
+        self.again += told["again"]
+        self.seconds += told["seconds"]
+
+
+class Sweep:
+    """One sweep, from the folder it works in to the problems it found."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.points = {point.name: point for point in points.find()}
+        self.problems: list[str] = []
+        self.tallies: dict[str, Tally] = defaultdict(Tally)
+        self._chance = random.Random(plan.seed)
+        self._folder = folder
+        self._stage = 0
+        self._databases: list[dict[str, str]] = []
+        self._expected: Mapping[str, judging.Story] = {}
+        self._told: list[dict[str, Any]] = []
+
+    def run(self) -> int:
+        """How many problems there are; prints the table."""
+        began = time.monotonic()
+        kinds = {store for store, _ in self.plan.configs}
+        with stores.databases(kinds, self.plan.jobs) as self._databases:
+            names = sorted(
+                {*sweep.FLOWS, "harmless", *(name for flows, _ in EXTRA for name in flows)}
+            )
+            engines.preload(kinds)
+            self._expected = engines.expected(self._folder / "expected", names)
+            plain, extra = self._census()
+            cases = [case for config in plain for case in self._cases(config, plain[config])]
+            later = self._all(cases + [case for found in extra for case in found])
+            self._all(self._second(later))
+        self._check_reached()
+        self._print(time.monotonic() - began)
+        return len(self.problems)
+
+    def _census(self) -> tuple[dict[tuple[str, str], dict[str, int]], list[list[Case]]]:
+        """Who comes where, undisturbed; and the cases of the points that only slow flows reach."""
+        plain: dict[tuple[str, str], dict[str, int]] = {}
+        extra = []
+        cases = [Case(store, engine) for store, engine in self.plan.configs]
+        slow = [
+            Case(store, engine, flows=flows, options=options)
+            for store, engine in self.plan.configs
+            for flows, options in EXTRA
+        ]
+        for told in self._spread([*cases, *slow]):
+            case = told["of"]
+            if "error" in told:
+                continue
+            hits = {**told["hits"], **told["worker_hits"]}
+            if not case.options:
+                plain[case.store, case.engine] = hits
+            else:
+                extra.append((case, hits))
+        found = []
+        for case, hits in extra:
+            known = plain.get((case.store, case.engine), {})
+            found.append([self._at(case, name, 1) for name in hits if self._new(name, known)])
+        return plain, found
+
+    def _new(self, name: str, known: Mapping[str, int]) -> bool:
+        return name not in known and self.plan.only in name
+
+    def _cases(self, config: tuple[str, str], hits: Mapping[str, int]) -> Iterator[Case]:
+        case = Case(*config)
+        for name, count in sorted(hits.items()):
+            if self.plan.only in name:
+                for hit in sweep.hits_to_try(count, self._chance, self.plan.thorough):
+                    yield self._at(case, name, hit)
+
+    def _at(self, case: Case, name: str, hit: int) -> Case:
+        if self.points[name].of_worker:
+            return dataclasses.replace(case, worker=Kill(name, hit))
+        return dataclasses.replace(case, kills=(Kill(name, hit),))
+
+    def _all(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
+        found = []
+        for told in self._spread(cases):
+            if "error" in told:
+                continue
+            self.tallies[told["point"]].add(told)
+            found.append(told)
+        self._told += found
+        return found
+
+    def _second(self, told: Sequence[Mapping[str, Any]]) -> list[Case]:
+        """Points that only those come to who go on after a kill: there, they are killed as well."""
+        wanted: dict[tuple[str, ...], Case] = {}
+        for one in told:
+            for name in one["resumed_hits"]:
+                if self.plan.only not in name or self.tallies[name].reached:
+                    continue
+                key = (name, *one["config"])
+                if key not in wanted and one["kills"]:
+                    first = Kill(*one["kills"][0])
+                    wanted[key] = Case(*one["config"], kills=(first, Kill(name)))
+        return [*wanted.values(), *self._torn(), *self._both()]
+
+    def _both(self) -> Iterator[Case]:
+        """Points that only those come to who find a worker dead that had work for them."""
+        for config in self.plan.configs:
+            for name in sorted(self.points):
+                wanted = name.startswith("executor.") and self.plan.only in name
+                if config[1] == "worker-based" and wanted and not self.tallies[name].reached:
+                    yield Case(
+                        *config,
+                        kills=(Kill("wherever"), Kill(name)),
+                        worker=Kill("worker.after-claim", 2),
+                        flows=("harmless",),
+                        both=True,
+                    )
+
+    def _torn(self) -> Iterator[Case]:
+        """Points that only those come to who find the end of a journal torn off."""
+        first = Kill("dir.before-append", 5)
+        for store, engine in self.plan.configs:
+            for name in sorted(self.points):
+                wanted = name.startswith("dir.") and self.plan.only in name
+                if store == "dir" and wanted and not self.tallies[name].reached:
+                    yield Case(store, engine, kills=(first, Kill(name)), tear=True)
+
+    def _spread(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+        self._stage += 1
+        folder = self._folder / f"stage-{self._stage}"
+
+        @contextlib.contextmanager
+        def enter(number: int) -> Iterator[Any]:
+            with sweep.bench(
+                folder / str(number), self._databases[number], self._expected, LIMITS
+            ) as do:
+                yield lambda case: {**do(case[1]), "number": case[0]}
+
+        for told in spreading.spread(list(enumerate(cases)), self.plan.jobs, enter):
+            if "error" in told:
+                self._problem(told["error"])
+            else:
+                told["of"] = cases[told["number"]]
+                for problem in told["problems"]:
+                    self._problem(problem)
+            yield told
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
+        print(f"PROBLEM {text}", flush=True)
+
+    def _check_reached(self) -> None:
+        if self.plan.only:
+            return
+        reached = {name for name, tally in self.tallies.items() if tally.reached}
+        for name, point in sorted(self.points.items()):
+            if name not in reached and name not in UNREACHED and self._within(name):
+                self._problem(f"nobody came to {name} ({point.place}) and died there")
+        for name in sorted(reached & UNREACHED.keys()):
+            self._problem(f"{name} is reached after all: drop its exception")
+
+    def _within(self, name: str) -> bool:
+        """Whether one of the stores and engines of this sweep comes there at all."""
+        needs = _AREAS.get(name) or _AREAS.get(name.partition(".")[0])
+        return needs is None or any(needs(*config) for config in self.plan.configs)
+
+    def _print(self, seconds: float) -> None:
+        print(f"{'point':<36}{'configs':>8}{'cases':>7}{'died':>6}{'runs':>7}{'again':>7}{'s':>7}")
+        for name, tally in sorted(self.tallies.items()):
+            print(
+                f"{name:<36}{len(tally.configs):>8}{tally.cases:>7}{tally.reached:>6}"
+                f"{tally.runs:>7}{tally.again:>7}{tally.seconds:>7.1f}"
+            )
+        by_config: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        total = list(self.tallies.values())
+        for told in self._told:
+            sums = by_config["/".join(told["config"])]
+            for index, value in enumerate((1, told["runs"], told["again"])):
+                sums[index] += value
+        for config, (cases, runs, again) in sorted(by_config.items()):
+            print(f"{config:<36}{cases:>7} cases {runs:>7} runs, {again} of them again")
+        print(
+            f"{len(self.points)} points, {sum(t.cases for t in total)} cases,"
+            f" {sum(t.runs for t in total)} runs, {sum(t.again for t in total)} of them again,"
+            f" {seconds:.0f} s, {len(self.problems)} problems"
+        )

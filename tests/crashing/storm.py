@@ -1,0 +1,196 @@
+"""The storm: engine processes die at any moment, again and again, until all flows have ended."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.crashing import children, engines, judging, stores, workers
+
+#: Engine processes at a time, and the kinds of engines among them.
+GROUPS = ("worker-based", "worker-based", "worker-based", "serial", "serial", "serial")
+WORKERS = 2
+#: Seconds that a task takes at least.
+NAP = 0.002
+
+
+@dataclass
+class Group:
+    """Flows that one engine process after the other runs."""
+
+    work: engines.Work
+    kind: str
+    store: str
+    #: How often its process is still to be killed.
+    kills: int
+    pid: int | None = None
+    lives: int = 0
+    killed: int = 0
+    #: When to kill: so many deeds, then so many seconds after the process began.
+    deeds: int = 0
+    moment: float = 0.0
+    cuts: list[dict[str, int]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How much was done, in bytes of audit: cheap to ask, and it only grows."""
+        return sum(
+            path.stat().st_size for path in self.work.folder.glob("audit-*") if path.exists()
+        )
+
+
+class Storm:
+    """So many flows and kills, over stores and kinds of engines."""
+
+    def __init__(
+        self, flows: int, kills: int, kinds: Sequence[str], seed: int, folder: Path
+    ) -> None:
+        self._names = [f"mixed-{number}" for number in range(flows)]
+        self._kills = kills
+        self._kinds = kinds
+        self._chance = random.Random(seed)
+        self._folder = folder
+        self._expected: Mapping[str, judging.Story] = {}
+        self.problems: list[str] = []
+
+    def run(self) -> int:
+        """How many problems there are; prints how it goes, and a table."""
+        began = time.monotonic()
+        engines.preload(self._kinds)
+        self._expected = engines.expected(self._folder / "expected", self._names)
+        broker = self._folder / "broker"
+        with stores.databases(self._kinds, 1) as (databases,):
+            groups = list(self._groups(databases, broker))
+            url = f"filesystem://{broker}"
+            logs = [self._folder / f"worker-{number}.log" for number in range(WORKERS)]
+            hired = [workers.start(url, log) for log in logs]
+            try:
+                self._blow(groups)
+            finally:
+                codes = [workers.stop(pid) for pid in hired]
+            self.problems += [f"a worker ended with {code}" for code in codes if code]
+            for group in groups:
+                self._judge(group)
+            for conf in {str(group.work.conf): group.work.conf for group in groups}.values():
+                self.problems += [f"{conf} still has {left}" for left in stores.left_in(conf)]
+        self.problems += [f"the broker still has {left}" for left in workers.left_in(broker)]
+        self.problems += [f"there is still {queue}" for queue in workers.reply_queues(broker)]
+        self.problems += children.Clean.problems({log.name: log for log in logs})
+        self._print(groups, time.monotonic() - began)
+        return len(self.problems)
+
+    def _groups(self, databases: dict[str, str], broker: Path) -> Iterator[Group]:
+        count = min(len(GROUPS), len(self._names))
+        for number in range(count):
+            store, kind = self._kinds[number % len(self._kinds)], GROUPS[number]
+            folder = self._folder / f"group-{number}"
+            folder.mkdir()
+            made = stores.Stores(folder, databases)
+            work = engines.Work(
+                folder,
+                made.conf(store, "records"),
+                engines.options(kind, broker),
+                tuple(self._names[number::count]),
+                nap=NAP,
+                threads=4,
+            )
+            share = self._kills // count + (number < self._kills % count)
+            yield Group(work, kind, store, share)
+
+    # -- the storm itself -----------------------------------------------------------------------
+
+    def _blow(self, groups: Sequence[Group]) -> None:
+        told = time.monotonic()
+        living = list(groups)
+        try:
+            for group in living:
+                self._begin(group)
+            while living:
+                time.sleep(0.003)
+                living = [group for group in living if self._goes_on(group)]
+                if time.monotonic() - told > 10:
+                    told = time.monotonic()
+                    killed = sum(group.killed for group in groups)
+                    print(f"{killed} of {self._kills} kills, {len(living)} processes", flush=True)
+        finally:
+            for group in groups:
+                if group.pid is not None:
+                    children.kill(group.pid)
+
+    def _begin(self, group: Group) -> None:
+        wanted = sum(self._bytes_of(flow) for flow in group.work.flows)
+        size = group.size
+        left = max(0, wanted - size)
+        group.pid = engines.live(group.work, group.lives)
+        group.lives += 1
+        # So that all of them come before the end: the rest of the work over the rest of the kills.
+        mean = left // (group.kills + 1) if group.kills else 0
+        group.deeds = size + self._chance.randint(0, mean)
+        delay = self._chance.choice([0.0, 0.02, 0.2])
+        group.moment = time.monotonic() + self._chance.random() * delay
+
+    def _goes_on(self, group: Group) -> bool:
+        assert group.pid is not None
+        code = children.ended(group.pid, 0)
+        if code is not None:
+            group.pid = None
+            if code:
+                self.problems.append(f"a process of {group.work.folder} ended with {code}")
+            return False
+        if group.kills and group.size >= group.deeds and time.monotonic() >= group.moment:
+            os.kill(group.pid, signal.SIGKILL)
+            children.wait(group.pid)
+            group.kills -= 1
+            group.killed += 1
+            group.cuts.append({flow: len(group.work.deeds(flow)) for flow in group.work.flows})
+            self._begin(group)
+        return True
+
+    def _bytes_of(self, flow: str) -> int:
+        pid = 1 + len(str(os.getpid())) + 1
+        return sum(len(deed) + pid for deed in self._expected[flow].deeds)
+
+    # -- afterwards -----------------------------------------------------------------------------
+
+    def _judge(self, group: Group) -> None:
+        ends: dict[str, Any] = engines.end(group.work) or {}
+        seen = {life: engines.found(group.work, life) or {} for life in range(group.lives)}
+        rules = judging.Rules(once=group.kind == "worker-based")
+        for flow in group.work.flows:
+            cuts = [
+                judging.Cut(seen[number].get(flow), counts[flow])
+                for number, counts in enumerate(group.cuts, 1)
+            ]
+            story = judging.Story(flow, group.work.deeds(flow), ends.get(flow), cuts)
+            self.problems += [
+                f"{group.store} x {group.kind}: {problem} (in {group.work.folder})"
+                for problem in judging.problems(story, self._expected[flow], rules)
+            ]
+        logs = {path.name: path for path in group.work.folder.glob("*.log")}
+        self.problems += children.Clean.problems(logs)
+
+    def _print(self, groups: Sequence[Group], seconds: float) -> None:
+        for problem in self.problems:
+            print(f"PROBLEM {problem}")
+        print(f"{'store':<12}{'engine':<14}{'flows':>6}{'kills':>6}{'runs':>7}{'again':>7}")
+        total: Counter[str] = Counter()
+        for group in groups:
+            deeds = {flow: group.work.deeds(flow) for flow in group.work.flows}
+            runs = sum(map(len, deeds.values()))
+            again = runs - sum(len(set(done)) for done in deeds.values())
+            total.update(kills=group.killed, runs=runs, again=again, flows=len(deeds))
+            print(
+                f"{group.store:<12}{group.kind:<14}{len(deeds):>6}{group.killed:>6}"
+                f"{runs:>7}{again:>7}"
+            )
+        print(
+            f"{total['flows']} flows, {total['kills']} kills, {total['runs']} runs,"
+            f" {total['again']} of them again, {seconds:.0f} s, {len(self.problems)} problems"
+        )

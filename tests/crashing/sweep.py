@@ -1,0 +1,275 @@
+"""The sweep: a process is killed at every crash point in turn, and another one goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.crashing import children, engines, judging, stores, workers
+from tests.crashing.children import Kill
+
+FLOWS = ("main", "undone")
+
+#: Seconds that a process may take which goes on after a kill, with nothing to wait for.
+PROMPT = 10.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who is killed where, on which store, with which kind of engine."""
+
+    store: str
+    engine: str
+    kills: tuple[Kill, ...] = ()
+    worker: Kill | None = None
+    flows: tuple[str, ...] = FLOWS
+    options: tuple[tuple[str, Any], ...] = ()
+    #: Whether the first to die did so in the middle of a write to a journal.
+    tear: bool = False
+    #: Whether the first engine dies together with the worker, wherever it is.
+    both: bool = False
+
+    def __str__(self) -> str:
+        what = ", then ".join(map(str, self.kills or (self.worker or "nothing",)))
+        more = "".join(f" {name}={value}" for name, value in self.options)
+        return f"{self.store} x {self.engine}{more}, killed at {what}"
+
+
+@dataclass
+class Bench:
+    """What the cases of one process share."""
+
+    folder: Path
+    stores: stores.Stores
+    expected: Mapping[str, judging.Story]
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    #: The worker that is not killed, and its broker.
+    worker: int | None = None
+    number: int = 0
+
+    @property
+    def broker(self) -> Path:
+        return self.folder / "broker"
+
+    def hired(self) -> int:
+        if self.worker is None:
+            url = f"filesystem://{self.broker}"
+            self.worker = workers.start(url, self.folder / "worker.log")
+        return self.worker
+
+
+@contextlib.contextmanager
+def bench(
+    folder: Path,
+    databases: dict[str, str],
+    expected: Mapping[str, judging.Story],
+    limits: Mapping[str, Any],
+) -> Iterator[Callable[[Case], dict[str, Any]]]:
+    """Gives what runs one case."""
+    folder.mkdir(parents=True)
+    made = Bench(folder, stores.Stores(folder, databases), expected, limits)
+    try:
+        yield lambda case: run(case, made)
+    finally:
+        if made.worker is not None:
+            workers.stop(made.worker)
+
+
+def run(case: Case, made: Bench) -> dict[str, Any]:
+    """Run a case to its end: what went wrong, and figures."""
+    made.number += 1
+    folder = made.folder / f"case-{made.number}"
+    folder.mkdir()
+    began = time.monotonic()
+    broker = made.broker
+    if case.engine == "worker-based":
+        if case.worker is None and case.kills:
+            made.hired()
+        else:
+            broker = folder / "broker"
+    # Where nobody is to be lost, nobody is because the machine is busy.
+    expiry = 30.0 if case.worker is None else 2.0
+    work = engines.Work(
+        folder,
+        made.stores.conf(case.store, f"case-{made.number}"),
+        {**engines.options(case.engine, broker, expiry), **dict(case.options)},
+        case.flows,
+        limits=made.limits,
+    )
+    before = _inside(broker, case)
+    own = case.engine == "worker-based" and broker != made.broker
+    story = _with_worker(case, work, broker) if own else _engines(case, work)
+    problems = story.problems
+    if not story.failed:
+        problems += _judge(case, work, made.expected, story.cuts)
+        if case.engine == "worker-based":
+            problems += _left(broker, case, before)
+        problems += [f"the store still has {left}" for left in stores.left_in(work.conf)]
+        problems += children.Clean.problems({path.name: path for path in folder.glob("*.log")})
+    if not problems:
+        shutil.rmtree(folder)
+    deeds = [deed for flow in case.flows for deed in work_deeds(work, flow, story)]
+    return {
+        "case": str(case),
+        "point": (case.kills or (case.worker or Kill("nothing"),))[-1].point,
+        "reached": story.reached,
+        "problems": [f"{case}: {problem} (in {folder})" for problem in problems],
+        "runs": len(deeds),
+        "again": len(deeds) - len(set(deeds)),
+        "seconds": time.monotonic() - began,
+        "hits": story.hits,
+        "resumed_hits": story.resumed_hits,
+        "worker_hits": story.worker_hits,
+        "config": [case.store, case.engine],
+        "kills": [[kill.point, kill.hit] for kill in case.kills],
+    }
+
+
+@dataclass
+class Told:
+    """What happened in a case."""
+
+    problems: list[str] = field(default_factory=list)
+    cuts: list[dict[str, judging.Cut]] = field(default_factory=list)
+    #: Whether a process ended with an error: then there is no more to be said.
+    failed: bool = False
+    #: Whether everybody died who was to.
+    reached: bool = False
+    hits: dict[str, int] = field(default_factory=dict)
+    resumed_hits: dict[str, int] = field(default_factory=dict)
+    worker_hits: dict[str, int] = field(default_factory=dict)
+    deeds: dict[str, list[str]] = field(default_factory=dict)
+
+
+def _last_line(work: engines.Work, number: int) -> str:
+    """What a process said last."""
+    lines = work.path(f"engine-{number}.log").read_text(encoding="utf-8").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def work_deeds(work: engines.Work, flow: str, told: Told) -> list[str]:
+    return [f"{flow} {deed}" for deed in told.deeds.get(flow, ())]
+
+
+def _engines(case: Case, work: engines.Work, watch: Callable[[int], int] | None = None) -> Told:
+    """One life after the other, until one comes to its end."""
+    told = Told()
+    counts: list[dict[str, int]] = []
+    for number, kill in enumerate([*case.kills, None]):
+        began = time.monotonic()
+        pid = engines.live(work, number, kill)
+        code = watch(pid) if watch else children.wait(pid)
+        if code == -signal.SIGKILL and kill is not None:
+            counts.append({flow: len(work.deeds(flow)) for flow in work.flows})
+            if case.tear and not number:
+                stores.tear(work.conf)
+            continue
+        told.reached = len(counts) == len(case.kills)
+        if code:
+            told.problems.append(f"process {number} ended with {code}: {_last_line(work, number)}")
+            told.failed = True
+        elif number and time.monotonic() - began > PROMPT:
+            told.problems.append(f"process {number} took {time.monotonic() - began:.1f} s")
+        told.hits = engines.hits(work, number)
+        if counts:
+            told.resumed_hits = told.hits
+        break
+    for number, count in enumerate(counts, 1):
+        pictures = engines.found(work, number) or {}
+        told.cuts.append({flow: judging.Cut(pictures.get(flow), count[flow]) for flow in count})
+    told.deeds = {flow: work.deeds(flow) for flow in work.flows}
+    return told
+
+
+def _with_worker(case: Case, work: engines.Work, broker: Path) -> Told:
+    """The same, with a worker of its own, which may be killed; then another one takes its place."""
+    url, hits = f"filesystem://{broker}", work.path("worker-hits")
+    hired = [workers.start(url, work.path("worker-0.log"), hits, case.worker)]
+    died = False
+
+    def watch(engine: int) -> int:
+        nonlocal died
+        files = {os.pidfd_open(engine): engine, os.pidfd_open(hired[-1]): hired[-1]}
+        try:
+            while True:
+                for file in select.select(list(files), [], [])[0]:
+                    code = children.wait(pid := files.pop(file))
+                    os.close(file)
+                    if pid == engine:
+                        return code
+                    died = True
+                    if case.both and len(hired) == 1:
+                        os.kill(engine, signal.SIGKILL)
+                    hired.append(workers.start(url, work.path("worker-1.log")))
+                    files[os.pidfd_open(hired[-1])] = hired[-1]
+        finally:
+            for file in files:
+                os.close(file)
+
+    try:
+        told = _engines(case, work, watch)
+    finally:
+        code = workers.stop(hired[-1])
+    if code:
+        told.problems.append(f"the worker ended with {code}")
+    told.worker_hits = engines._read(hits) or {}
+    if case.worker is not None:
+        told.reached = died and (told.reached or not case.kills)
+    return told
+
+
+def _judge(
+    case: Case,
+    work: engines.Work,
+    expected: Mapping[str, judging.Story],
+    cuts: Sequence[Mapping[str, judging.Cut]],
+) -> list[str]:
+    end = engines.end(work) or {}
+    lost = case.worker is not None and not case.both
+    rules = judging.Rules(once=case.engine == "worker-based", lost=lost)
+    found = []
+    for flow in (*case.flows, "bystander"):
+        mine = [cut[flow] for cut in cuts if flow in cut]
+        story = judging.Story(flow, work.deeds(flow), end.get(flow), mine)
+        found += judging.problems(story, expected[flow], rules)
+    return found
+
+
+def _inside(broker: Path, case: Case) -> set[str]:
+    """What is in a broker that should not be there between two flows."""
+    found = workers.left_in(broker, ended=case.worker is None and not case.kills)
+    if case.worker is not None:
+        # Whoever opens the ledger next sweeps away what a dead worker had there; nobody needs it.
+        found = [path for path in found if not path.startswith(_OF_DEAD_WORKERS)]
+    return {*found, *workers.reply_queues(broker)}
+
+
+_OF_DEAD_WORKERS = ("ledger/beats/", "ledger/held/", "holders/")
+
+
+def _left(broker: Path, case: Case, before: set[str]) -> list[str]:
+    """What is left in a broker, after a moment for the worker to acknowledge."""
+    try:
+        children.until(lambda: _inside(broker, case) <= before, 2.0, "")
+    except TimeoutError:
+        return [f"the broker still has {left}" for left in sorted(_inside(broker, case) - before)]
+    return []
+
+
+def hits_to_try(count: int, chance: random.Random, thorough: bool) -> list[int]:
+    """At which of its hits a point is tried."""
+    found = {1}
+    if thorough and count >= 2:
+        found.add(2)
+    if thorough and count >= 4:
+        found.add(chance.randint(3, count))
+    return sorted(found)

@@ -1,0 +1,107 @@
+"""Tasks of flows that are killed; the module imports no flow, as a worker's tasks need not.
+
+Each says in the audit what it does before it returns, and returns what it said: so the store tells
+which deeds were saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+from tests.crashing import audit as audits
+from wbengine import task
+
+
+class Step(task.Task):
+    """Does one deed for each round."""
+
+    def execute(self, audit: str, nap: float, round: int) -> str:
+        time.sleep(nap)
+        return audits.note(audit, audits.deed(self.name, "execute", round))
+
+    def revert(self, audit: str, round: int, **rest: Any) -> str:
+        return audits.note(audit, audits.deed(self.name, "revert", round))
+
+
+class Telling(Step):
+    """Tells how far it is."""
+
+    def execute(self, audit: str, nap: float, round: int) -> str:
+        self.update_progress(0.25)
+        done = super().execute(audit, nap, round)
+        self.update_progress(0.75)
+        return done
+
+
+class Bulky(Step):
+    """Its result takes some room."""
+
+    def execute(self, audit: str, nap: float, round: int, size: int) -> list[str]:  # type: ignore[override]
+        return [super().execute(audit, nap, round), "x" * size]
+
+
+class Late(Step):
+    """Takes longer than the others."""
+
+    def execute(self, audit: str, nap: float, round: int, late: float) -> str:  # type: ignore[override]
+        return super().execute(audit, late, round)
+
+
+class Harmless(Step):
+    """May be run again when nobody knows how far it came."""
+
+    idempotent = True
+
+
+class Break(Step):
+    """Fails each time."""
+
+    def execute(self, audit: str, nap: float, round: int) -> None:  # type: ignore[override]
+        raise ValueError(super().execute(audit, nap, round))
+
+
+class Wave(task.Task):
+    """Does one deed for each wave of an inner retry."""
+
+    def execute(self, audit: str, nap: float, round: int, wave: int) -> str:
+        time.sleep(nap)
+        return audits.note(audit, audits.deed(self.name, "execute", round, wave))
+
+    def revert(self, audit: str, round: int, wave: int, **rest: Any) -> str:
+        return audits.note(audit, audits.deed(self.name, "revert", round, wave))
+
+
+class Shaky(Wave):
+    """Fails in the first wave."""
+
+    def execute(self, audit: str, nap: float, round: int, wave: int) -> str:
+        done = super().execute(audit, nap, round, wave)
+        if wave == 1:
+            raise ValueError(done)
+        return done
+
+
+class Each(Step):
+    """For an item, in a round."""
+
+    def execute(self, audit: str, nap: float, round: int, number: int) -> str:  # type: ignore[override]
+        return super().execute(audit, nap, round)
+
+
+class EachWave(Wave):
+    """For an item, in a wave."""
+
+    def execute(self, audit: str, nap: float, round: int, wave: int, number: int) -> str:  # type: ignore[override]
+        return super().execute(audit, nap, round, wave)
+
+
+class Sum(Step):
+    """What others returned, in a few characters: wrong if anything of it is."""
+
+    def execute(self, audit: str, nap: float, round: int, parts: list[Any]) -> list[str]:  # type: ignore[override]
+        told = sorted(audits.timeless(audits.deeds_in(str(parts))))
+        super().execute(audit, nap, round)
+        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+        return [audits.deed(self.name, "execute", round), f"{len(told)} parts {digest}"]

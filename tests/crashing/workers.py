@@ -1,0 +1,68 @@
+"""Workers for engines that are killed; some of them are killed too."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+from tests.crashing import children, tasks
+from wbengine.engines.worker_based import worker
+
+TOPIC = "crash"
+
+
+def start(url: str, log: Path, hits: Path | None = None, kill: children.Kill | None = None) -> int:
+    """Start one in a child process; it writes to `hits` what it came to, when it is told to end."""
+
+    def work() -> None:
+        counting = children.Hits(kill)
+        if hits is not None:
+            counting.install()
+        made = worker.Worker("default", TOPIC, [tasks], url=url, threads_count=4)
+
+        def stop(number: int, frame: object) -> None:
+            threading.Thread(target=made.stop, daemon=True).start()
+
+        signal.signal(signal.SIGTERM, stop)
+        made.run(display_banner=False)
+        if hits is not None:
+            hits.write_text(json.dumps(counting.counts), encoding="utf-8")
+
+    return children.fork(work, log, patience=3600)
+
+
+def stop(pid: int) -> int:
+    """Ask one to end; its exit code, or minus the number of the signal it died by."""
+    os.kill(pid, signal.SIGTERM)
+    code = children.ended(pid, 30)
+    if code is None:
+        children.kill(pid)
+        return -signal.SIGKILL
+    return code
+
+
+def left_in(broker: Path, ended: bool = True) -> list[str]:
+    """What flows that came to their end must not leave: messages, claims, rows, beats, folders."""
+    # What was never finished stays in `temp`, until somebody opens the folder a minute later.
+    places = ["queues", "claims", "rejected"]
+    places += [f"ledger/{name}" for name in ("open", "held", "done", "epochs", "results")]
+    if ended:  # while a worker lives, it says so
+        places += ["holders", "ledger/beats"]
+    found = [path for place in places for path in (broker / place).rglob("*") if path.is_file()]
+    found += [path for path in (broker / "ledger" / "held").glob("*") if ended]
+    # `claims/<holder>/<queue>=` is no message: it is how a worker says that a queue is its own.
+    return [str(path.relative_to(broker)) for path in found if ended or not path.name.endswith("=")]
+
+
+def reply_queues(broker: Path) -> list[str]:
+    """The queues of executors, for replies: there are none when no engine runs."""
+    found = [path.name for path in (broker / "queues").glob("*")]
+    return [f"queue {name}" for name in found if not name.startswith(f"{TOPIC}.") and _IDS(name)]
+
+
+#: What an executor is called, unlike a worker.
+_IDS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").search

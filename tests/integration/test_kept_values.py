@@ -1,0 +1,364 @@
+"""What a store cannot keep fails the atom, or is refused where it is given; never the whole run."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import kept_flow, workers
+from wbengine import engines, exceptions, retry, states, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base, models
+
+NO = object()
+
+
+#: Where backends differ.
+BOTH = pytest.mark.parametrize("conf", ["dir", "sqlite"], indirect=True)
+
+
+@pytest.fixture
+def conf(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{getattr(request, 'param', 'dir')}:///{tmp_path / 'kept'}"
+
+
+@pytest.fixture
+def store(conf: str) -> Iterator[base.Backend]:
+    with backends.backend(conf) as made:
+        yield made
+
+
+class Gives(task.Task):
+    """Returns what it was made with, and so does its revert."""
+
+    def __init__(self, name: str, value: Any, undone: Any = None) -> None:
+        super().__init__(name, provides=name)
+        self.value, self.undone = value, undone
+
+    def execute(self) -> Any:
+        return self.value
+
+    def revert(self, result: Any, **more: Any) -> Any:
+        return self.undone
+
+
+class Fails(task.Task):
+    def execute(self) -> None:
+        raise RuntimeError(self.name)
+
+
+class Picks(retry.Retry):
+    """Provides one value after the other."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__("picks", provides="picked")
+        self.values = list(values)
+
+    def execute(self, history: Any) -> Any:
+        return self.values[len(history)]
+
+    def on_failure(self, history: Any, **more: Any) -> str:
+        return retry.RETRY if len(history) < len(self.values) else retry.REVERT
+
+    def revert(self, history: Any, **more: Any) -> Any:
+        return None
+
+
+class Takes(task.Task):
+    def execute(self, item: Any) -> Any:
+        return NO if item == 2 else item * 10
+
+
+def flow_of(*atoms: Any, **options: Any) -> Any:
+    return linear_flow.Flow("f", **options).add(*atoms)
+
+
+def read(engine: Any) -> dict[str, models.AtomDetail]:
+    """What another process would find."""
+    with engine.storage.backend.get_connection() as connection:
+        return {atom.name: atom for atom in connection.get_atoms_for_flow(engine.storage.flow_uuid)}
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel", "parallel://?executor=processes"])
+def test_a_result_that_cannot_be_kept_fails_its_task(store: base.Backend, kind: str) -> None:
+    """With the path of the culprit; the flow is reverted as after any failure."""
+    flow = flow_of(Gives("good", {"x": (1, {2})}), Gives("bad", {"a": [1, print]}))
+    engine = engines.load(flow, backend=store, engine=kind)
+    with pytest.raises(exceptions.NotEncodable) as caught:
+        engine.run()
+    assert caught.value.path == "result['a'][1]"
+    found = read(engine)
+    assert {n: found[n].state for n in found} == {"good": "REVERTED", "bad": "REVERTED"}
+    failure = found["bad"].failure
+    assert failure is not None and failure.check(exceptions.NotEncodable)
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_in_memory_anything_goes() -> None:
+    """A store that keeps values as they are, and none at all, take them."""
+    for kept in ("memory", None):
+        engine = engines.load(flow_of(Gives("odd", NO)), backend=kept and f"{kept}://?deep_copy=0")
+        engine.run()
+        assert engine.storage.get("odd") is NO
+
+
+def test_a_reversion_that_returns_such_a_thing_fails(store: base.Backend) -> None:
+    engine = engines.load(flow_of(Gives("a", 1, undone=NO), Fails("b")), backend=store)
+    with pytest.raises(exceptions.NotEncodable):
+        engine.run()
+    assert read(engine)["a"].state == states.REVERT_FAILURE
+    assert engine.storage.get_flow_state() == states.FAILURE
+
+
+def test_the_value_of_a_retry(store: base.Backend) -> None:
+    """It fails as if `execute` had raised; the history keeps what could be kept."""
+    good = engines.load(flow_of(Gives("a", 1), retry=Picks((1,))), backend=store)
+    good.run()
+    assert [value for value, _ in read(good)["picks"].results] == [(1,)]
+    engine = engines.load(flow_of(Fails("b"), retry=Picks("fine", NO)), backend=store)
+    with pytest.raises(exceptions.NotEncodable):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "collect"])
+def test_items_of_a_map(store: base.Backend, on_failure: Any) -> None:
+    """The item fails, and the Map as it does when an item fails."""
+    fan = task.Map(
+        Takes("t"), over="items", item="item", provides="all", name="m", on_item_failure=on_failure
+    )
+    engine = engines.load(flow_of(fan), backend=store, store={"items": [1, 2, 3]})
+    if on_failure == "fail":
+        with pytest.raises(exceptions.NotEncodable):
+            engine.run()
+    else:
+        engine.run()
+        found = engine.storage.fetch("all")
+        assert (found[0], found[2]) == (10, 30)
+    items = read(engine)["m"].items
+    assert items is not None and items[1].failure is not None
+    assert items[1].failure.check(exceptions.NotEncodable)
+
+
+def test_the_list_of_a_map(store: base.Backend) -> None:
+    """What it is to go over is kept as well."""
+    fan = task.Map(Takes("t"), over="items", item="item", name="m")
+    engine = engines.load(flow_of(fan), backend=store)
+    engine.storage.inject({"items": [1, NO]}, transient=True)
+    with pytest.raises(exceptions.NotEncodable) as caught:
+        engine.run()
+    assert caught.value.path == "arguments['items'][1]"
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_what_is_given_is_refused_at_once(store: base.Backend) -> None:
+    """Injected values, metadata, progress, results: NotEncodable, and nothing has changed."""
+    engine = engines.load(flow_of(Gives("a", 1)), backend=store)
+    engine.prepare()
+    storage = engine.storage
+    for call, path in (
+        (lambda: storage.inject({"x": 1, "y": [NO]}), "injected values['y'][0]"),
+        (
+            lambda: storage.inject_atom_args("a", {"y": NO}, transient=False),
+            "what is injected for 'a'['y']",
+        ),
+        (lambda: storage.update_atom_metadata("a", {"y": NO}), "metadata['y']"),
+        (lambda: storage.update_flow_metadata({"y": NO}), "metadata['y']"),
+        (lambda: storage.set_task_progress("a", 0.5, {"y": NO}), "details['y']"),
+        (lambda: storage.save("a", NO), "result"),
+    ):
+        with pytest.raises(exceptions.NotEncodable) as caught:
+            call()
+        assert caught.value.path == path
+    with pytest.raises(ValueError, match="must be finite"):
+        storage.set_task_progress("a", float("nan"))
+    storage.inject({"x": NO}, transient=True)
+    storage.inject_atom_args("a", {"x": NO})
+    engine.run()
+    found = read(engine)["a"]
+    assert "y" not in found.meta and not engine.storage.flow_meta
+    assert found.progress_details is None and storage.fetch_all() == {"x": NO, "a": 1}
+
+
+@BOTH
+def test_what_is_given_to_load_leaves_nothing_behind(store: base.Backend) -> None:
+    """No book is made for a flow that cannot be loaded."""
+    with pytest.raises(exceptions.NotEncodable, match=r"store\['x'\]"):
+        engines.load(flow_of(Gives("a", 1)), backend=store, store={"x": NO})
+    with pytest.raises(exceptions.NotEncodable, match=r"factory_args\[0\]"):
+        engines.load_from_factory(kept_flow.make, factory_args=[NO], backend=store)
+    book, flow_detail = base.temporary_flow_detail(store)
+    with pytest.raises(exceptions.NotEncodable, match="factory_kwargs"):
+        engines.save_factory_details(
+            flow_detail, kept_flow.make, None, {"numbers": NO}, backend=store
+        )
+    assert not flow_detail.has_meta
+    with store.get_connection() as connection:
+        assert [kept.uuid for kept in connection.get_logbooks()] == [book.uuid]
+
+
+class Tells(task.Task):
+    TASK_EVENTS = (task.EVENT_UPDATE_PROGRESS,)
+
+    def execute(self) -> None:
+        self.notifier.notify(task.EVENT_UPDATE_PROGRESS, {"progress": 0.25, "at": "fine"})
+        self.notifier.notify(task.EVENT_UPDATE_PROGRESS, {"progress": 0.5, "at": NO})
+        self.notifier.notify(task.EVENT_UPDATE_PROGRESS, {"progress": float("inf")})
+
+
+def test_what_tasks_tell_is_left_out(store: base.Backend, caplog: pytest.LogCaptureFixture) -> None:
+    """And logged, as on workers."""
+    engine = engines.load(flow_of(Tells("t")), backend=store)
+    with caplog.at_level(logging.WARNING):
+        engine.run()
+    assert read(engine)["t"].progress_details == {"at_progress": 0.25, "details": {"at": "fine"}}
+    assert any("could not be passed on" in message for message in caplog.messages)
+
+
+def test_a_result_that_grew_wrong_is_named(store: base.Backend) -> None:
+    """What was fine when the task ended, and is not any more when it is written."""
+    shared: list[Any] = [1]
+    engine = engines.load(flow_of(Gives("a", shared)), backend=store)
+    engine.prepare()
+    with (
+        pytest.raises(exceptions.NotEncodable, match=r"task 'a' cannot be kept: results\[1\]"),
+        engine.storage.batch(),
+    ):
+        engine.storage.save("a", shared)
+        shared.append(NO)
+
+
+# -- another process -----------------------------------------------------------------------------
+
+
+FIRST = """
+import sys
+from tests import kept_flow
+from wbengine import engines
+engine = engines.load_from_factory(
+    kept_flow.make, factory_args=[[1, 2, 3]], factory_kwargs={"label": "\u00fc"},
+    backend=sys.argv[1], store={"folder": sys.argv[2]},
+)
+engine.run()
+"""
+SECOND = """
+import sys
+from wbengine import engines
+from wbengine.persistence import backends
+from wbengine.persistence.base import unfinished_flows
+with backends.backend(sys.argv[1]) as store:
+    [flow_detail] = unfinished_flows(store)
+    engine = engines.load_from_detail(flow_detail, backend=store, store={"more": (1,)})
+    assert engine.difference is None
+    engine.run()
+    values = engine.storage.fetch_all()
+    assert values.pop("folder") == sys.argv[2]
+    print(sorted(values.items()), engine.storage.record("add").attempt)
+    print(list(unfinished_flows(store)))
+"""
+
+
+def process(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        capture_output=True, text=True, cwd=workers.REPOSITORY, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@BOTH
+def test_a_second_process_goes_on(conf: str, tmp_path: Path) -> None:
+    """It finds the unfinished flow, makes it again by its factory, and keeps what was done."""
+    died = process(FIRST, conf, str(tmp_path))
+    assert died.returncode == 9, died.stderr
+    (tmp_path / "go").touch()
+    done = process(SECOND, conf, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[('end', 'done'), ('more', (1,)), ('sum', 6)] 1", "[]"]
+    assert (tmp_path / "log").read_text() == "6\n6\n"
+
+
+@BOTH
+def test_unfinished_flows(store: base.Backend) -> None:
+    """Those that did not come to their end and that nobody runs, with their atoms."""
+    assert list(base.unfinished_flows(store)) == []
+    ended = engines.load(flow_of(Gives("a", 1)), backend=store)
+    ended.run()
+    fresh = engines.load(flow_of(Gives("a", 1)), backend=store)
+    held = engines.load(flow_of(Gives("a", 1)), backend=store)
+    with store.get_connection() as connection:
+        lease = connection.take_lease(held.storage.flow_uuid, "somebody", 60)
+        [found] = base.unfinished_flows(store)
+        assert found.uuid == fresh.storage.flow_uuid
+        connection.give_back_lease(lease)
+    assert len(list(base.unfinished_flows(store))) == 2
+    engine = engines.load(flow_of(Gives("a", 1)), flow_detail=found, backend=store)
+    engine.run()
+    assert [flow.uuid for flow in base.unfinished_flows(store)] == [held.storage.flow_uuid]
+
+
+@BOTH
+def test_a_flow_detail_of_another_place_is_refused(store: base.Backend, conf: str) -> None:
+    """With what to do about it; every form of `backend` is taken."""
+    book = models.LogBook("b")
+    flow_detail = models.FlowDetail("mine")
+    book.add(flow_detail)
+    with pytest.raises(exceptions.NotFound, match=r"'mine' .* save its book first"):
+        engines.load(flow_of(Gives("a", 1)), flow_detail=flow_detail, book=book, backend=store)
+    with store.get_connection() as connection:
+        connection.save_logbook(book)
+    engines.load(flow_of(Gives("a", 1)), flow_detail=flow_detail, book=book, backend=store).run()
+    store.close()
+    with backends.backend({"connection": conf}) as again, again.get_connection() as connection:
+        kept = connection.get_flow_details(flow_detail.uuid)
+        assert kept.state == states.SUCCESS
+    for form in (conf, {"connection": conf}):
+        engine = engines.load(flow_of(Gives("a", 1)), flow_detail=kept, backend=form)
+        engine.run()
+        assert engine.storage.get("a") == 1
+        assert engine.storage.backend is not None
+        engine.storage.backend.close()
+
+
+class Spoils(task.Task):
+    """Puts something into what another task returned that nobody can keep, and fails."""
+
+    def execute(self, shared: dict[str, Any]) -> None:
+        shared["socket"] = NO
+        raise RuntimeError("spoilt")
+
+
+class SpoilsItem(task.Task):
+    def execute(self, item: dict[str, Any]) -> int:
+        item["socket"] = NO
+        return int(item["n"])
+
+
+@BOTH
+def test_what_was_kept_counts(store: base.Backend, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody changed it in memory since: the run goes on, from what is on disk."""
+    seen: list[Any] = []
+
+    class Shares(Gives):
+        def revert(self, result: Any, **more: Any) -> None:
+            seen.append(dict(result))
+
+    engine = engines.load(flow_of(Shares("shared", {"a": 1}), Spoils("s")), backend=store)
+    with pytest.raises(RuntimeError, match="spoilt"):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert read(engine)["shared"].state == states.REVERTED and len(seen) == 1
+    assert any("what was kept counts" in message for message in caplog.messages)
+
+    fan = task.Map(SpoilsItem("t"), over="items", item="item", provides="all", name="m")
+    items = [{"n": 1}, {"n": 2}]
+    engine = engines.load(flow_of(fan), backend=store, store={"items": items})
+    engine.run()
+    assert engine.storage.fetch("all") == [1, 2]
+    kept = read(engine)["m"].items
+    assert kept is not None and [item.value for item in kept] == [{"n": 1}, {"n": 2}]

@@ -1,0 +1,628 @@
+"""At most one engine runs a flow, wherever the others are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wbengine import engines, exceptions, invocation, retry, states, task
+from wbengine.engines import action, base
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import leases, models, owners
+from wbengine.persistence.backends import memory
+
+
+class Step(task.Task):
+    """Does what it is told, in the thread that runs it."""
+
+    def __init__(self, name: str, does: Any = None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.does = does
+        self.runs = 0
+
+    def execute(self) -> Any:
+        self.runs += 1
+        return self.does() if self.does is not None else self.name
+
+
+def line(*steps: Any) -> Any:
+    return linear_flow.Flow("f").add(*steps)
+
+
+def again(engine: base.Engine, flow: Any, backend: Any, **options: Any) -> base.Engine:
+    """An engine for what the store has of the same flow."""
+    with backend.get_connection() as connection:
+        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    return engines.load(flow, flow_detail=detail, backend=backend, **options)
+
+
+def kept(engine: base.Engine, backend: Any) -> models.FlowDetail:
+    with backend.get_connection() as connection:
+        found: models.FlowDetail = connection.get_flow_details(engine.storage.flow_uuid)
+        return found
+
+
+def owner_of(engine: base.Engine, backend: Any) -> leases.Lease | None:
+    with backend.get_connection() as connection:
+        found: leases.Lease | None = connection.get_lease(engine.storage.flow_uuid)
+        return found
+
+
+def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> leases.Lease:
+    """What an engine elsewhere does that knows of the death of this one (wrongly)."""
+    with backend.get_connection() as connection:
+        held = connection.get_lease(engine.storage.flow_uuid)
+        lease: leases.Lease = connection.take_lease(
+            engine.storage.flow_uuid, "elsewhere", seconds, dead=held.epoch if held else None
+        )
+        return lease
+
+
+@contextlib.contextmanager
+def running(engine: base.Engine, inside: threading.Event) -> Iterator[None]:
+    """Run it in a thread until the block is left; `inside` lets it end."""
+    problems: list[BaseException] = []
+
+    def main() -> None:
+        try:
+            engine.run()
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    try:
+        yield
+    finally:
+        inside.set()
+        thread.join(20)
+    assert not thread.is_alive() and not problems
+
+
+# -- one at a time -----------------------------------------------------------------------------
+
+
+def test_a_second_engine_is_told_who_runs_the_flow() -> None:
+    """While the first one runs; when that has ended in whatever way, the flow is free."""
+    backend = memory.MemoryBackend()
+    seen: list[exceptions.FlowBusy] = []
+
+    def second() -> None:
+        other = again(first, line(Step("a")), backend)
+        other.prepare()
+        before = kept(first, backend).to_dict()
+        for call in (
+            other.run,
+            other.reset,
+            lambda: list(other.run_iter()),
+            lambda: asyncio.run(other.arun()),
+        ):
+            with pytest.raises(exceptions.FlowBusy) as caught:
+                call()
+            seen.append(caught.value)
+        assert kept(first, backend).to_dict() == before
+
+    first = engines.load(line(Step("a", second)), backend=backend)
+    first.run()
+    assert len(seen) == 4
+    for busy in seen:
+        text = str(busy)
+        assert f"process {os.getpid()}, which is this one, on host" in text
+        assert "Flow 'f' is run by" in text and "15 s" in text and "on_busy='wait'" in text
+        assert busy.epoch == 1 and 0 < busy.seconds <= 15
+        assert owners.Owner.parse(busy.owner) is not None
+    assert owner_of(first, backend) is None
+
+
+@pytest.mark.parametrize(
+    "end", ["succeeds", "fails", "is suspended", "is refused", "is interrupted"]
+)
+def test_however_a_run_ends_the_flow_is_free(end: str) -> None:
+    """And the next engine takes the next epoch."""
+    backend = memory.MemoryBackend()
+
+    def act() -> None:
+        held = owner_of(engine, backend)
+        assert held is not None and held.epoch == 1 and engine.storage.lease == held
+        assert engine.storage.fence == 1024
+        if end == "fails":
+            raise ValueError("no")
+        if end == "is suspended":
+            engine.suspend()
+
+    def interrupt(state: str, details: Any) -> None:
+        raise KeyboardInterrupt
+
+    engine = engines.load(line(Step("a", act), Step("b")), backend=backend)
+    if end == "is interrupted":
+        engine.atom_notifier.register(states.RUNNING, interrupt)
+    if end == "is refused":
+        engine = engines.load(task.FunctorTask(lambda x: None, "a"), backend=backend)
+    with contextlib.suppress(ValueError, KeyboardInterrupt, exceptions.MissingDependencies):
+        engine.run()
+    assert owner_of(engine, backend) is None and engine.storage.lease is None
+    assert engine.storage.fence == 1
+    assert kept(engine, backend).epoch == engine.storage.flow_detail.epoch == 1
+    with backend.get_connection() as connection:
+        assert connection.take_lease(engine.storage.flow_uuid, "x", 1).epoch == 2
+
+
+def test_looking_needs_no_lease() -> None:
+    """Loading, preparing, validating and reading work while somebody else runs the flow."""
+    backend = memory.MemoryBackend()
+    inside, let = threading.Event(), threading.Event()
+
+    def hold() -> str:
+        inside.set()
+        assert let.wait(20)
+        return "held"
+
+    first = engines.load(line(Step("a", hold, provides="x")), backend=backend)
+    with running(first, let):
+        assert inside.wait(10)
+        other = again(first, line(Step("a", provides="x")), backend)
+        other.prepare()
+        other.validate()
+        assert other.storage.get_atom_state("a") == states.RUNNING
+        other.suspend()
+        assert kept(first, backend).state == states.RUNNING
+    assert first.storage.fetch("x") == "held"
+    assert kept(first, backend).state == states.SUCCESS
+
+
+# -- waiting -----------------------------------------------------------------------------------
+
+
+def test_whoever_waits_goes_on_from_what_the_other_left() -> None:
+    """Nothing that ended runs again."""
+    backend = memory.MemoryBackend()
+    inside, let = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        assert let.wait(20)
+        first.suspend()
+
+    first = engines.load(line(Step("a", hold), Step("b")), backend=backend)
+    steps = Step("a"), Step("b")
+    with running(first, let):
+        assert inside.wait(10)
+        other = again(first, line(*steps), backend, on_busy="wait")
+        threading.Timer(0.05, let.set).start()
+        other.run()
+    assert [step.runs for step in steps] == [0, 1]
+    assert kept(first, backend).state == states.SUCCESS
+    assert kept(first, backend).epoch == 2
+
+
+@pytest.mark.parametrize("how", ["suspend", "iterate", "cancel", "cancel at once"])
+def test_whoever_waits_can_be_suspended(how: str) -> None:
+    """It has changed nothing, and raises nothing."""
+    backend = memory.MemoryBackend()
+    inside, let = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        assert let.wait(20)
+
+    first = engines.load(line(Step("a", hold)), backend=backend)
+    step = Step("a")
+    with running(first, let):
+        assert inside.wait(10)
+        other = again(first, line(step), backend, on_busy="wait")
+        asked = threading.Event()
+        take = other._ownership._take  # type: ignore[attr-defined]
+
+        def taking(*args: Any) -> Any:
+            asked.set()
+            return take(*args)
+
+        other._ownership._take = taking  # type: ignore[attr-defined]
+
+        def suspend() -> None:
+            assert asked.wait(10)
+            other.suspend()
+
+        if how.startswith("cancel"):
+
+            async def main() -> None:
+                running = asyncio.ensure_future(other.arun())
+                if how == "cancel":
+                    await asyncio.to_thread(asked.wait, 10)
+                else:
+                    await asyncio.sleep(0)
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+
+            asyncio.run(main())
+        else:
+            thread = threading.Thread(target=suspend)
+            thread.start()
+            if how == "suspend":
+                other.run()
+            else:
+                assert list(other.run_iter()) == [states.SUSPENDED]
+            thread.join(10)
+        assert kept(first, backend).state == states.RUNNING
+    assert step.runs == 0
+
+
+def test_a_deadline_counts_while_it_waits() -> None:
+    """The error says what it waited for."""
+    backend = memory.MemoryBackend()
+
+    def second() -> None:
+        other = again(first, line(Step("a")), backend, on_busy="wait")
+        with pytest.raises(exceptions.DeadlineExceeded, match=r"is run by process .* 0\.05 sec"):
+            other.run(deadline=0.05)
+
+    first = engines.load(line(Step("a", second)), backend=backend)
+    first.run()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"on_busy": "wiat"}, "Option on_busy is one of fail, wait, not 'wiat'.*'wait'"),
+        ({"on_busy": None}, "Option on_busy is one of"),
+        ({"durability": "eech"}, "Option durability is one of each, batch, end.*'each'"),
+        ({"lease": -1}, "lease"),
+        ({"lease": "soon"}, "lease"),
+    ],
+)
+def test_options_have_few_values(options: dict[str, Any], words: str) -> None:
+    """The nearest one is named."""
+    with pytest.raises(ValueError, match=words):
+        engines.load(line(), **options)
+
+
+# -- whoever died ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+def test_an_owner_whose_process_died_is_taken_over_at_once() -> None:
+    """One whose death is not certain is not."""
+    backend = memory.MemoryBackend()
+    engine = engines.load(line(Step("a")), backend=backend)
+    program = "from wbengine.persistence import owners; print(owners.new())"
+    dead = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    with backend.get_connection() as connection:
+        connection.take_lease(engine.storage.flow_uuid, dead, 1000)
+    engine.run()
+    assert kept(engine, backend).epoch == 2
+    with backend.get_connection() as connection:
+        connection.take_lease(engine.storage.flow_uuid, dead.replace("/", "x/", 1), 1000)
+    with pytest.raises(exceptions.FlowBusy):
+        engine.run()
+
+
+def test_a_lease_that_could_not_be_given_back_is_no_obstacle() -> None:
+    """Neither for this engine nor for another one of this process."""
+
+    class Keeps(memory.MemoryBackend):
+        def get_connection(self) -> memory.MemoryConnection:
+            class Connection(memory.MemoryConnection):
+                def give_back_lease(self, lease: leases.Lease) -> None:
+                    raise exceptions.StorageFailure("not now")
+
+            return Connection(self)
+
+    backend = Keeps()
+    engine = engines.load(line(Step("a")), backend=backend)
+    engine.run()
+    assert owner_of(engine, backend) is not None
+    engine.reset()
+    engine.run()
+    other = again(engine, line(Step("a")), backend)
+    other.run()
+    assert kept(engine, backend).epoch == 4
+
+
+def test_an_owner_that_gives_no_sign_of_life_is_over_in_its_time() -> None:
+    """Whoever it was."""
+    backend = memory.MemoryBackend()
+    engine = engines.load(line(Step("a")), backend=backend, on_busy="wait")
+    with backend.get_connection() as connection:
+        connection.take_lease(engine.storage.flow_uuid, "somewhere/else", 0.1)
+    engine.run()
+    assert kept(engine, backend).epoch == 2
+
+
+# -- whoever lost it ---------------------------------------------------------------------------
+
+
+class Remembering(invocation.TaskExecutor):
+    """Runs tasks at once; writes down what it is asked."""
+
+    remembers = True
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+        self.after: Any = None
+
+    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
+        self.log.append(("submit", call.task.name))
+        done(call, invocation.invoke(call))
+        if self.after is not None:
+            self.after()
+
+    def retire(self, calls: Any) -> None:
+        self.log.append(("retire", [call.task.name for call in calls]))
+
+    def withdraw(self) -> list[invocation.Invocation]:
+        self.log.append("withdraw")
+        return []
+
+    def disown(self) -> None:
+        self.log.append("disown")
+
+    def finish(self) -> None:
+        self.log.append("finish")
+
+    def stop(self) -> None:
+        self.log.append("stop")
+
+
+class Engine(action.ActionEngine):
+    OPTIONS = frozenset({"executor"})
+
+    def _make_executor(self) -> invocation.TaskExecutor:
+        found: invocation.TaskExecutor = self.options["executor"]
+        return found
+
+
+def made(flow: Any, log: list[Any], backend: Any, **options: Any) -> Engine:
+    from wbengine.persistence import base as persistence
+
+    detail = persistence.create_flow_detail(flow, backend=backend)
+    engine = Engine(flow, detail, backend, {"executor": Remembering(log), **options})
+    engine.compile()
+    engine.prepare()
+    return engine
+
+
+@pytest.mark.parametrize("durability", ["each", "batch", "end"])
+def test_whoever_lost_the_flow_does_nothing_more(durability: str) -> None:
+    """Nothing is written, started, let go of, taken back or told; `LeaseLost` says why."""
+    backend, log = memory.MemoryBackend(), list[Any]()
+    engine = made(line(Step("a"), Step("b")), log, backend, durability=durability, lease=0)
+    told: list[str] = []
+    for notifier in (engine.notifier, engine.atom_notifier):
+        notifier.register("*", lambda state, details: told.append(state))
+    taken: list[Any] = []
+
+    def lose() -> None:
+        if not taken:
+            taken.append(take_over(engine, backend))
+            taken.append(kept(engine, backend).to_dict())
+            taken.append([atom.to_dict() for atom in kept(engine, backend)])
+            log.clear()
+            told.clear()
+
+    engine.executor.after = lose  # type: ignore[attr-defined]
+    with pytest.raises(exceptions.LeaseLost, match=r"taken over.*elsewhere"):
+        engine.run()
+    assert log == ["disown", "stop"] and told == []
+    assert kept(engine, backend).to_dict() == taken[1]
+    assert [atom.to_dict() for atom in kept(engine, backend)] == taken[2]
+    assert engine.storage.get_flow_state() == states.FAILURE
+    engine.suspend()
+    assert told == []
+    # Later it goes on from what is stored.
+    log.clear()
+    engine.run()
+    assert engine.storage.get_flow_state() == kept(engine, backend).state == states.SUCCESS
+    assert kept(engine, backend).epoch == 3
+    assert ("submit", "a") in log and ("submit", "b") in log
+
+
+def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
+    """By the thread that keeps the lease; what waits in the pool is not started."""
+    backend = memory.MemoryBackend()
+    inside, let = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        assert let.wait(20)
+
+    steps = [Step("a", hold), Step("b"), Step("c")]
+    flow = unordered_flow.Flow("f").add(*steps)
+    engine = engines.load(
+        flow, backend=backend, engine="parallel", max_workers=1, lease=0.1, durability="end"
+    )
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            engine.run()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert inside.wait(10)
+    tenure = engine._ownership.tenure  # type: ignore[attr-defined]
+    take_over(engine, backend, 1000)
+    assert tenure is not None
+    lost = threading.Event()
+    inner, tenure.lost = tenure.lost, lambda: (inner(), lost.set())
+    if tenure.error is None:
+        assert lost.wait(10)
+    let.set()
+    thread.join(20)
+    assert [type(error) for error in caught] == [exceptions.LeaseLost]
+    assert [step.runs for step in steps] == [1, 0, 0]
+    assert kept(engine, backend).state == states.RUNNING
+
+
+@pytest.mark.parametrize("durability", ["each", "batch", "end"])
+def test_nothing_is_started_when_time_is_over_and_the_store_is_away(durability: str) -> None:
+    """Who froze for long cannot know who runs the flow; what was written before counts."""
+    backend, log = memory.MemoryBackend(), list[Any]()
+    engine = made(
+        unordered_flow.Flow("f").add(Step("a"), Step("b")), log, backend, durability=durability
+    )
+
+    def freeze() -> None:
+        tenure = engine._ownership.tenure
+        assert tenure is not None
+        tenure.until = 0.0
+        tenure.backend = Away()
+
+    engine.executor.after = freeze  # type: ignore[attr-defined]
+    with pytest.raises(exceptions.LeaseLost, match="could not be renewed"):
+        engine.run()
+    assert [entry for entry in log if entry[0] == "submit"] == [("submit", "a")]
+    assert log[-2:] == ["disown", "stop"]
+
+
+class Away(memory.MemoryBackend):
+    """A store that does not answer."""
+
+    def get_connection(self) -> memory.MemoryConnection:
+        raise exceptions.StorageFailure("away")
+
+
+# -- what is older than the store --------------------------------------------------------------
+
+
+def test_records_that_somebody_else_changed_are_read_again() -> None:
+    """Two engines of one flow, in turns: each goes on from what the other left."""
+    backend = memory.MemoryBackend()
+    names = ["a", "b", "c", "d"]
+
+    def steps(engine: list[Any]) -> list[Any]:
+        return [Step(name, lambda: engine[0].suspend(), provides=f"r{name}") for name in names]
+
+    one: list[Any] = []
+    two: list[Any] = []
+    mine, theirs = steps(one), steps(two)
+    one.append(engines.load(line(*mine), store={"x": 1}, backend=backend))
+    one[0].prepare()
+    two.append(again(one[0], line(*theirs), backend))
+    two[0].prepare()
+    for turn in range(len(names)):
+        (one, two)[turn % 2][0].run()
+    assert [step.runs for step in mine] == [1, 0, 1, 0]
+    assert [step.runs for step in theirs] == [0, 1, 0, 1]
+    assert kept(one[0], backend).state == states.SUCCESS
+    assert len(kept(one[0], backend)) == len(names) + 1
+    assert one[0].storage.flow_detail.epoch == 3 and two[0].storage.flow_detail.epoch == 4
+
+
+def test_an_engine_alone_reads_nothing_again() -> None:
+    """Its records are those of the store."""
+    backend = memory.MemoryBackend()
+    engine = engines.load(line(Step("a")), store={"x": 1}, backend=backend)
+    engine.run()
+    engine.storage.inject({"y": 2})
+    engine.storage.update_flow_metadata({"m": 1})
+    engine.reset()
+    engine.run()
+    assert engine.storage.readings == 0
+    assert kept(engine, backend).meta == {"m": 1}
+
+
+def test_what_is_given_while_another_runs_waits_and_is_not_lost() -> None:
+    """It is written by the next run, and nothing of the other's is overwritten."""
+    backend = memory.MemoryBackend()
+    inside, let = threading.Event(), threading.Event()
+
+    def hold() -> str:
+        inside.set()
+        assert let.wait(20)
+        first.storage.update_flow_metadata({"by": "first", "first": 1})
+        return "held"
+
+    first = engines.load(line(Step("a", hold, provides="r")), store={"x": 1}, backend=backend)
+    with running(first, let):
+        assert inside.wait(10)
+        flow = line(Step("a", provides="r"), Step("new"))
+        other = again(first, flow, backend)
+        other.storage.inject({"y": 2})
+        other.storage.inject({"secret": 3}, transient=True)
+        other.prepare()
+        other.storage.update_flow_metadata({"by": "other", "other": 1})
+        other.storage.update_atom_metadata("a", {"mark": 1})
+        other.storage.inject_atom_args("new", {"z": 4}, transient=False)
+        other.storage.inject_atom_args("new", {"t": 5}, transient=True)
+        assert other.storage.fetch("y") == 2
+        before = kept(first, backend)
+        assert "by" not in before.meta and {atom.name for atom in before} == {
+            "a", first.storage.injector_name,
+        }  # fmt: skip
+    other.run()
+    found = kept(first, backend)
+    assert found.state == states.SUCCESS
+    assert found.meta == {"by": "other", "first": 1, "other": 1}
+    by_name = {atom.name: atom for atom in found}
+    assert by_name["a"].results == "held" and by_name["a"].meta["mark"] == 1
+    assert by_name["new"].meta["injected"] == {"z": 4}
+    assert by_name[first.storage.injector_name].results == {"x": 1, "y": 2}
+    assert len(found) == 3
+    assert other.storage.fetch("secret") == 3
+    assert other.storage.fetch_mapped_args({"t": "t"}, "new") == {"t": 5}
+
+
+def test_an_old_engine_overwrites_nothing_from_outside_a_run() -> None:
+    """What it is given goes to the newest records."""
+    backend = memory.MemoryBackend()
+    old = engines.load(line(Step("a", provides="r")), store={"x": 1}, backend=backend)
+    old.prepare()
+    again(old, line(Step("a", provides="r")), backend).run()
+    old.storage.update_atom_metadata("a", {"mark": 1})
+    found = {atom.name: atom for atom in kept(old, backend)}
+    assert (found["a"].state, found["a"].results) == (states.SUCCESS, "a")
+    assert found["a"].meta["mark"] == 1
+    assert old.storage.fetch("r") == "a", "and it has read them"
+    old.run()
+    assert old.storage.get_flow_state() == states.SUCCESS
+
+
+def test_two_that_load_a_new_flow_share_its_records() -> None:
+    """Whoever runs it decides what was injected."""
+    backend = memory.MemoryBackend()
+    one = engines.load(line(Step("a")), store={"x": 1, "only": 1}, backend=backend)
+    two = again(one, line(Step("a")), backend)
+    two.storage.inject({"x": 2})
+    one.prepare()
+    two.prepare()
+    one.run()
+    found = kept(one, backend)
+    (injector,) = [atom for atom in found if atom.name == one.storage.injector_name]
+    assert injector.results == {"x": 1, "only": 1}
+    two.run()
+    assert two.storage.get_atom_state("a") == states.SUCCESS, "the record that was used counts"
+    assert two.storage.get_attempt("a").attempt == 1  # type: ignore[union-attr]
+
+
+def test_a_retry_and_its_history_are_read_again_too() -> None:
+    """Failures of records that are replaced are forgotten with them."""
+    backend = memory.MemoryBackend()
+
+    def flow(does: Any) -> Any:
+        return linear_flow.Flow("f", retry.Times(2, "r")).add(Step("a", does, provides="x"))
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    one = engines.load(flow(fail), backend=backend)
+    with pytest.raises(ValueError, match="no"):
+        one.run()
+    two = again(one, flow(lambda: "right"), backend)
+    two.run()
+    assert two.storage.fetch("x") == "right"
+    assert one.storage.has_failures()
+    one.run()
+    assert one.storage.fetch("x") == "right" and not one.storage.has_failures()

@@ -1,0 +1,129 @@
+"""Retries, deciders and waits, with an engine that dies after any of its writes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.snapshots import Snapshots
+from wbengine import _crash, deciders, engines, retry, states, task
+from wbengine.patterns import graph_flow, linear_flow
+from wbengine.persistence import backends
+
+class Until(task.Task):
+    """Fails for every value but one."""
+
+    def __init__(self, name: str, value: str, wanted: Any) -> None:
+        super().__init__(name, requires=[value], auto_extract=False, provides=f"{name}-got")
+        self.wanted = wanted
+
+    def execute(self, **found: Any) -> Any:
+        (value,) = found.values()
+        if value != self.wanted:
+            raise RuntimeError(f"{self.name} does not want {value}")
+        return value
+
+    def revert(self, **_: Any) -> None: ...
+
+
+class Says(task.Task):
+    def execute(self) -> str:
+        return self.name
+
+
+def no(history: Any) -> bool:
+    return False
+
+
+def flow() -> Any:
+    each = linear_flow.Flow("each", retry.ForEach([1, 2, 3], "r-each", provides="v"))
+    each.add(Says("before"), Until("picky", "v", 3))
+    given = linear_flow.Flow(
+        "given", retry.ParameterizedForEach("r-given", rebind=["choices"], provides="w")
+    )
+    given.add(Until("choosy", "w", "c"))
+    times = linear_flow.Flow(
+        "times", retry.Times(3, "r-times", provides="n", backoff=0.001)
+    )
+    times.add(Until("late", "n", 3))
+    branches = graph_flow.Flow("branches")
+    first, left_out, taken, end = Says("first"), Says("left-out"), Says("taken"), Says("end")
+    branches.add(first, left_out, taken, end)
+    branches.link(first, left_out, decider=no, decider_depth=deciders.Depth.ATOM)
+    branches.link(first, taken)
+    branches.link(left_out, end)
+    branches.link(taken, end)
+    branches.join(end, "any")
+    return linear_flow.Flow("f").add(branches, each, given, times)
+
+
+def check(engine: Any) -> None:
+    engine.run()
+    storage = engine.storage
+    assert storage.get_flow_state() == states.SUCCESS
+    found = {name: storage.fetch(f"{name}-got") for name in ("picky", "choosy", "late")}
+    assert found == {"picky": 3, "choosy": "c", "late": 3}
+    tried = {"r-each": [1, 2, 3], "r-given": ["a", "b", "c"], "r-times": [1, 2, 3]}
+    for name, values in tried.items():
+        history = storage.get_retry_history(name)
+        assert list(history.provided_iter()) == values, name
+        failed = [set(failures) for _, failures in history]
+        assert all(failed[:-1]) and not failed[-1], name
+    assert storage.get_atom_state("left-out") == states.IGNORE
+    assert storage.get_atom_state("end") == states.SUCCESS
+
+
+STORE = {"choices": ["a", "b", "c"]}
+
+
+def test_in_memory() -> None:
+    backend = Snapshots()
+    check(engines.load(flow(), backend=backend, store=STORE))
+    assert len(backend.taken) > 30
+    for left in backend.taken:
+        check(engines.load(flow(), flow_detail=left))
+
+
+@pytest.fixture(params=["dir", "sqlite"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, list[Path]]]:
+    """How to open a store in a folder, and what a process leaves that dies after any write."""
+
+    def opened(folder: Path) -> Any:
+        if request.param == "dir":
+            return backends.fetch({"connection": "dir", "path": str(folder)})
+        return backends.fetch({"connection": f"sqlite:///{folder / 'store.db'}"})
+
+    taken: list[Path] = []
+
+    def copy(point: str) -> None:
+        if point == "storage.after-save":
+            taken.append(tmp_path / f"left-{len(taken)}")
+            shutil.copytree(tmp_path / "store", taken[-1])
+
+    (tmp_path / "store").mkdir()
+    backend = opened(tmp_path / "store")
+    backend.get_connection().upgrade()
+    engine = engines.load(flow(), backend=backend, store=STORE)
+    _crash.install(copy)
+    try:
+        check(engine)
+    finally:
+        _crash.install(None)
+        backend.close()
+    yield opened, taken
+
+
+def test_on_disk(places: tuple[Any, list[Path]]) -> None:
+    opened, taken = places
+    assert len(taken) > 30
+    for folder in taken[::4]:
+        backend = opened(folder)
+        connection = backend.get_connection()
+        (left,) = [detail for book in connection.get_logbooks() for detail in book]
+        connection.close()
+        check(engines.load(flow(), flow_detail=left, backend=backend))
+        backend.close()

@@ -1,0 +1,262 @@
+"""Engines that are killed while workers run their tasks, and others that go on."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import resuming_tasks as tasks
+from tests import workers
+from wbengine import exceptions as exc
+from wbengine import states
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where everything is; nothing of an engine is left there when a test is over."""
+    yield tmp_path
+    broker = tmp_path / "broker"
+    left = [path for path in broker.rglob("*") if path.is_file()]
+    places = ("queues", "claims", "rejected", "ledger/open", "ledger/held", "ledger/done")
+    places += ("ledger/results", "ledger/epochs", "holders")
+    found = [str(path) for path in left if str(path.relative_to(broker)).startswith(places)]
+    assert not found
+    queues = [path.name for path in (broker / "queues").iterdir()]
+    assert all(name.startswith("t.") for name in queues), queues
+
+
+def worker(folder: Path, slots: int = 4) -> Any:
+    return workers.worker_in_thread(f"filesystem://{folder / 'broker'}", tasks, threads_count=slots)
+
+
+@contextlib.contextmanager
+def engine_process(
+    flow: str, folder: Path, *options: str, point: str = "", hit: int = 1
+) -> Iterator[Any]:
+    """An engine in a process, which is killed at the end, unless it did that itself."""
+    command = [sys.executable, "-m", "tests.resuming_tasks", flow, str(folder), point, str(hit)]
+    process = subprocess.Popen([*command, *options], cwd=workers.REPOSITORY)
+    try:
+        yield process
+    finally:
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+def killed(flow: str, folder: Path, until: Any, *options: str) -> None:
+    with engine_process(flow, folder, *options):
+        workers.until(until)
+
+
+def killed_at(flow: str, folder: Path, point: str, hit: int = 1, *options: str) -> None:
+    with engine_process(flow, folder, *options, point=point, hit=hit) as process:
+        process.wait(30)
+
+
+def opened(folder: Path, action: str = "execute") -> None:
+    (folder / f"gate-{action}").touch()
+
+
+@contextlib.contextmanager
+def running(loaded: Any) -> Iterator[None]:
+    """While an engine runs in another thread; what it raises is raised at the end."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            loaded.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(30)
+    assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def was_asked(held: Any) -> bool:
+    return any(job.asked > 1 or job.seq > 1 for job in held._server._jobs.values())
+
+
+def done_rows(folder: Path) -> int:
+    return len(list((folder / "broker/ledger/done").iterdir()))
+
+
+def test_what_ended_while_nobody_listened_is_not_done_again(folder: Path) -> None:
+    with worker(folder):
+        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        opened(folder)
+        workers.until(lambda: done_rows(folder) == 1)
+        again = tasks.engine_of("gated", folder)
+        again.run()
+        assert again.storage.fetch("gated") == "done-a"
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
+        assert again.storage.record("a").attempt == 1
+
+
+def test_what_still_runs_is_waited_for(folder: Path) -> None:
+    with worker(folder) as held:
+        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        again = tasks.engine_of("gated", folder)
+        with running(again):
+            workers.until(lambda: was_asked(held))
+            opened(folder)
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
+        assert again.storage.get_flow_state() == states.SUCCESS
+        assert held.counts["SUCCESS"] == 2
+
+
+@pytest.mark.parametrize(
+    ("point", "hit"),
+    [
+        ("executor.before-open", 1),
+        ("executor.after-open", 3),
+        ("outbox.before-publish", 1),
+        ("executor.before-drop", 1),
+        ("executor.after-drop", 2),
+        ("proxy.before-ack", 2),
+    ],
+)
+def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> None:
+    with worker(folder):
+        killed_at("wide", folder, point, hit)
+        again = tasks.engine_of("wide", folder)
+        again.run()
+        assert sorted(tasks.runs(folder)) == [f"execute-p{n}" for n in range(6)]
+        assert {again.storage.record(f"p{n}").attempt for n in range(6)} == {1}
+
+
+def test_a_reversion_goes_on(folder: Path) -> None:
+    """One that runs is waited for; what it undoes was done once, and is undone once."""
+    with worker(folder) as held:
+        opened(folder)
+        killed("reverting", folder, lambda: tasks.runs(folder)[1:] == ["revert-a"])
+        again = tasks.engine_of("reverting", folder)
+        with pytest.raises(RuntimeError), running(again):
+            workers.until(lambda: was_asked(held))
+            opened(folder, "revert")
+        assert tasks.runs(folder) == ["execute-a", "revert-a"]
+        assert again.storage.get_revert_result("a") == "undone-done-a"
+
+
+def test_a_map_goes_on_in_the_middle(folder: Path) -> None:
+    """Two items are done and saved, two run, two were never started: each runs once."""
+    with worker(folder) as held:
+        killed("mapping", folder, lambda: len(tasks.runs(folder)) == 6)
+        again = tasks.engine_of("mapping", folder)
+        with running(again):
+            workers.until(lambda: was_asked(held))
+            opened(folder)
+        assert sorted(tasks.runs(folder)) == [f"item-{n}" for n in range(6)]
+        assert again.storage.fetch("m") == [n * 10 for n in range(6)]
+        assert again.storage.record("m").items.resumed == 0
+
+
+def test_a_worker_that_rested_for_long_is_no_dead_one(folder: Path) -> None:
+    """Its last beat is old when it takes something; it beats before that."""
+    with worker(folder) as held:
+        opened(folder)
+        tasks.engine_of("gated", folder).run()
+        beat = folder / "broker/ledger/beats" / held.identity
+        os.utime(beat, (0, 0))
+        held._renewed -= 3600
+        (folder / "gate-execute").unlink()
+        killed("gated", folder, lambda: beat.stat().st_mtime > 0)
+
+
+def lost(folder: Path, flow: str) -> Any:
+    """What is left when an engine and the worker that ran its task died."""
+    arguments = ("--url", f"filesystem://{folder / 'broker'}", "--topic", "t",
+                 "--tasks", tasks.__name__)  # fmt: skip
+    with workers.workers(folder, *arguments):
+        killed(flow, folder, lambda: tasks.runs(folder) == ["execute-a"])
+    return tasks.engine_of(flow, folder, worker_expiry=2)
+
+
+def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
+    again = lost(folder, "gated")
+    opened(folder, "revert")
+    with worker(folder), pytest.raises(exc.WorkerLost):
+        again.run()
+    # Nobody can tell whether it took effect: so it is undone.
+    assert tasks.runs(folder) == ["execute-a", "revert-a"]
+
+
+def test_what_was_lost_and_may_be_run_twice_is(folder: Path) -> None:
+    again = lost(folder, "repeatable")
+    with worker(folder):
+        opened(folder)
+        again.run()
+    assert tasks.runs(folder) == ["execute-a", "execute-a", "execute-b"]
+    assert again.storage.record("a").attempt == 1
+
+
+def test_without_a_ledger_workers_are_asked(folder: Path) -> None:
+    """One task runs, and one has ended: its worker remembers how."""
+    with worker(folder) as held:
+        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
+        again = tasks.engine_of("gated", folder, ledger="none")
+        with running(again):
+            workers.until(lambda: was_asked(held))
+            opened(folder)
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
+
+
+def test_without_a_ledger_workers_remember(folder: Path) -> None:
+    with worker(folder) as held:
+        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
+        opened(folder)
+        workers.until(lambda: held.counts.get("SUCCESS") == 1)
+        tasks.engine_of("gated", folder, ledger="none").run()
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
+
+
+def test_without_a_ledger_what_nobody_knows_is_lost(folder: Path) -> None:
+    """It was never published, but nobody can tell."""
+    opened(folder, "revert")
+    with worker(folder), pytest.raises(exc.WorkerLost):
+        killed_at("gated", folder, "outbox.before-publish", 2, "ledger=none")
+        tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
+
+
+@pytest.mark.parametrize("level", ["batch", "end"])
+def test_a_store_that_is_behind_the_ledger(folder: Path, level: str) -> None:
+    """What was published without being saved is found when it is published again."""
+    with worker(folder) as held:
+        option = f"durability={level}"
+        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], option)
+        again = tasks.engine_of("gated", folder, durability=level)
+        with running(again):
+            workers.until(lambda: was_asked(held))
+            opened(folder)
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
+
+
+def test_who_lost_the_flow_touches_nothing(folder: Path) -> None:
+    """An engine is frozen until another one took its flow; then it goes on, and finds that out."""
+    with worker(folder) as held:
+        with engine_process("gated", folder, "lease=0.5") as process:
+            workers.until(lambda: tasks.runs(folder) == ["execute-a"])
+            process.send_signal(signal.SIGSTOP)
+            again = tasks.engine_of("gated", folder, on_busy="wait")
+            with running(again):
+                workers.until(lambda: was_asked(held))
+                process.send_signal(signal.SIGCONT)
+                assert process.wait(30) == 1  # LeaseLost
+                process.wait = lambda *_: -signal.SIGKILL
+                opened(folder)
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
+        assert again.storage.get_flow_state() == states.SUCCESS

@@ -1,0 +1,266 @@
+"""What goes wrong between us and a database server, on real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests import servers
+from wbengine import _sql, exceptions
+from wbengine.persistence import backends, models
+from wbengine.persistence.backends import sql
+
+#: How to end all other connections to one's database.
+KILL = {
+    "postgresql": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "mysql": "SELECT CONCAT('KILL ', id) FROM information_schema.processlist"
+    " WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+}
+
+
+@pytest.fixture(scope="module", params=["mysql", "postgresql"])
+def server(request: pytest.FixtureRequest, database_servers: servers.Lazy) -> servers.Server:
+    return database_servers[request.param]
+
+
+@pytest.fixture(scope="module")
+def url(server: servers.Server) -> Iterator[str]:
+    with server.database() as made:
+        yield made
+
+
+@pytest.fixture
+def backend(url: str) -> Iterator[sql.SQLBackend]:
+    with backends.backend(url) as made:
+        assert isinstance(made, sql.SQLBackend)
+        yield made
+
+
+def kill_others(url: str) -> None:
+    engine = _sql.make_engine(url)
+    with engine.connect() as connection:
+        found = connection.execute(sa.text(KILL[engine.dialect.name])).scalars().all()
+        for statement in found if engine.dialect.name == "mysql" else ():
+            connection.exec_driver_sql(str(statement))
+    engine.dispose()
+
+
+def keep(backend: sql.SQLBackend) -> models.FlowDetail:
+    book, flow = models.LogBook("b"), models.FlowDetail("f")
+    flow.add(models.TaskDetail("t"))
+    book.add(flow)
+    backend.get_connection().save_logbook(book)
+    return flow
+
+
+def test_connections_that_were_lost_are_made_anew(url: str, backend: sql.SQLBackend) -> None:
+    """Those of the pool are asked before they are used."""
+    flow = keep(backend)
+    kill_others(url)
+    connection = backend.get_connection()
+    connection.save_changes(flow, flow)
+    kill_others(url)
+    assert connection.get_flow_details(flow.uuid).name == "f"
+
+
+def test_a_connection_lost_in_the_middle(url: str, backend: sql.SQLBackend) -> None:
+    """The transaction fails, in one line, and has no effect; the next one works."""
+
+    def work(connection: sa.Connection) -> None:
+        connection.execute(sa.text("DELETE FROM wbe_logbooks"))
+        kill_others(url)
+        connection.execute(sa.text("DELETE FROM wbe_logbooks"))
+
+    flow = keep(backend)
+    with pytest.raises(exceptions.StorageFailure, match=r"^Removing failed: ") as caught:
+        _sql.transact(backend.engine, "Removing", work)
+    assert "\n" not in str(caught.value)
+    assert backend.get_connection().get_flow_details(flow.uuid).name == "f"
+
+
+def test_what_went_wrong_first_counts(url: str, backend: sql.SQLBackend) -> None:
+    """Not that it cannot be undone without a connection: the server does that."""
+
+    def work(connection: sa.Connection) -> None:
+        connection.execute(sa.text("DELETE FROM wbe_logbooks"))
+        kill_others(url)
+        raise KeyError("mine")
+
+    flow = keep(backend)
+    with pytest.raises(KeyError, match="mine"):
+        _sql.transact(backend.engine, "Removing", work)
+    assert backend.get_connection().get_flow_details(flow.uuid).name == "f"
+
+
+def test_names_that_not_every_database_keeps(backend: sql.SQLBackend) -> None:
+    """People see a stand-in, programs what was written."""
+    book = models.LogBook("a\0b 🦊")
+    connection = backend.get_connection()
+    connection.save_logbook(book)
+    assert connection.get_logbook(book.uuid).name == book.name
+    select = sa.text("SELECT name FROM wbe_logbooks WHERE uuid = :uuid")
+    with backend.engine.connect() as raw:
+        assert raw.scalar(select, {"uuid": book.uuid}) == "a\N{REPLACEMENT CHARACTER}b 🦊"
+
+
+def test_the_wrong_password(server: servers.Server, url: str) -> None:
+    """The server's words are told at once, and no password."""
+    wrong = url.replace(server.password, "mistaken")
+    words = r"(?i)denied|authentication"
+    with (
+        contextlib.closing(backends.fetch(wrong)) as backend,
+        pytest.raises(exceptions.StorageFailure, match=words) as caught,
+    ):
+        backend.get_connection().validate()
+    assert "mistaken" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_server_that_comes_back(server: servers.Server, url: str) -> None:
+    """A connection that cannot be made is tried again, as often as was asked for."""
+    tried = []
+    engine = _sql.make_engine(url, {"max_retries": 2})
+
+    def refuse_first(dialect: Any, record: Any, arguments: Any, options: dict[str, Any]) -> None:
+        tried.append(1)
+        options["port"] = 1 if len(tried) < 3 else server.port
+
+    sa.event.listen(engine, "do_connect", refuse_first)
+    one = sa.text("SELECT 1")
+    assert _sql.transact(engine, "Asking", lambda it: it.scalar(one)) == 1
+    engine.dispose()
+    assert tried == [1] * 3
+    tried.clear()
+    never = _sql.make_engine(f"{url.replace(str(server.port), '1')}", {"max_retries": 0})
+    sa.event.listen(never, "do_connect", lambda *told: tried.append(1))
+    with pytest.raises(exceptions.StorageFailure, match=r"(?i)^Asking failed: .*refused"):
+        _sql.transact(never, "Asking", lambda it: it.scalar(one))
+    assert tried == [1]
+
+
+def test_who_is_frozen_does_not_keep_others_waiting(backend: sql.SQLBackend) -> None:
+    """The server ends transactions in which nothing happens, before others have waited too long."""
+    idle, lock = {
+        "postgresql": ("SHOW idle_in_transaction_session_timeout", "SHOW lock_timeout"),
+        "mysql": ("SELECT @@idle_transaction_timeout", "SELECT @@innodb_lock_wait_timeout"),
+    }[backend.options.dialect]
+    with backend.engine.connect() as connection:
+        found = [connection.scalar(sa.text(text)) for text in (idle, lock)]
+    assert [str(value).rstrip("s") for value in found] == ["30", "45"]
+
+
+def test_the_mode_of_mysql(mariadb_url: str) -> None:
+    """Strict unless it was said otherwise."""
+    ask = sa.text("SELECT @@sql_mode")
+    modes = []
+    for options in ({}, {"mysql_sql_mode": "ANSI_QUOTES"}, {"mysql_sql_mode": None}):
+        engine = _sql.make_engine(mariadb_url, options)
+        modes.append(_sql.transact(engine, "Asking", lambda it: str(it.scalar(ask)), write=False))
+        engine.dispose()
+    assert "STRICT_ALL_TABLES" in modes[0] and modes[1] == "ANSI_QUOTES"
+    assert modes[2] not in modes[:2]
+
+
+def test_transactions_in_each_others_way(backend: sql.SQLBackend) -> None:
+    """One is undone by the server, and done again."""
+    rows = [keep(backend).uuid, keep(backend).uuid]
+    meet = threading.Barrier(2)
+    runs: list[int] = []
+    change = sa.text("UPDATE wbe_flowdetails SET state = :state WHERE uuid = :uuid")
+
+    def write(number: int) -> None:
+        first = [True]
+
+        def work(connection: sa.Connection) -> None:
+            runs.append(number)
+            state = f"by {number}"
+            connection.execute(change, {"uuid": rows[number], "state": state})
+            if first.pop() if first else False:
+                meet.wait()
+            connection.execute(change, {"uuid": rows[1 - number], "state": state})
+
+        _sql.transact(backend.engine, "Writing", work)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runs) > 2
+    select = sa.text("SELECT DISTINCT state FROM wbe_flowdetails WHERE uuid IN (:a, :b)")
+    with backend.engine.connect() as connection:
+        (state,) = connection.execute(select, {"a": rows[0], "b": rows[1]}).scalars()
+    assert state in ("by 0", "by 1")
+
+
+def test_more_than_the_server_takes(mariadb_server: servers.Server, mariadb_url: str) -> None:
+    """The error names what to set there."""
+    with backends.backend(mariadb_url) as backend:
+        assert isinstance(backend, sql.SQLBackend)
+        flow = keep(backend)
+        (atom,) = flow
+        atom.results = "x" * (3 << 20)
+        mariadb_server.execute("SET GLOBAL max_allowed_packet = 1048576")
+        try:
+            backend.engine.dispose()
+            with pytest.raises(exceptions.StorageFailure, match="max_allowed_packet"):
+                backend.get_connection().save_changes(flow, [atom])
+        finally:
+            mariadb_server.execute("SET GLOBAL max_allowed_packet = 67108864")
+        backend.engine.dispose()
+        backend.get_connection().save_changes(flow, [atom])
+        assert backend.get_connection().get_atom_details(atom.uuid).results == atom.results
+
+
+FORK = """
+import os, sys
+import sqlalchemy as sa
+from wbengine.persistence import backends, models
+backend = backends.fetch(sys.argv[1])
+connection = backend.get_connection()
+connection.upgrade()
+asks = {"mysql": "SELECT CONNECTION_ID()", "postgresql": "SELECT pg_backend_pid()"}
+def mine():
+    with backend.engine.connect() as raw:
+        return raw.scalar(sa.text(asks.get(raw.dialect.name, "SELECT 1")))
+book = connection.save_logbook(models.LogBook("mine"))
+before = mine()
+child = os.fork()
+if not child:
+    assert backend.engine.pool.checkedin() == 0
+    assert mine() != before or backend.engine.dialect.name == "sqlite"
+    for _ in range(3):
+        connection.save_logbook(models.LogBook("the child's"))
+    assert connection.get_logbook(book.uuid).name == "mine"
+    backend.close()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert mine() == before
+names = sorted(book.name for book in connection.get_logbooks())
+connection.save_logbook(models.LogBook("later"))
+backend.close()
+print(names)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mysql", "postgresql"])
+def test_after_a_fork(kind: str, tmp_path: Any, database_servers: servers.Lazy) -> None:
+    """Parent and child both go on, each with connections of its own."""
+    with contextlib.ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/x.db"
+        if kind != "sqlite":
+            url = stack.enter_context(database_servers[kind].database())
+        command = [sys.executable, "-c", FORK, url]
+        environment = {**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"}
+        said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert said.stdout.strip() == str(["mine", *["the child's"] * 3]), said.stderr
+    assert not said.stderr

@@ -1,0 +1,191 @@
+"""Databases of each earlier revision are brought to the current layout, with what is in them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic import autogenerate, script
+from alembic.runtime.migration import MigrationContext
+
+from tests import servers
+from wbengine import exceptions, states
+from wbengine.persistence import backends, models
+from wbengine.persistence.backends import sql
+from wbengine.persistence.backends.sql import layout, tables
+
+KINDS = ("sqlite", "mysql", "postgresql")
+
+
+@pytest.fixture(params=KINDS)
+def url(
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+) -> Iterator[str]:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/x.db"
+    else:
+        with database_servers[request.param].database() as made:
+            yield made
+
+
+@pytest.fixture
+def backend(url: str) -> Iterator[sql.SQLBackend]:
+    with contextlib.closing(backends.fetch(url)) as made:
+        assert isinstance(made, sql.SQLBackend)
+        yield made
+
+
+def insert(connection: sa.Connection, table: str, **values: Any) -> None:
+    names = ", ".join(values)
+    marks = ", ".join(f":{name}" for name in values)
+    connection.execute(sa.text(f"INSERT INTO {table} ({names}) VALUES ({marks})"), values)
+
+
+# What each revision kept, in the words of its time: not to be changed once it was released. -------
+
+
+def fill_0001(connection: sa.Connection) -> None:
+    insert(
+        connection, "wbe_logbooks", uuid="book", name="a book",
+        meta='{"a":{"$wbe":"tuple","v":[1]}}', created_at="2026-01-02T03:04:05+00:00",
+    )  # fmt: skip
+    insert(connection, "wbe_flowdetails", uuid="flow", book_uuid="book", name="f", state="RUNNING")
+    insert(
+        connection, "wbe_atomdetails", uuid="task", flow_uuid="flow", kind="task", name="Füße 🦊",
+        version="1.0", state="SUCCESS", intention="EXECUTE", attempt=3, epoch=2,
+        results='{"x":[1]}',
+        more='{"action":"execute","worker":"w","started":1.5,"ended":2.5}',
+    )  # fmt: skip
+    insert(
+        connection, "wbe_atomdetails", uuid="retry", flow_uuid="flow", kind="retry", name="r",
+        state="PENDING", intention="EXECUTE", attempt=1, epoch=0, results='[["one",{}]]',
+    )  # fmt: skip
+
+
+def fill_0002(connection: sa.Connection) -> None:
+    fill_0001(connection)
+    insert(
+        connection, "wbe_atomdetails", uuid="map", flow_uuid="flow", kind="task", name="m",
+        state="RUNNING", intention="EXECUTE", attempt=1, epoch=1,
+        more='{"items":{"attempt":1,"resumed":0}}',
+    )  # fmt: skip
+    for number in range(2):
+        insert(
+            connection, "wbe_itemdetails", atom_uuid="map", attempt=1, item=number,
+            state="SUCCESS", value=str(number), results='"done"', more='{"order":1}',
+        )  # fmt: skip
+    lease = "UPDATE wbe_flowdetails SET lease_owner = 'me', lease_epoch = 7, lease_until = 1"
+    connection.execute(sa.text(lease))
+
+
+FILLED: dict[str, Callable[[sa.Connection], None]] = {"0001": fill_0001, "0002": fill_0002}
+
+
+def check(connection: sql.SQLConnection, revision: str) -> None:
+    """All that was filled in is read."""
+    (book,) = connection.get_logbooks()
+    assert book.name == "a book" and book.meta == {"a": (1,)} and book.created_at is not None
+    (flow,) = book
+    assert flow.state == states.RUNNING
+    atoms = {atom.uuid: atom for atom in flow}
+    task, retry = atoms["task"], atoms["retry"]
+    assert isinstance(task, models.TaskDetail) and isinstance(retry, models.RetryDetail)
+    assert (task.name, task.attempt, task.epoch) == ("Füße 🦊", 3, 2)
+    assert task.results == {"x": [1]} and task.worker == "w" and task.ended == 2.5
+    assert retry.results == [("one", {})]
+    assert flow.epoch == (0 if revision == "0001" else 7)
+    if revision >= "0002":
+        assert [item.results for item in atoms["map"].items or ()] == ["done", "done"]
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", layout.REVISIONS)
+def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> None:
+    """From every revision there was; until then nothing is done with it."""
+    layout.upgrade(backend.engine, revision)
+    with backend.engine.begin() as raw:
+        FILLED[revision](raw)
+    connection = backend.get_connection()
+    if revision != layout.HEAD:
+        for refused in (connection.validate, lambda: connection.get_logbook("book")):
+            with pytest.raises(exceptions.StorageFailure, match=f"{revision}, {layout.HEAD} is"):
+                refused()
+    with backends.backend(url) as upgraded:
+        assert isinstance(upgraded, sql.SQLBackend)
+        later = upgraded.get_connection()
+        later.validate()
+        check(later, revision)
+        lease = later.take_lease("flow", "you", 60)
+        flow = later.get_flow_details("flow")
+        more = models.TaskDetail("more")
+        later.save_changes(flow, [*flow, more], lease=lease)
+        assert len(later.get_flow_details("flow")) == len(flow) + 1
+        later.upgrade()
+        assert len(later.get_flow_details("flow")) == len(flow) + 1
+
+
+def test_every_revision_is_tried() -> None:
+    """And known without alembic."""
+    place = Path(layout.__file__).parent / "migrations"
+    known = [found.revision for found in script.ScriptDirectory(str(place)).walk_revisions()]
+    assert list(reversed(known)) == list(layout.REVISIONS) == list(FILLED)
+
+
+def test_migrations_make_the_tables_that_are_used(backend: sql.SQLBackend) -> None:
+    """With all columns, types, keys and indexes."""
+    layout.upgrade(backend.engine)
+    with backend.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "version_table": tables.VERSION_TABLE,
+                "compare_type": True,
+                "compare_server_default": True,
+                # Of sqlite alone.
+                "include_object": lambda it, name, kind, *rest: name != "wbe_counts",
+            },
+        )
+        assert autogenerate.compare_metadata(context, tables.METADATA) == []
+
+
+@pytest.mark.parametrize("kept", [None, "0001"])
+def test_what_was_begun_is_finished(
+    mariadb_url: str, kept: str | None, database_servers: servers.Lazy
+) -> None:
+    """MySQL cannot undo what a process made of the layout that died before the end."""
+    with contextlib.closing(backends.fetch(mariadb_url)) as made:
+        assert isinstance(made, sql.SQLBackend)
+        layout.upgrade(made.engine)
+        with made.engine.begin() as raw:
+            FILLED["0002"](raw)
+            raw.execute(sa.text("DROP TABLE wbe_itemdetails"))
+            if kept is None:
+                raw.execute(sa.text(f"DELETE FROM {tables.VERSION_TABLE}"))
+            else:
+                raw.execute(sa.text(f"UPDATE {tables.VERSION_TABLE} SET version_num = '{kept}'"))
+            raw.execute(sa.text("ALTER TABLE wbe_flowdetails DROP COLUMN lease_until"))
+        connection = made.get_connection()
+        connection.upgrade()
+        connection.validate()
+        assert connection.get_flow_details("flow", lazy=True).epoch == 7
+
+
+def test_a_database_of_others_is_left_alone(backend: sql.SQLBackend) -> None:
+    """Their tables, and how they count their versions, stay as they are."""
+    with backend.engine.begin() as raw:
+        raw.execute(sa.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        raw.execute(sa.text("INSERT INTO alembic_version VALUES ('theirs')"))
+        raw.execute(sa.text("CREATE TABLE logbooks (uuid VARCHAR(64))"))
+    connection = backend.get_connection()
+    assert list(connection.get_logbooks()) == []
+    connection.save_logbook(models.LogBook("b"))
+    assert [book.name for book in connection.get_logbooks()] == ["b"]
+    with backend.engine.connect() as raw:
+        assert raw.scalar(sa.text("SELECT version_num FROM alembic_version")) == "theirs"

@@ -1,0 +1,153 @@
+"""Tasks whose runs are counted, and held up until a test lets them go; flows of them; and an engine
+in a process of its own that is made to die.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from wbengine import _crash, engines, task
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import backends, models
+
+BOOK = "book"
+
+
+def note(folder: str, what: str) -> None:
+    """A run, in a file that outlives everybody; one write, so that lines do not mix."""
+    descriptor = os.open(f"{folder}/runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{what}\n".encode())
+    os.close(descriptor)
+
+
+def runs(folder: Path) -> list[str]:
+    path = folder / "runs"
+    return path.read_text().split() if path.exists() else []
+
+
+def wait_at(folder: str, gate: str) -> None:
+    while not os.path.exists(f"{folder}/{gate}"):
+        time.sleep(0.005)
+
+
+class Gated(task.Task):
+    """Runs until its gate is open; there is one for each action."""
+
+    default_provides = "gated"
+
+    def execute(self, folder: str) -> str:
+        note(folder, f"execute-{self.name}")
+        wait_at(folder, "gate-execute")
+        return f"done-{self.name}"
+
+    def revert(self, folder: str, result: Any, flow_failures: Any) -> str:
+        note(folder, f"revert-{self.name}")
+        wait_at(folder, "gate-revert")
+        return f"undone-{result}"
+
+
+class Repeatable(Gated):
+    idempotent = True
+
+
+class Plain(task.Task):
+    def execute(self, folder: str) -> str:
+        note(folder, f"execute-{self.name}")
+        return f"done-{self.name}"
+
+
+class Fails(task.Task):
+    def execute(self) -> None:
+        raise RuntimeError("no")
+
+
+class Item(task.Task):
+    def execute(self, item: int, folder: str) -> int:
+        note(folder, f"item-{item}")
+        if item >= 2:
+            wait_at(folder, "gate-execute")
+        return item * 10
+
+
+def gated() -> Any:
+    return linear_flow.Flow("f").add(Gated("a"), Plain("b", provides="b"))
+
+
+def repeatable() -> Any:
+    return linear_flow.Flow("f").add(Repeatable("a"), Plain("b", provides="b"))
+
+
+def wide() -> Any:
+    return unordered_flow.Flow("f").add(*(Plain(f"p{n}", provides=f"p{n}") for n in range(6)))
+
+
+def reverting() -> Any:
+    return linear_flow.Flow("f").add(Gated("a"), Fails("x"))
+
+
+def mapping() -> Any:
+    items = task.Map(Item("i"), name="m", provides="m", max_in_flight=4)
+    return linear_flow.Flow("f").add(items)
+
+
+def backend_in(folder: Path) -> Any:
+    made = backends.fetch({"connection": "dir", "path": str(folder / "store")})
+    made.get_connection().upgrade()
+    return made
+
+
+def engine_of(flow: str, folder: Path, **options: Any) -> Any:
+    """A new engine on what is stored, or on a new flow."""
+    backend = backend_in(folder)
+    connection = backend.get_connection()
+    details = [detail for book in connection.get_logbooks() for detail in book]
+    if not details:
+        book = models.LogBook(BOOK)
+        detail = models.FlowDetail("f")
+        book.add(detail)
+        connection.save_logbook(book)
+        details = [detail]
+    return engines.load(
+        globals()[flow](),
+        flow_detail=details[0],
+        backend=backend,
+        store={"folder": str(folder), "items": list(range(6))},
+        engine="worker-based",
+        url=f"filesystem://{folder / 'broker'}",
+        **options,
+    )
+
+
+def dies_at(point: str, hit: int) -> None:
+    """Let this process die as it comes to a place the `hit`-th time."""
+    left = hit
+
+    def count(name: str) -> None:
+        nonlocal left
+        left -= name == point
+        if left == 0 and name == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _crash.install(count)
+
+
+def main(flow: str, folder: str, point: str, hit: str, *options: str) -> None:
+    loaded = engine_of(flow, Path(folder), **dict(option.split("=", 1) for option in options))
+    if point:
+        dies_at(point, int(hit))
+    try:
+        loaded.run()
+    except RuntimeError:
+        pass
+
+
+if __name__ == "__main__":
+    # Workers know the tasks by this name.
+    from tests import resuming_tasks
+
+    resuming_tasks.main(*sys.argv[1:])

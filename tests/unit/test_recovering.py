@@ -1,0 +1,320 @@
+"""The book's dealings with what earlier runs left, told one thing at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.test_requests import T0, Bench, Job, failures, settled
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import effects as fx
+from wbengine.engines.worker_based import entries, recovering, requests
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.ledger import base as ledgers
+
+FENCE = 2048
+
+
+class Again(Job):
+    idempotent = True
+
+
+AGAIN = f"{__name__}.Again"
+
+
+class Heirs(Bench):
+    """A book whose engine goes on with what another one began."""
+
+    def left(self, now: float = T0, **options: Any) -> tuple[entries.Entry, list[fx.Effect]]:
+        call = self.call(epoch=FENCE, recovered=True, flow_uuid="flow", **options)
+        effects = self.book.recover(call, lambda *_: None, now)
+        return call.ticket, effects
+
+    def row(
+        self, entry: entries.Entry, state: str | None, now: float = T0, **seen: Any
+    ) -> list[fx.Effect]:
+        seen = {"holder": None, "result": None, "epoch": 1, "silent": False, "lost": None, **seen}
+        return self.book.on_row(
+            entry, state, seen["holder"], seen["result"], now, seen["lost"],
+            epoch=seen["epoch"], silent=seen["silent"],
+        )  # fmt: skip
+
+    def held(self, worker: str = "w1", **options: Any) -> entries.Entry:
+        entry, _ = self.left(**options)
+        effects = self.row(entry, ledgers.ROW_CLAIMED, holder=worker)
+        assert asked_of(effects) == (worker, [(entry.id, FENCE)])
+        return entry
+
+    def told(self, entry: entries.Entry, state: str, number: int, **more: Any) -> list[fx.Effect]:
+        headers = {
+            env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_SEQ: 2, env.WBE_EPOCH: 1,
+            env.WBE_ASK: number, **more,
+        }  # fmt: skip
+        answer = env.Envelope(
+            pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
+        )
+        return self.book.on_response(answer, "receipt", T0)
+
+    def answer_in_row(self, epoch: int, result: Any = 3) -> env.Envelope:
+        headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: epoch}
+        body = {"state": pr.SUCCESS, "data": {"result": result}}
+        return env.Envelope(pr.RESPONSE, body, correlation_id="", headers=headers)
+
+
+def asked_of(effects: list[fx.Effect]) -> tuple[str, list[tuple[str, int]]]:
+    (ask,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
+    body = ask.question.body
+    return ask.question.routing_key, [(name, number) for name, number in body["asked"]]
+
+
+def kinds(effects: list[fx.Effect]) -> list[type]:
+    return [type(effect) for effect in effects]
+
+
+# With a ledger -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_published_before_the_row_was_seen() -> None:
+    bench = Heirs()
+    entry, effects = bench.left()
+    assert effects == [fx.Inspect(entry)]
+    assert bench.book.unstarted() == [] and bench.book.unfinished() == [entry]
+
+
+def test_what_is_done_is_settled_from_the_row_and_dropped_once_saved() -> None:
+    bench = Heirs()
+    entry, _ = bench.left()
+    answer = bench.answer_in_row(epoch=1)
+    answer.correlation_id = entry.id
+    (outcome,) = settled(bench.row(entry, ledgers.ROW_DONE, result=answer))
+    assert (outcome.value, outcome.worker) == (3, "w1")
+    assert bench.book.retired([entry.invocation]) == [fx.Drop(entry.id)]
+
+
+def test_what_is_done_and_cannot_be_read_is_lost() -> None:
+    bench = Heirs()
+    entry, _ = bench.left()
+    assert failures(bench.row(entry, ledgers.ROW_DONE), exc.WorkerLost)
+
+
+def test_what_is_open_is_revoked_before_it_is_published_anew() -> None:
+    """Or a message that is out, and ours, could be granted both."""
+    bench = Heirs()
+    entry, _ = bench.left()
+    assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
+    (dispatch,) = bench.book.on_revoked(entry, True, T0)
+    assert isinstance(dispatch, fx.Dispatch)
+    assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (FENCE, FENCE)
+    assert (entry.state, entry.epoch) == (pr.PENDING, FENCE)
+    bench.succeed(entry, epoch=1)
+    assert bench.book.ignored["old_epoch"] == 1
+    assert settled(bench.succeed(entry, epoch=FENCE))
+
+
+def test_what_was_taken_while_it_was_to_be_revoked_is_looked_at_again() -> None:
+    bench = Heirs()
+    entry, _ = bench.left()
+    bench.row(entry, ledgers.ROW_OPEN)
+    assert bench.book.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
+
+
+def test_without_a_row_it_was_never_published() -> None:
+    bench = Heirs()
+    entry, _ = bench.left()
+    (dispatch,) = bench.row(entry, None)
+    assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
+
+
+@pytest.mark.parametrize("used", [("another",), (None,), ("ledger-1", "another")])
+def test_without_a_row_where_the_ledger_is_another_nobody_can_tell(used: Any) -> None:
+    bench = Heirs()
+    bench.book.expect("flow", used)
+    entry, _ = bench.left()
+    assert failures(bench.row(entry, None), exc.WorkerLost)
+
+
+def test_of_a_flow_that_never_ran_on_workers_nothing_is_under_way() -> None:
+    bench = Heirs()
+    bench.book.expect("flow", ())
+    _, (dispatch,) = bench.left()
+    assert isinstance(dispatch, fx.Dispatch)
+
+
+def test_whoever_holds_it_is_asked_and_answers_here() -> None:
+    bench = Heirs()
+    entry = bench.held()
+    assert (entry.state, entry.worker, entry.epoch) == (pr.RUNNING, "w1", 1)
+    assert bench.told(entry, pr.RUNNING, FENCE) == [fx.Acknowledge("receipt")]
+    assert entry.doubts == 0 and not bench.book.ignored
+    assert settled(bench.succeed(entry, epoch=1))
+
+
+def test_as_long_as_he_does_not_promise_he_is_asked_again_and_the_row_is_looked_at() -> None:
+    """Seldomer and seldomer: the question, or the answer, may be lost."""
+    bench = Heirs()
+    entry = bench.held()
+    bench.told(entry, pr.RUNNING, 1024)  # what he promised to somebody else is nothing to us
+    bench.answer(entry, pr.RUNNING, {}, epoch=1)
+    times = []
+    for _ in range(7):
+        due = bench.book.next_alarm()
+        assert due is not None
+        times.append(due - T0)
+        assert bench.book.tick(due) == [fx.Inspect(entry)]
+        assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", now=due))
+    assert times == [3, 9, 21, 45, 93, 153, 213]
+    bench.told(entry, pr.RUNNING, FENCE)
+    assert bench.book.tick(T0 + 10_000) == []
+
+
+def test_he_may_have_ended_just_before_he_was_asked() -> None:
+    """Then the row says how; where it says nothing, although he does not hold it, nobody can."""
+    bench = Heirs()
+    entry = bench.held()
+    assert bench.told(entry, pr.PENDING, FENCE)[0] == fx.Inspect(entry)
+    assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"), exc.WorkerLost)
+
+
+def test_what_others_say_they_do_not_hold_means_nothing() -> None:
+    bench = Heirs()
+    entry = bench.held("w2")
+    assert bench.told(entry, pr.PENDING, FENCE) == [fx.Acknowledge("receipt")]
+    assert entry.state == pr.RUNNING
+
+
+@pytest.mark.parametrize("how", [{"silent": True}, {"lost": "w1"}])
+def test_what_a_dead_worker_holds_is_lost(how: dict[str, Any]) -> None:
+    bench = Heirs()
+    entry, _ = bench.left()
+    (text,) = failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", **how), exc.WorkerLost)
+    assert "w1" in text
+
+
+def test_what_a_dead_worker_holds_and_may_be_run_twice_is_run_again() -> None:
+    bench = Heirs()
+    bench.fleet.set("q", 1, 1, AGAIN)
+    entry, _ = bench.left(kind=Again)
+    effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", silent=True)
+    assert effects == [fx.Reopen(entry, FENCE)]
+    (dispatch,) = bench.book.on_reopened(entry, None, T0)
+    assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
+    other, _ = bench.left(kind=Again)
+    bench.row(other, ledgers.ROW_CLAIMED, holder="w1", silent=True)
+    answer = bench.answer_in_row(epoch=1)
+    answer.correlation_id = other.id
+    assert settled(bench.book.on_reopened(other, answer, T0))
+
+
+def test_a_ledger_that_is_away_is_asked_later() -> None:
+    bench = Heirs()
+    entry, _ = bench.left()
+    assert bench.row(entry, requests.UNKNOWN) == []
+    assert bench.book.tick(T0 + recovering.PATIENCE) == [fx.Inspect(entry)]
+
+
+def test_the_store_may_be_behind_the_ledger() -> None:
+    """What is published as new is held by somebody: he is asked, as if we had known."""
+    bench = Heirs()
+    entry = bench.pending()
+    assert bench.told(entry, pr.PENDING, 0)[0] == fx.Inspect(entry)
+    effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
+    assert asked_of(effects) == ("w7", [(entry.id, 1)])
+    assert entry.state == pr.RUNNING
+    assert bench.told(entry, pr.PENDING, 0) == [fx.Acknowledge("receipt")]
+
+
+# Without one -------------------------------------------------------------------------------------
+
+
+def test_all_workers_are_asked_in_one_message() -> None:
+    bench = Heirs(ledger=None)
+    left = [bench.left()[0] for _ in range(3)]
+    assert bench.book.asks
+    key, asked = asked_of(bench.book.ask())
+    assert (key, asked) == (env.ALL_WORKERS, [(entry.id, FENCE) for entry in left])
+    assert bench.book.ask() == []
+
+
+@pytest.mark.parametrize("epoch", [1, 2, FENCE])
+def test_whichever_run_of_it_ends_is_its_end(epoch: int) -> None:
+    bench = Heirs(ledger=None)
+    entry, _ = bench.left()
+    bench.answer(entry, pr.RUNNING, {}, epoch=epoch)
+    assert (entry.state, entry.worker, entry.doubts) == (pr.RUNNING, "w1", 0)
+    assert settled(bench.succeed(entry, epoch=epoch))
+
+
+def test_answers_that_waited_for_an_heir_are_found() -> None:
+    """They may be read before their requests are taken up; they are kept, and not acknowledged."""
+    bench = Heirs(ledger=None)
+    twin = Heirs(ledger=None)
+    bench.book.inherit("engine")
+    entry, _ = twin.left()
+    assert bench.succeed(entry, epoch=1, receipt="r") == []
+    entry, effects = bench.left()
+    assert settled(effects)
+    assert fx.Acknowledge("r") in bench.book.retired([entry.invocation])
+    assert bench.book.ask() == []
+
+
+def test_what_nobody_knows_of_waits_as_long_as_any_other_and_is_lost() -> None:
+    bench = Heirs(ledger=None, timeout=60.0)
+    entry, _ = bench.left()
+    assert asked_of(bench.book.tick(T0 + 3))[0] == env.ALL_WORKERS
+    assert entry.state == pr.PENDING
+    assert not settled(bench.book.tick(T0 + 62))
+    assert failures(bench.book.tick(T0 + 63), exc.WorkerLost)
+
+
+def test_it_may_wait_behind_others_for_longer() -> None:
+    bench = Heirs(ledger=None, timeout=60.0)
+    entry, _ = bench.left()
+    bench.fleet.set("q", 1, 0)
+    bench.book.tick(T0 + 3)
+    bench.book.tick(T0 + 63)
+    assert entry.live
+    bench.fleet.set("q", 1, 1)
+    assert failures(bench.book.tick(T0 + 123), exc.WorkerLost)
+
+
+def test_it_does_not_wait_for_ever_even_where_others_do() -> None:
+    bench = Heirs(ledger=None, timeout=None)
+    bench.left()
+    bench.book.tick(T0 + 3)
+    assert failures(bench.book.tick(T0 + 3 + pr.REQUEST_TIMEOUT), exc.WorkerLost)
+
+
+def test_what_may_be_run_twice_is_published_again_soon() -> None:
+    bench = Heirs(ledger=None)
+    bench.fleet.set("q", 1, 1, AGAIN)
+    entry, _ = bench.left(kind=Again)
+    (dispatch,) = bench.book.tick(T0 + recovering.PATIENCE)
+    assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
+    assert settled(bench.succeed(entry, epoch=1))  # the first run came to its end after all
+
+
+# The end -----------------------------------------------------------------------------------------
+
+
+def test_what_is_disowned_is_forgotten_as_it_is() -> None:
+    bench = Heirs()
+    bench.left()
+    running = bench.running(flow_uuid="flow")
+    done = bench.pending(flow_uuid="flow")
+    bench.succeed(done, receipt="r")
+    other = bench.pending(flow_uuid="other")
+    bench.book.disown("flow")
+    assert bench.book.unfinished() == [other] and not running.live
+    assert bench.book.retired([done.invocation]) == []
+    assert bench.book.close("over") and not bench.book.unfinished()
+
+
+def test_a_closed_book_takes_nothing_over() -> None:
+    bench = Heirs()
+    bench.book.close("over")
+    _, effects = bench.left()
+    assert failures(effects, exc.ExecutionFailure)
+
+

@@ -1,0 +1,409 @@
+"""Records in an sqlite database: what it costs to write them, and what becomes of damaged ones.
+
+What every backend promises is in `tests/contract`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from wbengine import engines, exceptions, states, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base, models
+from wbengine.persistence.backends import sql
+from wbengine.types import failure as ft
+
+Damage = Callable[..., None]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.db"
+
+
+@pytest.fixture
+def backend(path: Path) -> Iterator[sql.SQLBackend]:
+    with backends.backend(f"sqlite:///{path}") as made:
+        assert isinstance(made, sql.SQLBackend)
+        yield made
+
+
+@pytest.fixture
+def damage(path: Path) -> Damage:
+    """Change rows behind the backend's back."""
+
+    def change(statement: str, *values: Any) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            assert connection.execute(statement, values).rowcount > 0
+
+    return change
+
+
+def keep(backend: sql.SQLBackend, *names: str) -> tuple[models.LogBook, list[models.FlowDetail]]:
+    """A book with a flow of each of these names, with a task 't' and a Map 'm' in it."""
+    book = models.LogBook("b")
+    for name in names:
+        flow = models.FlowDetail(name)
+        done, mapped = models.TaskDetail("t"), models.TaskDetail("m")
+        done.put(states.SUCCESS, {"answer": 42})
+        mapped.items = models.Items(1, ["one", "two"])
+        flow.add_all([done, mapped])
+        book.add(flow)
+    with backend.get_connection() as connection:
+        connection.save_logbook(book)
+    return book, list(book)
+
+
+def atom_of(flow: models.FlowDetail, name: str) -> models.AtomDetail:
+    return next(atom for atom in flow if atom.name == name)
+
+
+class Counter:
+    """The statements that are sent, and how many rows go with each."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.sent: list[tuple[str, int]] = []
+        sa.event.listen(engine, "before_cursor_execute", self._count)
+
+    def _count(self, _: Any, __: Any, statement: str, values: Any, ___: Any, many: bool) -> None:
+        self.sent.append((" ".join(statement.split()[:3]), len(values) if many else 1))
+
+    def of(self, work: Callable[[], object]) -> list[tuple[str, int]]:
+        self.sent = []
+        work()
+        return self.sent
+
+
+@pytest.mark.parametrize("size", [1, 400])
+def test_the_cost_of_a_turn(backend: sql.SQLBackend, size: int) -> None:
+    """Whatever the size of the flow: a few statements, and rows for what changed."""
+    flow = models.FlowDetail("f")
+    atoms = [models.TaskDetail(f"t{n}") for n in range(size)]
+    mapped = models.TaskDetail("m")
+    mapped.items = models.Items(1, range(size))
+    flow.add_all([*atoms, mapped])
+    book = models.LogBook("b")
+    book.add(flow)
+    counter = Counter(backend.engine)
+    with backend.get_connection() as connection:
+        connection.save_logbook(book)
+        lease = connection.take_lease(flow.uuid, "me", 60)
+        one = counter.of(lambda: connection.save_changes(flow, atoms[:1], lease=lease))
+        assert one == [
+            ("BEGIN IMMEDIATE", 1),
+            ("UPDATE wbe_flowdetails SET", 1),
+            ("INSERT INTO wbe_atomdetails", 1),
+        ]
+        changes = {mapped.uuid: [mapped.items[0]]}
+        item = counter.of(
+            lambda: connection.save_changes(flow, [], items=changes, flow_row=False, lease=lease)
+        )
+        assert item == [
+            ("BEGIN IMMEDIATE", 1),
+            ("SELECT 1 FROM", 1),
+            ("INSERT INTO wbe_itemdetails", 1),
+        ]
+        every = counter.of(
+            lambda: connection.save_changes(
+                flow, flow, items={mapped.uuid: list(mapped.items or ())}, lease=lease
+            )
+        )
+        assert every == [
+            ("BEGIN IMMEDIATE", 1),
+            ("UPDATE wbe_flowdetails SET", 1),
+            ("INSERT INTO wbe_atomdetails", size + 1),
+            ("DELETE FROM wbe_itemdetails", 1),
+            ("INSERT INTO wbe_itemdetails", size),
+        ]
+
+
+def test_items_of_attempts_that_are_over_are_forgotten(backend: sql.SQLBackend) -> None:
+    """When the next one begins."""
+    _, (flow,) = keep(backend, "f")
+    mapped = atom_of(flow, "m")
+    with backend.get_connection() as connection:
+        mapped.items = models.Items(2, ["other"])
+        connection.save_changes(flow, [mapped], items={mapped.uuid: list(mapped.items)})
+    rows = sa.text("SELECT attempt, item FROM wbe_itemdetails")
+    with backend.engine.connect() as connection_:
+        assert connection_.execute(rows).all() == [(2, 0)]
+
+
+def test_rows_can_be_read_by_people(backend: sql.SQLBackend) -> None:
+    """Plain fields are columns, values are JSON, what is not there is NULL."""
+    _, (flow,) = keep(backend, "Füße 🦊")
+    done = atom_of(flow, "t")
+    done.failure = ft.Failure.from_exception(ValueError("漢字"))
+    with backend.get_connection() as connection:
+        connection.save_changes(flow, [done])
+    with backend.engine.connect() as connection_:
+        rows = connection_.execute(
+            sa.text(
+                "SELECT f.name AS flow, a.kind, a.name, a.state, a.results, a.failure, a.meta"
+                " FROM wbe_atomdetails a JOIN wbe_flowdetails f ON a.flow_uuid = f.uuid"
+                " WHERE a.name = 't'"
+            )
+        ).mappings()
+        (row,) = rows
+    assert (row["flow"], row["kind"], row["state"]) == ("Füße 🦊", "task", states.SUCCESS)
+    assert row["results"] == '{"answer":42}' and row["meta"] is None
+    assert "漢字" in row["failure"]
+
+
+@pytest.mark.parametrize("uuid", ["", "x" * 256, "ends with a space ", "a\0b", "\ud800"])
+def test_a_uuid_that_cannot_be_a_key(backend: sql.SQLBackend, uuid: str) -> None:
+    with backend.get_connection() as connection:
+        with pytest.raises(exceptions.InvalidFormat, match="text of 1 to 255 characters"):
+            connection.save_logbook(models.LogBook("b", uuid))
+        assert list(connection.get_logbooks()) == []
+
+
+# Layouts. -----------------------------------------------------------------------------------------
+
+
+class Add(task.Task):
+    default_provides = "sum"
+
+    def execute(self, a: int) -> int:
+        return a + 1
+
+
+def test_an_engine_needs_a_url_only(path: Path) -> None:
+    """The tables are made when the first flow is kept."""
+    flow = linear_flow.Flow("f").add(Add())
+    assert engines.run(flow, store={"a": 1}, backend=f"sqlite:///{path}")["sum"] == 2
+    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as backend:
+        connection = backend.get_connection()
+        connection.validate()
+        (book,) = connection.get_logbooks()
+        (detail,) = book
+        assert detail.state == states.SUCCESS
+
+
+def test_reading_makes_nothing(path: Path) -> None:
+    """Where there is no database nothing is found, and none is made."""
+    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as backend:
+        connection = backend.get_connection()
+        assert list(connection.get_logbooks()) == []
+        for read in (connection.get_logbook, connection.get_flow_details, connection.get_lease):
+            with pytest.raises(exceptions.NotFound):
+                read("x")
+        with pytest.raises(exceptions.StorageFailure, match=r"no tables of wbengine.*upgrade\(\)"):
+            connection.validate()
+        assert not path.exists()
+
+
+def test_older_and_newer_layouts_are_refused(
+    path: Path, backend: sql.SQLBackend, damage: Damage
+) -> None:
+    """Older ones until `upgrade` is called; nothing is changed without being asked."""
+    for revision, words in [("0001", r"0001, 0002 is wanted.*upgrade\(\)"), ("0999", "newer")]:
+        damage("UPDATE wbe_alembic_version SET version_num = ?", revision)
+        with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as fresh:
+            _refuses_everything(fresh.get_connection(), words)
+    with pytest.raises(exceptions.StorageFailure, match="newer version"):
+        backend.upgrade()
+
+
+def _refuses_everything(connection: base.Connection, words: str) -> None:
+    for call in (
+        connection.validate,
+        lambda: connection.save_logbook(models.LogBook("b")),
+        connection.get_logbooks,
+        lambda: connection.get_logbook("x"),
+    ):
+        with pytest.raises(exceptions.StorageFailure, match=words):
+            call()
+
+
+# Damage. ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE wbe_atomdetails SET results = '{' WHERE uuid = ?", "checksum"),
+        ("UPDATE wbe_atomdetails SET results = '{', checksum = NULL WHERE uuid = ?", "JSON|Expect"),
+        ("UPDATE wbe_atomdetails SET name = 'other' WHERE uuid = ?", "checksum"),
+        ("UPDATE wbe_atomdetails SET state = CAST(X'80ff' AS TEXT) WHERE uuid = ?", "checksum"),
+        ("UPDATE wbe_atomdetails SET kind = 'x', checksum = NULL WHERE uuid = ?", "no record"),
+        ("UPDATE wbe_atomdetails SET attempt = 'x' WHERE uuid = ?", "checksum"),
+        ("UPDATE wbe_itemdetails SET value = '\"x\"' WHERE atom_uuid = ?", "checksum"),
+        ("DELETE FROM wbe_itemdetails WHERE item = 0 AND atom_uuid = ?", "Item 1 came before"),
+    ],
+)
+def test_a_damaged_row(backend: sql.SQLBackend, damage: Damage, change: str, words: str) -> None:
+    """It is named, with its flow, and left as it is; all others are read."""
+    book, (first, second) = keep(backend, "first", "second")
+    atom = atom_of(first, "t" if "wbe_atomdetails" in change else "m")
+    other = atom_of(first, "m" if atom.name == "t" else "t")
+    damage(change, atom.uuid)
+    with backend.get_connection() as connection:
+        for read in (
+            lambda: connection.get_atom_details(atom.uuid),
+            lambda: connection.get_flow_details(first.uuid),
+            lambda: connection.get_logbook(book.uuid),
+            lambda: next(connection.get_logbooks()),
+        ):
+            with pytest.raises(exceptions.CorruptRecord, match=words) as caught:
+                read()
+            assert caught.value.flow == first.uuid
+            assert caught.value.path.startswith("wbe_") and atom.uuid in caught.value.path
+        assert connection.get_atom_details(other.uuid).name == other.name
+        assert len(connection.get_flow_details(second.uuid)) == 2
+        assert len(connection.get_logbook(book.uuid, lazy=True)) == 0
+        flows = connection.get_flows_for_book(book.uuid)
+        assert next(flows).name == "second"
+        with pytest.raises(exceptions.CorruptRecord):
+            next(flows)
+
+
+def test_a_row_that_was_changed_on_purpose(backend: sql.SQLBackend, damage: Damage) -> None:
+    """Without a checksum it is taken as it is."""
+    _, (flow,) = keep(backend, "f")
+    change = "UPDATE wbe_atomdetails SET results = '[7]', checksum = NULL WHERE uuid = ?"
+    damage(change, atom_of(flow, "t").uuid)
+    with backend.get_connection() as connection:
+        assert connection.get_atom_details(atom_of(flow, "t").uuid).results == [7]
+
+
+@pytest.mark.parametrize(
+    ("table", "which", "left"),
+    [
+        ("wbe_flowdetails", "name = 'first'", "logbook"),
+        ("wbe_atomdetails", "name = 't'", "flow_details"),
+        ("wbe_itemdetails", "item = 1", "atom_details"),
+    ],
+)
+def test_a_row_that_cannot_be_found(
+    path: Path, backend: sql.SQLBackend, table: str, which: str, left: str
+) -> None:
+    """As if the index did not lead to it any more: what it belonged to is not read without it."""
+    book, (flow,) = keep(backend, "first")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"DROP TRIGGER {table}_delete")
+        connection.execute(f"DELETE FROM {table} WHERE {which}")
+    uuids = {"logbook": book, "flow_details": flow, "atom_details": atom_of(flow, "m")}
+    uuid = uuids[left].uuid
+    with pytest.raises(exceptions.CorruptRecord, match=f"rows in {table}") as caught:
+        getattr(backend.get_connection(), f"get_{left}")(uuid)
+    assert caught.value.path.endswith(f"/{uuid}")
+
+
+@pytest.mark.parametrize(
+    ("table", "link"), [("wbe_flowdetails", "book_uuid"), ("wbe_atomdetails", "flow_uuid")]
+)
+def test_an_index_that_leads_elsewhere(
+    path: Path, backend: sql.SQLBackend, table: str, link: str
+) -> None:
+    """Two rows of different parents are found in each other's place: nobody takes one for the
+    other."""
+    found = [keep(backend, "f"), keep(backend, "f")]
+    flows = [flow for _, (flow,) in found]
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        (text,) = connection.execute(
+            "SELECT sql FROM sqlite_master WHERE name = ?", (f"ix_{table}",)
+        ).fetchone()
+        rows = [atom_of(flow, "t") for flow in flows] if "atom" in table else flows
+        parents = flows if "atom" in table else [book for book, _ in found]
+        swapped = (
+            f"CASE uuid WHEN '{rows[0].uuid}' THEN '{parents[1].uuid}'"
+            f" WHEN '{rows[1].uuid}' THEN '{parents[0].uuid}' ELSE {link} END"
+        )
+        connection.execute(f"DROP INDEX ix_{table}")
+        connection.execute(f"CREATE INDEX ix_{table} ON {table} ({swapped})")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (text, f"ix_{table}"))
+    backend.engine.dispose()
+    for book, _ in found:
+        with pytest.raises(exceptions.CorruptRecord):
+            backend.get_connection().get_logbook(book.uuid)
+
+
+def test_a_key_that_leads_elsewhere(path: Path, backend: sql.SQLBackend) -> None:
+    """Who asks for one flow is not given another one."""
+    _, (first, second) = keep(backend, "first", "second")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        swapped = f"CASE uuid WHEN '{first.uuid}' THEN '{second.uuid}' ELSE uuid || 'x' END"
+        connection.execute(f"CREATE UNIQUE INDEX swapped ON wbe_flowdetails ({swapped})")
+        # The key's own index takes over what the other one has.
+        connection.execute(
+            "UPDATE sqlite_master SET rootpage ="
+            " (SELECT rootpage FROM sqlite_master WHERE name = 'swapped')"
+            " WHERE name = 'sqlite_autoindex_wbe_flowdetails_1'"
+        )
+        connection.execute("DELETE FROM sqlite_master WHERE name = 'swapped'")
+    backend.engine.dispose()
+    with pytest.raises(exceptions.CorruptRecord):
+        backend.get_connection().get_flow_details(second.uuid)
+    with pytest.raises(exceptions.NotFound):
+        backend.get_connection().get_flow_details(first.uuid)
+
+
+def test_what_is_removed_is_not_counted(backend: sql.SQLBackend) -> None:
+    """Nothing is left of it."""
+    book, _ = keep(backend, "first", "second")
+    count = sa.text("SELECT COUNT(*) FROM wbe_counts")
+    with backend.engine.connect() as connection:
+        assert connection.scalar(count) == 5
+    backend.get_connection().destroy_logbook(book.uuid)
+    with backend.engine.connect() as connection:
+        assert connection.scalar(count) == 0
+
+
+def test_a_damaged_file(path: Path) -> None:
+    """Whichever bit of it is another one, wherever it ends: an error of ours, or what was
+    written."""
+    with backends.backend(f"sqlite:///{path}") as made:
+        assert isinstance(made, sql.SQLBackend)
+        book, _ = keep(made, "first", "second")
+        wanted = _picture(made.get_connection().get_logbook(book.uuid))
+    whole = path.read_bytes()
+    refused = 0
+    # Without what is empty: nobody looks there.
+    places = [place for place in range(0, len(whole), 37) if whole[place]]
+    for number, place in enumerate(places):
+        other = bytes([whole[place] ^ (1 << number % 8)])
+        for text in (
+            whole[:place] + other + whole[place + 1 :],
+            whole[: place * (number % 9 == 0)],
+        ):
+            if text:
+                for name in os.listdir(path.parent):
+                    os.unlink(path.parent / name)
+                path.write_bytes(text)
+                refused += not _reads_right(path, book.uuid, wanted)
+    assert 50 < refused < len(places) * 2
+
+
+def _reads_right(path: Path, uuid: str, wanted: Any) -> bool:
+    """Whether what is there is what was written; False: one of our errors said otherwise."""
+    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as backend:
+        try:
+            found = backend.get_connection().get_logbook(uuid)
+        except (exceptions.StorageFailure, exceptions.NotFound):
+            return False
+    assert _picture(found) == wanted
+    return True
+
+
+def _picture(book: models.LogBook) -> Any:
+    return {
+        flow.uuid: (
+            flow.to_dict(),
+            {
+                atom.uuid: (atom.to_dict(), [item.to_dict() for item in atom.items or ()])
+                for atom in flow
+            },
+        )
+        for flow in book
+    }

@@ -1,0 +1,238 @@
+"""What it costs to keep records: our backends and levels of durability, and TaskFlow's backends.
+
+The flow that is measured is the same program for both packages: the modules have the same names.
+The first half of this module is what a measuring process runs, with nothing but such a package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LEVELS = ("each", "batch", "end")
+SHAPES = ("wide", "chain")
+#: Those that need a server, and what starts one.
+SERVERS = {"postgresql": "postgresql", "mysql": "mariadb"}
+#: What is promised: tasks/s of `batch`, and how many times TaskFlow's sqlite `each` is.
+LEAST_BATCH = 3000
+LEAST_TIMES = 5
+
+
+def measure(what: dict[str, Any]) -> dict[str, float]:
+    """Run one flow of tasks that do nothing, in this process, with the package that is named."""
+    package = what["package"]
+    engines = importlib.import_module(f"{package}.engines")
+    models = importlib.import_module(f"{package}.persistence.models")
+    backends = importlib.import_module(f"{package}.persistence.backends")
+    engines.run(_flow(package, "wide", 1), engine="serial")  # what is only imported when needed
+    found: dict[str, float] = {}
+    with backends.backend(what["conf"]) as backend:
+        flow = _flow(package, what["shape"], what["tasks"])
+        with contextlib.closing(backend.get_connection()) as connection:
+            if what.get("again"):
+                return _again(engines, connection, backend, flow)
+        gc.collect()
+        began = time.perf_counter()
+        engine = engines.load(
+            flow, book=models.LogBook("bench"), backend=backend, engine="serial", **what["options"]
+        )
+        engine.compile()
+        engine.prepare()
+        engine.validate()
+        loaded = time.perf_counter()
+        engine.run()
+        ended = time.perf_counter()
+        assert engine.storage.get_flow_state() == "SUCCESS"
+        found = {"load": loaded - began, "run": ended - loaded, "all": ended - began}
+    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return found
+
+
+def _again(engines: Any, connection: Any, backend: Any, flow: Any) -> dict[str, float]:
+    """What it costs to find the records of a flow that has ended, and to go on from them."""
+    gc.collect()
+    began = time.perf_counter()
+    ((detail,),) = connection.get_logbooks()
+    read = time.perf_counter()
+    engines.load(flow, flow_detail=detail, backend=backend, engine="serial").run()
+    ended = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"read": read - began, "resume": ended - read, "peak_mb": peak}
+
+
+def _flow(package: str, shape: str, tasks: int) -> Any:
+    task = importlib.import_module(f"{package}.task")
+    pattern = "unordered_flow" if shape == "wide" else "linear_flow"
+    patterns = importlib.import_module(f"{package}.patterns.{pattern}")
+
+    class Nothing(task.Task):  # type: ignore[name-defined, misc]
+        def execute(self) -> None:
+            return None
+
+    return patterns.Flow(shape).add(*(Nothing(name=f"task-{n}") for n in range(tasks)))
+
+
+# The process that measures those. ----------------------------------------------------------------
+
+
+def measured(python: str, **what: Any) -> dict[str, float]:
+    """`measure` in a fresh process of the interpreter `python`."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    told = subprocess.run(
+        [python, __file__, json.dumps(what)],
+        env=environment, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
+    ).stdout  # fmt: skip
+    found: dict[str, float] = json.loads(told.splitlines()[-1])
+    return found
+
+
+def served(kinds: list[str], until: contextlib.ExitStack) -> dict[str, Any]:
+    """The servers that some of `kinds` need, by kind, until then; those that are to be had."""
+    found = {}
+    for kind in kinds:
+        if kind in SERVERS:
+            from tests import servers
+
+            try:
+                found[kind] = until.enter_context(getattr(servers, SERVERS[kind])())
+            except servers.ServerMissing as error:
+                print(f"not measured: {error}")
+    return found
+
+
+@contextlib.contextmanager
+def kept(kind: str, folder: str | None, servers: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The configuration of a fresh backend of this kind."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix="bench-") as place:
+        if kind == "dir":
+            yield {"connection": "dir", "path": f"{place}/records"}
+        elif kind == "sqlite":
+            yield {"connection": f"sqlite:///{place}/records.db"}
+        elif kind in servers:
+            with servers[kind].database() as url:
+                yield {"connection": url}
+        else:
+            yield {"connection": kind}
+
+
+class Table:
+    """The rows of one comparison, printed as they are measured."""
+
+    def __init__(self, options: Any, servers: dict[str, Any]) -> None:
+        self._options = options
+        self._servers = servers
+        self._tasks = options.tasks[0]
+        #: Tasks/s of load and run, by package, kind and level.
+        self.rates: dict[tuple[str, str, str], float] = {}
+        print(
+            f"{self._tasks:,} tasks, {options.shape}, serial; best of {options.repeat}"
+            f"\n{'':<10}{'store':<12}{'level':<7}{'load s':>9}{'run s':>9}{'tasks/s':>10}"
+            f"{'TaskFlow x':>12}"
+        )
+
+    def row(self, package: str, python: str, kind: str, level: str = "") -> None:
+        """Measure one backend: fresh processes on fresh stores, the fastest of them."""
+        options, runs = self._options, []
+        # TaskFlow's take half a minute each, and are not what is to be judged.
+        for _ in range(options.repeat if package == "wbengine" else 1):
+            with kept(kind, options.folder, self._servers) as conf:
+                runs.append(
+                    measured(
+                        python, package=package, conf=conf, shape=options.shape, tasks=self._tasks,
+                        options={"durability": level} if level else {},
+                    )
+                )  # fmt: skip
+        one = min(runs, key=lambda run: run["all"])
+        rate = self.rates[package, kind, level] = self._tasks / one["all"]
+        base = self.base
+        times = "" if base is None else f"{rate / base:>12,.1f}"
+        print(
+            f"{package:<10}{kind:<12}{level:<7}{one['load']:>9.3f}{one['run']:>9.3f}{rate:>10,.0f}"
+            f"{times}",
+            flush=True,
+        )
+
+    @property
+    def base(self) -> float | None:
+        """What the others are compared with."""
+        return self.rates.get(("taskflow", "sqlite", ""))
+
+
+def compare(options: Any, peer: str | None, servers: dict[str, Any]) -> bool:
+    """Print the table of all stores, and whether they do what is promised."""
+    table = Table(options, servers)
+    if peer is not None:
+        for kind in ("sqlite", "dir"):
+            table.row("taskflow", peer, kind)
+    for kind in options.stores:
+        if kind in SERVERS and kind not in servers:
+            continue
+        for level in LEVELS:
+            table.row("wbengine", sys.executable, kind, level)
+    return _judged(table.rates, table.base)
+
+
+def grow(options: Any, kind: str, servers: dict[str, Any]) -> None:
+    """Print what a run costs on one store as flows grow, and what it costs to resume them."""
+    print(
+        f"{kind}, durability={options.durability}, {options.shape}, serial"
+        f"\n{'tasks':>9}{'load+run s':>12}{'us/task':>9}{'peak MB':>9}{'growth':>8}"
+        f"{'read s':>9}{'resume s':>10}{'peak MB':>9}"
+    )
+    before: tuple[int, float] | None = None
+    for tasks in options.tasks:
+        given = {"package": "wbengine", "shape": options.shape, "tasks": tasks}
+        given["options"] = {"durability": options.durability}
+        runs = []
+        for _ in range(options.repeat):
+            with kept(kind, options.folder, servers) as conf:
+                run = measured(sys.executable, conf=conf, **given)
+                later = measured(sys.executable, conf=conf, again=True, **given)
+                runs.append((run["all"], run["peak_mb"], later))
+        took, peak, later = min(runs, key=lambda run: run[0])
+        growth = ""
+        if before is not None:
+            growth = f"{math.log(took / before[1]) / math.log(tasks / before[0]):.2f}"
+        print(
+            f"{tasks:>9,}{took:>12.3f}{1e6 * took / tasks:>9.1f}{peak:>9.0f}{growth:>8}"
+            f"{later['read']:>9.3f}{later['resume']:>10.3f}{later['peak_mb']:>9.0f}",
+            flush=True,
+        )
+        before = (tasks, took)
+
+
+def _judged(rates: dict[tuple[str, str, str], float], base: float | None) -> bool:
+    good = True
+    for kind in ("sqlite", "dir"):
+        batch, each = (rates.get(("wbengine", kind, level)) for level in ("batch", "each"))
+        if batch is not None:
+            good &= _say(batch >= LEAST_BATCH, f"{kind}, batch: {batch:,.0f} tasks/s"
+                         f" (at least {LEAST_BATCH:,})")  # fmt: skip
+        if each is not None and base is not None:
+            good &= _say(each >= LEAST_TIMES * base, f"{kind}, each: {each / base:.1f} times"
+                         f" TaskFlow's sqlite (at least {LEAST_TIMES})")  # fmt: skip
+    if base is None:
+        print("not compared with TaskFlow")
+    return good
+
+
+def _say(good: bool, text: str) -> bool:
+    print(f"{'passed' if good else 'FAILED'}: {text}")
+    return good
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(json.loads(sys.argv[1]))))

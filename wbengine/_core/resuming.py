@@ -1,0 +1,84 @@
+"""Attempts that an earlier run began, and whose end it did not see.
+
+Where tasks run in the engine's own process they ended with it: such an attempt is over, and the
+next one begins.  An executor that remembers may still have it under way, or know how it ended: then
+the same attempt goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wbengine import invocation as calls
+from wbengine import states
+from wbengine import storage as storage_module
+from wbengine._core import maps
+from wbengine.persistence import models
+
+__all__ = ["Resuming"]
+
+#: An epoch of this run is so much higher than one that another may have used.
+_STEP: Final = 1024
+
+_BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
+
+
+class Resuming:
+    """What one run goes on with.  Only the engine's thread calls it."""
+
+    def __init__(
+        self, storage: storage_module.Storage, executor: calls.TaskExecutor | None
+    ) -> None:
+        self._storage = storage
+        self._executor = executor
+        self._calls: dict[int, calls.Invocation] = {}
+
+    def goes_on(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
+        """Whether `action`, which is about to begin, is one that an earlier run left unfinished."""
+        return (
+            record.state == _BEGUN[action]
+            and record.action == action
+            and record.attempt > 0
+            and record.kind == "task"
+            and self._executor is not None
+            and self._executor.remembers
+            and not atom.local
+        )
+
+    def number_items(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
+        """Give what is to become of the items of a Map its number: that of the attempt that was
+        left unfinished, or else the next one.
+
+        Returns whether the executor is to find out what became of each item.  Most of them may
+        never have been started: if it cannot tell those from the lost ones, all that are not done
+        are started, under new ids.
+        """
+        if not maps.resumes(record, action):
+            record.attempt += 1
+            record.epoch = 1
+            if action == calls.EXECUTE:
+                record.items = None
+            return False
+        assert record.items is not None
+        if self._executor is not None and self._executor.knows_all and not atom.local:
+            self.fence(record)
+            return True
+        record.items.resumed += 1
+        return False
+
+    def fence(self, record: models.AtomDetail) -> None:
+        """Give an attempt that goes on an epoch that no run has used for it."""
+        record.epoch = max(self._storage.fence, record.epoch + _STEP)
+
+    def take_up(self, call: calls.Invocation, record: models.AtomDetail) -> None:
+        """Let a call be the one that an earlier run may have submitted."""
+        call.recovered = True
+        call.epoch = record.epoch
+        self._calls[call.node] = call
+
+    def keeps(self, node: int) -> bool:
+        """Whether what is given back may be under way all the same, so that it has to be gone on
+        with later; asked once.
+        """
+        call = self._calls.pop(node, None)
+        return call is not None and call.recovered

@@ -1,0 +1,67 @@
+"""When a run writes what it changed: before it goes on, once a turn, or at its end.
+
+And what it may not do before it has: an executor is told to forget an outcome after that is
+written, and nothing is started once the flow is not ours any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from wbengine.storage import Storage
+
+__all__ = ["BATCH", "EACH", "END", "LATE", "LEVELS", "OVER", "PATIENCE", "START", "TURN", "Saver"]
+
+#: Nothing is started, told or forgotten before what led to it is written.
+EACH: Final = "each"
+#: What a turn changed is written at its end: what it started, or told, may be ahead of the store.
+BATCH: Final = "batch"
+#: Everything is written when the run ends, however it does.
+END: Final = "end"
+LEVELS: Final = (EACH, BATCH, END)
+
+# The moments of a run at which it can be written: before tasks are started, in the midst of a long
+# turn, at the end of a turn, and when the run is over.
+START: Final = 0
+LATE: Final = 1
+TURN: Final = 2
+OVER: Final = 3
+
+_MOMENTS: Final = {
+    EACH: frozenset({START, LATE, OVER}),
+    BATCH: frozenset({LATE, TURN, OVER}),
+    END: frozenset({OVER}),
+}
+
+#: Seconds after which what ended is told, and written, although its turn goes on.
+PATIENCE: Final = 0.05
+
+#: The same where nobody relies on it.
+_PATIENCE: Final = {EACH: PATIENCE, BATCH: 1.0, END: PATIENCE}
+
+
+class Saver:
+    """Writes the storage of one run, which has a backend, when `level` says so.
+
+    `check` raises when the flow is not ours any more.
+    """
+
+    __slots__ = ("_moments", "_storage", "by_turns", "check", "patience")
+
+    def __init__(self, storage: Storage, level: str, check: Callable[[], None]) -> None:
+        self._storage = storage
+        self._moments = _MOMENTS[level]
+        self.check = check
+        self.patience = _PATIENCE[level]
+        #: Whether the end of a turn is such a moment.
+        self.by_turns = TURN in self._moments
+
+    def save(self, moment: int) -> bool:
+        """Write everything if this is the moment; returns whether everything is written."""
+        if moment == START:
+            self.check()  # it may be that there is nothing to write, which would find it out
+        if moment not in self._moments:
+            return False
+        self._storage.flush()
+        return True

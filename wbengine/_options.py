@@ -1,0 +1,83 @@
+"""Options of engines and backends, given by name: in a dict, or in a URI, where all are words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from wbengine import _names
+
+__all__ = ["check_known", "flag", "number", "text", "whole"]
+
+_FLAGS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("1", "t", "true", "on", "y", "yes"), True),
+    **dict.fromkeys(("0", "f", "false", "off", "n", "no"), False),
+}
+
+
+def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names of options that `what` does not know; their values are not looked at.
+
+    :raises ValueError: naming the first of them, the nearest there is, and those there are.
+    """
+    choices = sorted(known)
+    for name in given:
+        if name not in choices:
+            raise ValueError(
+                f"{what} has no option {name!r}{_names.hint(str(name), choices)};"
+                f" it knows: {', '.join(choices)}"
+            )
+
+
+def flag(name: str, value: Any) -> bool:
+    """Read a boolean option, which may be a word ('true', 'no', ...) when it came by URI.
+
+    :raises ValueError: another word.
+    """
+    if isinstance(value, str):
+        try:
+            return _FLAGS[value.strip().lower()]
+        except KeyError:
+            raise ValueError(
+                f"Option {name}={value!r} is neither true nor false ({', '.join(_FLAGS)})"
+            ) from None
+    return bool(value)
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """Read an integer option, which may be a word.
+
+    :raises ValueError: it is no integer, or less than `least`.
+    """
+    try:
+        found = int(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if isinstance(found, bool) or not isinstance(found, int) or found < least:
+        raise ValueError(f"Option {name}={value!r} is no whole number of {least} or more")
+    return found
+
+
+def number(name: str, value: Any) -> float:
+    """Read an option that is a number of none or more, which may be a word.
+
+    :raises ValueError: it is none, or it is negative, infinite or NaN.
+    """
+    try:
+        found = float(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
+        raise ValueError(f"Option {name}={value!r} is no number of 0 or more")
+    return float(found)
+
+
+def text(name: str, value: Any) -> str:
+    """Read an option that is a text, and not an empty one.
+
+    :raises ValueError: it is not.
+    """
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"Option {name}={value!r} is no text")
+    return value

@@ -1,0 +1,36 @@
+"""SQL databases: engines made from URLs and options, transactions, and what their errors mean.
+
+For whatever keeps tables: the persistence backends, and the ledger of workers.  sqlite, MariaDB and
+MySQL, PostgreSQL; SQLAlchemy Core, no ORM.
+
+    engine = make_engine("postgresql://me:secret@host/flows", {"max_pool_size": 4})
+    row = transact(engine, "Reading a row", lambda connection: connection.execute(...).one(),
+                   write=False)
+"""
+
+from __future__ import annotations
+
+try:
+    import sqlalchemy  # noqa: F401
+except ImportError as error:  # pragma: no cover (run in a process of its own)
+    raise ImportError(
+        'SQL databases need SQLAlchemy, which is not installed: pip install "wbengine[sql]"'
+    ) from error
+
+from wbengine._sql.dialects import KEY, TEXT, now, upsert
+from wbengine._sql.engines import make_engine
+from wbengine._sql.errors import failures
+from wbengine._sql.options import Options, parse
+from wbengine._sql.transactions import transact
+
+__all__ = [
+    "KEY",
+    "Options",
+    "TEXT",
+    "failures",
+    "make_engine",
+    "now",
+    "parse",
+    "transact",
+    "upsert",
+]

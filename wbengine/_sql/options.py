@@ -1,0 +1,176 @@
+"""The options of a database, by the names that TaskFlow has for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import _names, _options
+from wbengine._sql import dialects
+
+__all__ = ["OPTIONS", "Options", "parse"]
+
+#: The driver that a URL means which names none, and the extra that it comes with.
+DRIVERS: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "pysqlite",
+    dialects.MYSQL: "pymysql",
+    dialects.POSTGRESQL: "psycopg",
+}
+#: Other names of dialects.
+_ALIASES: Final[Mapping[str, str]] = {
+    "mariadb": dialects.MYSQL,
+    "postgres": dialects.POSTGRESQL,
+    "pgsql": dialects.POSTGRESQL,
+}
+_MODE: Final = re.compile("[A-Za-z_,0-9]*")
+_LEVELS: Final = (
+    "READ UNCOMMITTED",
+    "READ COMMITTED",
+    "REPEATABLE READ",
+    "SERIALIZABLE",
+)
+_TRUE: Final = ("1", "true", "yes", "on")
+_FALSE: Final = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where a database is, and how it is to be used.
+
+    `max_retries` is how often a connection that cannot be made is tried again (by then 13 s have
+    gone by, with the default); `max_pool_size`, `max_overflow` and `pool_timeout` (seconds) are
+    those of the pool of connections; those idle for `idle_timeout` seconds are made anew.
+    `checkout_ping` asks whether a connection still lives before it is used.  `isolation_level` is
+    that of transactions that write.  `log_statements` logs them, without values, at level DEBUG.
+    `engine_args` go to SQLAlchemy's `create_engine` as they are.
+    """
+
+    url: sa.URL
+    max_retries: int = 10
+    max_pool_size: int = 5
+    max_overflow: int = 10
+    pool_timeout: float = 30.0
+    idle_timeout: float | None = 3600.0
+    isolation_level: str | None = None
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    log_statements: bool = False
+    checkout_ping: bool = True
+    mysql_sql_mode: str | None = "TRADITIONAL"
+
+    @property
+    def dialect(self) -> str:
+        """'sqlite', 'mysql' or 'postgresql'."""
+        return self.url.get_backend_name()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is an sqlite database that ends with its one connection."""
+        path = self.url.database
+        return self.dialect == dialects.SQLITE and (
+            path in (None, "", ":memory:") or self.url.query.get("mode") == "memory"
+        )
+
+
+def parse(url: str, options: Mapping[str, Any] | None = None) -> Options:
+    """Understand a URL and the options beside it; options may also be in the URL's query.
+
+    :raises ValueError: one of them is wrong; the text names it, and never the URL's password.
+    """
+    found = _url(url)
+    told: dict[str, Any] = {key: value for key, value in found.query.items() if key in OPTIONS}
+    for key, value in (options or {}).items():
+        if key in OPTIONS:
+            told[key] = value
+        elif key not in found.query:  # there it is the driver's
+            _options.check_known("A database", [key], OPTIONS)
+    found = found.difference_update_query([key for key in found.query if key in OPTIONS])
+    levels = told.pop("isolation_levels", None)
+    told.pop("checkin_yield", None)
+    read = {key: OPTIONS[key](key, value) for key, value in told.items()}
+    if levels is not None and read.get("isolation_level") is None:
+        by_dialect = _mapping("isolation_levels", levels)
+        level = by_dialect.get(found.get_backend_name())
+        read["isolation_level"] = _level("isolation_levels", level)
+    return Options(found, **read)
+
+
+def _url(text: str) -> sa.URL:
+    form = "'sqlite:////path/of.db', 'mysql://user@host/db' or 'postgresql://user@host/db'"
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        kind = str(text).partition(":")[0][:40]
+        raise ValueError(f"The URL of a database is like {form}; {kind!r}... is not") from None
+    name, _, driver = url.drivername.partition("+")
+    name = _ALIASES.get(name, name)
+    if name not in DRIVERS:
+        raise ValueError(
+            f"{url.drivername!r} is no kind of database that is known here"
+            f"{_names.hint(name, DRIVERS)}: use {form}"
+        )
+    url = url.set(drivername=f"{name}+{driver or DRIVERS[name]}")
+    if name != dialects.SQLITE and not url.database:
+        raise ValueError(f"The URL {url.render_as_string()!r} names no database: use {form}")
+    return url
+
+
+def _refuse(key: str, what: str, value: Any) -> ValueError:
+    return ValueError(f"Option {key}={value!r:.80} is not {what}")
+
+
+def _pool_size(key: str, value: Any) -> int:
+    return _options.whole(key, value, least=1)  # SQLAlchemy reads 0 as no limit
+
+
+def _overflow(key: str, value: Any) -> int:
+    return -1 if value in (-1, "-1") else _options.whole(key, value)
+
+
+def _seconds(key: str, value: Any) -> float | None:
+    return None if value in (None, -1, "-1") else _options.number(key, value)
+
+
+def _level(key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    level = value.upper().replace("_", " ") if isinstance(value, str) else None
+    if level not in _LEVELS:
+        raise _refuse(key, "one of " + ", ".join(_LEVELS), value)
+    return level
+
+
+def _mapping(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _refuse(key, "a dict", value)
+    return dict(value)
+
+
+def _modes(key: str, value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and _MODE.fullmatch(value)):
+        raise _refuse(key, "a list of modes", value)
+    return value
+
+
+def _any(key: str, value: Any) -> Any:
+    return value
+
+
+#: What makes of each option's value what is used.
+OPTIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "max_retries": _options.whole,
+    "max_pool_size": _pool_size,
+    "max_overflow": _overflow,
+    "pool_timeout": _options.number,
+    "idle_timeout": _seconds,
+    "isolation_level": _level,
+    "isolation_levels": _mapping,
+    "engine_args": _mapping,
+    "log_statements": _options.flag,
+    "checkin_yield": _any,
+    "checkout_ping": _options.flag,
+    "mysql_sql_mode": _modes,
+}

@@ -1,0 +1,105 @@
+"""One transaction: all of it happens, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+import tenacity
+
+from wbengine import exceptions
+from wbengine._sql import dialects, engines, errors
+
+__all__ = ["transact"]
+
+_T = TypeVar("_T")
+
+#: How often a transaction is tried that the server undid because of another one.
+_TRIES: Final = 8
+_WAIT: Final = tenacity.wait_exponential(multiplier=0.1, max=2)
+_CONFLICT_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.005, max=0.2)
+
+
+def transact(
+    engine: sa.Engine,
+    what: str,
+    work: Callable[[sa.Connection], _T],
+    *,
+    write: bool = True,
+    kind: type[exceptions.StorageFailure] = exceptions.StorageFailure,
+) -> _T:
+    """Run `work` in a transaction, and commit; what it raises undoes it, and goes through.
+
+    One that only reads sees one moment of the database.  `work` is called again when the server
+    undid the transaction because of another one.  When the connection is lost while the commit is
+    under way, the failure does not say whether it took place: `work` should be such that doing it
+    again does no harm.
+
+    :raises StorageFailure: (or `kind`) the database cannot be reached, or says no; in one line that
+        begins with `what` (was being done).
+    :raises CorruptRecord: the file of an sqlite database is damaged.
+    """
+    place = engine.url.database if engine.dialect.name == dialects.SQLITE else None
+    with errors.failures(what, kind, place=place):
+        try:
+            return _once(engine, work, write)
+        except sa.exc.DBAPIError as error:
+            if not errors.is_conflict(error):
+                raise
+        again: tenacity.Retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_conflicts),
+            stop=tenacity.stop_after_attempt(_TRIES - 1),
+            wait=_CONFLICT_WAIT,
+            reraise=True,
+        )
+        done: _T = again(_once, engine, work, write)
+        return done
+
+
+def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool) -> _T:
+    with _connected(engine) as connection:
+        if write:
+            connection.execution_options(**{engines.WRITES: True})
+        elif level := engines.read_level(engine):
+            connection.execution_options(isolation_level=level)
+        transaction = connection.begin()
+        try:
+            done = work(connection)
+            transaction.commit()
+        except BaseException:
+            _undo(connection, transaction)
+            raise
+        return done
+
+
+def _undo(connection: sa.Connection, transaction: sa.RootTransaction) -> None:
+    try:
+        transaction.rollback()
+    except sa.exc.DBAPIError:
+        # What went wrong first is what counts; without a connection the server undoes it.
+        connection.invalidate()
+
+
+def _connected(engine: sa.Engine) -> sa.Connection:
+    try:
+        return engine.connect()
+    except sa.exc.DBAPIError as error:
+        retries = engines.retries_of(engine)
+        if not retries or not errors.is_unreachable(error):
+            raise
+    again: tenacity.Retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_unreachable),
+        stop=tenacity.stop_after_attempt(retries),
+        wait=_WAIT,
+        reraise=True,
+    )
+    return again(engine.connect)
+
+
+def _unreachable(error: BaseException) -> bool:
+    return isinstance(error, sa.exc.DBAPIError) and errors.is_unreachable(error)
+
+
+def _conflicts(error: BaseException) -> bool:
+    return isinstance(error, sa.exc.DBAPIError) and errors.is_conflict(error)

@@ -1,0 +1,186 @@
+"""Taking the lease of a flow for one run of an engine, waiting for it, and giving it back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import queue
+from collections.abc import Iterator
+from typing import Any, Final
+
+from wbengine import _clock, _names, exceptions
+from wbengine import storage as storage_module
+from wbengine._crash import crashpoint
+from wbengine.engines import awaiting
+from wbengine.persistence import base, keeper, leases, owners
+
+__all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "Unwanted", "choice"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: What `run` does about a flow that somebody else runs.
+FAIL: Final = "fail"
+WAIT: Final = "wait"
+ON_BUSY: Final = (FAIL, WAIT)
+
+#: The longest wait between two looks at a flow that somebody else runs.
+_LONGEST: Final = 1.0
+
+
+class Unwanted(exceptions.FlowBusy):
+    """Whoever waited was suspended."""
+
+
+class Ownership:
+    """One engine's way to own its flow; one run at a time.
+
+    `lasting`: seconds after which a lease that is not renewed ends.
+    """
+
+    def __init__(
+        self,
+        storage: storage_module.Storage,
+        clock: _clock.Clock,
+        *,
+        on_busy: str = FAIL,
+        lasting: float = leases.LEASE_SECONDS,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._waits = on_busy == WAIT
+        self._lasting = lasting
+        # What wakes who waits for the flow; None while nobody does.
+        self._bell: queue.SimpleQueue[None] | None = None
+        #: The current one; None: no run, or no backend.
+        self.tenure: keeper.Tenure | None = None
+
+    def wake(self) -> bool:
+        """Let a run that waits give up; False if none does.
+
+        From any thread, and from signal handlers.
+        """
+        bell = self._bell
+        if bell is not None:
+            bell.put(None)
+        return bell is not None
+
+    @contextlib.contextmanager
+    def held(self, due: float | None = None, deadline: float | None = None) -> Iterator[None]:
+        """Own the flow for the length of a `with` block; without a backend everybody does.
+
+        `due` is the moment at which `deadline` seconds are over.
+
+        :raises FlowBusy: somebody else runs it, and waiting was not asked for.
+        :raises DeadlineExceeded: nor did the owner end in time.
+        :raises Unwanted: `wake` was called meanwhile.
+        :raises StorageFailure: the store could not be asked.
+        """
+        backend = self._storage.backend
+        if backend is None:
+            yield
+            return
+        owner = owners.new(self._clock)
+        try:
+            self._bell = self._clock.queue()
+            try:
+                tenure = self._wait(backend, str(owner), due, deadline)
+            finally:
+                self._bell = None
+            crashpoint("lease.after-take")
+            self.tenure = tenure
+            keeper.of_process().keep(tenure)
+            try:
+                self._storage.own(tenure.lease)
+                yield
+            except exceptions.LeaseLost as error:
+                tenure.lose(error)
+                raise exceptions.LeaseLost(
+                    f"Flow {self._storage.flow_name!r} was taken over or removed while it was run"
+                    f" here, and nothing more is written by this run: {error}",
+                    error,
+                ) from error
+            finally:
+                self.tenure = None
+                tenure.lost = keeper.nobody
+                keeper.of_process().drop(tenure)
+                self._storage.disown()
+                self._give_back(tenure)
+        finally:
+            owner.let_go()
+
+    def _wait(
+        self, backend: base.Backend, owner: str, due: float | None, deadline: float | None
+    ) -> keeper.Tenure:
+        pause = 0.01
+        while True:
+            try:
+                return self._take(backend, owner)
+            except exceptions.FlowBusy as busy:
+                if not self._waits:
+                    raise self._worded(busy) from None
+                left = math.inf if due is None else due - self._clock.monotonic()
+                if left <= 0:
+                    raise exceptions.DeadlineExceeded(
+                        f"{self._worded(busy)}: it did not end within {deadline:g} seconds", busy
+                    ) from busy
+                self._sleep(min(pause, left, max(busy.seconds, 0.01)))
+                pause = min(pause * 2, _LONGEST)
+
+    def _sleep(self, seconds: float) -> None:
+        assert self._bell is not None
+        if not awaiting.given_up():  # before there was a bell
+            try:
+                self._bell.get(True, seconds)
+            except queue.Empty:
+                return
+        raise Unwanted
+
+    def _take(self, backend: base.Backend, owner: str) -> keeper.Tenure:
+        flow, lasting = self._storage.flow_uuid, self._lasting
+        taken = keeper.now()
+
+        def take(connection: base.Connection) -> leases.Lease:
+            try:
+                return connection.take_lease(flow, owner, lasting)
+            except exceptions.FlowBusy as busy:
+                # Ours: the store had written it when it failed to say so.
+                if busy.owner != owner and not owners.died(busy.owner):
+                    raise
+                LOG.info("Flow %s is taken over from %s", flow, owners.in_words(busy.owner))
+                return connection.take_lease(flow, owner, lasting, dead=busy.epoch)
+
+        crashpoint("lease.before-take")
+        return keeper.Tenure(backend, self._storage.tried(take), lasting, taken)
+
+    def _give_back(self, tenure: keeper.Tenure) -> None:
+        if tenure.error is not None:
+            return
+        try:
+            crashpoint("lease.before-give-back")
+            with contextlib.closing(tenure.backend.get_connection()) as connection:
+                connection.give_back_lease(tenure.lease)
+            crashpoint("lease.after-give-back")
+        except exceptions.StorageFailure as error:
+            LOG.warning("The lease of flow %s ends by itself: %s", tenure.lease.flow, error)
+
+    def _worded(self, busy: exceptions.FlowBusy) -> exceptions.FlowBusy:
+        return exceptions.FlowBusy(
+            f"Flow {self._storage.flow_name!r} is run by {owners.in_words(busy.owner)}; its lease"
+            f" is renewed as long as that lives, and ends {math.ceil(busy.seconds)} s from now"
+            " otherwise (on_busy='wait' waits for the end)",
+            owner=busy.owner,
+            epoch=busy.epoch,
+            seconds=busy.seconds,
+        )
+
+
+def choice(name: str, value: Any, known: tuple[str, ...]) -> str:
+    """Read an option that is one of some words.
+
+    :raises ValueError: it is none of them.
+    """
+    if value not in known:
+        near = _names.hint(value, known) if isinstance(value, str) else ""
+        raise ValueError(f"Option {name} is one of {', '.join(known)}, not {value!r}{near}")
+    return str(value)

@@ -1,0 +1,354 @@
+"""A ledger in a database, for processes of any host that reach it.
+
+PostgreSQL, MariaDB or MySQL; or an sqlite file, on one host.
+
+Each step is one statement that names the state it expects, so the database itself lets one of two
+callers win; nothing is read first and written then.  Where a step was refused, the row is read to
+tell why: it may have moved on in between, as with every answer that was true when it was given.
+
+Times are those of the database's own clock.  The tables are made when they are not there, and may
+be in the same database as the records of flows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeVar
+
+import sqlalchemy as sa
+
+from wbengine import _names, _sql, exceptions
+from wbengine._sql import dialects, engines, options
+from wbengine.engines.worker_based.ledger import base
+
+__all__ = ["SqlLedger", "check"]
+
+LOG = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+
+#: States, as they are written.
+_OPEN, _CLAIMED, _DONE = 0, 1, 2
+_STATES: Final[tuple[base.State, ...]] = (base.ROW_OPEN, base.ROW_CLAIMED, base.ROW_DONE)
+
+#: The layout of the tables.
+_FORMAT: Final = 1
+#: As in the ledger of a folder: what nobody came back for, and how often that is looked for.
+_STALE_AFTER: Final = 7 * 24 * 3600.0
+_SWEEP_EVERY: Final = 3600.0
+
+#: How often a connection is tried again.  Whoever asks has a queue to give the request back to, and
+#: beats to send meanwhile: it is not to wait long for a database that is away.
+_RETRIES: Final = 2
+#: A step is one statement: what would begin and end its transaction is not worth two more trips.
+_EACH_ITS_OWN: Final = "AUTOCOMMIT"
+#: Who makes the tables excludes others who do; any number, but always the same one.
+_MAKING: Final = 7_760_269_180_342
+
+_metadata: Final = sa.MetaData()
+sa.Table(
+    "wbe_ledger",
+    _metadata,
+    sa.Column("id", _sql.KEY, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.SmallInteger, nullable=False),
+    sa.Column("holder", _sql.KEY),
+    sa.Column("result", dialects.BYTES),
+    sa.Column("changed", sa.Double, nullable=False),
+    **dialects.TABLE,
+)
+sa.Table(
+    "wbe_ledger_holders",
+    _metadata,
+    sa.Column("holder", _sql.KEY, primary_key=True),
+    sa.Column("beat", sa.Double, nullable=False),
+    **dialects.TABLE,
+)
+# The last one to be made: when it has its row, the others are there.
+sa.Table(
+    "wbe_ledger_about",
+    _metadata,
+    sa.Column("format", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("digest", _sql.KEY, nullable=False),
+    sa.Column("swept", sa.Double, nullable=False),
+    **dialects.TABLE,
+)
+_TABLES: Final = ("wbe_ledger", "wbe_ledger_holders", "wbe_ledger_about")
+
+
+class _Statements:
+    """The steps, in the words of one kind of database."""
+
+    def __init__(self, dialect: str) -> None:
+        now = _sql.now(dialect)
+        mysql = dialect == dialects.MYSQL
+        unless = "ON DUPLICATE KEY UPDATE {0} = {0}" if mysql else "ON CONFLICT ({0}) DO NOTHING"
+        beat = (
+            "ON DUPLICATE KEY UPDATE beat = VALUES(beat)"
+            if mysql
+            else "ON CONFLICT (holder) DO UPDATE SET beat = excluded.beat"
+        )
+        live = f"(SELECT holder FROM wbe_ledger_holders WHERE beat > {now} - :age)"
+        self.open = sa.text(
+            "INSERT INTO wbe_ledger (id, epoch, state, changed)"
+            f" VALUES (:id, :epoch, {_OPEN}, {now}) {unless.format('id')}"
+        )
+        # A holder that nobody heard of could be taken for a dead one.
+        self.claim = sa.text(
+            f"UPDATE wbe_ledger SET state = {_CLAIMED}, holder = :holder, changed = {now}"
+            f" WHERE id = :id AND epoch = :epoch AND state = {_OPEN}"
+            " AND EXISTS (SELECT 1 FROM wbe_ledger_holders h WHERE h.holder = :holder)"
+        )
+        self.finish = sa.text(
+            f"UPDATE wbe_ledger SET state = {_DONE}, holder = NULL, result = :result,"
+            f" changed = {now} WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED}"
+            " AND holder = :holder"
+        ).bindparams(sa.bindparam("result", type_=sa.LargeBinary))
+        self.reopen = sa.text(
+            f"UPDATE wbe_ledger SET epoch = :epoch, state = {_OPEN}, holder = NULL,"
+            f" changed = {now} WHERE id = :id AND epoch < :epoch AND state <> {_DONE}"
+        )
+        self.revoke = sa.text(f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}")
+        self.drop = sa.text("DELETE FROM wbe_ledger WHERE id = :id")
+        self.find = sa.text("SELECT epoch, state, holder, result FROM wbe_ledger WHERE id = :id")
+        self.ids = sa.text("SELECT id FROM wbe_ledger")
+        self.renew = sa.text(
+            f"INSERT INTO wbe_ledger_holders (holder, beat) VALUES (:holder, {now}) {beat}"
+        )
+        self.silence = sa.text(
+            f"SELECT {now} - beat FROM wbe_ledger_holders WHERE holder = :holder"
+        )
+        self.forget = sa.text(
+            "DELETE FROM wbe_ledger_holders WHERE holder = :holder AND NOT EXISTS"
+            " (SELECT 1 FROM wbe_ledger l WHERE l.holder = :holder)"
+        )
+        self.sweep = sa.text(
+            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age"
+            f" AND (holder IS NULL OR holder NOT IN {live})"
+        )
+        self.sweep_holders = sa.text(
+            f"DELETE FROM wbe_ledger_holders WHERE beat <= {now} - :age AND holder NOT IN"
+            " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
+        )
+        self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
+        self.tell = sa.text(
+            "INSERT INTO wbe_ledger_about (format, digest, swept)"
+            f" VALUES ({_FORMAT}, :digest, {now}) {unless.format('format')}"
+        )
+        self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
+
+
+def check(place: str) -> options.Options:
+    """Understand the URL of a ledger, without connecting.
+
+    :raises ValueError: it is none.
+    :raises ImportError: the database's driver is not installed.
+    """
+    told = options.parse(place)
+    if told.in_memory:
+        raise ValueError("a ledger in the memory of one process is memory://NAME")
+    if "max_retries" not in sa.make_url(place).query:
+        told = dataclasses.replace(told, max_retries=_RETRIES)
+    engine_args = dict(told.engine_args)
+    if told.dialect != dialects.SQLITE:
+        engine_args["isolation_level"] = _EACH_ITS_OWN
+    told = dataclasses.replace(told, engine_args=engine_args)
+    engines.make_engine(told).dispose()
+    return told
+
+
+class SqlLedger(base.Ledger):
+    """Rows in three tables of a database, made when they are not there.
+
+    :raises ValueError: the URL is wrong.
+    :raises ImportError: SQLAlchemy or the database's driver is not installed.
+    :raises LedgerFailure: the database cannot be used.
+    """
+
+    def __init__(self, place: str) -> None:
+        told = check(place)
+        url = told.url
+        # Whatever else is in a URL may be a secret.
+        self._shown = sa.URL.create(
+            told.dialect, host=url.host, port=url.port, database=url.database
+        ).render_as_string()
+        self._engine = engines.make_engine(told)
+        self._sql = _Statements(told.dialect)
+        # Readers of a file need not wait for who writes; servers would be asked for more than that.
+        self._reads = told.dialect != dialects.SQLITE
+        self._lock = threading.Lock()
+        self._known_holders: set[str] = set()
+        try:
+            self._digest = self._find_or_make()
+            self._sweep_stale()
+        except BaseException:
+            self._engine.dispose()
+            raise
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    # -- workers
+
+    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
+        _check_id(id)
+        if holder not in self._known_holders:
+            self.renew(holder)
+        what = {"id": id, "epoch": epoch, "holder": holder}
+        while True:
+            if self._changes("claiming", self._sql.claim, what):
+                return base.Claim(base.GRANTED, epoch, None, holder)
+            row = self.state(id)
+            if row is None:
+                return base.Claim(base.MISSING, epoch)
+            if row.epoch != epoch:
+                return base.Claim(base.STALE if epoch < row.epoch else base.MISSING, row.epoch)
+            if row.state == base.ROW_DONE:
+                return base.Claim(base.DONE, epoch, row.result)
+            if row.state == base.ROW_CLAIMED:
+                return base.Claim(base.HELD, epoch, None, row.holder)
+            # It came after our statement, or we were forgotten after a long silence.
+            self.renew(holder)
+
+    def renew(self, holder: str) -> None:
+        if not _names.is_label(holder):
+            _names.check_label("holder", holder)
+        self._changes("renewing", self._sql.renew, {"holder": holder})
+        with self._lock:
+            self._known_holders.add(holder)
+
+    def silence(self, holder: str) -> float | None:
+        def work(connection: sa.Connection) -> Any:
+            return connection.execute(self._sql.silence, {"holder": holder}).scalar()
+
+        silent = self._run("asking", work, self._reads)
+        return None if silent is None else max(0.0, float(silent))
+
+    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
+        what = {"id": id, "epoch": epoch, "holder": holder, "result": result}
+        return self._changes("finishing", self._sql.finish, what) > 0
+
+    # -- the engine
+
+    def open(self, id: str, epoch: int) -> None:
+        _check_id(id)
+        self._changes("opening", self._sql.open, {"id": id, "epoch": epoch})
+
+    def reopen(self, id: str, epoch: int) -> bytes | None:
+        while True:
+            if self._changes("reopening", self._sql.reopen, {"id": id, "epoch": epoch}):
+                return None
+            row = self.state(id)
+            if row is None:
+                raise exceptions.NotFound(f"request {id} has no row in ledger {self._shown}")
+            if row.state == base.ROW_DONE:
+                return row.result
+            if row.epoch >= epoch:
+                return None
+            # It was made anew in between: look again.
+
+    def revoke(self, id: str) -> bool:
+        return self._changes("revoking", self._sql.revoke, {"id": id}) > 0
+
+    def drop(self, id: str) -> None:
+        self._changes("dropping", self._sql.drop, {"id": id})
+
+    def state(self, id: str) -> base.Row | None:
+        def work(connection: sa.Connection) -> Any:
+            return connection.execute(self._sql.find, {"id": id}).one_or_none()
+
+        found = self._run("asking", work, self._reads)
+        if found is None:
+            return None
+        epoch, state, holder, result = found
+        return base.Row(
+            id, epoch, _STATES[state], holder, None if result is None else bytes(result)
+        )
+
+    def ids(self) -> set[str]:
+        def work(connection: sa.Connection) -> set[str]:
+            return set(connection.execute(self._sql.ids).scalars())
+
+        return self._run("asking", work, self._reads)
+
+    def sweep(self, older_than: float) -> int:
+        count = self._changes("sweeping", self._sql.sweep, {"age": older_than})
+        self._changes("sweeping", self._sql.sweep_holders, {"age": older_than})
+        return count
+
+    def close(self) -> None:
+        with self._lock:
+            holders, self._known_holders = self._known_holders, set()
+        try:
+            for holder in holders:
+                self._changes("closing", self._sql.forget, {"holder": holder})
+        except exceptions.LedgerFailure as error:  # swept one day
+            LOG.debug("%s", error)
+        self._engine.dispose()
+
+    # -- below
+
+    def _changes(self, what: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
+        """How many rows a statement changed."""
+        return self._run(what, lambda connection: connection.execute(statement, values).rowcount)
+
+    def _run(self, what: str, work: Callable[[sa.Connection], _R], write: bool = True) -> _R:
+        return _sql.transact(
+            self._engine,
+            f"ledger {self._shown}: {what}",
+            work,
+            write=write,
+            kind=exceptions.LedgerFailure,
+        )
+
+    def _find_or_make(self) -> str:
+        found = self._run("opening", self._about)
+        if found is None:
+            self._run("making its tables", self._make)
+            found = self._run("opening", self._about)
+        if found is None or found.format != _FORMAT:
+            self._refuse(found)
+        return str(found.digest)
+
+    def _refuse(self, found: Any) -> NoReturn:
+        if found is None:
+            raise exceptions.LedgerFailure(f"ledger {self._shown}: its tables cannot be made")
+        raise exceptions.LedgerFailure(
+            f"ledger {self._shown} has format {found.format}, this version of wbengine knows"
+            f" {_FORMAT}: use the version that made it"
+        )
+
+    def _about(self, connection: sa.Connection) -> Any:
+        if not sa.inspect(connection).has_table(_TABLES[-1]):
+            return None
+        return connection.execute(self._sql.about).first()
+
+    def _make(self, connection: sa.Connection) -> None:
+        postgresql = connection.dialect.name == dialects.POSTGRESQL
+        if postgresql:  # two who make the same table are not told to wait there: one fails
+            connection.execute(sa.text(f"SELECT pg_advisory_lock({_MAKING})"))
+        try:
+            for name in _TABLES:
+                table = _metadata.tables[name]
+                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+            connection.execute(self._sql.tell, {"digest": f"sql-{uuid.uuid4().hex}"})
+        finally:
+            if postgresql:
+                connection.execute(sa.text(f"SELECT pg_advisory_unlock({_MAKING})"))
+
+    def _sweep_stale(self) -> None:
+        try:
+            if self._changes("sweeping", self._sql.due, {"age": _SWEEP_EVERY}):
+                self.sweep(_STALE_AFTER)
+        except exceptions.LedgerFailure as error:  # nobody needs it today
+            LOG.warning("%s", error)
+
+
+def _check_id(id: str) -> None:
+    if not _names.is_label(id):
+        _names.check_label("request id", id)

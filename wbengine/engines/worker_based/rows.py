@@ -1,0 +1,103 @@
+"""What an engine finds in its ledger about requests that it does not hear of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from wbengine import exceptions as exc
+from wbengine._crash import crashpoint
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.entries import Entry
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.recovering import UNKNOWN
+
+__all__ = ["Rows", "Seen"]
+
+LOG = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+    """A row; `state` is None when there is none, and UNKNOWN when the ledger could not be asked."""
+
+    state: str | None
+    holder: str | None = None
+    result: env.Envelope | None = None
+    epoch: int | None = None
+    silent: bool = False
+
+
+class Rows:
+    """The rows of one ledger.  A ledger that cannot be reached is an answer, and no error."""
+
+    def __init__(self, ledger: ledgers.Ledger, expiry: float | None) -> None:
+        self._ledger = ledger
+        self._expiry = expiry
+
+    def look(self, entry: Entry) -> Seen:
+        """The row of a request; `silent` tells of those that are doubtful only."""
+        try:
+            row = self._ledger.state(entry.id)
+            if row is None:
+                return Seen(None)
+            silent = bool(entry.doubts) and row.holder is not None and self._silent(row.holder)
+        except exc.LedgerFailure:
+            LOG.exception("failed to look at the row of %r", entry.request)
+            return Seen(UNKNOWN)
+        return Seen(row.state, row.holder, _thawed(row.result, entry), row.epoch, silent)
+
+    def _silent(self, holder: str) -> bool:
+        if self._expiry is None:
+            return False
+        silence = self._ledger.silence(holder)
+        return silence is not None and silence >= self._expiry
+
+    def revoke(self, entry: Entry) -> bool:
+        """Make sure that nobody starts a request whose message may be out."""
+        crashpoint("executor.before-revoke")
+        try:
+            return self._ledger.revoke(entry.id)
+        except exc.LedgerFailure:
+            LOG.exception("failed to revoke %r", entry.request)
+            return False
+        finally:
+            crashpoint("executor.after-revoke")
+
+    def reopen(self, entry: Entry, epoch: int) -> tuple[bool, env.Envelope | None]:
+        """Take a request from its holder: whether it worked, and the answer if it is done."""
+        crashpoint("executor.before-reopen")
+        try:
+            result = self._ledger.reopen(entry.id, epoch)
+        except (exc.LedgerFailure, exc.NotFound):
+            LOG.exception("failed to reopen the row of %r", entry.request)
+            return False, None
+        crashpoint("executor.after-reopen")
+        return True, _thawed(result, entry)
+
+    def sweep(self, ended: Iterable[str]) -> int:
+        """Remove the rows of these requests, whose ends are saved; how many there were.
+
+        Costs one look at the ledger when it is empty, whatever `ended` holds.
+        """
+        count = 0
+        try:
+            known = self._ledger.ids()
+            for request_id in ended if known else ():
+                if request_id in known:
+                    crashpoint("executor.before-sweep")
+                    self._ledger.drop(request_id)
+                    count += 1
+        except exc.LedgerFailure:
+            LOG.exception("failed to remove rows that nobody needs")
+        return count
+
+
+def _thawed(result: bytes | None, entry: Entry) -> env.Envelope | None:
+    if result is None:
+        return None
+    try:
+        return env.thaw(result, entry.id)
+    except (LookupError, TypeError, ValueError) as error:
+        LOG.warning("the answer to request %s in the ledger cannot be read: %s", entry.id, error)
+        return None

@@ -1,0 +1,100 @@
+"""The engine is killed while a worker works; the next one finds what was done meanwhile.
+
+Two stars are photographed on a worker, one after the other.  The process with the engine gets a
+`kill -9` in the middle of the first exposure.  The worker knows nothing of it, ends the exposure,
+and notes the result in the ledger that it shares with the engine.  The next engine takes it from
+there: no plate is exposed twice, though the first engine never heard of it.
+
+Prints::
+
+    exposing Vega
+    the engine is killed
+    Vega is exposed
+    a new engine
+    exposing Deneb
+    Deneb is exposed
+    in the archive: plate of Deneb, plate of Vega
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from wbengine import engines
+from wbengine.examples import remote_tasks
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base, models
+
+
+def night(stars: list[str], dome: str) -> linear_flow.Flow:
+    """The factory: it must make the same flow each time, with the same names."""
+    return linear_flow.Flow("night").add(
+        *(remote_tasks.Expose(star, inject={"star": star, "dome": dome}) for star in stars)
+    )
+
+
+@contextlib.contextmanager
+def worker(url: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "wbengine.worker", "--quiet", "--url", url]
+    started = subprocess.Popen(
+        [*command, "--topic", "dome", "--tasks", remote_tasks.__name__],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield
+    finally:
+        started.terminate()
+        started.wait()
+
+
+def first_engine(records: str, url: str, dome: str) -> None:
+    with backends.backend("dir", path=records) as backend:
+        engines.load_from_factory(
+            "wbengine.examples.crash_and_resume.night", [["Vega", "Deneb"], dome],
+            book=models.LogBook("plates"), backend=backend, engine="worker-based", url=url,
+        ).run()  # fmt: skip
+
+
+def second_engine(records: str, url: str) -> None:
+    with backends.backend("dir", path=records) as backend:
+        (found,) = base.unfinished_flows(backend)
+        engine = engines.load_from_detail(found, backend=backend, engine="worker-based", url=url)
+        engine.run()
+        plates = [engine.storage.get(star) for star in ("Vega", "Deneb")]
+        print("in the archive:", ", ".join(sorted(plates)))
+
+
+def until_seen(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def main() -> None:
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    with tempfile.TemporaryDirectory() as folder, worker(url := f"filesystem://{folder}/broker"):
+        dome = Path(folder, "dome")
+        dome.mkdir()
+        child = multiprocessing.get_context("spawn").Process(
+            target=first_engine, args=(f"{folder}/records", url, str(dome))
+        )
+        child.start()
+        until_seen(dome / "Vega begun")
+        child.kill()
+        child.join()
+        print("the engine is killed")
+        (dome / "clouds are gone").touch()
+        until_seen(dome / "Vega ended")
+        print("a new engine")
+        second_engine(f"{folder}/records", url)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Reading and writing of a directory backend."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from wbengine import exceptions
+from wbengine._crash import crashpoint
+from wbengine.persistence import base, leases, models
+from wbengine.persistence.backends.directory import (
+    aside,
+    books,
+    contents,
+    head,
+    library,
+    lines,
+    opened,
+    store,
+)
+
+__all__ = ["DirectoryConnection"]
+
+LOG = logging.getLogger(__name__)
+
+_K = TypeVar("_K")
+_R = TypeVar("_R")
+
+#: Leases are not longer: what is later is no time that every system knows.
+_LONGEST: Final = 1e9
+
+
+class DirectoryConnection(base.Connection):
+    """One user's view of a `DirectoryBackend`; holds nothing."""
+
+    def __init__(
+        self,
+        backend: base.Backend,
+        of: store.Store,
+        of_books: library.Library,
+        now: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._store = of
+        self._library = of_books
+        self._now = now
+
+    @property
+    def backend(self) -> base.Backend:
+        return self._backend
+
+    def upgrade(self) -> None:
+        """Make the folder, and tidy up what dead processes left in it."""
+        self._library.make_folders()
+        self._library.tidy()
+
+    def validate(self) -> None:
+        """:raises StorageFailure: the folder was not made yet, or is another one."""
+        for name in library.FOLDERS:
+            path = os.path.join(self._store.root, name)
+            if not os.path.isdir(path):
+                raise exceptions.StorageFailure(
+                    f"{path} is missing: upgrade() makes the folder of a directory backend"
+                )
+
+    # -- books ----------------------------------------------------------------------------------
+
+    def clear_all(self) -> None:
+        self._library.clear()
+
+    def save_logbook(self, book: models.LogBook) -> models.LogBook:
+        self._library.save(book)
+        return self.get_logbook(book.uuid)
+
+    def destroy_logbook(self, book_uuid: str) -> None:
+        self._library.destroy(book_uuid)
+
+    def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
+        """Read one book; one damaged flow keeps it from being read unless it is `lazy`."""
+        kept = self._library.books.read(book_uuid)
+        return kept.row if lazy else self._filled(kept)
+
+    def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
+        """Read all books: first those that can be read, in the order they were created in.
+
+        :raises CorruptRecord: at the end, if there are others.
+        """
+        found: list[books.KeptBook] = []
+        errors: list[exceptions.CorruptRecord] = []
+        for name in self._library.books.names():
+            try:
+                found.append(self._library.books.read_file(name))
+            except FileNotFoundError:
+                continue
+            except exceptions.CorruptRecord as error:
+                errors.append(error)
+        found.sort(key=lambda kept: kept.row.created_at.timestamp() if kept.row.created_at else 0)
+        return _readable(found, lambda kept: kept.row if lazy else self._filled(kept), errors)
+
+    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
+        """Read the flows of a book: first those that can be read.
+
+        :raises CorruptRecord: at the end, if there are others.
+        """
+        kept = self._library.books.read(book_uuid)
+        return _readable(kept.flows, lambda uuid: self._member(kept, uuid, lazy), [])
+
+    def _filled(self, kept: books.KeptBook) -> models.LogBook:
+        for uuid in kept.flows:
+            kept.row.add(self._member(kept, uuid))
+        return kept.row
+
+    def _member(self, kept: books.KeptBook, uuid: str, lazy: bool = False) -> models.FlowDetail:
+        try:
+            return self.get_flow_details(uuid, lazy)
+        except exceptions.NotFound:
+            self._library.books.read(kept.row.uuid)  # or the book is gone too, and nothing wrong
+            path = self._store.folder_for(uuid).path
+            raise exceptions.CorruptRecord(
+                f"{path}, of flow {uuid}, is missing: restore it from a copy, or destroy the"
+                f" log book {kept.row.uuid}",
+                path=path,
+                flow=uuid,
+            ) from None
+
+    # -- flows and atoms ------------------------------------------------------------------------
+
+    def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
+        where = self._store.folder_for(fd_uuid)
+        return where.detail(where.read(), lazy=lazy)
+
+    def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
+        where = self._store.flow_of(ad_uuid)
+        found = where.atom(where.read(), lines.key_of(ad_uuid))
+        if found is None:  # gone since it was found
+            raise exceptions.NotFound(f"No atom detail {ad_uuid} is kept in {where.path}")
+        return found
+
+    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
+        return iter(self.get_flow_details(fd_uuid))
+
+    def save_changes(
+        self,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        *,
+        flow_row: bool = True,
+        items: base.ItemChanges = base.NO_ITEMS,
+        lease: leases.Lease | None = None,
+    ) -> None:
+        found = [contents.flow_line(flow)] if flow_row else []
+        found += map(contents.atom_line, atoms)
+        for uuid, changed in items.items():
+            key = lines.key_of(uuid)
+            found += [contents.item_line(key, item) for item in changed]
+        self._append(flow.uuid, found, lease)
+
+    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
+        where = self._store.flow_of(atom_detail.uuid)
+        key = lines.key_of(atom_detail.uuid)
+        found = [contents.atom_line(atom_detail)]
+        found += [contents.item_line(key, item) for item in atom_detail.items or ()]
+        self._append(where.uuid, found, None)
+        return self.get_atom_details(atom_detail.uuid)
+
+    def _append(self, flow_uuid: str, found: list[bytes], lease: leases.Lease | None) -> None:
+        try:
+            with self._store.writing(flow_uuid, keep=lease is not None) as kept:
+                if lease is None:
+                    self._refuse_if_busy(kept)
+                else:
+                    _check(kept, lease)
+                if found:
+                    kept.append(found)
+                    if kept.is_long():
+                        self._fold(kept)
+        except exceptions.NotFound:
+            if lease is None:
+                raise
+            raise _gone(lease) from None
+
+    def _fold(self, kept: opened.OpenFlow) -> None:
+        """Fold, if that is possible: what is in the journal is safe there too."""
+        try:
+            kept.fold()
+        except exceptions.StorageFailure as error:
+            if isinstance(error, exceptions.CorruptRecord):
+                aside.put_aside(self._store.root, error)
+            LOG.warning("Flow %s is folded another time: %s", kept.folder.uuid, error)
+
+    # -- leases ---------------------------------------------------------------------------------
+
+    def take_lease(
+        self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
+    ) -> leases.Lease:
+        """Become the one who runs a flow (see `base.Connection`); its records are checked first."""
+        with self._store.writing(flow_uuid, keep=True) as kept:
+            self._refuse_if_busy(kept, dead)
+            epoch = kept.look().epoch + 1
+            kept.open_journal()
+            crashpoint("dir.before-lease")
+            kept.write_head(head.Holder(epoch, owner, self._until(seconds), True), sync=True)
+            crashpoint("dir.after-lease")
+            return leases.Lease(flow_uuid, owner, epoch)
+
+    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
+        try:
+            with self._store.writing(lease.flow, keep=True) as kept:
+                _check(kept, lease)
+                crashpoint("dir.before-renew")
+                kept.write_head(kept.told.holder._replace(until=self._until(seconds)))
+                crashpoint("dir.after-renew")
+        except exceptions.NotFound:
+            raise _gone(lease) from None
+
+    def give_back_lease(self, lease: leases.Lease) -> None:
+        """Let others run the flow, after what was written is folded into one file."""
+        try:
+            with self._store.writing(lease.flow) as kept:
+                if kept.told.holder.is_of(lease):
+                    if kept.told.mark.length:
+                        self._fold(kept)
+                    crashpoint("dir.before-give-back")
+                    kept.write_head(kept.told.holder._replace(held=False))
+                    crashpoint("dir.after-give-back")
+        except exceptions.NotFound:
+            return
+
+    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
+        holder = self._store.folder_for(flow_uuid).read_head().holder
+        if not holder.runs(self._now()):
+            return None
+        return leases.Lease(flow_uuid, holder.owner, holder.epoch)
+
+    def _until(self, seconds: float) -> float:
+        return self._now() + min(seconds, _LONGEST)
+
+    def _refuse_if_busy(self, kept: opened.OpenFlow, dead: int | None = None) -> None:
+        holder, now = kept.told.holder, self._now()
+        if holder.runs(now) and holder.epoch != dead:
+            raise exceptions.FlowBusy(
+                f"Flow {kept.folder.uuid} is run by {holder.owner}",
+                owner=holder.owner,
+                epoch=holder.epoch,
+                seconds=holder.until - now,
+            )
+
+
+def _check(kept: opened.OpenFlow, lease: leases.Lease) -> None:
+    holder = kept.told.holder
+    if not holder.is_of(lease):
+        later = holder.epoch > lease.epoch
+        who = f"{holder.owner} took it over" if later else "its lease is gone"
+        raise exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: {who}")
+
+
+def _gone(lease: leases.Lease) -> exceptions.LeaseLost:
+    return exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: it is gone")
+
+
+def _readable(
+    found: Iterable[_K], read: Callable[[_K], _R], errors: list[exceptions.CorruptRecord]
+) -> Iterator[_R]:
+    """What can be read; after that the first error of those that cannot."""
+    for each in found:
+        try:
+            yield read(each)
+        except exceptions.NotFound:
+            continue  # destroyed meanwhile
+        except exceptions.CorruptRecord as error:
+            errors.append(error)
+    for other in errors[1:]:
+        LOG.warning("Also left out: %s", other)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,174 @@
+"""The bytes of the files: lines with checksums, and turns of them.  No file is touched here.
+
+A line is ``<crc32> <version> <kind> <key> <major> <minor> <json>``; the checksum is that of all
+that follows it.  What the numbers mean depends on the kind::
+
+    records  journal   key: the flow   major: generation of the file
+    turn               key: "-"        major: epoch of the writer      minor: lines that follow
+    flow               key: "-"        major, minor: 0
+    task  retry        key: the atom   major: attempt of its items (-1: it has none)
+    item               key: the atom   major: its attempt              minor: its index
+    lease              key: the flow   major: epoch
+    length             key: the flow   major: generation               minor: bytes that count
+    book  note         what `books` and `doing` write
+
+So what counts of a journal is found without reading any JSON.  A *turn* is a line of that kind and
+the lines it announces; it counts as a whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+__all__ = ["Damaged", "Line", "Scan", "file_name", "key_of", "read", "scan", "turn", "write"]
+
+#: Of what is written here; what is read may be older, and never newer.
+VERSION: Final = 1
+
+_CRC: Final = 8
+_FIELDS: Final = 7
+_MOST_NAME: Final = 100
+_PLAIN: Final = re.compile(r"[0-9a-z][0-9a-z_-]*").fullmatch
+#: Within so many bytes of a line is its kind.
+_HEADING: Final = 24
+
+_render: Final = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")
+).encode
+
+
+class Damaged(Exception):
+    """Bytes are not what was written, or by a newer version; the text says what is wrong."""
+
+
+class Line(NamedTuple):
+    """One line; `raw` is all of it but the line feed."""
+
+    raw: bytes
+    kind: bytes
+    key: bytes
+    major: int
+    minor: int
+
+    def tree(self) -> Any:
+        """What the line says in JSON.
+
+        :raises Damaged: it is no JSON.
+        """
+        try:
+            return json.loads(self.raw.split(b" ", _FIELDS - 1)[-1])
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"a record of kind {self.kind.decode()!r} is no JSON: {error}") from None
+
+
+class Scan(NamedTuple):
+    """What was found in a file, up to the first thing that is wrong."""
+
+    first: Line | None
+    lines: list[Line]
+    #: The highest epoch of a turn.
+    epoch: int
+    #: Where the last turn that is whole ends.
+    end: int
+    #: What is wrong there (None: nothing, it is the end of the file).
+    problem: str | None
+    #: Whether anything whole comes after that: then it is no unfinished end.
+    within: bool
+
+
+def file_name(uuid: str) -> str:
+    """The name of a file or folder for a uuid, which may be any text."""
+    if _PLAIN(uuid) and len(uuid) <= _MOST_NAME:
+        return uuid
+    return "x-" + hashlib.sha256(uuid.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def key_of(uuid: str) -> bytes:
+    """A word that stands for a uuid, which may be any text."""
+    return file_name(uuid).encode()
+
+
+def write(kind: str, key: bytes = b"-", major: int = 0, minor: int = 0, tree: Any = None) -> bytes:
+    """One line.  `tree` is what `json` can write."""
+    text = _render(tree).encode("utf-8", "surrogatepass")
+    rest = b"%d %s %s %d %d %s" % (VERSION, kind.encode(), key, major, minor, text)
+    return b"%08x %s\n" % (zlib.crc32(rest), rest)
+
+
+def turn(epoch: int, lines: Sequence[bytes]) -> bytes:
+    """Lines that count together."""
+    return b"".join((write("turn", major=epoch, minor=len(lines)), *lines))
+
+
+def read(raw: bytes) -> Line:
+    """One line, without its line feed.
+
+    :raises Damaged: it is damaged, or of a newer version.
+    """
+    rest = raw[_CRC + 1 :]
+    if raw[: _CRC + 1] != b"%08x " % zlib.crc32(rest):
+        raise Damaged("a checksum is wrong")
+    try:
+        version, kind, key, major, minor, _ = rest.split(b" ", _FIELDS - 2)
+        if int(version) > VERSION:
+            raise Damaged(f"it is of format {int(version)}: a newer wbengine wrote it")
+        return Line(raw, kind, key, int(major), int(minor))
+    except ValueError:
+        raise Damaged("it has another form than expected") from None
+
+
+def scan(data: bytes, kind: str, key: bytes, generation: int) -> Scan:
+    """Read a file of records or a journal, which may be empty; raises nothing."""
+    raws = data.split(b"\n")
+    rest = raws.pop()
+    found: list[Line] = []
+    first: Line | None = None
+    epoch = end = at = 0
+    problem: str | None = None
+    try:
+        if raws:
+            first = _first(raws[0], kind, key, generation)
+            at, end = 1, len(raws[0]) + 1
+        while at < len(raws):
+            header = read(raws[at])
+            if header.kind != b"turn":
+                raise Damaged(f"a line of kind {header.kind.decode()!r} is where a turn begins")
+            members = raws[at + 1 : at + 1 + header.minor]
+            if len(members) < header.minor:
+                raise Damaged("its last turn is not whole")
+            found += [read(raw) for raw in members]
+            epoch = max(epoch, header.major)
+            end += len(raws[at]) + sum(map(len, members)) + 1 + len(members)
+            at += 1 + header.minor
+        if rest:
+            raise Damaged("its last line is not whole")
+    except Damaged as error:
+        problem = str(error)
+    return Scan(first, found, epoch, end, problem, problem is not None and _goes_on(raws[at + 1 :]))
+
+
+def _first(raw: bytes, kind: str, key: bytes, generation: int) -> Line:
+    line = read(raw)
+    if (line.kind, line.key, line.major) != (kind.encode(), key, generation):
+        raise Damaged(
+            f"it is the {line.kind.decode()!r} of {line.key.decode()}, number {line.major},"
+            f" not the {kind!r} of {key.decode()}, number {generation}"
+        )
+    return line
+
+
+def _goes_on(raws: Sequence[bytes]) -> bool:
+    """Whether a turn begins in one of these lines."""
+    for raw in raws:
+        if b" turn " in raw[:_HEADING]:
+            try:
+                read(raw)
+            except Damaged:
+                continue
+            return True
+    return False

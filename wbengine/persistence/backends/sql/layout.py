@@ -1,0 +1,123 @@
+"""Which layout a database has, and how it gets the current one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.resources
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import _sql, exceptions
+from wbengine._crash import crashpoint
+from wbengine._sql import dialects
+from wbengine.persistence.backends.sql import tables
+
+__all__ = ["HEAD", "REVISIONS", "check", "found", "upgrade"]
+
+#: All there ever were, the oldest first (without alembic, which takes a while to import).
+REVISIONS: Final = ("0001", "0002")
+HEAD: Final = REVISIONS[-1]
+
+_CALL: Final = "call upgrade() of a connection, or use backends.backend()"
+
+#: So long one process waits for another one that upgrades.
+_SECONDS: Final = 300
+_LOCK: Final = int.from_bytes(hashlib.sha256(tables.VERSION_TABLE.encode()).digest()[:7], "big")
+
+# What alembic knows of the migration under way is global.
+_one_at_a_time: Final = threading.Lock()
+
+
+def found(connection: sa.Connection) -> str | None:
+    """The revision of the layout; None: there is none."""
+    if not sa.inspect(connection).has_table(tables.VERSION_TABLE):
+        return None
+    revision: str | None = connection.scalar(
+        sa.text(f"SELECT version_num FROM {tables.VERSION_TABLE}")
+    )
+    return revision
+
+
+def check(revision: str | None) -> None:
+    """Accept the current layout only.
+
+    :raises StorageFailure: it is another one; the text says which, and what to do.
+    """
+    if revision == HEAD:
+        return
+    if revision is None:
+        raise exceptions.StorageFailure(f"The database has no tables of wbengine yet: {_CALL}")
+    if revision in REVISIONS:
+        raise exceptions.StorageFailure(
+            f"The layout of the database is of revision {revision}, {HEAD} is wanted: {_CALL}"
+        )
+    raise exceptions.StorageFailure(
+        f"The layout of the database is of revision {revision}, made by a newer version of"
+        f" wbengine; this one knows it up to {HEAD}"
+    )
+
+
+def upgrade(engine: sa.Engine, revision: str = HEAD) -> None:
+    """Bring the layout to `revision`; processes that do so at the same time wait for each other.
+
+    Where the database can undo changes of its layout (sqlite, PostgreSQL) all of it happens or
+    nothing, else (MySQL) what is missing is made the next time.
+
+    :raises StorageFailure: the layout was made by a newer version, or the database says no.
+    """
+    command, config = _alembic()
+
+    def work(connection: sa.Connection) -> None:
+        with _locked(connection):
+            present = found(connection)
+            if present is not None and present not in REVISIONS:
+                check(present)
+            if present is None or REVISIONS.index(present) < REVISIONS.index(revision):
+                config.attributes["connection"] = connection
+                command.upgrade(config, revision)
+        crashpoint("sql.before-upgrade-commit")
+
+    with _one_at_a_time:
+        _sql.transact(engine, "Upgrading the layout of the database", work)
+    crashpoint("sql.after-upgrade-commit")
+
+
+@contextlib.contextmanager
+def _locked(connection: sa.Connection) -> Iterator[None]:
+    """Keep other processes from upgrading; sqlite does by itself."""
+    dialect = connection.dialect.name
+    if dialect == dialects.POSTGRESQL:
+        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_SECONDS}s'"))
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    if dialect != dialects.MYSQL:
+        yield
+        return
+    # Its locks are the whole server's.
+    database = connection.scalar(sa.text("SELECT DATABASE()"))
+    name = hashlib.sha256(f"{tables.VERSION_TABLE}/{database}".encode()).hexdigest()[:48]
+    told = {"name": name, "seconds": _SECONDS}
+    if connection.scalar(sa.text("SELECT GET_LOCK(:name, :seconds)"), told) != 1:
+        raise exceptions.StorageFailure("Somebody else upgrades the database, and does not end")
+    try:
+        yield
+    finally:
+        connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), told)
+
+
+def _alembic() -> tuple[Any, Any]:
+    try:
+        from alembic import command, config
+    except ImportError as error:  # pragma: no cover (run in a process of its own)
+        raise ImportError(
+            "Making the tables of a database needs alembic, which is not installed:"
+            ' pip install "wbengine[sql]"'
+        ) from error
+    made = config.Config()
+    place = importlib.resources.files(__package__) / "migrations"
+    made.set_main_option("script_location", str(place).replace("%", "%%"))
+    made.set_main_option("path_separator", "os")
+    return command, made

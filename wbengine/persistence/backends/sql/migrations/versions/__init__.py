@@ -1,0 +1,1 @@
+"""The revisions, the oldest first.  One that was released is never changed."""

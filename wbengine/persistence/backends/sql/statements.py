@@ -1,0 +1,80 @@
+"""The SQL of a backend, made once for its kind of database."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from wbengine import _sql
+from wbengine._sql import dialects
+from wbengine.persistence.backends.sql import shapes, tables
+
+__all__ = ["Statements"]
+
+_FLOWS: Final = tables.FLOWS.name
+_ATOMS: Final = tables.ATOMS.name
+_ITEMS: Final = tables.ITEMS.name
+
+#: The first insertion decides where a record belongs.
+_FIRST: Final = ("book_uuid", "flow_uuid", "kind")
+
+
+class Statements:
+    """Texts of statements.
+
+    A transaction that changes a flow, or what is in it, begins with one that locks the flow's row:
+    the condition of the lease is checked there, and holds until the transaction ends.
+    """
+
+    def __init__(self, dialect: str) -> None:
+        now = _sql.now(dialect)
+        lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
+        free = f"(lease_owner IS NULL OR lease_until <= {now})"
+        ours = "(lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
+        flow = f"FROM {_FLOWS} WHERE uuid = :flow_uuid"
+
+        self.put_book = self._upsert(dialect, shapes.BOOK)
+        self.put_flow = self._upsert(dialect, shapes.FLOW, "book_uuid")
+        self.put_atoms = self._upsert(dialect, shapes.ATOM)
+        self.put_items = self._upsert(dialect, shapes.ITEM)
+        self.forget_items = sa.text(
+            f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
+        )
+
+        news = ", ".join(
+            f"{name} = :{name}" for name in shapes.FLOW.columns if name not in shapes.FLOW.keys
+        )
+        self.write_ours = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {ours}")
+        self.write_free = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free}")
+        self.lock_ours = sa.text(f"SELECT 1 {flow} AND {ours}{lock}")
+        self.lock_free = sa.text(f"SELECT 1 {flow} AND {free}{lock}")
+
+        lease = f"lease_owner = :owner, lease_until = {now} + :seconds"
+        self.take_lease = sa.text(
+            f"UPDATE {_FLOWS} SET {lease}, lease_epoch = lease_epoch + 1"
+            f" WHERE uuid = :flow_uuid AND ({free} OR lease_epoch = :dead)"
+        )
+        self.renew_lease = sa.text(
+            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds WHERE uuid = :flow_uuid AND {ours}"
+        )
+        self.give_back_lease = sa.text(
+            f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL"
+            f" WHERE uuid = :flow_uuid AND {ours}"
+        )
+        #: `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
+        self.lease = sa.text(
+            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining {flow}"
+        )
+
+        self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")
+        self.flow_for_update = sa.text(
+            f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')}"
+            f" WHERE uuid = :flow_uuid{lock}"
+        )
+
+    @staticmethod
+    def _upsert(dialect: str, shape: shapes.Shape, *beside: str) -> sa.TextClause:
+        columns = (*shape.columns, *beside)
+        keys = [name for name in shape.keys if name not in _FIRST]
+        return _sql.upsert(dialect, shape.table, columns, keys, keep=_FIRST)

@@ -1,0 +1,126 @@
+"""The tables of the current layout; `migrations` tells how they came to be.
+
+Every table has the identity of its rows and the plain fields of a record as columns, for people and
+their queries; values of users are JSON texts by the typed codec.  What has no column of its own is
+in `more`.  `checksum` is that of all of these; it may be NULL: then it is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine._sql import dialects
+
+__all__ = ["ATOMS", "BOOKS", "FLOWS", "ITEMS", "METADATA", "VERSION_TABLE", "select"]
+
+#: Where alembic keeps which revision the layout is of.
+VERSION_TABLE: Final = "wbe_alembic_version"
+
+METADATA: Final = sa.MetaData()
+
+
+def select(table: sa.Table, *more: str) -> str:
+    """The beginning of a SELECT of all columns of a table, by name: there may be more one day."""
+    columns = [f"{table.name}.{column.name} AS {column.name}" for column in table.columns]
+    return f"SELECT {', '.join([*columns, *more])} FROM {table.name}"
+
+
+def _text(name: str, nullable: bool = True) -> sa.Column[Any]:
+    return sa.Column(name, dialects.TEXT, nullable=nullable)
+
+
+def _number() -> sa.Column[Any]:
+    """In the order of the first insertion."""
+    return sa.Column("id", dialects.NUMBER, primary_key=True, autoincrement=True)
+
+
+def _key(name: str) -> sa.Column[Any]:
+    return sa.Column(name, dialects.KEY, nullable=False)
+
+
+def _inside(table: str, column: str, target: str) -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(
+        [column], [f"{target}.uuid"], name=f"fk_{table}", ondelete="CASCADE"
+    )
+
+
+BOOKS: Final = sa.Table(
+    "wbe_logbooks",
+    METADATA,
+    _number(),
+    _key("uuid"),
+    _text("name", nullable=False),
+    _text("meta"),
+    _text("created_at"),
+    _text("updated_at"),
+    _text("more"),
+    sa.Column("checksum", sa.BigInteger),
+    sa.UniqueConstraint("uuid", name="uq_wbe_logbooks"),
+    **dialects.TABLE,
+)
+
+FLOWS: Final = sa.Table(
+    "wbe_flowdetails",
+    METADATA,
+    _number(),
+    _key("uuid"),
+    _key("book_uuid"),
+    _text("name", nullable=False),
+    _text("state"),
+    _text("meta"),
+    _text("more"),
+    sa.Column("checksum", sa.BigInteger),
+    # Who runs the flow (NULL: nobody), and until when on the database's clock (unix seconds).
+    _text("lease_owner"),
+    sa.Column("lease_epoch", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("lease_until", sa.Double),
+    sa.UniqueConstraint("uuid", name="uq_wbe_flowdetails"),
+    _inside("wbe_flowdetails", "book_uuid", "wbe_logbooks"),
+    sa.Index("ix_wbe_flowdetails", "book_uuid"),
+    **dialects.TABLE,
+)
+
+ATOMS: Final = sa.Table(
+    "wbe_atomdetails",
+    METADATA,
+    _number(),
+    _key("uuid"),
+    _key("flow_uuid"),
+    sa.Column("kind", sa.String(16), nullable=False),
+    _text("name", nullable=False),
+    _text("version"),
+    _text("state"),
+    _text("intention"),
+    sa.Column("attempt", sa.BigInteger),
+    sa.Column("epoch", sa.BigInteger),
+    _text("meta"),
+    _text("results"),
+    _text("failure"),
+    _text("revert_results"),
+    _text("revert_failure"),
+    _text("more"),
+    sa.Column("checksum", sa.BigInteger),
+    sa.UniqueConstraint("uuid", name="uq_wbe_atomdetails"),
+    _inside("wbe_atomdetails", "flow_uuid", "wbe_flowdetails"),
+    sa.Index("ix_wbe_atomdetails", "flow_uuid"),
+    **dialects.TABLE,
+)
+
+ITEMS: Final = sa.Table(
+    "wbe_itemdetails",
+    METADATA,
+    _key("atom_uuid"),
+    sa.Column("attempt", sa.BigInteger, nullable=False, autoincrement=False),
+    sa.Column("item", sa.BigInteger, nullable=False, autoincrement=False),
+    _text("state"),
+    _text("value"),
+    _text("results"),
+    _text("failure"),
+    _text("more"),
+    sa.Column("checksum", sa.BigInteger),
+    sa.PrimaryKeyConstraint("atom_uuid", "attempt", "item", name="pk_wbe_itemdetails"),
+    _inside("wbe_itemdetails", "atom_uuid", "wbe_atomdetails"),
+    **dialects.TABLE,
+)
