@@ -221,14 +221,15 @@ def share_with_a_child(path: str) -> int | None:
         else:
             raise AssertionError("two at once")
         files.lock = lock
-        told.recv()
+        theirs.send("refused")
+        theirs.recv()
         kept.turn(lease)
 
-    told, tell = multiprocessing.Pipe(duplex=False)
+    ours, theirs = multiprocessing.Pipe()
     with kept.backend._store.writing(kept.flow.uuid, keep=True):
         child = _fork(write)
-        child.join(timeout=1.0)
-    tell.send("go on")
+        assert ours.poll(20.0)
+    ours.send("go on")
     child.join(timeout=20.0)
     ended: int | None = child.exitcode
     child.kill()

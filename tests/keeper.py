@@ -120,7 +120,6 @@ class Keeper:
             f"--port={port}",
             "--bind-address=127.0.0.1",
             f"--socket={self.folder}/socket",
-            f"--tmpdir={self.data}",
             f"--init-file={first}",
             "--skip-name-resolve",
             "--max-allowed-packet=64M",
@@ -128,7 +127,7 @@ class Keeper:
         ]
 
     def common(self) -> list[str]:
-        return [self.program, "--no-defaults", f"--datadir={self.data}",
+        return [self.program, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self.data}",
                 "--innodb-log-file-size=64M", "--performance-schema=0"]  # fmt: skip
 
     def make_data(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -12,6 +13,7 @@ import time
 import uuid
 
 import pytest
+import sqlalchemy
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -19,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests import servers
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import base, directory, memory
+from wbengine.engines.worker_based.ledger import base, directory, memory, sql
 from wbengine.transports import resolve
 
 from . import racing
@@ -230,6 +232,21 @@ def test_what_a_live_holder_has_is_not_swept(ledger):
     ledger.claim(ID, 1, "w")
     assert ledger.sweep(3600) == 0
     assert ledger.state(ID).holder == "w"
+
+
+@databases
+def test_an_old_row_stays_while_its_holder_renews(place, ledger):
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w")
+    with contextlib.closing(sql.SqlLedger(place)) as other:
+        other._changes("aging", sqlalchemy.text("UPDATE wbe_ledger SET changed = changed - 99"), {})
+        assert ledger.sweep(50) == 0
+        ledger.renew("w2")
+        older = sqlalchemy.text("UPDATE wbe_ledger_holders SET beat = beat - 99 WHERE holder = 'w'")
+        other._changes("aging", older, {})
+        assert 99 <= ledger.silence("w") < 110
+        assert ledger.sweep(50) == 1
+        assert ledger.silence("w") is None and ledger.silence("w2") is not None
 
 
 def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(folder, caplog):

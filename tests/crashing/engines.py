@@ -69,9 +69,12 @@ def end(work: Work) -> dict[str, pictures.Picture] | None:
     return _read(work.path("end"))
 
 
-def found(work: Work, number: int) -> dict[str, pictures.Picture] | None:
-    """What the `number`-th process found; None if it did not come so far."""
-    return _read(work.path(f"found-{number}"))
+def cuts(work: Work, number: int, deeds: Mapping[str, int]) -> dict[str, judging.Cut]:
+    """What the `number`-th process found (nothing, if it did not come so far), by flow; `deeds`
+    were done when the one before it was killed.
+    """
+    found = _read(work.path(f"found-{number}")) or {}
+    return {flow: judging.Cut(*found.get(flow, (None, 0)), count) for flow, count in deeds.items()}
 
 
 def hits(work: Work, number: int) -> dict[str, int]:
@@ -86,7 +89,8 @@ def _live(work: Work, number: int) -> None:
                 _destroy(work, connection)
                 return
             known = _pictures(work, connection)
-            _write(work.path(f"found-{number}"), known)
+            seen = {flow: (told, len(work.deeds(flow))) for flow, told in known.items()}
+            _write(work.path(f"found-{number}"), seen)
             if len(known) <= len(work.flows):
                 save(work, connection)
             touch(work, connection)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.crashing import audit, children, engines, judging, stores
+from tests.crashing import children, engines, judging, stores
 from wbengine import exceptions
 from wbengine.persistence import backends
 
@@ -110,9 +110,8 @@ def _fill_up(folder: Path, kind: str, expected: judging.Story) -> list[str]:
         if code:
             return [f"with room again: {work.path('engine-1.log').read_text(encoding='utf-8')}"]
         end = engines.end(work) or {}
-        seen = engines.found(work, 1) or {}
-        cut = judging.Cut(seen.get(FLOW), done)
-        story = judging.Story(FLOW, audit.read(work.path("audit", FLOW)), end.get(FLOW), [cut])
+        cut = engines.cuts(work, 1, {FLOW: done})[FLOW]
+        story = judging.Story(FLOW, work.deeds(FLOW), end.get(FLOW), [cut])
         return judging.problems(story, expected, judging.Rules())
 
 

@@ -12,9 +12,13 @@ from tests.crashing.pictures import Picture
 
 @dataclass
 class Cut:
-    """What the store and the audit said of a flow after somebody was killed."""
+    """What the store said of a flow after somebody was killed, if anybody looked.
+
+    So many deeds were done by then, as somebody may still be at work, and so many at the kill.
+    """
 
     picture: Picture | None
+    seen: int
     deeds: int
 
 
@@ -40,9 +44,10 @@ class Rules:
 def problems(story: Story, expected: Story, rules: Rules) -> list[str]:
     """What went wrong; `expected` is the story of the same flow undisturbed."""
     if rules.lost and story.end is not None and _may_differ(story.end, expected):
-        found = [*_twice(story, rules), *_saved(story)]
+        found = _twice(story, rules)
     else:
-        found = [*_end(story, expected, rules), *_deeds(story, expected, rules), *_saved(story)]
+        found = [*_end(story, expected, rules), *_deeds(story, expected, rules)]
+    found += [*_saved(story), *_ahead(story)]
     return [f"{story.flow}: {problem}" for problem in found]
 
 
@@ -120,6 +125,24 @@ def _saved(story: Story) -> list[str]:
             for deed in sorted(pictures.saved(cut.picture))
             if later[deed]
         ]
+    return found
+
+
+def _ahead(story: Story) -> list[str]:
+    """Nobody runs but under a number that was saved before, and under each number once."""
+    found = []
+    looks = [(f"at kill {n}", cut.picture, cut.seen) for n, cut in enumerate(story.cuts, 1)]
+    for when, picture, deeds in [*looks, ("in the end", story.end, len(story.deeds))]:
+        if picture is None:
+            continue
+        runs = Counter(deed.partition(" ")[0] for deed in story.deeds[:deeds])
+        for name, count in sorted(runs.items()):
+            if name.endswith("]"):
+                continue  # an item: it has the number of its Map
+            atom = picture["atoms"].get(name)
+            attempts = atom["row"]["attempt"] if atom is not None else 0
+            if count > attempts:
+                found.append(f"{name} ran {count} times, under {attempts} numbers {when}")
     return found
 
 

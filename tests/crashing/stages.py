@@ -47,6 +47,10 @@ _AREAS: Mapping[str, Callable[[str, str], bool]] = {
 }
 
 
+#: So many ways are tried to a point that is only come to after a kill.
+_TRIES = 3
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is swept: configurations of (store, engine), and how thoroughly."""
@@ -163,16 +167,18 @@ class Sweep:
 
     def _second(self, told: Sequence[Mapping[str, Any]]) -> list[Case]:
         """Points that only those come to who go on after a kill: there, they are killed as well."""
-        wanted: dict[tuple[str, ...], Case] = {}
+        wanted: dict[tuple[str, ...], list[Case]] = defaultdict(list)
         for one in told:
             for name in one["resumed_hits"]:
-                if self.plan.only not in name or self.tallies[name].reached:
+                if self.plan.only not in name or self.tallies[name].reached or not one["kills"]:
                     continue
-                key = (name, *one["config"])
-                if key not in wanted and one["kills"]:
+                # Threads do not meet each time as they met once.
+                cases = wanted[name, *one["config"]]
+                if len(cases) < _TRIES:
                     first = Kill(*one["kills"][0])
-                    wanted[key] = Case(*one["config"], kills=(first, Kill(name)))
-        return [*wanted.values(), *self._torn(), *self._both()]
+                    cases.append(Case(*one["config"], kills=(first, Kill(name))))
+        found = [case for cases in wanted.values() for case in cases]
+        return [*found, *self._torn(), *self._both()]
 
     def _both(self) -> Iterator[Case]:
         """Points that only those come to who find a worker dead that had work for them."""

@@ -161,13 +161,10 @@ class Storm:
 
     def _judge(self, group: Group) -> None:
         ends: dict[str, Any] = engines.end(group.work) or {}
-        seen = {life: engines.found(group.work, life) or {} for life in range(group.lives)}
+        seen = [engines.cuts(group.work, n, counts) for n, counts in enumerate(group.cuts, 1)]
         rules = judging.Rules(once=group.kind == "worker-based")
         for flow in group.work.flows:
-            cuts = [
-                judging.Cut(seen[number].get(flow), counts[flow])
-                for number, counts in enumerate(group.cuts, 1)
-            ]
+            cuts = [cut[flow] for cut in seen]
             story = judging.Story(flow, group.work.deeds(flow), ends.get(flow), cuts)
             self.problems += [
                 f"{group.store} x {group.kind}: {problem} (in {group.work.folder})"

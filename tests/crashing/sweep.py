@@ -184,8 +184,7 @@ def _engines(case: Case, work: engines.Work, watch: Callable[[int], int] | None 
             told.resumed_hits = told.hits
         break
     for number, count in enumerate(counts, 1):
-        pictures = engines.found(work, number) or {}
-        told.cuts.append({flow: judging.Cut(pictures.get(flow), count[flow]) for flow in count})
+        told.cuts.append(engines.cuts(work, number, count))
     told.deeds = {flow: work.deeds(flow) for flow in work.flows}
     return told
 

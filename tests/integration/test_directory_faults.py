@@ -21,7 +21,7 @@ from tests.contract import records
 from tests.directories import Kept
 from wbengine import _crash, exceptions, states
 from wbengine.persistence import base, leases, models
-from wbengine.persistence.backends.directory import DirectoryBackend, files, opened
+from wbengine.persistence.backends.directory import DirectoryBackend, files, library, opened
 
 #: Every so many bytes one is damaged; 1 takes a minute.
 STRIDE = int(os.environ.get("WBENGINE_DAMAGE_STRIDE", "17"))
@@ -225,6 +225,25 @@ def test_a_run_goes_on_while_what_it_wrote_is_damaged(
     path.write_bytes(path.read_bytes().replace(b'"result 2"', b'"result 1"', 1))
     assert kept.picture()["meta"]["turn"] == 2
     assert kept.fresh().get_lease(kept.flow.uuid) is None
+
+
+def test_a_folder_that_somebody_removes(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is used: an error that names it, of the kind that all failures of a store are."""
+    lease = kept.connection.take_lease(kept.flow.uuid, "me", 15.0)
+    kept.turn(lease)
+    monkeypatch.setattr(library.Library, "make_folders", lambda _: None)
+    shutil.rmtree(kept.root / "doing")
+    for call in (
+        lambda: kept.connection.save_logbook(kept.book),
+        lambda: kept.connection.destroy_logbook(kept.book.uuid),
+        kept.connection.clear_all,
+    ):
+        with pytest.raises(exceptions.StorageFailure, match=r"doing/.* is gone"):
+            call()
+    shutil.rmtree(kept.root)
+    with pytest.raises(exceptions.LeaseLost):
+        kept.turn(lease)
+    kept.connection.give_back_lease(lease)
 
 
 # -- crashes ---------------------------------------------------------------------------------------
@@ -524,6 +543,23 @@ def test_who_reads_while_another_folds(tmp_path: pathlib.Path) -> None:
     """Sees each time one whole turn, and never an older one than before."""
     seen = directories.run("read_while_another_folds", str(tmp_path))
     assert seen == sorted(seen) and len(set(seen)) > 10
+
+
+def test_a_journal_that_goes_while_it_is_read(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who read the records by then reads again: others may have seen what was in the journal."""
+    lease = kept.connection.take_lease(kept.flow.uuid, "me", 15.0)
+    read = files.read_lines
+
+    def read_slowly(path: str) -> list[bytes]:
+        found = read(path)
+        if path.endswith("records.1"):
+            monkeypatch.setattr(files, "read_lines", read)
+            kept.turn(lease)
+            kept.connection.give_back_lease(lease)
+        return found
+
+    monkeypatch.setattr(files, "read_lines", read_slowly)
+    assert kept.fresh().get_flow_details(kept.flow.uuid).meta["turn"] == 1
 
 
 def test_who_reads_is_not_kept_by_a_frozen_writer(

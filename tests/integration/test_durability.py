@@ -14,6 +14,7 @@ import pytest
 
 from tests import map_tasks
 from tests.integration.test_ownership import Step, again, kept, made
+from tests.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._core import saving
 from wbengine.patterns import linear_flow, unordered_flow
@@ -49,7 +50,7 @@ def logged(durability: str, *, immediate: bool) -> list[Any]:
     engine = made(
         linear_flow.Flow("f").add(Step("a"), Step("b")), log, Writing(log), durability=durability
     )
-    engine.executor.immediate = immediate  # type: ignore[attr-defined]
+    engine.executor.immediate = immediate
     engine._crew = engine.executor  # no executor beside it for local tasks
     engine.notifier.register(
         "*", lambda state, details: log.append(("tell", details["flow_name"], state))
@@ -270,7 +271,7 @@ def test_a_write_that_fails_three_times_ends_the_run(durability: str, same: bool
         backend.number = 0
         return engine
 
-    options = {"durability": durability}
+    options: dict[str, Any] = {"durability": durability}
     backend, once = Failing(), dict[str, int]()
     engine = load(backend, once)
     engine.run()
@@ -336,6 +337,66 @@ def test_where_others_remember_what_ran_nothing_is_let_go_of(durability: str) ->
     engine.run()
     assert engine.storage.readings == 1
     assert engine.storage.get_flow_state() == kept(engine, backend).state == states.SUCCESS
+
+
+@pytest.mark.parametrize("durability", LEVELS)
+def test_what_workers_did_meanwhile_is_not_done_again(durability: str, tmp_path: Path) -> None:
+    """Whatever write fails: the next run finds in the ledger what ended."""
+    url = f"memory://{tmp_path.name}"
+    options: dict[str, Any] = {"engine": "worker-based", "url": url, "durability": durability}
+
+    def load(name: str, refused: Iterable[int] = ()) -> Any:
+        folder = tmp_path / name
+        folder.mkdir()
+        backend = Failing()
+        steps = [
+            map_tasks.Touch(name, rebind={"item": name}, provides=f"r{name}") for name in "xyz"
+        ]
+        flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps[:2]), steps[2])
+        store = {"x": 1, "y": 2, "z": 3, "folder": str(folder)}
+        engine: Any = engines.load(flow, store, backend=backend, **options)
+        engine.storage._write_pause = 0.0
+        backend.number, backend.refused = 0, set(refused)
+        return engine, backend, folder
+
+    with worker_in_thread(url, map_tasks, threads_count=2):
+        engine, backend, folder = load("whole")
+        engine.run()
+        expected, number, before = finished(engine), 0, backend.number
+        while (number := number + 1) <= before:
+            engine, backend, folder = load(str(number), (number, number + 1, number + 2))
+            with pytest.raises(exceptions.StorageFailure, match="no room"):
+                engine.run()
+            engine.run()
+            assert finished(engine)[0::2] == expected[0::2], number
+            assert sorted(map_tasks.notes(folder)) == ["+1", "+2", "+3"], number
+            assert kept(engine, backend).state == states.SUCCESS
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_a_store_that_stays_away_is_not_waited_for_again_and_again(kind: str) -> None:
+    """Three tries, then one for what ended meanwhile, and one for the end of the run."""
+    backend = Failing()
+    engine: Any = engines.load(
+        linear_flow.Flow("f").add(Step("a"), Step("b")), backend=backend, engine=kind
+    )
+    engine.storage._write_pause = 0.0
+
+    def refuse(state: str, details: Any) -> None:
+        if not backend.refused:
+            backend.refused = set(range(backend.number + 1, backend.number + 99))
+
+    engine.atom_notifier.register(states.RUNNING, refuse)
+    with pytest.raises(exceptions.StorageFailure, match="no room"):
+        engine.run()
+    tried = [number for number in backend.refused if number <= backend.number]
+    assert 3 <= len(tried) <= 5
+    assert engine.storage.get_atom_state("a") == states.SUCCESS
+    engine.atom_notifier.deregister(states.RUNNING, refuse)
+    backend.refused = set()
+    engine.run()
+    assert kept(engine, backend).state == states.SUCCESS
+    assert engine.storage.get_attempt("a").attempt == 1, "what ended was not lost"
 
 
 def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:

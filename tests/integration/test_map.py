@@ -531,7 +531,8 @@ def test_suspended_in_the_middle_it_goes_on_with_what_is_missing(
     assert again.storage.fetch_many()["results"] == [[-n for n in range(9)]]
     assert sorted(tasks.notes(tmp_path)) == sorted(f"+{n}" for n in range(9))
     assert again.storage.record("m").attempt == 1
-    assert items_of(again).resumed == 1
+    # Where a ledger can tell of each item whether it was started, each keeps its id.
+    assert items_of(again).resumed == (0 if kind.url is not None else 1)
     assert sorted(item.order for item in items_of(again)) == list(range(1, 10))
     kept = backend.get_connection().get_atom_details(again.storage.get_atom_uuid("m"))
     assert kept.items is not None

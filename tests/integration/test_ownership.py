@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ import pytest
 from wbengine import engines, exceptions, invocation, retry, states, task
 from wbengine.engines import action, base
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import leases, models, owners
+from wbengine.persistence import backends, leases, models, owners
 from wbengine.persistence.backends import memory
 
 
@@ -231,6 +234,17 @@ def test_whoever_waits_can_be_suspended(how: str) -> None:
             assert asked.wait(10)
             other.suspend()
 
+        if how == "cancel at once":
+            # It is suspended before it is so far that it could hear of that.
+            early, plain = threading.Event(), other.suspend
+
+            def suspend_early() -> None:
+                plain()
+                early.set()
+
+            other.suspend = suspend_early  # type: ignore[method-assign]
+            other.compile = lambda: early.wait(10)  # type: ignore[assignment,method-assign]
+
         if how.startswith("cancel"):
 
             async def main() -> None:
@@ -393,7 +407,8 @@ def made(flow: Any, log: list[Any], backend: Any, **options: Any) -> Engine:
 
 
 @pytest.mark.parametrize("durability", ["each", "batch", "end"])
-def test_whoever_lost_the_flow_does_nothing_more(durability: str) -> None:
+@pytest.mark.parametrize("suspended", [False, True])
+def test_whoever_lost_the_flow_does_nothing_more(durability: str, suspended: bool) -> None:
     """Nothing is written, started, let go of, taken back or told; `LeaseLost` says why."""
     backend, log = memory.MemoryBackend(), list[Any]()
     engine = made(line(Step("a"), Step("b")), log, backend, durability=durability, lease=0)
@@ -405,6 +420,8 @@ def test_whoever_lost_the_flow_does_nothing_more(durability: str) -> None:
     def lose() -> None:
         if not taken:
             taken.append(take_over(engine, backend))
+            if suspended:
+                engine.suspend()
             taken.append(kept(engine, backend).to_dict())
             taken.append([atom.to_dict() for atom in kept(engine, backend)])
             log.clear()
@@ -456,7 +473,13 @@ def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
     take_over(engine, backend, 1000)
     assert tenure is not None
     lost = threading.Event()
-    inner, tenure.lost = tenure.lost, lambda: (inner(), lost.set())
+    inner = tenure.lost
+
+    def hear() -> None:
+        inner()
+        lost.set()
+
+    tenure.lost = hear
     if tenure.error is None:
         assert lost.wait(10)
     let.set()
@@ -594,7 +617,8 @@ def test_two_that_load_a_new_flow_share_its_records() -> None:
     """Whoever runs it decides what was injected."""
     backend = memory.MemoryBackend()
     one = engines.load(line(Step("a")), store={"x": 1, "only": 1}, backend=backend)
-    two = again(one, line(Step("a")), backend)
+    step = Step("a")
+    two = again(one, line(step), backend)
     two.storage.inject({"x": 2})
     one.prepare()
     two.prepare()
@@ -605,6 +629,7 @@ def test_two_that_load_a_new_flow_share_its_records() -> None:
     two.run()
     assert two.storage.get_atom_state("a") == states.SUCCESS, "the record that was used counts"
     assert two.storage.get_attempt("a").attempt == 1  # type: ignore[union-attr]
+    assert step.runs == 0
 
 
 def test_a_retry_and_its_history_are_read_again_too() -> None:
@@ -626,3 +651,80 @@ def test_a_retry_and_its_history_are_read_again_too() -> None:
     assert one.storage.has_failures()
     one.run()
     assert one.storage.fetch("x") == "right" and not one.storage.has_failures()
+
+
+# -- processes ---------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+from wbengine import engines, task
+from wbengine.persistence import backends
+
+def hold():
+    print("inside", flush=True)
+    sys.stdin.readline()
+
+with backends.backend(sys.argv[1]) as backend:
+    with backend.get_connection() as connection:
+        detail = connection.get_flow_details(sys.argv[2])
+    engines.load(task.FunctorTask(hold, "a"), flow_detail=detail, backend=backend).run()
+    print("over", flush=True)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+@pytest.mark.parametrize("kind", ["dir", "sqlite"])
+def test_a_process_that_is_killed_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
+    """While it lives it is named; nobody waits 15 seconds for who is dead."""
+    uri = f"dir://{tmp_path / 'store'}" if kind == "dir" else f"sqlite:///{tmp_path / 'store.db'}"
+    with backends.backend(uri) as backend:
+        first = engines.load(line(Step("a")), backend=backend)
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, uri, first.storage.flow_uuid],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "inside\n"
+            engine = again(first, line(Step("a")), backend)
+            with pytest.raises(exceptions.FlowBusy, match=f"process {child.pid} on host"):
+                engine.run()
+        finally:
+            child.kill()
+            child.communicate()
+        engine.run(deadline=10)
+        found = kept(engine, backend)
+        assert (found.state, found.epoch) == (states.SUCCESS, 2)
+        assert [(atom.name, atom.attempt) for atom in found] == [("a", 2)]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
+def test_whenever_ctrl_c_comes_the_flow_is_free_and_goes_on() -> None:
+    """Anywhere between the lease and its end; nothing that is saved runs again."""
+    chance, interrupted = random.Random(7), 0
+    for number in range(60):
+        backend = memory.MemoryBackend()
+        steps = [Step(f"s{n}") for n in range(30)]
+        engine = engines.load(line(*steps), backend=backend)
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.006))
+                engine.run()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+        except KeyboardInterrupt:
+            interrupted += 1
+        saved = {atom.name for atom in kept(engine, backend) if atom.state == states.SUCCESS}
+        ran = {step.name: step.runs for step in steps}
+        other = again(engine, line(*steps), backend)
+        (other if number % 2 else engine).run()
+        assert kept(engine, backend).state == states.SUCCESS
+        assert {step.name: step.runs for step in steps if step.name in saved} == {
+            name: ran[name] for name in saved
+        }
+        assert owner_of(engine, backend) is None
+    assert interrupted > 10

@@ -14,6 +14,7 @@ from wbengine import _crash, deciders, engines, retry, states, task
 from wbengine.patterns import graph_flow, linear_flow
 from wbengine.persistence import backends
 
+
 class Until(task.Task):
     """Fails for every value but one."""
 
@@ -46,9 +47,7 @@ def flow() -> Any:
         "given", retry.ParameterizedForEach("r-given", rebind=["choices"], provides="w")
     )
     given.add(Until("choosy", "w", "c"))
-    times = linear_flow.Flow(
-        "times", retry.Times(3, "r-times", provides="n", backoff=0.001)
-    )
+    times = linear_flow.Flow("times", retry.Times(3, "r-times", provides="n", backoff=0.001))
     times.add(Until("late", "n", 3))
     branches = graph_flow.Flow("branches")
     first, left_out, taken, end = Says("first"), Says("left-out"), Says("taken"), Says("end")

@@ -1,8 +1,13 @@
-"""Engines that are killed while workers run their tasks, and others that go on."""
+"""Engines that are killed while workers run their tasks, and others that go on.
+
+`WBENGINE_THOROUGH=1` runs those too that take long, or are much like others (tools/crash kills at
+every single place).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -15,8 +20,13 @@ import pytest
 
 from tests import resuming_tasks as tasks
 from tests import workers
+from wbengine import engines, states
 from wbengine import exceptions as exc
-from wbengine import states
+from wbengine.engines.worker_based import executor as executors
+
+thorough = pytest.mark.skipif(
+    not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1"
+)
 
 
 @pytest.fixture
@@ -95,6 +105,7 @@ def done_rows(folder: Path) -> int:
     return len(list((folder / "broker/ledger/done").iterdir()))
 
 
+@thorough
 def test_what_ended_while_nobody_listened_is_not_done_again(folder: Path) -> None:
     with worker(folder):
         killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
@@ -122,12 +133,12 @@ def test_what_still_runs_is_waited_for(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("point", "hit"),
     [
-        ("executor.before-open", 1),
-        ("executor.after-open", 3),
-        ("outbox.before-publish", 1),
         ("executor.before-drop", 1),
-        ("executor.after-drop", 2),
-        ("proxy.before-ack", 2),
+        pytest.param("executor.before-open", 1, marks=thorough),
+        pytest.param("executor.after-open", 3, marks=thorough),
+        pytest.param("outbox.before-publish", 1, marks=thorough),
+        pytest.param("executor.after-drop", 2, marks=thorough),
+        pytest.param("proxy.before-ack", 2, marks=thorough),
     ],
 )
 def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> None:
@@ -139,6 +150,24 @@ def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> 
         assert {again.storage.record(f"p{n}").attempt for n in range(6)} == {1}
 
 
+@thorough
+def test_an_executor_that_several_use_goes_on_too(folder: Path) -> None:
+    """It has a name of its own, and keeps it."""
+    shared = executors.WorkerTaskExecutor(
+        "shared", "default", url=f"filesystem://{folder / 'broker'}"
+    )
+    with worker(folder) as held:
+        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        again = tasks.engine_of("gated", folder, executor=shared)
+        with running(again):
+            workers.until(lambda: was_asked(held))
+            opened(folder)
+        shared.stop()
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
+        assert shared.uuid == "shared"
+
+
+@thorough
 def test_a_reversion_goes_on(folder: Path) -> None:
     """One that runs is waited for; what it undoes was done once, and is undone once."""
     with worker(folder) as held:
@@ -165,16 +194,21 @@ def test_a_map_goes_on_in_the_middle(folder: Path) -> None:
         assert again.storage.record("m").items.resumed == 0
 
 
+@thorough
 def test_a_worker_that_rested_for_long_is_no_dead_one(folder: Path) -> None:
     """Its last beat is old when it takes something; it beats before that."""
     with worker(folder) as held:
-        opened(folder)
-        tasks.engine_of("gated", folder).run()
+        url, store = f"filesystem://{folder / 'broker'}", {"folder": str(folder)}
+        engines.run(tasks.wide(), store=store, engine="worker-based", url=url)
         beat = folder / "broker/ledger/beats" / held.identity
         os.utime(beat, (0, 0))
         held._renewed -= 3600
-        (folder / "gate-execute").unlink()
-        killed("gated", folder, lambda: beat.stat().st_mtime > 0)
+        (folder / "runs").unlink()
+        killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
+        assert beat.stat().st_mtime > 0
+        opened(folder)
+        tasks.engine_of("gated", folder).run()
+        assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
 def lost(folder: Path, flow: str) -> Any:
@@ -186,6 +220,7 @@ def lost(folder: Path, flow: str) -> Any:
     return tasks.engine_of(flow, folder, worker_expiry=2)
 
 
+@thorough
 def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
     again = lost(folder, "gated")
     opened(folder, "revert")
@@ -195,6 +230,7 @@ def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
     assert tasks.runs(folder) == ["execute-a", "revert-a"]
 
 
+@thorough
 def test_what_was_lost_and_may_be_run_twice_is(folder: Path) -> None:
     again = lost(folder, "repeatable")
     with worker(folder):
@@ -204,6 +240,7 @@ def test_what_was_lost_and_may_be_run_twice_is(folder: Path) -> None:
     assert again.storage.record("a").attempt == 1
 
 
+@thorough
 def test_without_a_ledger_workers_are_asked(folder: Path) -> None:
     """One task runs, and one has ended: its worker remembers how."""
     with worker(folder) as held:
@@ -224,6 +261,7 @@ def test_without_a_ledger_workers_remember(folder: Path) -> None:
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
+@thorough
 def test_without_a_ledger_what_nobody_knows_is_lost(folder: Path) -> None:
     """It was never published, but nobody can tell."""
     opened(folder, "revert")
@@ -232,7 +270,7 @@ def test_without_a_ledger_what_nobody_knows_is_lost(folder: Path) -> None:
         tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
 
 
-@pytest.mark.parametrize("level", ["batch", "end"])
+@pytest.mark.parametrize("level", [pytest.param("batch", marks=thorough), "end"])
 def test_a_store_that_is_behind_the_ledger(folder: Path, level: str) -> None:
     """What was published without being saved is found when it is published again."""
     with worker(folder) as held:

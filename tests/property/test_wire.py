@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 from wbengine import exceptions as exc
 from wbengine import invocation, task
 from wbengine._clock import ManualClock
-from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import asking, endpoint, entries, requests, rows, server
+from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types as finders

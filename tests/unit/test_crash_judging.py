@@ -6,9 +6,11 @@ import copy
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,8 +29,21 @@ def problems(story: Story, expected: dict[str, Story], **rules: bool) -> list[st
 
 def middle(story: Story, deeds: int) -> Cut:
     """The flow was killed after so many deeds, all of them saved."""
-    told = {"state": "RUNNING", "atoms": {"x": {"row": {"results": list(story.deeds[:deeds])}}}}
-    return Cut(told, deeds)
+    done = story.deeds[:deeds]
+    names = Counter(deed.partition(" ")[0] for deed in done)
+    atoms = {
+        name: {"row": {"attempt": count, "results": [deed for deed in done if name in deed]}}
+        for name, count in names.items()
+    }
+    return Cut({"state": "RUNNING", "atoms": atoms}, deeds, deeds)
+
+
+def attempts(story: Story, name: str, count: int) -> Any:
+    """The end of a flow, with another number of attempts of a task."""
+    end = copy.deepcopy(story.end)
+    assert end is not None
+    end["atoms"][name]["row"]["attempt"] = count
+    return end
 
 
 @pytest.mark.parametrize("flow", ["main", "undone"])
@@ -65,16 +80,20 @@ def test_a_deed_that_was_never_done_is_seen(lost: bool, expected: dict[str, Stor
 def test_a_deed_that_nobody_asked_for_is_seen(expected: dict[str, Story]) -> None:
     deeds = [*expected["main"].deeds, "skipped execute 1.0"]
     for lost in (False, True):
-        (found,) = problems(replace(expected["main"], deeds=deeds), expected, lost=lost)
-        assert "skipped execute" in found and found.endswith("was done")
+        found = problems(replace(expected["main"], deeds=deeds), expected, lost=lost)
+        assert found[0].startswith("main: skipped execute") and found[0].endswith("was done")
+        assert found[1:] == ["main: skipped ran 1 times, under 0 numbers in the end"]
 
 
 def test_what_runs_twice_is_seen(expected: dict[str, Story]) -> None:
     story = expected["main"]
     twice = replace(story, deeds=[*story.deeds, "left execute 1.0"])
-    assert problems(twice, expected) == ["main: left execute 1.0 was done 2 times"]
+    assert problems(twice, expected) == [
+        "main: left execute 1.0 was done 2 times",
+        "main: left ran 2 times, under 1 numbers in the end",
+    ]
     # Where a task may run again that was not saved, it may once for each kill.
-    killed = replace(twice, cuts=[Cut(None, 3)])
+    killed = replace(twice, cuts=[Cut(None, 0, 3)], end=attempts(story, "left", 2))
     assert problems(killed, expected) == []
     assert problems(killed, expected, once=True) == ["main: left execute 1.0 was done 2 times"]
     assert judging.again(killed) == 1
@@ -84,10 +103,26 @@ def test_what_was_saved_and_runs_again_is_seen(expected: dict[str, Story]) -> No
     story = expected["main"]
     cut = middle(story, 3)
     assert problems(replace(story, cuts=[cut]), expected) == []
-    redone = replace(story, deeds=[*story.deeds, story.deeds[1]], cuts=[cut])
+    name = story.deeds[1].partition(" ")[0]
+    redone = replace(
+        story, deeds=[*story.deeds, story.deeds[1]], cuts=[cut], end=attempts(story, name, 2)
+    )
     assert problems(redone, expected) == [
         f"main: {story.deeds[1]} was saved at kill 1, and done again"
     ]
+
+
+def test_what_ran_before_it_was_saved_is_seen(expected: dict[str, Story]) -> None:
+    story = expected["main"]
+    cut = middle(story, 3)
+    last = story.deeds[2].partition(" ")[0]
+    assert cut.picture is not None
+    cut.picture["atoms"][last]["row"].update(attempt=0, results=None)
+    assert problems(replace(story, cuts=[cut]), expected) == [
+        f"main: {last} ran 1 times, under 0 numbers at kill 1"
+    ]
+    del cut.picture["atoms"][last]
+    assert len(problems(replace(story, cuts=[cut]), expected)) == 1
 
 
 def _flag(row: dict[str, object], atoms: dict[str, object]) -> None:
@@ -112,8 +147,9 @@ def test_a_wrong_end_is_seen(
     end = copy.deepcopy(expected["main"].end)
     assert end is not None
     spoil(end["atoms"][name]["row"], end["atoms"])
-    (found,) = problems(replace(expected["main"], end=end), expected, lost=lost)
-    assert found.startswith(f"main: {name} ended as ")
+    found = problems(replace(expected["main"], end=end), expected, lost=lost)
+    assert found[0].startswith(f"main: {name} ended as ")
+    assert len(found) == 1 or spoil is _missing
 
 
 def test_a_wrong_item_is_seen(expected: dict[str, Story]) -> None:
@@ -133,6 +169,7 @@ def test_a_later_round_is_as_good_where_tasks_are_lost(expected: dict[str, Story
         name: eval(later(repr(atom)), {"__builtins__": {}})
         for name, atom in story.end["atoms"].items()
     }
+    atoms["begin"]["row"]["attempt"] = 3
     lost = replace(
         story,
         deeds=["begin execute 1.0", "begin revert 1.0", *map(later, story.deeds)],

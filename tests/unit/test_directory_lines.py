@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 
 import pytest
@@ -30,7 +31,7 @@ def written(turns: list[tuple[int, list[object]]]) -> list[bytes]:
 
 
 def scan(data: bytes) -> lines.Scan:
-    return lines.scan(data, "journal", b"f", 7)
+    return lines.scan(io.BytesIO(data).readlines(), "journal", b"f", 7)
 
 
 @given(TURNS)
@@ -95,19 +96,19 @@ def test_the_file_of_another_is_refused(first: bytes) -> None:
 def test_a_newer_format_is_told() -> None:
     rest = b'2 journal f 7 0 {"more": true}'
     with pytest.raises(lines.Damaged, match="of format 2: a newer wbengine wrote it"):
-        lines.read(b"%08x %s" % (zlib.crc32(rest), rest))
+        lines.read(b"%08x %s\n" % (zlib.crc32(rest), rest))
 
 
 @pytest.mark.parametrize("rest", [b"", b"1", b"1 a b c d {}", b"x journal f 7 0 {}"])
 def test_a_line_of_another_form_is_refused(rest: bytes) -> None:
     with pytest.raises(lines.Damaged, match="form"):
-        lines.read(b"%08x %s" % (zlib.crc32(rest), rest))
+        lines.read(b"%08x %s\n" % (zlib.crc32(rest), rest))
 
 
 def test_a_line_that_is_no_json_is_refused() -> None:
     rest = b"1 flow - 0 0 {"
     with pytest.raises(lines.Damaged, match="'flow' is no JSON"):
-        lines.read(b"%08x %s" % (zlib.crc32(rest), rest)).tree()
+        lines.read(b"%08x %s\n" % (zlib.crc32(rest), rest)).tree()
 
 
 @pytest.mark.parametrize(

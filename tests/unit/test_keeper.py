@@ -102,7 +102,12 @@ def test_whoever_lost_it_is_told_once() -> None:
     told: list[str] = []
     heard = threading.Event()
     tenure = store.tenure()
-    tenure.lost = lambda: (told.append("lost"), heard.set())[0]
+
+    def hear() -> None:
+        told.append("lost")
+        heard.set()
+
+    tenure.lost = hear
     with store.get_connection() as connection:
         connection.take_lease(store.flow.uuid, "other", 100, dead=tenure.lease.epoch)
     kept.keep(tenure)

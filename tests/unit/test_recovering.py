@@ -316,5 +316,3 @@ def test_a_closed_book_takes_nothing_over() -> None:
     bench.book.close("over")
     _, effects = bench.left()
     assert failures(effects, exc.ExecutionFailure)
-
-

@@ -385,7 +385,7 @@ def test_a_peer_that_is_not_ours_is_told_nothing_of_that_kind() -> None:
     assert bench.request("r", ours=False, reply_to="x") == [server.Acknowledge("r")]
 
 
-# Questions of engines that go on with what others began ----------------------------------------------
+# Questions of engines that go on with what others began -----------------------------------------
 
 
 def test_who_asks_is_answered_from_now_on() -> None:

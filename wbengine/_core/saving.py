@@ -59,8 +59,6 @@ class Saver:
 
     def save(self, moment: int) -> bool:
         """Write everything if this is the moment; returns whether everything is written."""
-        if moment == START:
-            self.check()  # it may be that there is nothing to write, which would find it out
         if moment not in self._moments:
             return False
         self._storage.flush()

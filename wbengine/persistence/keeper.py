@@ -26,6 +26,9 @@ LOG: Final = logging.getLogger(__name__)
 #: Seconds the thread waits for another flow to be run.
 LINGER: Final = 2.0
 
+#: The longest wait at a time: none is for ever and a day.
+_LONGEST: Final = 3600.0
+
 #: So many times a lease is renewed within its time.
 _RENEWALS: Final = 3
 
@@ -141,8 +144,14 @@ class Keeper:
             self._kept.pop(tenure, None)
 
     def _watch(self) -> None:
-        self._watching = True
-        threading.Thread(target=self._main, name="wbengine-leases", daemon=True).start()
+        thread = threading.Thread(target=self._main, name="wbengine-leases", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # Whoever starts something renews the lease then, if its time is over.
+            LOG.warning("No thread keeps the leases of this process: %s", error)
+        else:
+            self._watching = True
 
     def _main(self) -> None:
         while True:
@@ -154,8 +163,8 @@ class Keeper:
                 backend = found[0].backend
                 self._asked.add(backend)
                 # Whoever is due elsewhere must not wait for the answer.
-                self._watching = any(tenure.backend is not backend for tenure in self._kept)
-                if self._watching:
+                self._watching = False
+                if any(tenure.backend is not backend for tenure in self._kept):
                     self._watch()
             self._renew(found)
             with self._changed:
@@ -181,7 +190,7 @@ class Keeper:
             elif now >= lingering:
                 return []
             self._until = lingering if first is None else first.due
-            self._changed.wait(self._until - now)
+            self._changed.wait(min(self._until - now, _LONGEST))
 
     def _renew(self, tenures: Iterable[Tenure]) -> None:
         for tenure in tenures:

@@ -240,7 +240,7 @@ class Writing:
                 return self.tried(self._flush)
             try:
                 return self.tried(self._flush_for_nobody)
-            except exceptions.FlowBusy as error:
+            except (exceptions.FlowBusy, exceptions.LeaseLost) as error:
                 LOG.info(
                     "What changed of flow %r waits for the next run: %s", self.flow_name, error
                 )

@@ -31,7 +31,7 @@ def put_aside(root: str, error: exceptions.CorruptRecord) -> None:
             return
         files.make_folders(folder)
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        files.write_new(os.path.join(folder, f"{name}.{moment}.{end}"), data)
+        files.write_new(os.path.join(folder, f"{name}.{moment}.{end}"), [data])
     except FileNotFoundError:
         return
     except exceptions.StorageFailure as problem:

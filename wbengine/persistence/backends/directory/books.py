@@ -45,9 +45,8 @@ class Books:
         path = os.path.join(self.path, name)
         data = files.read(path)
         try:
-            raw, end, more = data.partition(b"\n")
-            line = lines.read(raw)
-            if not end or more or (line.kind, line.key) != (b"book", name.encode()):
+            line = lines.read(data)
+            if (line.kind, line.key) != (b"book", name.encode()):
                 raise lines.Damaged("it is not the one line of a book")
             told = line.tree()
             return KeptBook(rows.record_of(rows.BOOK, told["row"]), list(told["flows"]))
@@ -63,7 +62,7 @@ class Books:
         tree = {"row": rows.tree_of(kept.row), "flows": kept.flows}
         temporary = self._unfinished(name)
         crashpoint("dir.before-book")
-        files.write_new(temporary, lines.write("book", name.encode(), tree=tree))
+        files.write_new(temporary, [lines.write("book", name.encode(), tree=tree)])
         crashpoint("dir.after-book-write")
         files.rename(temporary, os.path.join(self.path, name))
         files.sync_folder(self.path)

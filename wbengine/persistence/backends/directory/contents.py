@@ -79,14 +79,19 @@ class Contents:
     def __contains__(self, atom_key: bytes) -> bool:
         return atom_key in self._atoms
 
+    def __len__(self) -> int:
+        """How many `lines` there are."""
+        items = sum(len(self._items.get(key, ())) for key in self._atoms)
+        return (self._flow is not None) + len(self._atoms) + items
+
     def lines(self) -> Iterator[bytes]:
         """What is to be written to have the same contents again."""
         if self._flow is not None:
-            yield self._flow.raw + b"\n"
+            yield self._flow.raw
         for key, line in self._atoms.items():
-            yield line.raw + b"\n"
+            yield line.raw
             for item in self._items.get(key, {}).values():
-                yield item.raw + b"\n"
+                yield item.raw
 
     def flow(self, epoch: int, lazy: bool = False) -> models.FlowDetail:
         """The flow; with its atoms and their items unless it is `lazy`.

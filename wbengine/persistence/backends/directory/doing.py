@@ -44,7 +44,7 @@ class Note:
     def recall(self) -> None:
         """Find out what it says; if it is not whole, nothing was begun."""
         with contextlib.suppress(lines.Damaged, LookupError, TypeError):
-            told = lines.read(files.read(self._path).rstrip(b"\n")).tree()
+            told = lines.read(files.read(self._path)).tree()
             self.kind, self.books, self.flows = told["kind"], told["books"], told["flows"]
 
     def temporary(self, number: int) -> str:

@@ -11,12 +11,13 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from wbengine import exceptions
 
 __all__ = [
+    "all_there",
     "append",
     "cut",
     "failures",
@@ -27,6 +28,7 @@ __all__ = [
     "open_at",
     "read",
     "read_at",
+    "read_lines",
     "remove",
     "remove_tree",
     "rename",
@@ -62,6 +64,15 @@ def failures(path: str) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def all_there() -> Iterator[None]:
+    """For what was there a moment ago: somebody who removes it by hand is a failure, too."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise exceptions.StorageFailure(f"{error.filename} is gone", error) from error
+
+
 def open_at(path: str, flags: int) -> int:
     """Open a file; one that is made is for its owner only."""
     with failures(path):
@@ -72,6 +83,12 @@ def read(path: str) -> bytes:
     """All of a file."""
     with failures(path), open(path, "rb", buffering=0) as file:
         return file.readall()
+
+
+def read_lines(path: str) -> list[bytes]:
+    """The lines of a file, each with its line feed; the last one may have none."""
+    with failures(path), open(path, "rb") as file:
+        return file.readlines()
 
 
 def read_at(fd: int, size: int, path: str) -> bytes:
@@ -122,17 +139,36 @@ def sync_folder(path: str) -> None:
         os.close(fd)
 
 
-def write_new(path: str, data: bytes) -> None:
-    """Write a file that nobody reads yet, to the disk; on an error it is gone."""
+def write_new(path: str, parts: Iterable[bytes]) -> int:
+    """Write a file that nobody reads yet, to the disk, and return its size.
+
+    On an error it is gone.
+    """
     fd = open_at(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        append(fd, data, path)
+        for chunk in _chunks(parts):
+            append(fd, chunk, path)
         sync(fd, path)
+        return os.fstat(fd).st_size
     except BaseException:
         remove(path)
         raise
     finally:
         os.close(fd)
+
+
+def _chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts, so many together that each is worth a call of the system."""
+    size = 0
+    held: list[bytes] = []
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= _CHUNK:
+            yield b"".join(held)
+            size = 0
+            held.clear()
+    yield b"".join(held)
 
 
 def lock(fd: int, path: str, *, shared: bool = False, patience: float = 30.0) -> bool:

@@ -161,10 +161,10 @@ class FlowFolder:
         told = self._told()
         path = self.records(told.mark.generation)
         try:
-            data = files.read(path)
+            raws = files.read_lines(path)
         except FileNotFoundError:
             raise self.damaged(path, "it is missing") from None
-        kept = lines.scan(data, "records", self.key, told.mark.generation)
+        kept = lines.scan(raws, "records", self.key, told.mark.generation)
         if kept.problem is not None or kept.first is None or not kept.lines:
             raise self.damaged(path, kept.problem or "its records are missing")
         journal, size = self.read_journal(told.mark)
@@ -173,7 +173,7 @@ class FlowFolder:
             max(told.holder.epoch, kept.epoch, journal.epoch),
             kept.lines + journal.lines,
             kept.first,
-            len(data),
+            kept.end,
             journal.end,
             size - journal.end,
         )
@@ -191,16 +191,17 @@ class FlowFolder:
         """
         path = self.journal(mark.generation)
         try:
-            data = files.read(path)
+            raws = files.read_lines(path)
         except FileNotFoundError:
-            data = b""
+            raws = []
             # There is none yet, or none any more: then it had turns that others may have seen.
             if self._told().mark.generation != mark.generation:
                 raise self.damaged(path, "it is missing") from None
-        found = lines.scan(data, "journal", self.key, mark.generation)
+        found = lines.scan(raws, "journal", self.key, mark.generation)
+        size = sum(map(len, raws))
         if found.end < mark.length or found.within:
-            raise self.damaged(path, found.problem or f"of {mark.length} bytes it has {len(data)}")
-        return found, len(data)
+            raise self.damaged(path, found.problem or f"of {mark.length} bytes it has {size}")
+        return found, size
 
     def tell_unfinished(self, picture: Picture) -> None:
         """Log, once, that the end of a journal does not count."""

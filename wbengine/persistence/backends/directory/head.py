@@ -95,7 +95,7 @@ def _place(line: bytes) -> bytes:
 
 
 def _line(place: bytes, kind: str, key: bytes) -> lines.Line:
-    line = lines.read(place.rstrip())
+    line = lines.read(place.rstrip() + b"\n")
     if (line.kind, line.key) != (kind.encode(), key):
         raise lines.Damaged(
             f"it is the {line.kind.decode()!r} of {line.key.decode()},"

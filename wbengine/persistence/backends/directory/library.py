@@ -67,8 +67,9 @@ class Library:
     def save(self, book: models.LogBook) -> None:
         """Create or update `book` with its flows."""
         self.make_folders()
-        while not self._save(book):
-            pass
+        with files.all_there():
+            while not self._save(book):
+                pass
 
     def _save(self, book: models.LogBook) -> bool:
         """Whether nobody destroyed a flow meanwhile: then it is to be tried again."""
@@ -88,7 +89,8 @@ class Library:
                         return False
                     self.books.write(kept)
             except BaseException:
-                with contextlib.suppress(exceptions.StorageFailure), self._alone():
+                failures = exceptions.StorageFailure, FileNotFoundError
+                with contextlib.suppress(*failures), self._alone():
                     self._finish(note)
                 raise
             for number in range(len(fresh)):
@@ -113,13 +115,13 @@ class Library:
         """Write a new flow where nobody looks for it."""
         key = lines.key_of(flow.uuid)
         files.make_folders(path)
+        found = list(contents.lines_of(flow))
+        first = lines.write("records", key, 1, 0, {"book": book.uuid})
         files.write_new(
-            os.path.join(path, "records.1"),
-            lines.write("records", key, 1, 0, {"book": book.uuid})
-            + lines.turn(0, list(contents.lines_of(flow))),
+            os.path.join(path, "records.1"), [first, lines.heading(0, len(found)), *found]
         )
         told = head.Head(head.Holder(), head.Mark(1))
-        files.write_new(os.path.join(path, "head"), told.raw(key))
+        files.write_new(os.path.join(path, "head"), [told.raw(key)])
         files.sync_folder(path)
         crashpoint("dir.after-flow-write")
 
@@ -164,7 +166,7 @@ class Library:
         if name not in self.books.names():
             raise exceptions.NotFound(f"No log book {book_uuid} is kept in {self.books.path}")
         self.make_folders()
-        with self._alone():
+        with files.all_there(), self._alone():
             self._finish_abandoned()
             try:
                 flows = [lines.file_name(uuid) for uuid in self.books.read(book_uuid).flows]
@@ -177,7 +179,7 @@ class Library:
         if not os.path.isdir(self._root):
             return
         self.make_folders()
-        with self._alone():
+        with files.all_there(), self._alone():
             self._finish_abandoned()
             self._destroy(self.books.names(), self._store.flow_names())
 

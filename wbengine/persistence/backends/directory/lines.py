@@ -25,7 +25,18 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Damaged", "Line", "Scan", "file_name", "key_of", "read", "scan", "turn", "write"]
+__all__ = [
+    "Damaged",
+    "Line",
+    "Scan",
+    "file_name",
+    "heading",
+    "key_of",
+    "read",
+    "scan",
+    "turn",
+    "write",
+]
 
 #: Of what is written here; what is read may be older, and never newer.
 VERSION: Final = 1
@@ -47,7 +58,7 @@ class Damaged(Exception):
 
 
 class Line(NamedTuple):
-    """One line; `raw` is all of it but the line feed."""
+    """One line; `raw` is all of it."""
 
     raw: bytes
     kind: bytes
@@ -102,15 +113,22 @@ def write(kind: str, key: bytes = b"-", major: int = 0, minor: int = 0, tree: An
 
 def turn(epoch: int, lines: Sequence[bytes]) -> bytes:
     """Lines that count together."""
-    return b"".join((write("turn", major=epoch, minor=len(lines)), *lines))
+    return b"".join((heading(epoch, len(lines)), *lines))
+
+
+def heading(epoch: int, count: int) -> bytes:
+    """What a turn of so many lines begins with."""
+    return write("turn", major=epoch, minor=count)
 
 
 def read(raw: bytes) -> Line:
-    """One line, without its line feed.
+    """One line, with its line feed.
 
     :raises Damaged: it is damaged, or of a newer version.
     """
-    rest = raw[_CRC + 1 :]
+    if raw[-1:] != b"\n":
+        raise Damaged("its last line is not whole")
+    rest = raw[_CRC + 1 : -1]
     if raw[: _CRC + 1] != b"%08x " % zlib.crc32(rest):
         raise Damaged("a checksum is wrong")
     try:
@@ -122,10 +140,8 @@ def read(raw: bytes) -> Line:
         raise Damaged("it has another form than expected") from None
 
 
-def scan(data: bytes, kind: str, key: bytes, generation: int) -> Scan:
-    """Read a file of records or a journal, which may be empty; raises nothing."""
-    raws = data.split(b"\n")
-    rest = raws.pop()
+def scan(raws: Sequence[bytes], kind: str, key: bytes, generation: int) -> Scan:
+    """Read the lines of a file of records or a journal, which may have none; raises nothing."""
     found: list[Line] = []
     first: Line | None = None
     epoch = end = at = 0
@@ -133,20 +149,18 @@ def scan(data: bytes, kind: str, key: bytes, generation: int) -> Scan:
     try:
         if raws:
             first = _first(raws[0], kind, key, generation)
-            at, end = 1, len(raws[0]) + 1
+            at, end = 1, len(raws[0])
         while at < len(raws):
             header = read(raws[at])
             if header.kind != b"turn":
                 raise Damaged(f"a line of kind {header.kind.decode()!r} is where a turn begins")
-            members = raws[at + 1 : at + 1 + header.minor]
-            if len(members) < header.minor:
+            after = at + 1 + header.minor
+            if after > len(raws):
                 raise Damaged("its last turn is not whole")
-            found += [read(raw) for raw in members]
+            found += [read(raw) for raw in raws[at + 1 : after]]
             epoch = max(epoch, header.major)
-            end += len(raws[at]) + sum(map(len, members)) + 1 + len(members)
-            at += 1 + header.minor
-        if rest:
-            raise Damaged("its last line is not whole")
+            end += sum(map(len, raws[at:after]))
+            at = after
     except Damaged as error:
         problem = str(error)
     return Scan(first, found, epoch, end, problem, problem is not None and _goes_on(raws[at + 1 :]))

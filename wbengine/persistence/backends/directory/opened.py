@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -120,7 +121,7 @@ class OpenFlow:
             told = self.folder.missing_head()
             temporary = f"{path}.{os.getpid()}.{threading.get_ident()}"
             with contextlib.suppress(FileNotFoundError):
-                files.write_new(temporary, told.raw(self.folder.key))
+                files.write_new(temporary, [told.raw(self.folder.key)])
                 try:
                     with files.failures(path), contextlib.suppress(FileExistsError):
                         os.link(temporary, path)
@@ -268,19 +269,15 @@ class OpenFlow:
         :raises CorruptRecord: what is there is damaged.
         """
         picture = picture or self.look()
-        changed = [lines.read(line[:-1]) for line in changes]
-        kept = list(contents.Contents([*picture.found, *changed]).lines())
+        found = contents.Contents([*picture.found, *map(lines.read, changes)])
         mark = head.Mark(picture.head.mark.generation + 1)
         path = self.folder.records(mark.generation)
         temporary = os.path.join(self.folder.path, f".records.{mark.generation}")
-        data = b"".join(
-            (
-                lines.write("records", self.folder.key, mark.generation, 0, picture.first.tree()),
-                lines.turn(picture.epoch, kept),
-            )
-        )
+        first = lines.write("records", self.folder.key, mark.generation, 0, picture.first.tree())
+        heading = lines.heading(picture.epoch, len(found))
+        del picture  # what does not count any more need not be held while the rest is written
         crashpoint("dir.before-fold")
-        files.write_new(temporary, data)
+        size = files.write_new(temporary, itertools.chain((first, heading), found.lines()))
         crashpoint("dir.after-fold-write")
         self._close_journal()  # so that what may be left over here is swept before the next turn
         files.rename(temporary, path)
@@ -289,7 +286,7 @@ class OpenFlow:
         # Before the old files go: nothing else tells that they do not count.
         self.write_head(mark=mark, sync=True)
         crashpoint("dir.after-fold-mark")
-        self._folded, self._suspect = len(data), False
+        self._folded, self._suspect = size, False
         for other in self.folder.leftovers(mark):
             files.remove(other)
         crashpoint("dir.after-fold")

@@ -61,7 +61,7 @@ class Store:
         """
         flow = self._borrow(flow_uuid)
         try:
-            with flow:
+            with files.all_there(), flow:
                 yield flow
         except exceptions.CorruptRecord as error:
             aside.put_aside(self.root, error)
@@ -69,8 +69,6 @@ class Store:
         except (exceptions.NotFound, exceptions.LeaseLost):
             keep = False
             raise
-        except FileNotFoundError as error:  # somebody removed it by hand
-            raise exceptions.StorageFailure(f"{error.filename} is gone", error) from error
         finally:
             self._give_back(flow, keep)
 

@@ -1,0 +1,127 @@
+"""The servers that the tests run on: they come when asked for, and go whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tests.workers import REPOSITORY, until
+from tools import _servers
+
+STARTER = """
+import os, sys
+from tests import servers
+with {"mysql": servers.mariadb, "postgresql": servers.postgresql}[sys.argv[1]]() as server:
+    print(server.port, flush=True)
+    if sys.argv[2] == "leave":
+        os.execv(sys.executable, [sys.executable, "-c", ""])
+    sys.stdin.read()
+"""
+
+
+def _living(folder: Path) -> list[int]:
+    """The processes that have to do with a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and str(folder).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where also others get to: root's servers run as somebody else."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as path:
+        os.chmod(path, 0o755)
+        yield Path(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("mysql", "kill"),
+        ("postgresql", "kill"),
+        ("mysql", "leave"),
+        ("postgresql", "kill the keeper"),
+    ],
+)
+def test_a_server_goes_with_who_started_it(kind: str, how: str, folder: Path) -> None:
+    """However that ends; nor does it stay when its keeper is killed."""
+    if _servers.find(kind) is None:
+        servers.skip_or_fail(_servers.reason([kind]))
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTER, kind, how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    with process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 0
+        if how != "leave":
+            assert _living(folder)
+            victim = process.pid
+            if how == "kill the keeper":
+                (victim,) = _keepers(process.pid)
+            os.kill(victim, signal.SIGKILL)
+        until(lambda: not _living(folder))
+        if how == "kill the keeper":
+            assert process.stdin is not None
+            process.stdin.close()  # nobody else can remove the folder
+        else:
+            until(lambda: not list(folder.iterdir()))
+
+
+def _keepers(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def test_what_is_missing_is_skipped_but_not_where_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The text says what to do."""
+    monkeypatch.setattr(_servers, "find", lambda kind: None)
+    outcomes: list[Any] = [("", pytest.skip.Exception), ("true", pytest.fail.Exception)]
+    for ci, outcome in outcomes:
+        monkeypatch.setenv("CI", ci)
+        with contextlib.closing(servers.Lazy()) as lazy, pytest.raises(outcome) as caught:
+            lazy["mysql"]
+        assert "MariaDB not found" in str(caught.value)
+        assert "apt-get install" in str(caught.value)
+
+
+def test_who_may_not_install_is_told_what_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is done."""
+    monkeypatch.setattr(_servers, "find", lambda kind: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(subprocess, "run", None)
+    told: list[str] = []
+    _servers.ensure(told.append)
+    advice = "on Debian, as root: apt-get install postgresql mariadb-server"
+    assert told == [f"PostgreSQL and MariaDB not found; {advice}"]
+    monkeypatch.setattr(_servers, "find", lambda kind: "/bin/true")
+    _servers.ensure(told.append)
+    assert len(told) == 1
+
+
+def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its own words."""
+    monkeypatch.setattr(_servers, "find", lambda kind: "/bin/false")
+    with (
+        pytest.raises(servers.ServerMissing, match="/bin/false does not start"),
+        servers.postgresql(),
+    ):
+        pass
