@@ -83,10 +83,11 @@ def dumps(value: Any, where: str = "result") -> bytes:
 
 def render(tree: Any) -> bytes:
     """Compact UTF-8 JSON of a tree made by `pack` or `plain`."""
-    return _render(tree).encode()
+    return text_of(tree).encode()
 
 
-_render = json.JSONEncoder(
+#: The same as text, which may hold lone surrogates where the tree does.
+text_of: Final = json.JSONEncoder(
     ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")
 ).encode
 
@@ -259,7 +260,7 @@ def _pack_set(value: set[Any] | frozenset[Any], depth: int) -> dict[str, Any]:
         refused.path.append("{...}")
         raise
     # In an order that does not depend on the process: equal sets, equal bytes.
-    return {tags.TAG: type(value).__name__, "v": sorted(items, key=_render)}
+    return {tags.TAG: type(value).__name__, "v": sorted(items, key=text_of)}
 
 
 def _pack_failure(value: ft.Failure, depth: int) -> dict[str, Any]:

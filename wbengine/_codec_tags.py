@@ -166,6 +166,7 @@ READERS: Final[dict[str, Callable[[Parts], Any]]] = {
 
 
 def is_text(value: str) -> bool:
+    """Whether UTF-8 can have it: there are no lone surrogates in it."""
     try:
         value.encode()
     except UnicodeEncodeError:

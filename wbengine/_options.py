@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names
 
-__all__ = ["check_known", "flag", "number", "text", "whole"]
+__all__ = ["check_known", "choice", "flag", "number", "text", "whole"]
 
 _FLAGS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("1", "t", "true", "on", "y", "yes"), True),
@@ -57,6 +57,17 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     if isinstance(found, bool) or not isinstance(found, int) or found < least:
         raise ValueError(f"Option {name}={value!r} is no whole number of {least} or more")
     return found
+
+
+def choice(name: str, value: Any, known: Sequence[str]) -> str:
+    """Read an option that is one of some words.
+
+    :raises ValueError: it is none of them.
+    """
+    if value not in known:
+        near = _names.hint(value, known) if isinstance(value, str) else ""
+        raise ValueError(f"Option {name} is one of {', '.join(known)}, not {value!r}{near}")
+    return str(value)
 
 
 def number(name: str, value: Any) -> float:

@@ -392,7 +392,7 @@ def _part(record: models.AtomDetail, index: Any) -> Any:
         if not record.results or record.state == states.REVERT_FAILURE:
             return arguments.MISSING
         return arguments.element(record.last_results, index)
-    if record.failure is not None or record.state not in results.WITH_RESULT:
+    if record.failure is not None or record.state not in models.WITH_RESULT:
         return arguments.MISSING
     return arguments.element(record.results, index)
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from tests.crashing.command import crash
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own")
 
 
 def test_damaged_records_are_refused_and_the_others_load() -> None:

@@ -6,8 +6,13 @@ These are small versions of `tools/crash`, which does the same on all stores and
 from __future__ import annotations
 
 import re
+import sys
+
+import pytest
 
 from tests.crashing.command import crash
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own")
 
 
 def test_who_is_killed_at_any_crash_point_is_resumed() -> None:

@@ -49,6 +49,8 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.patterns.unordered_flow": ("Flow",),
     "wbengine.patterns.graph_flow": ("Flow", "TargetedFlow"),
     "wbengine.storage": ("Storage", "META_PROGRESS", "META_PROGRESS_DETAILS"),
+    "wbengine.engines.worker_based.ledger": ("open_ledger", "LEDGER_VARIABLE"),
+    "wbengine.engines.worker_based.ledger.sql": ("SqlLedger",),
     "wbengine.persistence.backends": ("fetch", "backend", "BACKEND_NAMESPACE"),
     "wbengine.persistence.backends.directory": ("DirectoryBackend", "DirectoryConnection"),
     "wbengine.persistence.backends.sql": ("SQLBackend", "SQLConnection"),

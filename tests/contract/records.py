@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from wbengine import states
-from wbengine.persistence import base, models, rows
+from wbengine import _codec, states
+from wbengine.persistence import base, models
 from wbengine.types import failure as ft
 
 Picture = dict[str, Any]
@@ -130,18 +130,32 @@ def books(draw: Any) -> models.LogBook:
     return book
 
 
-# Pictures: all that records say, types of values included.
+# Pictures: all that records say, types of values included.  They ask the records themselves, for
+# what `to_dict` forgot no store could keep.
+
+
+def _value(value: Any) -> Any:
+    return _codec.pack(value, "picture")
+
+
+def _fields(record: Any, names: Iterable[str]) -> Picture:
+    return {name: _value(getattr(record, name)) for name in names}
+
+
+def of_item(item: models.ItemDetail) -> Picture:
+    return _fields(item, models.ItemDetail.__slots__)
 
 
 def of_atom(atom: models.AtomDetail) -> Picture:
-    found = rows.tree_of(atom)
-    found["kind"] = atom.kind
-    found["every item"] = None if atom.items is None else [rows.tree_of(i) for i in atom.items]
+    slots = [slot for slot in models.AtomDetail.__slots__ if slot != "items"]
+    found = {**_fields(atom, slots), "meta": _value(dict(atom.meta)), "kind": type(atom).__name__}
+    items = atom.items
+    found["items"] = None if items is None else [items.attempt, items.resumed, *map(of_item, items)]
     return found
 
 
 def of_flow(flow: models.FlowDetail) -> Picture:
-    return {**rows.tree_of(flow), "atoms": of_atoms(flow)}
+    return {**_fields(flow, ("name", "uuid", "state", "meta")), "atoms": of_atoms(flow)}
 
 
 def of_atoms(found: Iterable[models.AtomDetail]) -> Picture:
@@ -149,7 +163,8 @@ def of_atoms(found: Iterable[models.AtomDetail]) -> Picture:
 
 
 def of_book(book: models.LogBook) -> Picture:
-    return {**rows.tree_of(book), "flows": {flow.uuid: of_flow(flow) for flow in book}}
+    own = _fields(book, ("name", "uuid", "meta", "created_at", "updated_at"))
+    return {**own, "flows": {flow.uuid: of_flow(flow) for flow in book}}
 
 
 def of_store(connection: base.Connection) -> Picture:
@@ -162,3 +177,20 @@ def of_store(connection: base.Connection) -> Picture:
         }
         for book in connection.get_logbooks()
     }
+
+
+def differences(found: Any, expected: Any, path: str = "") -> list[str]:
+    """Where two pictures differ, the first few places."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        lines = [
+            f"{path}: only in one: {key!r:.60}" for key in sorted(found.keys() ^ expected.keys())
+        ]
+        for key in found.keys() & expected.keys():
+            lines += differences(found[key], expected[key], f"{path}/{key}")
+        return lines[:5]
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        lines = []
+        for index, pair in enumerate(zip(found, expected, strict=True)):
+            lines += differences(*pair, f"{path}/{index}")
+        return lines[:5]
+    return [] if found == expected else [f"{path}: {found!r:.200} and not {expected!r:.200}"]

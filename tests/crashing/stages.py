@@ -60,6 +60,7 @@ class Plan:
     jobs: int = 2
     seed: int = 0
     only: str = ""
+    durability: str = "each"
 
 
 @dataclass
@@ -119,10 +120,10 @@ class Sweep:
         """Who comes where, undisturbed; and the cases of the points that only slow flows reach."""
         plain: dict[tuple[str, str], dict[str, int]] = {}
         extra = []
-        cases = [Case(store, engine) for store, engine in self.plan.configs]
+        cases = [self._case(*config) for config in self.plan.configs]
         slow = [
-            Case(store, engine, flows=flows, options=options)
-            for store, engine in self.plan.configs
+            self._case(*config, flows=flows, options=options)
+            for config in self.plan.configs
             for flows, options in EXTRA
         ]
         for told in self._spread([*cases, *slow]):
@@ -140,14 +141,17 @@ class Sweep:
             found.append([self._at(case, name, 1) for name in hits if self._new(name, known)])
         return plain, found
 
+    def _case(self, store: str, engine: str, **more: Any) -> Case:
+        return Case(store, engine, durability=self.plan.durability, **more)
+
     def _new(self, name: str, known: Mapping[str, int]) -> bool:
         return name not in known and self.plan.only in name
 
     def _cases(self, config: tuple[str, str], hits: Mapping[str, int]) -> Iterator[Case]:
-        case = Case(*config)
+        case = self._case(*config)
         for name, count in sorted(hits.items()):
             if self.plan.only in name:
-                for hit in sweep.hits_to_try(count, self._chance, self.plan.thorough):
+                for hit in sweep.hits_to_try(name, count, self._chance, self.plan.thorough):
                     yield self._at(case, name, hit)
 
     def _at(self, case: Case, name: str, hit: int) -> Case:
@@ -173,10 +177,10 @@ class Sweep:
                 if self.plan.only not in name or self.tallies[name].reached or not one["kills"]:
                     continue
                 # Threads do not meet each time as they met once.
-                cases = wanted[name, *one["config"]]
+                cases = wanted[(name, *one["config"])]
                 if len(cases) < _TRIES:
                     first = Kill(*one["kills"][0])
-                    cases.append(Case(*one["config"], kills=(first, Kill(name))))
+                    cases.append(self._case(*one["config"], kills=(first, Kill(name))))
         found = [case for cases in wanted.values() for case in cases]
         return [*found, *self._torn(), *self._both()]
 
@@ -186,7 +190,7 @@ class Sweep:
             for name in sorted(self.points):
                 wanted = name.startswith("executor.") and self.plan.only in name
                 if config[1] == "worker-based" and wanted and not self.tallies[name].reached:
-                    yield Case(
+                    yield self._case(
                         *config,
                         kills=(Kill("wherever"), Kill(name)),
                         worker=Kill("worker.after-claim", 2),
@@ -201,7 +205,7 @@ class Sweep:
             for name in sorted(self.points):
                 wanted = name.startswith("dir.") and self.plan.only in name
                 if store == "dir" and wanted and not self.tallies[name].reached:
-                    yield Case(store, engine, kills=(first, Kill(name)), tear=True)
+                    yield self._case(store, engine, kills=(first, Kill(name)), tear=True)
 
     def _spread(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
         self._stage += 1
@@ -228,8 +232,8 @@ class Sweep:
         print(f"PROBLEM {text}", flush=True)
 
     def _check_reached(self) -> None:
-        if self.plan.only:
-            return
+        if self.plan.only or self.plan.durability != "each":
+            return  # with other levels there is less to be found by whoever goes on
         reached = {name for name, tally in self.tallies.items() if tally.reached}
         for name, point in sorted(self.points.items()):
             if name not in reached and name not in UNREACHED and self._within(name):

@@ -115,6 +115,7 @@ class Storm:
             while living:
                 time.sleep(0.003)
                 living = [group for group in living if self._goes_on(group)]
+                self._hand_on(groups, living)
                 if time.monotonic() - told > 10:
                     told = time.monotonic()
                     killed = sum(group.killed for group in groups)
@@ -123,6 +124,13 @@ class Storm:
             for group in groups:
                 if group.pid is not None:
                     children.kill(group.pid)
+
+    def _hand_on(self, groups: Sequence[Group], living: Sequence[Group]) -> None:
+        """Kills that came too late for one group are for another."""
+        for group in groups:
+            if living and group.kills and group.pid is None:
+                self._chance.choice(living).kills += group.kills
+                group.kills = 0
 
     def _begin(self, group: Group) -> None:
         wanted = sum(self._bytes_of(flow) for flow in group.work.flows)
@@ -133,7 +141,7 @@ class Storm:
         # So that all of them come before the end: the rest of the work over the rest of the kills.
         mean = left // (group.kills + 1) if group.kills else 0
         group.deeds = size + self._chance.randint(0, mean)
-        delay = self._chance.choice([0.0, 0.02, 0.2])
+        delay = self._chance.choice([0.0, 0.02, 0.1]) if mean > 300 else 0.01
         group.moment = time.monotonic() + self._chance.random() * delay
 
     def _goes_on(self, group: Group) -> bool:

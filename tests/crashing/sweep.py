@@ -32,15 +32,22 @@ class Case:
     kills: tuple[Kill, ...] = ()
     worker: Kill | None = None
     flows: tuple[str, ...] = FLOWS
+    durability: str = "each"
     options: tuple[tuple[str, Any], ...] = ()
     #: Whether the first to die did so in the middle of a write to a journal.
     tear: bool = False
     #: Whether the first engine dies together with the worker, wherever it is.
     both: bool = False
 
+    @property
+    def lax(self) -> bool:
+        """Whether the store may be behind what is to be seen."""
+        return self.durability != "each"
+
     def __str__(self) -> str:
         what = ", then ".join(map(str, self.kills or (self.worker or "nothing",)))
-        more = "".join(f" {name}={value}" for name, value in self.options)
+        told = [*self.options, *([("durability", self.durability)] if self.lax else [])]
+        more = "".join(f" {name}={value}" for name, value in told)
         return f"{self.store} x {self.engine}{more}, killed at {what}"
 
 
@@ -101,7 +108,11 @@ def run(case: Case, made: Bench) -> dict[str, Any]:
     work = engines.Work(
         folder,
         made.stores.conf(case.store, f"case-{made.number}"),
-        {**engines.options(case.engine, broker, expiry), **dict(case.options)},
+        {
+            **engines.options(case.engine, broker, expiry),
+            "durability": case.durability,
+            **dict(case.options),
+        },
         case.flows,
         limits=made.limits,
     )
@@ -234,7 +245,7 @@ def _judge(
 ) -> list[str]:
     end = engines.end(work) or {}
     lost = case.worker is not None and not case.both
-    rules = judging.Rules(once=case.engine == "worker-based", lost=lost)
+    rules = judging.Rules(case.engine == "worker-based", lost, ahead=not case.lax)
     found = []
     for flow in (*case.flows, "bystander"):
         mine = [cut[flow] for cut in cuts if flow in cut]
@@ -264,11 +275,15 @@ def _left(broker: Path, case: Case, before: set[str]) -> list[str]:
     return []
 
 
-def hits_to_try(count: int, chance: random.Random, thorough: bool) -> list[int]:
+#: Points that tell most, where something must be written before it shows: tried at more hits.
+_RICH = {"storage.before-save": 8}
+
+
+def hits_to_try(name: str, count: int, chance: random.Random, thorough: bool) -> list[int]:
     """At which of its hits a point is tried."""
     found = {1}
     if thorough and count >= 2:
         found.add(2)
     if thorough and count >= 4:
-        found.add(chance.randint(3, count))
+        found.update(chance.randint(3, count) for _ in range(_RICH.get(name, 1)))
     return sorted(found)

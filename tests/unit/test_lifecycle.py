@@ -386,6 +386,15 @@ def test_what_goes_on_and_is_given_back_still_has_to_come_to_its_end() -> None:
     assert record.state == states.PENDING
 
 
+def test_once_it_ended_the_next_attempt_is_like_any_other() -> None:
+    bench = Bench(Plain("a"), executor=Elephant())
+    record = bench.leave("a", states.RUNNING)
+    bench.end(bench.begin("a"), FAILURE)
+    call = bench.begin("a")
+    assert not bench.life.give_back(call.node)
+    assert record.state == states.PENDING
+
+
 def test_items_of_a_map_are_looked_up_one_by_one() -> None:
     """Under their own ids, if it can be told of each whether it was started."""
     found = {}

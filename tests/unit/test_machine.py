@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wbengine import _clock, exceptions, invocation, retry, states, task
-from wbengine._core import executors, machine, saving, transitions
+from wbengine._core import executors, saving, transitions
 from wbengine.engines import action
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models

@@ -231,7 +231,7 @@ def test_the_store_may_be_behind_the_ledger() -> None:
 def test_all_workers_are_asked_in_one_message() -> None:
     bench = Heirs(ledger=None)
     left = [bench.left()[0] for _ in range(3)]
-    assert bench.book.asks
+    assert bench.book.unasked
     key, asked = asked_of(bench.book.ask())
     assert (key, asked) == (env.ALL_WORKERS, [(entry.id, FENCE) for entry in left])
     assert bench.book.ask() == []

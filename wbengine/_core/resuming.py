@@ -13,12 +13,9 @@ from wbengine import invocation as calls
 from wbengine import states
 from wbengine import storage as storage_module
 from wbengine._core import maps
-from wbengine.persistence import models
+from wbengine.persistence import models, writing
 
 __all__ = ["Resuming"]
-
-#: An epoch of this run is so much higher than one that another may have used.
-_STEP: Final = 1024
 
 _BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
@@ -68,7 +65,7 @@ class Resuming:
 
     def fence(self, record: models.AtomDetail) -> None:
         """Give an attempt that goes on an epoch that no run has used for it."""
-        record.epoch = max(self._storage.fence, record.epoch + _STEP)
+        record.epoch = max(self._storage.fence, record.epoch + writing.EPOCHS_PER_RUN)
 
     def take_up(self, call: calls.Invocation, record: models.AtomDetail) -> None:
         """Let a call be the one that an earlier run may have submitted."""
@@ -81,4 +78,7 @@ class Resuming:
         with later; asked once.
         """
         call = self._calls.pop(node, None)
-        return call is not None and call.recovered
+        if call is None or not call.recovered:
+            return False
+        record = self._storage.records[node]
+        return record is not None and call.attempt == record.attempt  # it did not end since

@@ -33,8 +33,6 @@ _LEVELS: Final = (
     "REPEATABLE READ",
     "SERIALIZABLE",
 )
-_TRUE: Final = ("1", "true", "yes", "on")
-_FALSE: Final = ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True)

@@ -99,10 +99,10 @@ class ActionEngine(base.Engine):
         """Make what runs this engine's tasks, from its options; called once, at construction."""
 
     def _flag(self, name: str, default: bool) -> bool:
-        return base.flag(name, self._options.get(name, default))
+        return _options.flag(name, self._options.get(name, default))
 
     def _choice(self, name: str, default: str, known: tuple[str, ...]) -> str:
-        return ownership.choice(name, self._options.get(name, default), known)
+        return _options.choice(name, self._options.get(name, default), known)
 
     @property
     def storage(self) -> storage_module.Storage:

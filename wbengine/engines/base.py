@@ -14,10 +14,7 @@ from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["Engine", "check_seconds", "flag"]
-
-#: Reads a boolean option.
-flag = _options.flag
+__all__ = ["Engine", "check_seconds"]
 
 
 def check_seconds(name: str, value: Any) -> None:

@@ -19,7 +19,6 @@ from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine._core.retries import Retries
 from wbengine.persistence import models
-from wbengine.persistence import results as results_module
 from wbengine.types import failure as ft
 
 __all__ = ["Change", "Difference", "Migrate", "compare", "hook", "settle"]
@@ -170,7 +169,7 @@ class Difference:
                     f"The history of a retry is a list of pairs of what it provided and a dict of"
                     f" failures, not {results!r}"
                 )
-        elif record.failure is not None or record.state not in results_module.WITH_RESULT:
+        elif record.failure is not None or record.state not in models.WITH_RESULT:
             raise ValueError(f"{record.name!r} has no result to be replaced: it is {record.state}")
         self._storage.check(results, f"results of {record.name!r}")
 

@@ -7,15 +7,15 @@ import logging
 import math
 import queue
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from wbengine import _clock, _names, exceptions
+from wbengine import _clock, exceptions
 from wbengine import storage as storage_module
 from wbengine._crash import crashpoint
 from wbengine.engines import awaiting
 from wbengine.persistence import base, keeper, leases, owners
 
-__all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "Unwanted", "choice"]
+__all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "Unwanted"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -173,14 +173,3 @@ class Ownership:
             epoch=busy.epoch,
             seconds=busy.seconds,
         )
-
-
-def choice(name: str, value: Any, known: tuple[str, ...]) -> str:
-    """Read an option that is one of some words.
-
-    :raises ValueError: it is none of them.
-    """
-    if value not in known:
-        near = _names.hint(value, known) if isinstance(value, str) else ""
-        raise ValueError(f"Option {name} is one of {', '.join(known)}, not {value!r}{near}")
-    return str(value)

@@ -17,6 +17,8 @@ __all__ = [
     "Connection",
     "NO_ITEMS",
     "create_flow_detail",
+    "items_of",
+    "readable",
     "temporary_flow_detail",
     "temporary_log_book",
     "unfinished_flows",
@@ -73,8 +75,8 @@ class Connection(abc.ABC):
     in between.
 
     What is damaged raises `CorruptRecord` when it is read, and does not keep anything else from
-    being read: who reads several gets all that can be read, and then the error.  Reading changes
-    nothing.
+    being read: who reads several gets all that can be read, and then the error (see `readable`).
+    Reading changes nothing.
     """
 
     @property
@@ -142,6 +144,7 @@ class Connection(abc.ABC):
         flow_row: bool = True,
         items: ItemChanges = NO_ITEMS,
         lease: leases.Lease | None = None,
+        as_of: int | None = None,
     ) -> None:
         """Write a turn of an engine, in one step: these atoms and items of `flow`, and its own row.
 
@@ -157,10 +160,12 @@ class Connection(abc.ABC):
         may be appended to a log of which the last entry counts.  The first write of an attempt has
         all its items; so an index is never written before those below it.
 
+        `as_of` is for who has no lease: the flow's `epoch` when it was read.
+
         Cost: proportional to what is given, whatever the size of the flow or the number of items.
 
         :raises LeaseLost: `lease` is not the flow's latest one (any more), or the flow is gone.
-        :raises FlowBusy: without a lease, and somebody runs the flow.
+        :raises FlowBusy: without a lease, and somebody runs the flow, or did so after `as_of`.
         :raises NotFound: without a lease, and the flow is not kept.
         """
 
@@ -202,8 +207,7 @@ class Connection(abc.ABC):
 
         Returns what is now kept.
         """
-        held = {atom.uuid: list(atom.items) for atom in flow_detail if atom.items is not None}
-        self.save_changes(flow_detail, flow_detail, items=held)
+        self.save_changes(flow_detail, flow_detail, items=items_of(flow_detail))
         return self.get_flow_details(flow_detail.uuid)
 
     @abc.abstractmethod
@@ -223,6 +227,11 @@ class Connection(abc.ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def items_of(atoms: Iterable[models.AtomDetail]) -> ItemChanges:
+    """All items of some atoms."""
+    return {atom.uuid: list(atom.items) for atom in atoms if atom.items is not None}
 
 
 def create_flow_detail(
@@ -259,7 +268,7 @@ def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
     What is damaged is left out, with a line in the log.
     """
     with contextlib.closing(backend.get_connection()) as connection:
-        for book in _readable(connection.get_logbooks(lazy=True)):
+        for book in _logged(connection.get_logbooks(lazy=True)):
             for flow in _flows_of(connection, book):
                 if flow.state in _ENDED:
                     continue
@@ -278,14 +287,30 @@ def _flows_of(connection: Connection, book: models.LogBook) -> Iterator[models.F
         found = connection.get_flows_for_book(book.uuid, lazy=True)
     except exceptions.NotFound:  # destroyed since
         return iter(())
-    return _readable(found)
+    return _logged(found)
 
 
-def _readable(found: Iterator[_R]) -> Iterator[_R]:
+def _logged(found: Iterator[_R]) -> Iterator[_R]:
     try:
         yield from found
     except exceptions.CorruptRecord as error:
         LOG.warning("It is left out: %s", error)
+
+
+def readable(found: Iterable[_R | exceptions.CorruptRecord]) -> Iterator[_R]:
+    """For backends: of several records, each with its error where it is damaged, those that are
+    not; after them the first error is raised, and any other one logged.
+    """
+    errors: list[exceptions.CorruptRecord] = []
+    for each in found:
+        if isinstance(each, exceptions.CorruptRecord):
+            errors.append(each)
+        else:
+            yield each
+    for other in errors[1:]:
+        LOG.warning("It is left out: %s", other)
+    if errors:
+        raise errors[0]
 
 
 def _detail_in(

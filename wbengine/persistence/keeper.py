@@ -77,9 +77,9 @@ class Tenure:
 
         :raises LeaseLost: it is not, or the store does not say so.
         """
-        if self.error is None and self._clock() >= self.until:
-            if not self.renew() and self.error is None:
-                self._lose("it could not be renewed in time")
+        over = self.error is None and self._clock() >= self.until
+        if over and not self.renew():
+            self._lose("it could not be renewed in time")
         if self.error is not None:
             raise self.error
 

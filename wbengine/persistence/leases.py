@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LEASE_SECONDS", "Lease"]
+from wbengine import exceptions
+
+__all__ = ["LEASE_SECONDS", "Lease", "busy", "lost"]
 
 #: So long after its last sign of life an owner's lease ends.
 LEASE_SECONDS: Final = 15.0
@@ -22,3 +24,23 @@ class Lease:
     flow: str
     owner: str
     epoch: int
+
+
+def busy(held: Lease, seconds: float) -> exceptions.FlowBusy:
+    """What to raise when somebody else holds the lease of a flow, for so many seconds more."""
+    return exceptions.FlowBusy(
+        f"Flow {held.flow} is run by {held.owner}",
+        owner=held.owner,
+        epoch=held.epoch,
+        seconds=seconds,
+    )
+
+
+def lost(lease: Lease, by: str | None = None, *, kept: bool = True) -> exceptions.LeaseLost:
+    """What to raise for a lease that is not the latest one.
+
+    `by` is who took the flow over, if anybody did; `kept` is False where the flow is gone too.
+    """
+    gone = "its lease is gone" if kept else "it is not kept any more"
+    why = gone if by is None else f"{by} took it over"
+    return exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: {why}")

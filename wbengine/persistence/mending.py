@@ -18,7 +18,6 @@ __all__ = ["mend"]
 LOG: Final = logging.getLogger(__name__)
 
 _OF_ATOMS: Final = ("results", "progress_details", "_meta")
-_WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
 
 
 def mend(
@@ -51,7 +50,7 @@ def mend(
 
 def _same_result(atom: models.AtomDetail, kept: models.AtomDetail) -> bool:
     """Whether what is kept is the result of the same execution."""
-    if isinstance(atom, models.RetryDetail) or kept.state not in _WITH_RESULT:
+    if isinstance(atom, models.RetryDetail) or kept.state not in models.WITH_RESULT:
         return False
     return atom.state != states.SUCCESS or atom.attempt == kept.attempt
 

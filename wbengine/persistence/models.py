@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from wbengine import states
 from wbengine.persistence import atom_details, pictures
 from wbengine.persistence.atom_details import (
     Annotated,
@@ -36,6 +37,9 @@ __all__ = [
     "new_uuid",
     "new_uuids",
 ]
+
+#: States in which the record of a task that did not fail holds the result of `execute`.
+WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 

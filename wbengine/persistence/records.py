@@ -300,6 +300,11 @@ def _by_name(flow_detail: models.FlowDetail) -> dict[str, models.AtomDetail]:
     found: dict[str, models.AtomDetail] = {}
     for record in flow_detail:
         known = found.get(record.name)
-        if known is None or record.attempt > known.attempt:
+        if known is None or _use(record) > _use(known):
             found[record.name] = record
     return found
+
+
+def _use(record: models.AtomDetail) -> tuple[int, bool]:
+    """How much was done with a record: what was ignored had no attempt."""
+    return record.attempt, record.state not in (None, states.PENDING)

@@ -11,10 +11,8 @@ from wbengine import retry as retry_module
 from wbengine.persistence import base, models, records
 from wbengine.types import failure as ft
 
-__all__ = ["WITH_RESULT", "Results"]
+__all__ = ["Results"]
 
-#: States in which the record of a task that did not fail holds the result of `execute`.
-WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
 _WITH_REVERT_RESULT: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
 
 
@@ -155,7 +153,7 @@ class Results(records.Records):
         if isinstance(record, models.RetryDetail):
             if record.results and record.state != states.REVERT_FAILURE:
                 return record.results
-        elif record.state in WITH_RESULT:
+        elif record.state in models.WITH_RESULT:
             return record.results
         raise exceptions.NotFound(
             f"The result of atom {atom_name!r} is not known (its state is {record.state})"

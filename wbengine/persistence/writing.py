@@ -21,14 +21,14 @@ from wbengine import exceptions
 from wbengine._crash import crashpoint
 from wbengine.persistence import _lock, base, leases, mending, models, owners
 
-__all__ = ["FLOW_META", "INJECTED", "META", "Given", "Writing"]
+__all__ = ["EPOCHS_PER_RUN", "FLOW_META", "INJECTED", "META", "Given", "Writing"]
 
 LOG: Final = logging.getLogger(__name__)
 
 _WRITE_TRIES: Final = 3
 
 #: So many times at most a run publishes the same request.
-_EPOCHS_PER_RUN: Final = 1024
+EPOCHS_PER_RUN: Final = 1024
 
 #: What was given from outside: values for the flow or an atom, metadata of an atom, or of the flow.
 INJECTED: Final = "injected"
@@ -94,7 +94,7 @@ class Writing:
 
         Higher than any number of an earlier run, although those that rose since were not saved.
         """
-        return 1 if self.lease is None else self.lease.epoch * _EPOCHS_PER_RUN
+        return 1 if self.lease is None else self.lease.epoch * EPOCHS_PER_RUN
 
     @property
     def failing(self) -> bool:
@@ -269,9 +269,9 @@ class Writing:
 
     def _flush_for_nobody(self, connection: base.Connection) -> bool:
         """Write although no engine here runs the flow: as long as no other one does."""
-        kept = connection.get_flow_details(self.flow_uuid, lazy=True)
-        if self.as_of == kept.epoch:
-            return self._flush(connection)
+        if self.as_of is not None:
+            with contextlib.suppress(exceptions.FlowBusy):
+                return self._flush(connection, self.as_of)
         owner = owners.new()
         try:
             lease = connection.take_lease(self.flow_uuid, str(owner), leases.LEASE_SECONDS)
@@ -287,7 +287,7 @@ class Writing:
             owner.let_go()
         return True
 
-    def _flush(self, connection: base.Connection) -> bool:
+    def _flush(self, connection: base.Connection, as_of: int | None = None) -> bool:
         given = len(self._given)
         take = self._marked.popleft
         changed = dict.fromkeys([take() for _ in range(len(self._marked))])
@@ -304,7 +304,7 @@ class Writing:
         crashpoint("storage.before-save")
         save = functools.partial(
             connection.save_changes, self._flow_detail, list(changed), flow_row=flow_row,
-            items=by_atom, lease=self.lease,
+            items=by_atom, lease=self.lease, as_of=as_of,
         )  # fmt: skip
         try:
             try:

@@ -156,7 +156,7 @@ class WorkerTaskExecutor(heir.Heir):
             LOG.exception("the executor's connection ended")
         finally:
             with self._lock:
-                effects = self._book.close("its executor stopped")
+                effects = self._book.close("its executor stopped", kept=self._guards)
             self._apply(effects)
 
     def stop(self) -> None:
@@ -169,7 +169,7 @@ class WorkerTaskExecutor(heir.Heir):
         if thread is None:
             return
         self._stopping = True
-        self._proxy.leaves_queue = self._disowned and not self._proxy.target.ours
+        self._proxy.leaves_queue = not (self._reads() or self._proxy.target.ours)
         self._proxy.stop(FLUSH_TIMEOUT)
         if thread is not threading.current_thread():
             thread.join()
@@ -208,7 +208,7 @@ class WorkerTaskExecutor(heir.Heir):
                 take = self._book.recover if call.recovered else self._book.submit
                 effects = take(call, done, now)
             self._apply(effects)
-        if self._book.asks:
+        if self._book.unasked:
             with self._lock:
                 effects = self._book.ask()
             self._apply(effects)
@@ -220,10 +220,12 @@ class WorkerTaskExecutor(heir.Heir):
             entries = self._book.unstarted(flow)
         taken = []
         for entry in entries:
+            # Not under the lock: who finds the flow lost tells so, under locks of his own.
+            ours = self._is_ours(entry)
             with self._lock:  # or its missing row could be taken for a lost one
                 if entry.state not in pr.WAITING_STATES or entry.invocation.ticket is not entry:
                     continue
-                if not entry.sending or self._revoke(entry):
+                if not entry.sending or (ours and self._rows and self._rows.revoke(entry)):
                     # Who resumes need not look for what is known not to run.
                     entry.invocation.recovered &= self._ledger is None
                     taken.append(entry.invocation)
@@ -243,7 +245,7 @@ class WorkerTaskExecutor(heir.Heir):
     def leave(self, flow: str) -> None:
         """Fail what is unfinished of one flow: its engine stopped."""
         with self._lock:
-            effects = self._book.leave("its engine stopped", flow)
+            effects = self._book.leave("its engine stopped", flow, kept=self._guards)
         self._apply(effects)
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
@@ -252,13 +254,7 @@ class WorkerTaskExecutor(heir.Heir):
         self._apply(effects)
 
     def _is_ours(self, entry: entries.Entry) -> bool:
-        check = self._guards.get(entry.invocation.flow_uuid)
-        if check is not None:
-            try:
-                check()
-            except exc.LeaseLost:
-                return False
-        return True
+        return heir.passes(self._guards.get(entry.invocation.flow_uuid))
 
     # What comes.
 
@@ -266,6 +262,8 @@ class WorkerTaskExecutor(heir.Heir):
         self._finder.process_response(data, message)
 
     def _on_response(self, data: Any, message: Any) -> None:
+        if not self._reads():
+            return  # it is another's, and comes to him when we are gone
         answer = env.received(data, message)
         with self._lock:
             effects = self._book.on_response(answer, message, SYSTEM.monotonic())
@@ -343,18 +341,17 @@ class WorkerTaskExecutor(heir.Heir):
         entry = effect.entry
 
         def before() -> bool:
-            if not self._is_ours(entry):
+            if not self._is_wanted(effect):
                 return False
-            with self._lock:
-                if not (entry.live and entry.epoch == effect.epoch):
-                    return False
-                entry.sending = True
-            if self._ledger is not None:
-                crashpoint("executor.before-open")
-                self._ledger.open(entry.id, effect.epoch)
-                entry.opened = True
-                crashpoint("executor.after-open")
-            return True
+            if self._rows is None:
+                return True
+            crashpoint("executor.before-open")
+            self._rows.open(entry, effect.epoch)
+            entry.opened = True
+            crashpoint("executor.after-open")
+            # Who takes the flow over from now on finds the row.  Who did so before, while this
+            # process was frozen, may have found none, and be done with the request by now.
+            return self._is_wanted(effect)
 
         def failed(error: BaseException) -> None:
             with self._lock:
@@ -362,6 +359,16 @@ class WorkerTaskExecutor(heir.Heir):
             self._apply(effects)
 
         self._proxy.send(Parcel(effect.envelope, before=before, failed=failed))
+
+    def _is_wanted(self, effect: fx.Dispatch) -> bool:
+        """Whether a request is still to be published; it is being, if so."""
+        entry = effect.entry
+        if not self._is_ours(entry):
+            return False
+        with self._lock:
+            wanted = entry.live and entry.epoch == effect.epoch
+            entry.sending |= wanted
+            return wanted
 
     def _revoke(self, entry: entries.Entry) -> bool:
         """Make sure that nobody starts a request whose message may be out."""

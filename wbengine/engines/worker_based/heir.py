@@ -5,11 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from wbengine import invocation
+from wbengine import exceptions, invocation
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import proxy, requests, rows, types
 
-__all__ = ["Heir"]
+__all__ = ["Heir", "passes"]
+
+
+def passes(check: Callable[[], object] | None) -> bool:
+    """Whether a flow is still ours."""
+    try:
+        if check is not None:
+            check()
+    except exceptions.LeaseLost:
+        return False
+    return True
 
 
 class Heir(invocation.TaskExecutor):
@@ -29,6 +39,8 @@ class Heir(invocation.TaskExecutor):
         self._disowned = False
         # By flow, what raises LeaseLost as soon as it is not ours any more.
         self._guards: dict[str, Callable[[], object]] = {}
+        # The same of the one flow whose next owner may take our name; None: there is none.
+        self._sole: Callable[[], object] | None = None
 
     def _make_proxy(self) -> proxy.Proxy:
         raise NotImplementedError
@@ -47,7 +59,7 @@ class Heir(invocation.TaskExecutor):
 
     @property
     def knows_all(self) -> bool:  # type: ignore[override]
-        return self._ledger is not None
+        return self._ledger is not None and self._interop is None
 
     @property
     def ledger(self) -> str | None:
@@ -61,7 +73,7 @@ class Heir(invocation.TaskExecutor):
         him: then all depends on the ledger, or on what workers remember.
         """
         with self._lock:
-            if self._thread is not None or self._proxy.target.ours or self._interop is not None:
+            if self._thread is not None or not self.inheritable:
                 return False
             self._uuid = self._finder.uuid = uuid
             self._book.inherit(uuid)
@@ -73,15 +85,31 @@ class Heir(invocation.TaskExecutor):
         with self._lock:
             self._book.expect(flow, used)
 
-    def guard(self, flow: str, check: Callable[[], object] | None) -> None:
+    def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
         """Let `check` be called before anything of a flow is published or taken back.
 
-        It raises LeaseLost when the flow is somebody else's; None: no more.
+        It raises LeaseLost when the flow is somebody else's; None: as it likes.  `sole`: whoever
+        owns the flow next may take the name of this executor, and so read its answers.
         """
-        if check is None:
-            self._guards.pop(flow, None)
-        else:
+        if check is not None:
             self._guards[flow] = check
+            self._sole = check if sole else None
+
+    def let_go(self, flow: str) -> None:
+        """Forget what was said of a flow, whose run is over."""
+        self._guards.pop(flow, None)
+        self._sole = None
+        with self._lock:
+            self._book.expect(flow, None)
+
+    @property
+    def inheritable(self) -> bool:
+        """Whether the name of this executor is of use to the next one: see `succeed`."""
+        return not self._proxy.target.ours and self._interop is None
+
+    def _reads(self) -> bool:
+        """Whether the answers that come are for us, and not for whoever has our name by now."""
+        return not self._disowned and passes(self._sole)
 
     def sweep(self, ended: Iterable[str]) -> None:
         """Remove the rows of requests that ended, and that nobody will retire any more."""

@@ -64,8 +64,10 @@ class Lineage:
         flow, known, executor = self._storage.flow_uuid, self._known(), self._executor
         used = list(known.get(_LEDGERS, ())) if known is not None else []
         executor.expect(flow, tuple(used))
-        executor.guard(flow, check)
-        name = executor.uuid if self._own else (known or {}).get(_EXECUTOR)
+        executor.guard(flow, check, sole=self._own and executor.inheritable)
+        name = (known or {}).get(_EXECUTOR)
+        if self._own and executor.inheritable:
+            name = executor.uuid
         now = [*used, *({executor.ledger} - {*used})]
         self._note({_EXECUTOR: name, _LEDGERS: now})
         if known is not None:
@@ -79,7 +81,7 @@ class Lineage:
 
     def let_go(self) -> None:
         """The run is over, however."""
-        self._executor.guard(self._storage.flow_uuid, None)
+        self._executor.let_go(self._storage.flow_uuid)
 
     def _note(self, told: dict[str, Any]) -> None:
         if told != self._known():
@@ -95,7 +97,9 @@ def ended(flow_detail: models.FlowDetail) -> Iterator[str]:
         if record.kind != "task":
             continue
         for attempt in range(1, record.attempt + 1):
-            latest = attempt == record.attempt and record.state in _UNDER_WAY
+            # A Map keeps its number when it goes on, whatever state it was left in.
+            unfinished = record.state in _UNDER_WAY or record.items is not None
+            latest = attempt == record.attempt and unfinished
             for action in (invocation.EXECUTE, invocation.REVERT):
                 if not latest:
                     yield entries.request_id(record.uuid, action, attempt)

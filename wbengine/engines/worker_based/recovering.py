@@ -56,8 +56,8 @@ class Recovering(abc.ABC):
         self._left = Shelf()
         # The ledgers that earlier runs of flows may have used, by the flow's uuid.
         self._origins: dict[str, Collection[str | None]] = {}
-        # What the workers are still to be asked for, without a ledger.
-        self._unasked: list[Entry] = []
+        #: What the workers are still to be asked for, without a ledger: see `ask`.
+        self.unasked: list[Entry] = []
         #: Whether answers may come to requests of an earlier run, before these are taken up.
         self.heir = False
         self._early: OrderedDict[str, tuple[env.Envelope, Any]] = OrderedDict()
@@ -96,13 +96,16 @@ class Recovering(abc.ABC):
 
     # What earlier runs left.
 
-    def expect(self, flow: str, used: Collection[str | None]) -> None:
+    def expect(self, flow: str, used: Collection[str | None] | None) -> None:
         """Earlier runs of a flow may have left requests; their rows are in the ledgers `used`.
 
         None among them: there were requests without a ledger.  Nothing at all: it sent none so far.
-        Of a flow that nothing is said of, the present ledger is thought to have all.
+        Of a flow that nothing is said of (None), the present ledger is thought to have all.
         """
-        self._origins[flow] = used
+        if used is None:
+            self._origins.pop(flow, None)
+        else:
+            self._origins[flow] = used
 
     def inherit(self, reply_to: str) -> None:
         """Be called by the name of a book that is gone: there may be answers to its requests."""
@@ -131,7 +134,7 @@ class Recovering(abc.ABC):
         entry.floor = 0  # whichever run of this attempt it was, its end is one
         if entry.id in self._early:
             return self._hear_early(entry, now)
-        self._unasked.append(entry)
+        self.unasked.append(entry)
         return []
 
     def _origin(self, entry: Entry) -> Collection[str | None]:
@@ -139,13 +142,8 @@ class Recovering(abc.ABC):
 
     def ask(self) -> list[Effect]:
         """Ask all workers for what was taken on since the last time, in few messages."""
-        entries, self._unasked = self._unasked, []
+        entries, self.unasked = self.unasked, []
         return self._questions([entry for entry in entries if entry.live], env.ALL_WORKERS)
-
-    @property
-    def asks(self) -> bool:
-        """Whether `ask` has anything to ask."""
-        return bool(self._unasked)
 
     def _questions(self, entries: Iterable[Entry], to: str) -> list[Effect]:
         asked = [(entry.id, entry.invocation.epoch) for entry in entries]
@@ -201,6 +199,8 @@ class Recovering(abc.ABC):
 
     def _hear_early(self, entry: Entry, now: float) -> list[Effect]:
         answer, receipt = self._early.pop(entry.id)
+        if self.ledger is None:  # whichever run of this attempt it was, its end is one
+            entry.adopt(answer.number(env.WBE_EPOCH, entry.epoch))
         return self.on_response(answer, receipt, now)
 
     def _keep_early(self, answer: env.Envelope, receipt: Any) -> list[Effect]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from wbengine import exceptions as exc
@@ -98,9 +98,10 @@ class RequestBook(Recovering):
         entry = self._admit(call, done, now)
         if self._closed is not None:
             return self._leave_undone(entry, self._closed)
+        effects: list[Effect] = []
         if self._early and entry.id in self._early:
-            return self._hear_early(entry, now)  # the store did not know that it was sent
-        return self._route(entry, now)
+            effects = self._hear_early(entry, now)  # the store did not know that it was sent
+        return effects + self._route(entry, now) if entry.live else effects
 
     def _admit(self, call: invocation.Invocation, done: invocation.Done, now: float) -> Entry:
         entry = Entry(call, done, self._timeout, now)
@@ -364,15 +365,23 @@ class RequestBook(Recovering):
         del self._entries[entry.id]
         self._alarms.tidy(len(self._entries))
 
-    def close(self, reason: str) -> list[Effect]:
+    def close(self, reason: str, kept: Collection[str] = ()) -> list[Effect]:
         """Settle everything that is left as failed, and from now on whatever is submitted."""
         self._closed = reason
-        return self.leave(reason)
+        return self.leave(reason, kept=kept)
 
-    def leave(self, reason: str, flow: str | None = None) -> list[Effect]:
-        """Settle everything (of one flow) that is left as failed, and forget it."""
+    def leave(
+        self, reason: str, flow: str | None = None, kept: Collection[str] = ()
+    ) -> list[Effect]:
+        """Settle everything (of one flow) that is left as failed, and forget it.
+
+        Where the flow is `kept` this may not be saved: whoever runs it next finds the rows.
+        """
         live = self.unfinished(flow)
         effects = [effect for entry in live for effect in self._leave_undone(entry, reason)]
+        for entry in live:
+            if entry.invocation.flow_uuid in kept:
+                self.forget(entry)
         return effects + self.retired(entry.invocation for entry in live)
 
     def _leave_undone(self, entry: Entry, reason: str) -> list[Effect]:
@@ -384,3 +393,4 @@ class RequestBook(Recovering):
     def reopen(self) -> None:
         """Take requests again, after `close`."""
         self._closed = None
+        self._early.clear()  # what came on another connection cannot be acknowledged any more

@@ -53,6 +53,19 @@ class Rows:
         silence = self._ledger.silence(holder)
         return silence is not None and silence >= self._expiry
 
+    def open(self, entry: Entry, epoch: int) -> None:
+        """Make the row of a request that is about to be published.
+
+        :raises LedgerFailure: the ledger cannot be reached.
+        """
+        while True:
+            self._ledger.open(entry.id, epoch)
+            row = self._ledger.state(entry.id) if epoch > 1 else None
+            if row is None or row.epoch >= epoch or row.state != ledgers.ROW_OPEN:
+                return
+            # Of an owner who was frozen while he made it, and published nothing after that.
+            self._ledger.revoke(entry.id)
+
     def revoke(self, entry: Entry) -> bool:
         """Make sure that nobody starts a request whose message may be out."""
         crashpoint("executor.before-revoke")

@@ -25,7 +25,6 @@ KINDS: Final[Mapping[str, str]] = {
     "postgresql": "wbengine.persistence.backends.sql:SQLBackend",
 }
 
-
 #: Names of other people's for kinds there are.
 _MEANT: Final[Mapping[str, str]] = {
     "mariadb": "mysql",
@@ -41,9 +40,9 @@ def fetch(
     """Make the backend that `conf` describes.
 
     `conf` is a dict whose `connection` is a kind or a URI ('memory', 'dir:///var/lib/flows',
-    'postgresql://user:secret@host/db?max_pool_size=9'), or that string itself.  Options are further
-    keys of the dict, keywords here, or parts of the URI's query; these win over the URI, and
-    keywords over the dict.  What a kind takes is told by its class.
+    'postgresql://user:secret@host/db?max_pool_size=9'), or that string itself.  Options are
+    keywords here, further keys of the dict, or parts of the URI's query; of one that is given twice
+    the first of these counts.  What a kind takes is told by its class.
 
     :raises NotFound: an unknown kind; the text names those there are.
     :raises ValueError: the configuration names no kind, or an option that the kind does not know,

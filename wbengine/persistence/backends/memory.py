@@ -149,6 +149,7 @@ class MemoryConnection(base.Connection):
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
         lease: leases.Lease | None = None,
+        as_of: int | None = None,
     ) -> None:
         with self._backend.lock:
             if lease is not None:
@@ -156,6 +157,8 @@ class MemoryConnection(base.Connection):
             kept = self._found(flow.uuid)
             if lease is None:
                 self._refuse_if_busy(flow.uuid)
+                if as_of not in (None, kept.epoch):
+                    raise leases.busy(leases.Lease(flow.uuid, "", kept.epoch), 0.0)
             self._backend.writes += 1
             if flow_row:
                 kept.update(flow.copy(retain_contents=False))
@@ -200,19 +203,13 @@ class MemoryConnection(base.Connection):
     def _refuse_if_busy(self, flow_uuid: str, dead: int | None = None) -> None:
         held = self._holder(flow_uuid)
         if held is not None and held.epoch != dead:
-            left = self._backend.leases[flow_uuid][1] - self._backend.clock.monotonic()
-            raise exceptions.FlowBusy(
-                f"Flow {flow_uuid} is run by {held.owner}",
-                owner=held.owner,
-                epoch=held.epoch,
-                seconds=left,
-            )
+            until = self._backend.leases[flow_uuid][1]
+            raise leases.busy(held, until - self._backend.clock.monotonic())
 
     def _check(self, lease: leases.Lease) -> None:
         held, _ = self._backend.leases.get(lease.flow, (None, 0.0))
         if held != lease:
-            who = f"{held.owner} took it over" if held is not None else "its lease is gone"
-            raise exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: {who}")
+            raise leases.lost(lease, held.owner if held is not None else None)
 
     def _found(self, flow_uuid: str) -> models.FlowDetail:
         kept = self._backend.flows.get(flow_uuid)

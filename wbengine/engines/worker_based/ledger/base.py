@@ -70,6 +70,19 @@ class Row:
     result: bytes | None = None
 
 
+def refusal(row: Row | None, epoch: int) -> Claim | None:
+    """Why a row cannot be claimed at `epoch`; None: it can, for it is OPEN at that."""
+    if row is None:
+        return Claim(MISSING, epoch)
+    if row.epoch != epoch:
+        return Claim(STALE if epoch < row.epoch else MISSING, row.epoch)
+    if row.state == ROW_DONE:
+        return Claim(DONE, epoch, row.result)
+    if row.state == ROW_CLAIMED:
+        return Claim(HELD, epoch, None, row.holder)
+    return None
+
+
 class Ledger(abc.ABC):
     """One ledger; see the module for the contract."""
 

@@ -106,15 +106,9 @@ class DirectoryLedger(base.Ledger):
                 if self._rename(f"{self._open}/{name}", f"{self._held}/{holder}/{name}"):
                     return base.Claim(base.GRANTED, epoch, None, holder)
                 with self._locked(id):
-                    row = self._find(id)
-                if row is None:
-                    return base.Claim(base.MISSING, epoch)
-                if row.epoch != epoch:
-                    return base.Claim(base.STALE if epoch < row.epoch else base.MISSING, row.epoch)
-                if row.state == base.ROW_DONE:
-                    return base.Claim(base.DONE, epoch, row.result)
-                if row.state == base.ROW_CLAIMED:
-                    return base.Claim(base.HELD, epoch, None, row.holder)
+                    refused = base.refusal(self._find(id), epoch)
+                if refused is not None:
+                    return refused
                 # It came after our rename, or our own folder was swept after a long silence.
                 self._admit(holder)
 

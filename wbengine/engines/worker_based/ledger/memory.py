@@ -10,17 +10,6 @@ from wbengine import _clock, _names, exceptions
 from wbengine.engines.worker_based.ledger import base
 
 
-class _Row:
-    __slots__ = ("changed", "epoch", "holder", "result", "state")
-
-    def __init__(self, epoch: int, now: float) -> None:
-        self.epoch = epoch
-        self.state: base.State = base.ROW_OPEN
-        self.holder: str | None = None
-        self.result: bytes | None = None
-        self.changed = now
-
-
 class MemoryLedger(base.Ledger):
     """Rows in a dict; every call holds one lock for a few microseconds."""
 
@@ -28,7 +17,9 @@ class MemoryLedger(base.Ledger):
         self._clock = clock
         self._digest = f"memory-{os.getpid()}-{uuid.uuid4().hex}"
         self._lock = threading.Lock()
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, base.Row] = {}
+        # When each row changed.
+        self._changed: dict[str, float] = {}
         self._beats: dict[str, float] = {}
 
     @property
@@ -40,24 +31,19 @@ class MemoryLedger(base.Ledger):
             _names.check_label("request id", id)
         with self._lock:
             if id not in self._rows:
-                self._rows[id] = _Row(epoch, self._clock.monotonic())
+                self._put(base.Row(id, epoch, base.ROW_OPEN))
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         if not _names.is_label(holder):
             _names.check_label("holder", holder)
         with self._lock:
             row = self._rows.get(id)
-            if row is None:
-                return base.Claim(base.MISSING, epoch)
-            if row.epoch != epoch:
-                return base.Claim(base.STALE if epoch < row.epoch else base.MISSING, row.epoch)
-            if row.state == base.ROW_DONE:
-                return base.Claim(base.DONE, epoch, row.result)
-            if row.state == base.ROW_CLAIMED:
-                return base.Claim(base.HELD, epoch, None, row.holder)
-            now = self._clock.monotonic()
-            row.state, row.holder, row.changed = base.ROW_CLAIMED, holder, now
-            self._beats.setdefault(holder, now)
+            free = row == base.Row(id, epoch, base.ROW_OPEN)
+            refused = None if free else base.refusal(row, epoch)
+            if refused is not None:
+                return refused
+            self._put(base.Row(id, epoch, base.ROW_CLAIMED, holder))
+            self._beats.setdefault(holder, self._changed[id])
             return base.Claim(base.GRANTED, epoch, None, holder)
 
     def renew(self, holder: str) -> None:
@@ -73,13 +59,9 @@ class MemoryLedger(base.Ledger):
 
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         with self._lock:
-            row = self._rows.get(id)
-            if row is None or row.state != base.ROW_CLAIMED:
+            if self._rows.get(id) != base.Row(id, epoch, base.ROW_CLAIMED, holder):
                 return False
-            if (row.epoch, row.holder) != (epoch, holder):
-                return False
-            row.state, row.result, row.holder = base.ROW_DONE, result, None
-            row.changed = self._clock.monotonic()
+            self._put(base.Row(id, epoch, base.ROW_DONE, None, result))
             return True
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
@@ -90,7 +72,7 @@ class MemoryLedger(base.Ledger):
             if row.state == base.ROW_DONE:
                 return row.result
             if row.epoch < epoch:
-                self._rows[id] = _Row(epoch, self._clock.monotonic())
+                self._put(base.Row(id, epoch, base.ROW_OPEN))
             return None
 
     def revoke(self, id: str) -> bool:
@@ -98,19 +80,16 @@ class MemoryLedger(base.Ledger):
             row = self._rows.get(id)
             if row is None or row.state != base.ROW_OPEN:
                 return False
-            del self._rows[id]
+            self._remove(id)
             return True
 
     def drop(self, id: str) -> None:
         with self._lock:
-            self._rows.pop(id, None)
+            self._remove(id)
 
     def state(self, id: str) -> base.Row | None:
         with self._lock:
-            row = self._rows.get(id)
-            if row is None:
-                return None
-            return base.Row(id, row.epoch, row.state, row.holder, row.result)
+            return self._rows.get(id)
 
     def ids(self) -> set[str]:
         with self._lock:
@@ -122,13 +101,21 @@ class MemoryLedger(base.Ledger):
             old = [
                 id
                 for id, row in self._rows.items()
-                if row.changed <= before
+                if self._changed[id] <= before
                 and (row.holder is None or self._beats.get(row.holder, before) <= before)
             ]
             for id in old:
-                del self._rows[id]
+                self._remove(id)
             held = {row.holder for row in self._rows.values()}
             for holder in [h for h, beat in self._beats.items() if beat <= before]:
                 if holder not in held:
                     del self._beats[holder]
             return len(old)
+
+    def _put(self, row: base.Row) -> None:
+        self._rows[row.id] = row
+        self._changed[row.id] = self._clock.monotonic()
+
+    def _remove(self, id: str) -> None:
+        self._rows.pop(id, None)
+        self._changed.pop(id, None)

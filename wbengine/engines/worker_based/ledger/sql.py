@@ -196,29 +196,21 @@ class SqlLedger(base.Ledger):
     # -- workers
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        _check_id(id)
+        _label(id)
         if holder not in self._known_holders:
             self.renew(holder)
         what = {"id": id, "epoch": epoch, "holder": holder}
         while True:
             if self._changes("claiming", self._sql.claim, what):
                 return base.Claim(base.GRANTED, epoch, None, holder)
-            row = self.state(id)
-            if row is None:
-                return base.Claim(base.MISSING, epoch)
-            if row.epoch != epoch:
-                return base.Claim(base.STALE if epoch < row.epoch else base.MISSING, row.epoch)
-            if row.state == base.ROW_DONE:
-                return base.Claim(base.DONE, epoch, row.result)
-            if row.state == base.ROW_CLAIMED:
-                return base.Claim(base.HELD, epoch, None, row.holder)
+            refused = base.refusal(self.state(id), epoch)
+            if refused is not None:
+                return refused
             # It came after our statement, or we were forgotten after a long silence.
             self.renew(holder)
 
     def renew(self, holder: str) -> None:
-        if not _names.is_label(holder):
-            _names.check_label("holder", holder)
-        self._changes("renewing", self._sql.renew, {"holder": holder})
+        self._changes("renewing", self._sql.renew, {"holder": _label(holder, "holder")})
         with self._lock:
             self._known_holders.add(holder)
 
@@ -236,8 +228,7 @@ class SqlLedger(base.Ledger):
     # -- the engine
 
     def open(self, id: str, epoch: int) -> None:
-        _check_id(id)
-        self._changes("opening", self._sql.open, {"id": id, "epoch": epoch})
+        self._changes("opening", self._sql.open, {"id": _label(id), "epoch": epoch})
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
         while True:
@@ -349,6 +340,5 @@ class SqlLedger(base.Ledger):
             LOG.warning("%s", error)
 
 
-def _check_id(id: str) -> None:
-    if not _names.is_label(id):
-        _names.check_label("request id", id)
+def _label(name: str, kind: str = "request id") -> str:
+    return name if _names.is_label(name) else _names.check_label(kind, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -83,29 +84,22 @@ class DirectoryConnection(base.Connection):
         return kept.row if lazy else self._filled(kept)
 
     def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
-        """Read all books: first those that can be read, in the order they were created in.
-
-        :raises CorruptRecord: at the end, if there are others.
-        """
+        """Read all books, in the order they were created in."""
+        shelf = self._library.books
         found: list[books.KeptBook] = []
-        errors: list[exceptions.CorruptRecord] = []
-        for name in self._library.books.names():
-            try:
-                found.append(self._library.books.read_file(name))
-            except FileNotFoundError:
-                continue
-            except exceptions.CorruptRecord as error:
-                errors.append(error)
+        damaged: list[exceptions.CorruptRecord] = []
+        for each in _attempts(shelf.names(), shelf.read_file):
+            if isinstance(each, books.KeptBook):
+                found.append(each)
+            else:
+                damaged.append(each)
         found.sort(key=lambda kept: kept.row.created_at.timestamp() if kept.row.created_at else 0)
-        return _readable(found, lambda kept: kept.row if lazy else self._filled(kept), errors)
+        read = _attempts(found, lambda kept: kept.row if lazy else self._filled(kept))
+        return base.readable(itertools.chain(read, damaged))
 
     def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
-        """Read the flows of a book: first those that can be read.
-
-        :raises CorruptRecord: at the end, if there are others.
-        """
         kept = self._library.books.read(book_uuid)
-        return _readable(kept.flows, lambda uuid: self._member(kept, uuid, lazy), [])
+        return base.readable(_attempts(kept.flows, lambda uuid: self._member(kept, uuid, lazy)))
 
     def _filled(self, kept: books.KeptBook) -> models.LogBook:
         for uuid in kept.flows:
@@ -149,13 +143,14 @@ class DirectoryConnection(base.Connection):
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
         lease: leases.Lease | None = None,
+        as_of: int | None = None,
     ) -> None:
         found = [contents.flow_line(flow)] if flow_row else []
         found += map(contents.atom_line, atoms)
         for uuid, changed in items.items():
             key = lines.key_of(uuid)
             found += [contents.item_line(key, item) for item in changed]
-        self._append(flow.uuid, found, lease)
+        self._append(flow.uuid, found, lease, as_of)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         where = self._store.flow_of(atom_detail.uuid)
@@ -165,11 +160,19 @@ class DirectoryConnection(base.Connection):
         self._append(where.uuid, found, None)
         return self.get_atom_details(atom_detail.uuid)
 
-    def _append(self, flow_uuid: str, found: list[bytes], lease: leases.Lease | None) -> None:
+    def _append(
+        self,
+        flow_uuid: str,
+        found: list[bytes],
+        lease: leases.Lease | None,
+        as_of: int | None = None,
+    ) -> None:
         try:
             with self._store.writing(flow_uuid, keep=lease is not None) as kept:
                 if lease is None:
                     self._refuse_if_busy(kept)
+                    if as_of not in (None, kept.told.holder.epoch):
+                        raise _busy(kept, 0.0)
                 else:
                     _check(kept, lease)
                 if found:
@@ -179,7 +182,7 @@ class DirectoryConnection(base.Connection):
         except exceptions.NotFound:
             if lease is None:
                 raise
-            raise _gone(lease) from None
+            raise leases.lost(lease, kept=False) from None
 
     def _fold(self, kept: opened.OpenFlow) -> None:
         """Fold, if that is possible: what is in the journal is safe there too."""
@@ -213,7 +216,7 @@ class DirectoryConnection(base.Connection):
                 kept.write_head(kept.told.holder._replace(until=self._until(seconds)))
                 crashpoint("dir.after-renew")
         except exceptions.NotFound:
-            raise _gone(lease) from None
+            raise leases.lost(lease, kept=False) from None
 
     def give_back_lease(self, lease: leases.Lease) -> None:
         """Let others run the flow, after what was written is folded into one file."""
@@ -240,38 +243,28 @@ class DirectoryConnection(base.Connection):
     def _refuse_if_busy(self, kept: opened.OpenFlow, dead: int | None = None) -> None:
         holder, now = kept.told.holder, self._now()
         if holder.runs(now) and holder.epoch != dead:
-            raise exceptions.FlowBusy(
-                f"Flow {kept.folder.uuid} is run by {holder.owner}",
-                owner=holder.owner,
-                epoch=holder.epoch,
-                seconds=holder.until - now,
-            )
+            raise _busy(kept, holder.until - now)
+
+
+def _busy(kept: opened.OpenFlow, seconds: float) -> exceptions.FlowBusy:
+    holder = kept.told.holder
+    return leases.busy(leases.Lease(kept.folder.uuid, holder.owner, holder.epoch), seconds)
 
 
 def _check(kept: opened.OpenFlow, lease: leases.Lease) -> None:
     holder = kept.told.holder
     if not holder.is_of(lease):
-        later = holder.epoch > lease.epoch
-        who = f"{holder.owner} took it over" if later else "its lease is gone"
-        raise exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: {who}")
+        raise leases.lost(lease, holder.owner if holder.epoch > lease.epoch else None)
 
 
-def _gone(lease: leases.Lease) -> exceptions.LeaseLost:
-    return exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: it is gone")
-
-
-def _readable(
-    found: Iterable[_K], read: Callable[[_K], _R], errors: list[exceptions.CorruptRecord]
-) -> Iterator[_R]:
-    """What can be read; after that the first error of those that cannot."""
-    for each in found:
+def _attempts(
+    keys: Iterable[_K], read: Callable[[_K], _R]
+) -> Iterator[_R | exceptions.CorruptRecord]:
+    """What is there, or what is wrong with it."""
+    for key in keys:
         try:
-            yield read(each)
-        except exceptions.NotFound:
+            yield read(key)
+        except (exceptions.NotFound, FileNotFoundError):
             continue  # destroyed meanwhile
         except exceptions.CorruptRecord as error:
-            errors.append(error)
-    for other in errors[1:]:
-        LOG.warning("Also left out: %s", other)
-    if errors:
-        raise errors[0]
+            yield error

@@ -25,6 +25,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from wbengine import _codec
+
 __all__ = [
     "Damaged",
     "Line",
@@ -47,10 +49,6 @@ _MOST_NAME: Final = 100
 _PLAIN: Final = re.compile(r"[0-9a-z][0-9a-z_-]*").fullmatch
 #: Within so many bytes of a line is its kind.
 _HEADING: Final = 24
-
-_render: Final = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")
-).encode
 
 
 class Damaged(Exception):
@@ -106,7 +104,7 @@ def key_of(uuid: str) -> bytes:
 
 def write(kind: str, key: bytes = b"-", major: int = 0, minor: int = 0, tree: Any = None) -> bytes:
     """One line.  `tree` is what `json` can write."""
-    text = _render(tree).encode("utf-8", "surrogatepass")
+    text = _codec.text_of(tree).encode("utf-8", "surrogatepass")
     rest = b"%d %s %s %d %d %s" % (VERSION, kind.encode(), key, major, minor, text)
     return b"%08x %s\n" % (zlib.crc32(rest), rest)
 

@@ -51,13 +51,11 @@ class SQLConnection(base.Connection):
         return self._read("log book", book_uuid, lambda it: reading.book(it, book_uuid, lazy))
 
     def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
-        """Read all books: first those that can be read; then `next` raises for each other one."""
         if not self._backend.is_there():
             return iter(())
         return self._transact("Reading log books", lambda it: reading.books(it, lazy), write=False)
 
     def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
-        """Read the flows of a book, those that are damaged last (see `get_logbooks`)."""
         return self._read("log book", book_uuid, lambda it: reading.flows(it, book_uuid, lazy))
 
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
@@ -67,7 +65,6 @@ class SQLConnection(base.Connection):
         return self._read("atom detail", ad_uuid, lambda it: reading.atom(it, ad_uuid))
 
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
-        """Read the atoms of a flow, those that are damaged last (see `get_logbooks`)."""
         return self._read("flow detail", fd_uuid, lambda it: reading.atoms(it, fd_uuid))
 
     # -- writing --------------------------------------------------------------------------------
@@ -80,12 +77,13 @@ class SQLConnection(base.Connection):
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
         lease: leases.Lease | None = None,
+        as_of: int | None = None,
     ) -> None:
         changes = writing.changes(flow.uuid, atoms, items)
         changes.flow = writing.flow_row(flow) if flow_row else None
 
         def work(connection: sa.Connection) -> None:
-            shelving.lock(connection, self._statements, flow.uuid, changes.flow, lease)
+            shelving.lock(connection, self._statements, flow.uuid, changes.flow, lease, as_of)
             writing.write(connection, self._statements, changes)
             crashpoint("sql.before-commit")
 

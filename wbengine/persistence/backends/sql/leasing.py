@@ -64,12 +64,8 @@ def refuse(
     except exceptions.NotFound as error:
         return error
     # Its time may have ended since the refusal: that is told all the same.
-    return exceptions.FlowBusy(
-        f"Flow {flow_uuid} is run by {row.lease_owner}",
-        owner=row.lease_owner or "",
-        epoch=row.lease_epoch,
-        seconds=max(0.0, row.remaining or 0.0),
-    )
+    held = leases.Lease(flow_uuid, row.lease_owner or "", row.lease_epoch)
+    return leases.busy(held, max(0.0, row.remaining or 0.0))
 
 
 def lost(
@@ -77,13 +73,8 @@ def lost(
 ) -> exceptions.LeaseLost:
     """What became of a lease that is not the latest one."""
     row = connection.execute(statements.lease, {"flow_uuid": lease.flow}).first()
-    if row is None:
-        who = "the flow is not kept any more"
-    elif row.lease_owner is None:
-        who = "its lease is gone"
-    else:
-        who = f"{row.lease_owner} took it over"
-    return exceptions.LeaseLost(f"Flow {lease.flow} is not run by {lease.owner}: {who}")
+    by = row.lease_owner if row is not None else None
+    return leases.lost(lease, by, kept=row is not None)
 
 
 def _row(connection: sa.Connection, statements: Statements, flow_uuid: str) -> sa.Row[Any]:

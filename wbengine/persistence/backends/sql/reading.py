@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from wbengine import exceptions
-from wbengine.persistence import models, rows
+from wbengine.persistence import base, models, rows
 from wbengine.persistence.backends.sql import counting, shapes, tables
 from wbengine.persistence.backends.sql.shapes import Row
 
-__all__ = ["Found", "atom", "atoms", "book", "books", "first", "flow", "flows", "missing"]
+__all__ = ["atom", "atoms", "book", "books", "first", "flow", "flows", "missing"]
 
 _T = TypeVar("_T")
 
@@ -44,46 +44,31 @@ _ITEMS_OF_FLOW: Final = _select(
 _ITEMS_OF_ATOM: Final = _select(tables.ITEMS, "WHERE atom_uuid = :uuid ORDER BY attempt, item")
 
 
-class Found(Generic[_T]):
-    """An iterator over all that can be read, which then raises once for each that is damaged."""
-
-    def __init__(self, found: Iterable[_T | exceptions.CorruptRecord]) -> None:
-        self._found = iter(sorted(found, key=_damaged))
-
-    def __iter__(self) -> Iterator[_T]:
-        return self
-
-    def __next__(self) -> _T:
-        return _intact(next(self._found))
-
-
 def missing(what: str, uuid: str) -> exceptions.NotFound:
     return exceptions.NotFound(f"No {what} {uuid} is kept in the database")
 
 
-def books(connection: sa.Connection, lazy: bool) -> Found[models.LogBook]:
-    return Found(
-        _attempt(lambda row: _book(connection, row, lazy), row)
-        for row in _rows(connection, _ALL_BOOKS)
-    )
+def books(connection: sa.Connection, lazy: bool) -> Iterator[models.LogBook]:
+    own = _rows(connection, _ALL_BOOKS)
+    return base.readable([_attempt(lambda row: _book(connection, row, lazy), row) for row in own])
 
 
 def book(connection: sa.Connection, uuid: str, lazy: bool) -> models.LogBook:
     return _book(connection, _one(connection, _BOOK, "log book", uuid), lazy)
 
 
-def flows(connection: sa.Connection, book_uuid: str, lazy: bool) -> Found[models.FlowDetail]:
+def flows(connection: sa.Connection, book_uuid: str, lazy: bool) -> Iterator[models.FlowDetail]:
     _one(connection, _BOOK, "log book", book_uuid)
-    return Found(_flows(connection, book_uuid, lazy))
+    return base.readable(_flows(connection, book_uuid, lazy))
 
 
 def flow(connection: sa.Connection, uuid: str, lazy: bool) -> models.FlowDetail:
     return _flow(connection, _one(connection, _FLOW, "flow detail", uuid), lazy)
 
 
-def atoms(connection: sa.Connection, flow_uuid: str) -> Found[models.AtomDetail]:
+def atoms(connection: sa.Connection, flow_uuid: str) -> Iterator[models.AtomDetail]:
     _one(connection, _FLOW, "flow detail", flow_uuid)
-    return Found(_atoms(connection, flow_uuid))
+    return base.readable(_atoms(connection, flow_uuid))
 
 
 def atom(connection: sa.Connection, uuid: str) -> models.AtomDetail:
@@ -168,10 +153,6 @@ def _fill(
         lost.flow = flow_uuid
         raise lost
     return record
-
-
-def _damaged(found: object) -> bool:
-    return isinstance(found, exceptions.CorruptRecord)
 
 
 def _intact(found: _T | exceptions.CorruptRecord) -> _T:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import exceptions
+from wbengine import _codec, _codec_tags, exceptions
 from wbengine._sql import dialects
 from wbengine.persistence import rows
 from wbengine.persistence.backends.sql import tables
@@ -20,9 +20,6 @@ __all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape"]
 #: The values of a row, by column.
 Row = dict[str, Any]
 
-_ENCODE: Final = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
-).encode
 _ENCODE_ASCII: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _BETWEEN: Final = "\x1f"
 #: Columns that are not of the record: who writes it need not know them.
@@ -127,24 +124,15 @@ class Shape:
 
 
 def _text(value: Any) -> str:
-    text = _ENCODE(value)
-    return text if text.isascii() or _is_unicode(text) else _ENCODE_ASCII(value)
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can have it: there are no lone surrogates in it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    text = _codec.text_of(value)
+    return text if text.isascii() or _codec_tags.is_text(text) else _ENCODE_ASCII(value)
 
 
 def _kept(text: str) -> str:
     """What of a plain text every database keeps."""
     if "\0" in text:
         text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    if not text.isascii() and not _is_unicode(text):
+    if not text.isascii() and not _codec_tags.is_text(text):
         text = text.encode("utf-8", "replace").decode()
     return text
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine.persistence import leases, models, rows
+from wbengine.persistence import base, leases, models, rows
 from wbengine.persistence.backends.sql import leasing, reading, shapes, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
 
@@ -28,14 +28,16 @@ def lock(
     flow_uuid: str,
     row: Mapping[str, Any] | None,
     lease: leases.Lease | None,
+    as_of: int | None = None,
 ) -> None:
     """Make sure that the flow's row may be changed, until the transaction ends, and write it.
 
     :raises LeaseLost: not under this lease.
-    :raises FlowBusy: without one, and somebody runs the flow.
+    :raises FlowBusy: without one, and somebody runs the flow, or did so after `as_of`.
     :raises NotFound: without one, and the flow is not kept.
     """
-    told = {"flow_uuid": flow_uuid} if lease is None else leasing.conditions(lease)
+    free = {"flow_uuid": flow_uuid, "as_of": as_of}
+    told = free if lease is None else leasing.conditions(lease)
     if row is not None:
         statement = statements.write_free if lease is None else statements.write_ours
         may = connection.execute(statement, {**row, **told}).rowcount
@@ -54,8 +56,8 @@ def put_atom(connection: sa.Connection, statements: Statements, detail: models.A
     if home is None:
         raise reading.missing("atom detail", detail.uuid)
     lock(connection, statements, home, None, None)
-    items = {detail.uuid: list(detail.items)} if detail.items is not None else {}
-    writing.write(connection, statements, writing.changes(home, [detail], items))
+    changes = writing.changes(home, [detail], base.items_of([detail]))
+    writing.write(connection, statements, changes)
 
 
 class Shelved:
@@ -99,8 +101,7 @@ def clear(connection: sa.Connection) -> None:
 
 
 def _changes(flow: models.FlowDetail, book_uuid: str) -> writing.Changes:
-    items = {atom.uuid: list(atom.items) for atom in flow if atom.items is not None}
-    changes = writing.changes(flow.uuid, flow, items)
+    changes = writing.changes(flow.uuid, flow, base.items_of(flow))
     changes.flow = writing.flow_row(flow, book_uuid)
     return changes
 

@@ -33,6 +33,7 @@ class Statements:
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
         ours = "(lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         flow = f"FROM {_FLOWS} WHERE uuid = :flow_uuid"
+        same = "lease_epoch = COALESCE(:as_of, lease_epoch)"
 
         self.put_book = self._upsert(dialect, shapes.BOOK)
         self.put_flow = self._upsert(dialect, shapes.FLOW, "book_uuid")
@@ -46,9 +47,11 @@ class Statements:
             f"{name} = :{name}" for name in shapes.FLOW.columns if name not in shapes.FLOW.keys
         )
         self.write_ours = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {ours}")
-        self.write_free = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free}")
+        self.write_free = sa.text(
+            f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free} AND {same}"
+        )
         self.lock_ours = sa.text(f"SELECT 1 {flow} AND {ours}{lock}")
-        self.lock_free = sa.text(f"SELECT 1 {flow} AND {free}{lock}")
+        self.lock_free = sa.text(f"SELECT 1 {flow} AND {free} AND {same}{lock}")
 
         lease = f"lease_owner = :owner, lease_until = {now} + :seconds"
         self.take_lease = sa.text(
