@@ -1,29 +1,25 @@
 """A flow in a folder, and what processes that share the folder do to it.
 
-A fresh interpreter forks them: it has no threads, and the imports are paid for once.
+A fresh interpreter forks them, so the imports are paid for once.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import logging
 import multiprocessing
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from tests import fresh
 from tests.contract import records
+from tests.crashing import points
 from wbengine import _crash, exceptions, states
 from wbengine.persistence import base, leases, models
 from wbengine.persistence.backends import directory
 from wbengine.persistence.backends.directory import DirectoryBackend, files
-
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Kept:
@@ -66,21 +62,7 @@ class Kept:
 
 def run(task: str, *arguments: str) -> Any:
     """What `task(*arguments)`, a function of this module, returned in a fresh interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "from tests import directories; directories.main()"],
-        input=json.dumps([task, *arguments]),
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def main() -> None:
-    task, *arguments = json.load(sys.stdin)
-    print(json.dumps(globals()[task](*arguments)))
+    return fresh.call(__name__, task, *arguments)
 
 
 def _fork(task: Callable[..., None], *arguments: Any) -> Any:
@@ -95,13 +77,7 @@ def _fork(task: Callable[..., None], *arguments: Any) -> Any:
 def crash_points() -> list[str]:
     """All places of this backend."""
     folder = pathlib.Path(directory.__file__).parent
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py")]
-    return sorted(
-        ast.literal_eval(node.args[0])
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "crashpoint"
-    )
+    return [point.name for point in points.find(folder)]
 
 
 def a_life(root: pathlib.Path, done: Callable[[Any], None]) -> None:

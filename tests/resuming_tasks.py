@@ -74,6 +74,22 @@ class Item(task.Task):
         return item * 10
 
 
+class Spoiler(task.Task):
+    """The first item fails when all have begun; the others run on."""
+
+    def execute(self, item: int, folder: str) -> None:
+        note(folder, f"item-{item}")
+        if item:
+            wait_at(folder, "gate-execute")
+            return
+        while len(runs(Path(folder))) < 6:
+            time.sleep(0.005)
+        raise RuntimeError("no")
+
+    def revert(self, item: int, folder: str, **rest: Any) -> None:
+        note(folder, f"undone-{item}")
+
+
 def gated() -> Any:
     return linear_flow.Flow("f").add(Gated("a"), Plain("b", provides="b"))
 
@@ -93,6 +109,10 @@ def reverting() -> Any:
 def mapping() -> Any:
     items = task.Map(Item("i"), name="m", provides="m", max_in_flight=4)
     return linear_flow.Flow("f").add(items)
+
+
+def spoiling() -> Any:
+    return linear_flow.Flow("f").add(task.Map(Spoiler("s"), name="m"))
 
 
 def backend_in(folder: Path) -> Any:

@@ -3,7 +3,7 @@
     with servers.postgresql() as server, server.database() as url: ...
 
 Each has its own folder, port and password, and is gone afterwards, also when this process is killed
-(`tests/keeper.py` sees to that).
+(`tests/server_keeper.py` sees to that).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-KEEPER = Path(__file__).resolve().with_name("keeper.py")
+KEEPER = Path(__file__).resolve().with_name("server_keeper.py")
 USER = "wbe"
 
 #: What ran in this session, by kind, for the line at its end: a version, or ''.

@@ -50,7 +50,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.patterns.graph_flow": ("Flow", "TargetedFlow"),
     "wbengine.storage": ("Storage", "META_PROGRESS", "META_PROGRESS_DETAILS"),
     "wbengine.engines.worker_based.ledger": ("open_ledger", "LEDGER_VARIABLE"),
-    "wbengine.engines.worker_based.ledger.sql": ("SqlLedger",),
+    "wbengine.engines.worker_based.ledger.sql": ("SQLLedger",),
     "wbengine.persistence.backends": ("fetch", "backend", "BACKEND_NAMESPACE"),
     "wbengine.persistence.backends.directory": ("DirectoryBackend", "DirectoryConnection"),
     "wbengine.persistence.backends.sql": ("SQLBackend", "SQLConnection"),

@@ -2,7 +2,7 @@
 
     race("take", 4, conf, uuids) -> what each of them reported
 
-They are forked by a fresh interpreter: it has no threads, and the imports are paid for once.
+They are forked by a fresh interpreter, so the imports are paid for once.
 """
 
 from __future__ import annotations
@@ -11,29 +11,18 @@ import contextlib
 import json
 import mmap
 import os
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+from tests import fresh
 
 
 def race(task: str, count: int, *arguments: Any) -> list[Any]:
     """What `count` processes reported that ran `task(number, ready, *arguments)` at once."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "from tests.contract import racing; racing.main()"],
-        input=json.dumps([task, count, arguments]),
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
+    found: list[Any] = fresh.call(__name__, "start", task, count, *arguments)
     return found
 
 
@@ -55,8 +44,8 @@ def leave(number: int) -> None:
     _steps[1 + number] = 2**32 - 1
 
 
-def main() -> None:
-    task, count, arguments = json.load(sys.stdin)
+def start(task: str, count: int, *arguments: Any) -> list[Any]:
+    """`race`, in the process that forks the others."""
     _steps[0] = count
     start, begin = os.pipe()
     runners = []
@@ -81,7 +70,7 @@ def main() -> None:
     errors = [told["error"] for told in found if isinstance(told, dict) and "error" in told]
     if errors:
         sys.exit("\n".join(errors))
-    print(json.dumps(found))
+    return found
 
 
 def _run(

@@ -238,7 +238,7 @@ def test_what_a_live_holder_has_is_not_swept(ledger):
 def test_an_old_row_stays_while_its_holder_renews(place, ledger):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
-    with contextlib.closing(sql.SqlLedger(place)) as other:
+    with contextlib.closing(sql.SQLLedger(place)) as other:
         other._changes("aging", sqlalchemy.text("UPDATE wbe_ledger SET changed = changed - 99"), {})
         assert ledger.sweep(50) == 0
         ledger.renew("w2")

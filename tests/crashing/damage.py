@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.crashing import children, engines, flows, pictures, spreading, stores
 from wbengine import exceptions, states
-from wbengine.persistence import backends, models, rows
+from wbengine.persistence import backends, models, trees
 
 #: Flows of the store that is damaged; each has a book of its own.
 FLOWS = 6
@@ -235,7 +235,7 @@ class Trial:
             with backends.backend(self.conf) as backend, backend.get_connection() as connection:
                 for book in connection.get_logbooks(lazy=True):
                     if book.meta.get("told") != book.name:
-                        self._problem(f"book {rows.tree_of(book)} is not what it was")
+                        self._problem(f"book {trees.tree_of(book)} is not what it was")
         except REFUSED:
             pass
         except BaseException:

@@ -59,26 +59,26 @@ def live(work: Work, number: int, kill: children.Kill | None = None) -> int:
         hits = children.Hits(kill)
         hits.install()
         _live(work, number)
-        _write(work.path(f"hits-{number}"), hits.counts)
+        write_json(work.path(f"hits-{number}"), hits.counts)
 
     return children.fork(run, work.path(f"engine-{number}.log"))
 
 
 def end(work: Work) -> dict[str, pictures.Picture] | None:
     """What all flows came to, if they did."""
-    return _read(work.path("end"))
+    return read_json(work.path("end"))
 
 
 def cuts(work: Work, number: int, deeds: Mapping[str, int]) -> dict[str, judging.Cut]:
     """What the `number`-th process found (nothing, if it did not come so far), by flow; `deeds`
     were done when the one before it was killed.
     """
-    found = _read(work.path(f"found-{number}")) or {}
+    found = read_json(work.path(f"found-{number}")) or {}
     return {flow: judging.Cut(*found.get(flow, (None, 0)), count) for flow, count in deeds.items()}
 
 
 def hits(work: Work, number: int) -> dict[str, int]:
-    return _read(work.path(f"hits-{number}")) or {}
+    return read_json(work.path(f"hits-{number}")) or {}
 
 
 def _live(work: Work, number: int) -> None:
@@ -90,7 +90,7 @@ def _live(work: Work, number: int) -> None:
                 return
             known = _pictures(work, connection)
             seen = {flow: (told, len(work.deeds(flow))) for flow, told in known.items()}
-            _write(work.path(f"found-{number}"), seen)
+            write_json(work.path(f"found-{number}"), seen)
             if len(known) <= len(work.flows):
                 save(work, connection)
             touch(work, connection)
@@ -100,7 +100,7 @@ def _live(work: Work, number: int) -> None:
             # Of a process that died after its flow had ended, time ends the lease.
             held = {flow: connection.get_lease(work.uuid(flow)) for flow in told}
             assert number or not any(held.values()), f"leases are left: {held}"
-            _write(work.path("end"), told)
+            write_json(work.path("end"), told)
         with contextlib.closing(backend.get_connection()) as connection:
             _destroy(work, connection)
 
@@ -226,14 +226,14 @@ def options(kind: str, folder: Path, expiry: float = 30.0) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Whole, or not at all."""
     private = path.with_name(f".{path.name}.{os.getpid()}")
     private.write_text(json.dumps(value), encoding="utf-8")
     private.rename(path)
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from tests.crashing import audit
-from wbengine.persistence import base, models, rows
+from wbengine.persistence import base, models, trees
 
 #: One flow: its state, and its atoms with their items, by name.
 Picture = dict[str, Any]
@@ -25,8 +25,8 @@ def of(detail: models.FlowDetail) -> Picture:
 
 
 def _atom(atom: models.AtomDetail) -> dict[str, Any]:
-    told: dict[str, Any] = {"row": rows.tree_of(atom)}
-    told["items"] = [rows.tree_of(item) for item in atom.items or ()]
+    told: dict[str, Any] = {"row": trees.tree_of(atom)}
+    told["items"] = [trees.tree_of(item) for item in atom.items or ()]
     return json.loads(json.dumps(told))  # type: ignore[no-any-return]
 
 

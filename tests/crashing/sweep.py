@@ -231,7 +231,7 @@ def _with_worker(case: Case, work: engines.Work, broker: Path) -> Told:
         code = workers.stop(hired[-1])
     if code:
         told.problems.append(f"the worker ended with {code}")
-    told.worker_hits = engines._read(hits) or {}
+    told.worker_hits = engines.read_json(hits) or {}
     if case.worker is not None:
         told.reached = died and (told.reached or not case.kills)
     return told

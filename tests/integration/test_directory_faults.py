@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests import directories
+from tests import directories, fresh
 from tests.contract import records
 from tests.directories import Kept
 from wbengine import _crash, exceptions, states
@@ -567,7 +567,7 @@ def test_who_reads_is_not_kept_by_a_frozen_writer(
 ) -> None:
     """Writers say so, after a while."""
     call = f"from tests import directories; directories.freeze({str(kept.root)!r})"
-    child = subprocess.Popen([sys.executable, "-c", call], cwd=directories.REPOSITORY)
+    child = subprocess.Popen([sys.executable, "-c", call], cwd=fresh.REPOSITORY)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
     try:
         assert kept.fresh().get_flow_details(kept.flow.uuid).name == "f"

@@ -10,15 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.beside import running
 from wbengine import engines, exceptions, invocation, retry, states, task
 from wbengine.engines import action, base
-from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, leases, models, owners
 from wbengine.persistence.backends import memory
 
@@ -67,27 +67,6 @@ def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> leases
             engine.storage.flow_uuid, "elsewhere", seconds, dead=held.epoch if held else None
         )
         return lease
-
-
-@contextlib.contextmanager
-def running(engine: base.Engine, inside: threading.Event) -> Iterator[None]:
-    """Run it in a thread until the block is left; `inside` lets it end."""
-    problems: list[BaseException] = []
-
-    def main() -> None:
-        try:
-            engine.run()
-        except BaseException as error:
-            problems.append(error)
-
-    thread = threading.Thread(target=main)
-    thread.start()
-    try:
-        yield
-    finally:
-        inside.set()
-        thread.join(20)
-    assert not thread.is_alive() and not problems
 
 
 # -- one at a time -----------------------------------------------------------------------------
@@ -458,33 +437,21 @@ def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
     engine = engines.load(
         flow, backend=backend, engine="parallel", max_workers=1, lease=0.1, durability="end"
     )
-    caught: list[BaseException] = []
+    with pytest.raises(exceptions.LeaseLost), running(engine, let):
+        assert inside.wait(10)
+        tenure = engine._ownership.tenure  # type: ignore[attr-defined]
+        take_over(engine, backend, 1000)
+        assert tenure is not None
+        lost = threading.Event()
+        inner = tenure.lost
 
-    def run() -> None:
-        try:
-            engine.run()
-        except BaseException as error:
-            caught.append(error)
+        def hear() -> None:
+            inner()
+            lost.set()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert inside.wait(10)
-    tenure = engine._ownership.tenure  # type: ignore[attr-defined]
-    take_over(engine, backend, 1000)
-    assert tenure is not None
-    lost = threading.Event()
-    inner = tenure.lost
-
-    def hear() -> None:
-        inner()
-        lost.set()
-
-    tenure.lost = hear
-    if tenure.error is None:
-        assert lost.wait(10)
-    let.set()
-    thread.join(20)
-    assert [type(error) for error in caught] == [exceptions.LeaseLost]
+        tenure.lost = hear
+        if tenure.error is None:
+            assert lost.wait(10)
     assert [step.runs for step in steps] == [1, 0, 0]
     assert kept(engine, backend).state == states.RUNNING
 
@@ -630,6 +597,27 @@ def test_two_that_load_a_new_flow_share_its_records() -> None:
     assert two.storage.get_atom_state("a") == states.SUCCESS, "the record that was used counts"
     assert two.storage.get_attempt("a").attempt == 1  # type: ignore[union-attr]
     assert step.runs == 0
+
+
+def test_what_was_ignored_stays_so_where_two_loaded_a_new_flow() -> None:
+    """Of two records of an atom that never ran, the one that somebody decided about counts."""
+    backend = memory.MemoryBackend()
+
+    def graph() -> Any:
+        steps = Step("a"), Step("b")
+        flow = graph_flow.Flow("f").add(*steps)
+        return flow.link(*steps, decider=lambda history: False)
+
+    one = engines.load(graph(), backend=backend)
+    two = again(one, graph(), backend)
+    one.prepare()
+    two.prepare()
+    two.run()
+    third = again(one, graph(), backend)
+    third.prepare()
+    assert third.storage.get_atom_state("b") == states.IGNORE
+    third.run()
+    assert third.storage.get_atom_state("b") == states.IGNORE
 
 
 def test_a_retry_and_its_history_are_read_again_too() -> None:

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 
 from tests import resuming_tasks as tasks
 from tests import workers
+from tests.beside import running
 from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import entries, lineage
@@ -75,28 +75,6 @@ def killed_at(flow: str, folder: Path, point: str, hit: int = 1, *options: str) 
 
 def opened(folder: Path, action: str = "execute") -> None:
     (folder / f"gate-{action}").touch()
-
-
-@contextlib.contextmanager
-def running(loaded: Any) -> Iterator[None]:
-    """While an engine runs in another thread; what it raises is raised at the end."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            loaded.run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(30)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 def was_asked(held: Any) -> bool:
@@ -194,6 +172,18 @@ def test_a_map_goes_on_in_the_middle(folder: Path) -> None:
         assert sorted(tasks.runs(folder)) == [f"item-{n}" for n in range(6)]
         assert again.storage.fetch("m") == [n * 10 for n in range(6)]
         assert again.storage.record("m").items.resumed == 0
+
+
+def test_items_that_ran_when_another_failed_are_undone_too(folder: Path) -> None:
+    """The failure was saved, and the engine died before they ended."""
+    with worker(folder, 6) as held:
+        killed_at("spoiling", folder, "engine.after-retire")
+        again = tasks.engine_of("spoiling", folder)
+        with pytest.raises(RuntimeError), running(again):
+            workers.until(lambda: was_asked(held))
+            opened(folder)
+    numbers = range(6)
+    assert sorted(tasks.runs(folder)) == [f"{w}-{n}" for w in ("item", "undone") for n in numbers]
 
 
 @thorough
@@ -387,5 +377,8 @@ def test_which_requests_have_ended() -> None:
     record.attempt, record.state = 1, states.RUNNING
     record.items = models.Items(1, ["x", "y"])
     record.items[1].put(states.SUCCESS, 1)
+    assert entries.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
+    assert entries.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))
+    record.state = states.PENDING  # suspended in the middle, it goes on under the same number
     assert entries.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
     assert entries.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))

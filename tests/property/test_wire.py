@@ -7,6 +7,7 @@ The engine dies, with what it did not save, and another one goes on with what it
 
 from __future__ import annotations
 
+import enum
 import itertools
 import os
 from dataclasses import dataclass, field
@@ -68,6 +69,16 @@ class Delivery:
     acknowledged: int = 0
 
 
+class Frozen(enum.Enum):
+    """Where an engine stops that publishes a request: it asks whether the flow is its own, opens
+    the row, asks once more, and publishes.
+    """
+
+    BEFORE_OPEN = 1
+    BEFORE_QUESTION = 2
+    BEFORE_PUBLISH = 3
+
+
 @dataclass
 class Worker:
     """A server core, the requests it was given and has not acknowledged, and what it runs."""
@@ -104,6 +115,9 @@ class Network(RuleBasedStateMachine):
         self.steps = 0
         self.epochs: dict[str, int] = {}
         self.unread: list[Delivery] = []
+        # What engines that are frozen were about to publish, and the rows that they made too late.
+        self.frozen: list[tuple[Frozen, fx.Dispatch]] = []
+        self.late: set[str] = set()
 
     def live(self) -> None:
         """An engine begins.
@@ -178,12 +192,7 @@ class Network(RuleBasedStateMachine):
 
     def inspect(self, entry: Any, lost: str | None) -> None:
         assert self.rows is not None
-        state, holder, result, epoch, silent = self.rows.look(entry)
-        self.apply(
-            self.book.on_row(
-                entry, state, holder, result, self.now, lost, epoch=epoch, silent=silent
-            )
-        )
+        self.apply(self.book.on_row(entry, self.rows.look(entry), self.now, lost))
 
     def write(self) -> None:
         """What the publisher's thread does."""
@@ -192,11 +201,19 @@ class Network(RuleBasedStateMachine):
             entry = dispatch.entry
             if not (entry.live and entry.epoch == dispatch.epoch):
                 continue
-            if self.ledger is not None:
-                self.ledger.open(entry.id, dispatch.epoch)
+            if self.rows is not None:
+                self.open(dispatch)
                 entry.opened = True
-            envelope = dispatch.envelope
-            self.bag.append(Delivery(envelope, envelope.routing_key, envelope.headers))
+            self.send(dispatch)
+
+    def open(self, dispatch: fx.Dispatch) -> None:
+        assert self.ledger is not None and self.rows is not None
+        opens = self.ledger if dispatch.epoch == 1 else self.rows
+        opens.open(dispatch.entry.id, dispatch.epoch)
+
+    def send(self, dispatch: fx.Dispatch) -> None:
+        envelope = dispatch.envelope
+        self.bag.append(Delivery(envelope, envelope.routing_key, envelope.headers))
 
     def hear(self, delivery: Delivery) -> None:
         answer = delivery.envelope
@@ -444,9 +461,21 @@ class Network(RuleBasedStateMachine):
                 self.book.forget(entry)
 
     @precondition(lambda self: self.calls and self.steps % 3 == 0)
-    @rule(data=st.data(), seconds=st.sampled_from([0, 0, 5, 45]), saves=st.booleans())
-    def kill_engine(self, data: Any, seconds: int, saves: bool) -> None:
-        """With it dies what it did not save; and it may have saved, and done nothing after that."""
+    @rule(
+        data=st.data(),
+        seconds=st.sampled_from([0, 0, 5, 45]),
+        saves=st.booleans(),
+        freezes=st.sampled_from([None, None, *Frozen]),
+    )
+    def kill_engine(
+        self, data: Any, seconds: int, saves: bool, freezes: Frozen | None = None
+    ) -> None:
+        """With it dies what it did not save; and it may have saved, and done nothing after that.
+
+        Or it is frozen while it publishes something, until its lease is another's.
+        """
+        if freezes is not None and self.ledger is not None:
+            self.freeze(freezes)
         if saves and (ended := list(filter(self.may_retire, self.calls))):
             self.retired.add(data.draw(st.sampled_from(ended)))
         saved = {uuid: self.outcomes[uuid] for uuid in self.retired}
@@ -465,6 +494,26 @@ class Network(RuleBasedStateMachine):
         self.live()
         self.begin()
         self.go_on()
+
+    def freeze(self, how: Frozen) -> None:
+        for dispatch in self.outbox:
+            if dispatch.entry.live and dispatch.entry.epoch == dispatch.epoch:
+                if how != Frozen.BEFORE_OPEN:
+                    self.open(dispatch)
+                self.frozen.append((how, dispatch))
+                return
+
+    @precondition(lambda self: self.frozen)
+    @rule()
+    def thaw(self) -> None:
+        """It goes on, and finds out that the flow is not its own as soon as it looks at that."""
+        how, dispatch = self.frozen.pop()
+        if how == Frozen.BEFORE_OPEN:
+            assert self.ledger is not None
+            self.ledger.open(dispatch.entry.id, dispatch.epoch)
+            self.late.add(dispatch.entry.id)
+        elif how == Frozen.BEFORE_PUBLISH:
+            self.send(dispatch)
 
     def go_on(self) -> None:
         """What the lifecycle, and the engine, do with what is stored."""
@@ -541,8 +590,12 @@ class Network(RuleBasedStateMachine):
         for uuid in list(self.calls):
             if self.may_retire(uuid):
                 self.save(uuid)
+        while self.frozen:
+            self.thaw()
         self.heal()
         if self.ledger is not None:
+            for request_id in self.late:
+                self.ledger.revoke(request_id)  # swept one day
             assert not self.ledger._rows
         assert len(self.book) == 0
         book = self.book

@@ -217,3 +217,30 @@ def test_the_cost_of_an_item_does_not_grow(size: int) -> None:
         waiting += take(fan)
         end(fan, waiting.pop(0), 1)
     assert items.touched == 2 * size
+
+
+def test_what_may_be_under_way_is_handed_out_although_another_failed() -> None:
+    """As many as an earlier run may have handed out, and no more."""
+    items = models.Items(1, range(6))
+    items[1].put(states.FAILURE, failure())
+    fan = fanout.Fanout(items, invocation.EXECUTE, 3, doubtful=True)
+    assert fan.hungry and fan.in_doubt and not fan.over
+    assert take(fan) == [0, 2, 3]
+    assert not fan.hungry and not fan.in_doubt
+    fan.give_back(2, doubtful=True)  # not in this run
+    assert fan.in_doubt and take(fan) == [2]
+    fan.give_back(2)  # it was found out that it did not start
+    assert not fan.hungry and not fan.in_doubt
+    end(fan, 0)
+    assert not fan.over
+    end(fan, 3)
+    assert fan.over and fan.decided
+
+
+def test_what_may_be_under_way_is_handed_out_although_one_of_it_failed() -> None:
+    fan = made(4, 2, doubtful=True)
+    assert take(fan, 1) == [0]
+    end(fan, 0, failure())
+    assert not fan.over and take(fan) == [1]
+    end(fan, 1)
+    assert fan.over

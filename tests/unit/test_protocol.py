@@ -98,6 +98,8 @@ def test_only_waiting_requests_expire(state: str) -> None:
     made.since, made.timeout = 100.0, 60.0
     assert made.expired_at(159.9) is False
     assert made.expired_at(160.0) is (state in (pr.WAITING, pr.PENDING))
+    made.since = 1006.1  # what was added, taken away again, leaves less than 60.0
+    assert made.expired_at(made.since + 60.0) is (state in (pr.WAITING, pr.PENDING))
     made.timeout = None
     assert made.expired_at(1e9) is False
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.test_requests import T0, Bench, Job, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import entries, recovering, requests
+from wbengine.engines.worker_based import entries, recovering
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -33,13 +33,15 @@ class Heirs(Bench):
         return call.ticket, effects
 
     def row(
-        self, entry: entries.Entry, state: str | None, now: float = T0, **seen: Any
+        self,
+        entry: entries.Entry,
+        state: str | None,
+        now: float = T0,
+        lost: str | None = None,
+        **seen: Any,
     ) -> list[fx.Effect]:
-        seen = {"holder": None, "result": None, "epoch": 1, "silent": False, "lost": None, **seen}
-        return self.book.on_row(
-            entry, state, seen["holder"], seen["result"], now, seen["lost"],
-            epoch=seen["epoch"], silent=seen["silent"],
-        )  # fmt: skip
+        found = recovering.Seen(state, **{"epoch": 1, **seen})
+        return self.book.on_row(entry, found, now, lost)
 
     def held(self, worker: str = "w1", **options: Any) -> entries.Entry:
         entry, _ = self.left(**options)
@@ -210,7 +212,7 @@ def test_what_a_dead_worker_holds_and_may_be_run_twice_is_run_again() -> None:
 def test_a_ledger_that_is_away_is_asked_later() -> None:
     bench = Heirs()
     entry, _ = bench.left()
-    assert bench.row(entry, requests.UNKNOWN) == []
+    assert bench.row(entry, recovering.UNKNOWN) == []
     assert bench.book.tick(T0 + recovering.PATIENCE) == [fx.Inspect(entry)]
 
 
@@ -257,6 +259,29 @@ def test_answers_that_waited_for_an_heir_are_found() -> None:
     assert settled(effects)
     assert fx.Acknowledge("r") in bench.book.retired([entry.invocation])
     assert bench.book.ask() == []
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_an_answer_may_wait_for_who_does_not_know_that_it_was_sent(epoch: int) -> None:
+    """Its engine died before it wrote that; and it had been sent a second time, perhaps."""
+    bench = Heirs(ledger=None)
+    bench.book.inherit("engine")
+    call = bench.call()
+    twin = Heirs(ledger=None)
+    entry = twin.pending()
+    assert bench.succeed(entry, epoch=epoch, receipt="r") == []
+    (outcome,) = settled(bench.book.submit(call, lambda *_: None, T0))
+    assert outcome.value == 3
+
+
+def test_an_answer_that_does_not_fit_keeps_nothing_from_being_sent() -> None:
+    """With a ledger the row tells which answer counts."""
+    bench = Heirs()
+    bench.book.inherit("engine")
+    entry = Heirs().pending()
+    assert bench.succeed(entry, epoch=2, receipt="r") == []
+    effects = bench.book.submit(bench.call(), lambda *_: None, T0)
+    assert kinds(effects) == [fx.Acknowledge, fx.Dispatch]
 
 
 def test_what_nobody_knows_of_waits_as_long_as_any_other_and_is_lost() -> None:

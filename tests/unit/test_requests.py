@@ -15,6 +15,7 @@ from wbengine.engines.worker_based import entries, requests, types
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.recovering import UNKNOWN, Seen
 from wbengine.types.failure import Failure
 
 T0 = 1000.0
@@ -432,7 +433,7 @@ def test_what_was_routed_anew_and_waits_has_a_row_to_revoke() -> None:
     bench.fleet.end("q")
     (inspect,) = bench.lose("w1")
     assert inspect == fx.Inspect(entry, "w1")
-    assert bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0 + 1, "w1") == []
+    assert bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0 + 1, "w1") == []
     assert entry.state == pr.WAITING
     assert bench.book.tick(T0 + 60) == []
     assert bench.book.tick(T0 + 61) == [fx.Revoke(entry)]
@@ -443,7 +444,7 @@ def test_not_revoked_because_somebody_has_it() -> None:
     entry = bench.pending()
     bench.book.tick(T0 + 60)
     assert bench.book.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
-    assert bench.book.on_row(entry, ledgers.ROW_CLAIMED, "w7", None, T0 + 60) == []
+    assert bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
     assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", ["w7"])
 
 
@@ -453,7 +454,7 @@ def test_not_revoked_because_it_is_done() -> None:
     answer = env.Envelope(
         pr.RESPONSE, {"state": "SUCCESS", "data": {"result": 8}}, correlation_id=entry.id
     )
-    effects = bench.book.on_row(entry, ledgers.ROW_DONE, "w7", answer, T0)
+    effects = bench.book.on_row(entry, Seen(ledgers.ROW_DONE, "w7", answer), T0)
     assert [outcome.value for outcome in settled(effects)] == [8]
 
 
@@ -462,7 +463,7 @@ def test_not_revoked_because_the_broker_is_away() -> None:
     entry = bench.pending()
     entry.opened = False  # the publisher has not come so far
     bench.book.tick(T0 + 60)
-    assert bench.book.on_row(entry, None, None, None, T0 + 60) == []
+    assert bench.book.on_row(entry, Seen(None), T0 + 60) == []
     assert entry.state == pr.PENDING
     assert bench.book.tick(T0 + 119) == []
     assert bench.book.tick(T0 + 120) == [fx.Revoke(entry)]
@@ -471,7 +472,7 @@ def test_not_revoked_because_the_broker_is_away() -> None:
 def test_a_row_that_vanished_is_an_unknown_outcome() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert failures(bench.book.on_row(entry, None, None, None, T0), exc.WorkerLost)
+    assert failures(bench.book.on_row(entry, Seen(None), T0), exc.WorkerLost)
 
 
 def test_a_busy_fleet_stops_the_clock() -> None:
@@ -555,15 +556,15 @@ def test_with_a_ledger_the_row_says_what_became_of_it() -> None:
     bench = Bench()
     entry = bench.running("w1")
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
-    effects = bench.book.on_row(entry, ledgers.ROW_CLAIMED, "w1", None, T0, "w1")
+    effects = bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     assert failures(effects, exc.WorkerLost)
 
 
-@pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None, requests.UNKNOWN])
+@pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None, UNKNOWN])
 def test_a_row_that_says_nothing_leaves_it_lost(state: str | None) -> None:
     bench = Bench()
     entry = bench.running("w1")
-    effects = bench.book.on_row(entry, state, None, None, T0, "w1")
+    effects = bench.book.on_row(entry, Seen(state), T0, "w1")
     assert failures(effects, exc.WorkerLost)
 
 
@@ -571,17 +572,17 @@ def test_what_it_claimed_and_never_said_is_found_although_others_live() -> None:
     bench = Bench()
     claimed, other = bench.pending(), bench.pending()
     assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
-    effects = bench.book.on_row(claimed, ledgers.ROW_CLAIMED, "w1", None, T0, "w1")
+    effects = bench.book.on_row(claimed, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     (text,) = failures(effects, exc.WorkerLost)
     assert "w1" in text
-    assert bench.book.on_row(other, ledgers.ROW_OPEN, None, None, T0, "w1") == []
+    assert bench.book.on_row(other, Seen(ledgers.ROW_OPEN), T0, "w1") == []
     assert other.state == pr.PENDING
 
 
 def test_claimed_by_another_is_running_there() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert bench.book.on_row(entry, ledgers.ROW_CLAIMED, "w2", None, T0, "w1") == []
+    assert bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
     assert (entry.state, entry.worker) == (pr.RUNNING, "w2")
     assert bench.lose("w2") == [fx.Inspect(entry, "w2")]
 
@@ -592,11 +593,11 @@ def test_open_without_workers_is_routed_anew_in_the_same_epoch() -> None:
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
     bench.lose("w1")
-    (dispatch,) = bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0, "w1")
+    (dispatch,) = bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1")
     assert isinstance(dispatch, fx.Dispatch)
     assert (dispatch.epoch, dispatch.envelope.routing_key) == (1, "q2")
     # Answered late, twice inspected: nothing happens twice.
-    assert bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0, "w1") == []
+    assert bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1") == []
 
 
 def test_without_a_ledger_a_new_route_is_a_new_epoch() -> None:
@@ -648,7 +649,7 @@ def test_what_was_forgotten_is_not_published_and_not_answered() -> None:
     assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
     assert bench.book.on_unsent(entry, ValueError("x"), T0) == []
     assert bench.book.on_revoked(entry, True, T0) == []
-    assert bench.book.on_row(entry, ledgers.ROW_OPEN, None, None, T0) == []
+    assert bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0) == []
     assert bench.book.tick(T0 + 1000) == []
     bench.book.submit(entry.invocation, lambda *_: None, T0)
 

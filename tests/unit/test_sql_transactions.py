@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from wbengine import _sql, exceptions
+from wbengine._sql import dialects
 
 INSERT = sa.text("INSERT INTO t (k, v) VALUES (:k, :v)")
 COUNT = sa.text("SELECT COUNT(*) FROM t")
@@ -93,14 +94,20 @@ def test_who_writes_is_alone_from_the_start(engine: sa.Engine) -> None:
 
 
 def test_upsert(engine: sa.Engine) -> None:
-    """Of rows with the same key the last counts; columns to keep are those of the first."""
-    put = _sql.upsert("sqlite", "t", ["k", "v"], ["k"])
-    keep = _sql.upsert("sqlite", "t", ["k", "v"], ["k"], keep=["v"])
+    """Of rows with the same key the last counts; columns to keep are those of the first.
+
+    What is given by an expression is no part of a row.
+    """
+    put = dialects.upsert("sqlite", "t", ["k", "v"], ["k"])
+    keep = dialects.upsert("sqlite", "t", ["k", "v"], ["k"], keep=["v"])
     rows = [{"k": "a", "v": "1"}, {"k": "b", "v": "2"}, {"k": "a", "v": "3"}]
     _sql.transact(engine, "Writing", lambda it: it.execute(put, rows))
     _sql.transact(engine, "Writing", lambda it: it.execute(keep, {"k": "a", "v": "4"}))
     found = _sql.transact(engine, "Reading", execute("SELECT k, v FROM t ORDER BY k"), write=False)
     assert found == [("a", "3"), ("b", "2")]
+    twice = dialects.upsert("sqlite", "t", ["k", "v"], ["k"], given={"v": "upper(:k)"})
+    _sql.transact(engine, "Writing", lambda it: it.execute(twice, {"k": "b"}))
+    assert _sql.transact(engine, "Reading", execute("SELECT v FROM t WHERE k = 'b'")) == [("B",)]
 
 
 def test_an_error_is_one_line_without_values(engine: sa.Engine) -> None:
@@ -190,7 +197,7 @@ def test_statements_are_logged_without_values(
 
 def test_the_clock(engine: sa.Engine) -> None:
     """It goes on, and is in seconds."""
-    clock = execute(f"SELECT {_sql.now('sqlite')}")
+    clock = execute(f"SELECT {dialects.now('sqlite')}")
     ((first,),) = _sql.transact(engine, "Asking", clock, write=False)
     ((second,),) = _sql.transact(engine, "Asking", clock, write=False)
     ((told,),) = _sql.transact(engine, "Asking", execute("SELECT strftime('%s')"), write=False)

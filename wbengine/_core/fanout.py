@@ -6,6 +6,7 @@ called wherever an item ends.  O(1) for each item, but for `take`, which costs w
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import Any, Final
 
@@ -25,13 +26,16 @@ class Fanout:
     `items` tells what came of them before; what is missing is to be done.  Executions go in the
     order of the items, reversions of what finished in the opposite order of finishing.  At most
     `limit` (None: any number) are under way.  When one fails, unless `collect`, no more are handed
-    out.
+    out; but for those that an earlier run may have under way, if there was one (`doubtful`): what
+    became of them is to be found out.
     """
 
     __slots__ = (
         "_collects",
+        "_doubtful",
         "_failures",
         "_limit",
+        "_sifted",
         "_todo",
         "action",
         "done",
@@ -48,6 +52,7 @@ class Fanout:
         limit: int | None = None,
         *,
         collect: bool = False,
+        doubtful: bool = False,
     ) -> None:
         self.items = items
         self.action = action
@@ -64,6 +69,10 @@ class Fanout:
             self.done = sum(item.state in _UNDONE for item in items)
             bad = states.REVERT_FAILURE
         self._todo = deque(item.index for item in todo)
+        # What an earlier run handed out: never more at a time, and in this order.
+        self._doubtful = set(itertools.islice(self._todo, limit if doubtful else 0))
+        # Whether only such are left to be done.
+        self._sifted = False
         #: How many there are to be done in all, and how many of them are.
         self.total = self.done + len(todo)
         #: How many were handed out and did not come back.
@@ -76,9 +85,7 @@ class Fanout:
 
     def take(self, most: int) -> list[models.ItemDetail]:
         """Hand out what may go now, at most `most` of them."""
-        if self.spoilt:
-            return []
-        room = min(most, len(self._todo))
+        room = min(most, self._left)
         if self._limit is not None:
             room = min(room, self._limit - self.running)
         found = [self.items[self._todo.popleft()] for _ in range(room)]
@@ -110,10 +117,13 @@ class Fanout:
             self.spoil()
         return item
 
-    def give_back(self, index: int) -> None:
-        """What was handed out did not start after all."""
-        self._todo.appendleft(index)
+    def give_back(self, index: int, doubtful: bool = False) -> None:
+        """What was handed out did not start after all, or not in this run (`doubtful`)."""
         self.running -= 1
+        if not doubtful:
+            self._doubtful.discard(index)
+        if index in self._doubtful or not self._sifted:
+            self._todo.appendleft(index)
 
     @property
     def idle(self) -> bool:
@@ -123,7 +133,7 @@ class Fanout:
     @property
     def over(self) -> bool:
         """Nothing is under way, and nothing will be."""
-        return self.running == 0 and (self.spoilt or not self._todo)
+        return self.running == 0 and not self._left
 
     @property
     def decided(self) -> bool:
@@ -133,7 +143,20 @@ class Fanout:
     @property
     def hungry(self) -> bool:
         """`take` would hand out something."""
-        return not self.spoilt and bool(self._todo) and self.running != self._limit
+        return self._left > 0 and self.running != self._limit
+
+    @property
+    def in_doubt(self) -> bool:
+        """Something may be under way that was not handed out."""
+        return not self._doubtful.isdisjoint(self._todo)
+
+    @property
+    def _left(self) -> int:
+        """How many are still to be handed out."""
+        if self.spoilt and not self._sifted:
+            self._sifted = True
+            self._todo = deque(filter(self._doubtful.__contains__, self._todo))
+        return len(self._todo)
 
     @property
     def value(self) -> Any:

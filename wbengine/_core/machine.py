@@ -271,7 +271,7 @@ class Machine:
             if brake.suspending or (self._timers is not None and self._overdue()):
                 return
             call = unsent.popleft()
-            if mapping and is_item(call) and self._maps.spoilt(call.node):
+            if mapping and is_item(call) and self._maps.holds_back(call):
                 self._inbox.put(Withdrawn([call]))
             else:
                 yield call
@@ -330,7 +330,7 @@ class Machine:
         ended = self._maps.finish(call, outcome)
         if ended is not None:
             self._settle(*ended)
-        elif outcome.failed and not self._scheduler.halted and self._maps.to_withdraw(call.node):
+        elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
             others = self._maps.take_back(call.node, self._executor.withdraw())
             self._begun += others
             self._beginning += [other.node for other in others]

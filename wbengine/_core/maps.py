@@ -45,7 +45,7 @@ def is_item(call: object) -> TypeGuard[calls.Invocation]:
 class Idle(NamedTuple):
     """A Map that does not go on: with its outcome, or else none in this run.
 
-    `begun`: some of its items are done.
+    `begun`: some of its items are done, or may be.
     """
 
     call: MapCall
@@ -120,7 +120,7 @@ class Maps:
         if record.items is None:
             return calls.Outcome(None)  # it failed before there were any
         limit, collect = task.max_in_flight, task.collects
-        fan = fanout.Fanout(record.items, action, limit, collect=collect)
+        fan = fanout.Fanout(record.items, action, limit, collect=collect, doubtful=recovered)
         now, takes_item = time.time(), task.takes_item(action)
         running = _Running(call, record, fan, found, failures, takes_item, now, recovered)
         if fan.over:
@@ -198,17 +198,18 @@ class Maps:
         if running is not None:
             running.fan.spoil()
 
-    def spoilt(self, node: int) -> bool:
-        """Whether a Map starts no further items."""
-        running = self.running.get(node)
-        return running is not None and running.fan.spoilt
+    def holds_back(self, call: calls.Invocation) -> bool:
+        """Whether an item that was handed out is not to start: its Map starts no further ones."""
+        running = self.running.get(call.node)
+        return running is not None and running.fan.spoilt and not call.recovered
 
     def to_withdraw(self, node: int) -> bool:
-        """Whether what a Map has in the executor is to be taken back; True once."""
+        """Whether what a Map has in the executor is to be taken back; True once, unless more of it
+        may turn out not to have started."""
         running = self.running[node]
         if running.withdrawn or not running.fan.spoilt:
             return False
-        running.withdrawn = True
+        running.withdrawn = not running.recovered
         return True
 
     def finish(
@@ -235,7 +236,7 @@ class Maps:
     def give_back(self, call: calls.Invocation) -> None:
         """An item that was to be submitted, or was, did not start."""
         fan = self.running[call.node].fan
-        fan.give_back(call.index)
+        fan.give_back(call.index, call.recovered)
         self._changed(call.node, fan)
 
     def take_back(self, node: int, withdrawn: Iterable[calls.Invocation]) -> list[calls.Invocation]:
@@ -291,10 +292,10 @@ class Maps:
         return found
 
     def drop(self, node: int) -> bool:
-        """Forget a Map that does not go on; returns whether any of its items is done."""
+        """Forget a Map that does not go on; returns whether any of its items is done, or may be."""
         self._hungry.pop(node, None)
         running = self.running.pop(node)
-        return running.fan.done > 0
+        return running.fan.done > 0 or running.fan.in_doubt
 
     def _end(self, running: _Running) -> tuple[MapCall, calls.Outcome]:
         self.drop(running.call.node)

@@ -1,7 +1,7 @@
 """SQL databases: engines made from URLs and options, transactions, and what their errors mean.
 
 For whatever keeps tables: the persistence backends, and the ledger of workers.  sqlite, MariaDB and
-MySQL, PostgreSQL; SQLAlchemy Core, no ORM.
+MySQL, PostgreSQL; SQLAlchemy Core, no ORM.  What these do not agree on is in `dialects`.
 
     engine = make_engine("postgresql://me:secret@host/flows", {"max_pool_size": 4})
     row = transact(engine, "Reading a row", lambda connection: connection.execute(...).one(),
@@ -17,20 +17,8 @@ except ImportError as error:  # pragma: no cover (run in a process of its own)
         'SQL databases need SQLAlchemy, which is not installed: pip install "wbengine[sql]"'
     ) from error
 
-from wbengine._sql.dialects import KEY, TEXT, now, upsert
 from wbengine._sql.engines import make_engine
-from wbengine._sql.errors import failures
 from wbengine._sql.options import Options, parse
 from wbengine._sql.transactions import transact
 
-__all__ = [
-    "KEY",
-    "Options",
-    "TEXT",
-    "failures",
-    "make_engine",
-    "now",
-    "parse",
-    "transact",
-    "upsert",
-]
+__all__ = ["Options", "make_engine", "parse", "transact"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -59,19 +59,19 @@ def upsert(
     keys: Sequence[str],
     *,
     keep: Iterable[str] = (),
+    given: Mapping[str, str] | None = None,
 ) -> sa.TextClause:
-    """An INSERT of rows (given as dicts) that replaces those with the same `keys`.
+    """An INSERT of rows (as dicts) that replaces those with the same `keys`.
 
-    The columns `keep` are those of the first insertion.  To be executed with a list of rows: each
-    driver has its own way to send many at once, and knows this form of the statement.
+    The columns `keep` are those of the first insertion.  Columns that are `given` by an SQL
+    expression are not in the rows.  To be executed with a list of rows: each driver has its own way
+    to send many at once, and knows this form of the statement.
     """
     names = list(columns)
+    values = {**{name: f":{name}" for name in names}, **(given or {})}
     fixed = {*keys, *keep}
     changed = [name for name in names if name not in fixed]
-    text = (
-        f"INSERT INTO {table} ({', '.join(names)})"
-        f" VALUES ({', '.join(f':{name}' for name in names)})"
-    )
+    text = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(values.values())})"
     if dialect == MYSQL:
         news = ", ".join(f"{name} = VALUES({name})" for name in changed or keys)
         return sa.text(f"{text} ON DUPLICATE KEY UPDATE {news}")

@@ -14,7 +14,7 @@ from wbengine._sql import dialects
 
 __all__ = ["OPTIONS", "Options", "parse"]
 
-#: The driver that a URL means which names none, and the extra that it comes with.
+#: The driver that a URL means which names none.
 DRIVERS: Final[Mapping[str, str]] = {
     dialects.SQLITE: "pysqlite",
     dialects.MYSQL: "pymysql",

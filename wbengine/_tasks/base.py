@@ -45,8 +45,8 @@ class Task(atom.Atom):
     # A tuple: subclasses of TaskFlow's say `TASK_EVENTS = Task.TASK_EVENTS + ('mine',)`.
     TASK_EVENTS: ClassVar[Collection[str]] = (EVENT_UPDATE_PROGRESS,)
 
-    #: Does it do no harm to run it twice?  So far it counts when a flow is resumed: then what nobody
-    #: can tell of is sent again.  A task whose worker is lost while its engine lives fails.
+    #: Does it do no harm to run it twice?  So far it counts when a flow is resumed: then what
+    #: nobody can tell of is sent again.  A task whose worker is lost while its engine lives fails.
     idempotent: bool | None = None
     #: Must it run in the engine's own process?
     local: bool = False

@@ -254,7 +254,12 @@ class WorkerTaskExecutor(heir.Heir):
         self._apply(effects)
 
     def _is_ours(self, entry: entries.Entry) -> bool:
-        return heir.passes(self._guards.get(entry.invocation.flow_uuid))
+        check = self._guards.get(entry.invocation.flow_uuid)
+        return check is None or heir.passes(check)
+
+    def _reads(self) -> bool:
+        """Whether the answers that come are for us, and not for whoever has our name by now."""
+        return not self._disowned and (self._sole is None or heir.passes(self._sole))
 
     # What comes.
 
@@ -343,10 +348,12 @@ class WorkerTaskExecutor(heir.Heir):
         def before() -> bool:
             if not self._is_wanted(effect):
                 return False
-            if self._rows is None:
+            if self._ledger is None or self._rows is None:
                 return True
             crashpoint("executor.before-open")
-            self._rows.open(entry, effect.epoch)
+            # Whatever is at the first epoch cannot be in the way of it.
+            opens = self._ledger if effect.epoch == 1 else self._rows
+            opens.open(entry.id, effect.epoch)
             entry.opened = True
             crashpoint("executor.after-open")
             # Who takes the flow over from now on finds the row.  Who did so before, while this
@@ -385,12 +392,9 @@ class WorkerTaskExecutor(heir.Heir):
 
     def _inspect(self, entry: entries.Entry, lost: str | None) -> None:
         assert self._rows is not None
-        state, holder, result, epoch, silent = self._rows.look(entry)
-        now = SYSTEM.monotonic()
+        seen = self._rows.look(entry)
         with self._lock:
-            effects = self._book.on_row(
-                entry, state, holder, result, now, lost, epoch=epoch, silent=silent
-            )
+            effects = self._book.on_row(entry, seen, SYSTEM.monotonic(), lost)
         self._apply(effects)
 
     def _reopen(self, entry: entries.Entry, epoch: int) -> None:

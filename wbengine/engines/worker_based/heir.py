@@ -12,11 +12,10 @@ from wbengine.engines.worker_based import proxy, requests, rows, types
 __all__ = ["Heir", "passes"]
 
 
-def passes(check: Callable[[], object] | None) -> bool:
-    """Whether a flow is still ours."""
+def passes(check: Callable[[], object]) -> bool:
+    """Whether a flow is still ours, as its guard knows."""
     try:
-        if check is not None:
-            check()
+        check()
     except exceptions.LeaseLost:
         return False
     return True
@@ -106,10 +105,6 @@ class Heir(invocation.TaskExecutor):
     def inheritable(self) -> bool:
         """Whether the name of this executor is of use to the next one: see `succeed`."""
         return not self._proxy.target.ours and self._interop is None
-
-    def _reads(self) -> bool:
-        """Whether the answers that come are for us, and not for whoever has our name by now."""
-        return not self._disowned and passes(self._sole)
 
     def sweep(self, ended: Iterable[str]) -> None:
         """Remove the rows of requests that ended, and that nobody will retire any more."""

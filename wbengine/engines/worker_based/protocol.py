@@ -249,7 +249,8 @@ class Request(Message):
         return (
             self.current_state in WAITING_STATES
             and self.timeout is not None
-            and now - self.since >= self.timeout
+            # As whoever sets an alarm for it adds them up; to the last bit, for it rings once.
+            and now >= self.since + self.timeout
         )
 
     def transition(self, new_state: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import invocation
 from wbengine.engines.worker_based import asking
@@ -28,6 +28,21 @@ MOST_PATIENCE: Final = 60.0
 
 #: So many answers at most wait for their requests to be taken up.
 MOST_EARLY: Final = 10_000
+
+
+class Seen(NamedTuple):
+    """A row of the ledger, as far as a book needs it.
+
+    `state` is None when there is none, and `UNKNOWN` when the ledger could not be asked.  `result`
+    is the answer of one that is DONE (None: nobody can read it).  `silent`: the holder's last beat
+    is too long ago.
+    """
+
+    state: str | None
+    holder: str | None = None
+    result: env.Envelope | None = None
+    epoch: int | None = None
+    silent: bool = False
 
 
 class Recovering(abc.ABC):
@@ -235,35 +250,22 @@ class Recovering(abc.ABC):
 
     # Rows.
 
-    def on_row(
-        self,
-        entry: Entry,
-        state: str | None,
-        holder: str | None,
-        result: Any,
-        now: float,
-        lost: str | None = None,
-        *,
-        epoch: int | None = None,
-        silent: bool = False,
-    ) -> list[Effect]:
-        """What an `Inspect` found: the row's state (None: no row), its holder, answer and epoch.
-
-        `state` is `UNKNOWN` when the ledger could not be asked; `lost` is the `Inspect`'s; `silent`
-        says that the holder's last beat is too long ago.
-        """
+    def on_row(self, entry: Entry, seen: Seen, now: float, lost: str | None = None) -> list[Effect]:
+        """What an `Inspect` found; `lost` is the `Inspect`'s."""
         if not entry.live:
             return []
+        state, holder = seen.state, seen.holder
         if state == ledgers.ROW_DONE:
-            if not isinstance(result, env.Envelope):
+            if seen.result is None:
                 return self._lose(entry, now)  # nobody can read what it came to
             if entry.doubts:
-                entry.adopt(result.number(env.WBE_EPOCH, entry.epoch))
+                entry.adopt(seen.result.number(env.WBE_EPOCH, entry.epoch))
             _, receipt = self._early.pop(entry.id, (None, None))
-            return self.on_response(result, receipt, now)
+            return self.on_response(seen.result, receipt, now)
         if state == ledgers.ROW_CLAIMED and holder is not None:
             if entry.doubts:
-                return self._on_holder(entry, holder, epoch, silent or holder == lost, now)
+                dead = seen.silent or holder == lost
+                return self._on_holder(entry, holder, seen.epoch, dead, now)
             if holder == lost:
                 return self._gone(entry, holder, now)
             effects = self._started(entry, holder, now)
@@ -327,12 +329,12 @@ class Recovering(abc.ABC):
             return [fx.Inspect(entry)]
         return self._send(entry, now) if entry.shelf is self._left else self._time_out(entry, now)
 
-    def on_reopened(self, entry: Entry, answer: Any, now: float) -> list[Effect]:
+    def on_reopened(self, entry: Entry, answer: env.Envelope | None, now: float) -> list[Effect]:
         """What a `Reopen` did: nobody but who is granted the new epoch runs it; or it is done."""
         if not entry.live:
             return []
-        if isinstance(answer, env.Envelope):
-            return self.on_row(entry, ledgers.ROW_DONE, None, answer, now)
+        if answer is not None:
+            return self.on_row(entry, Seen(ledgers.ROW_DONE, result=answer), now)
         return self._send(entry, now)
 
     # Workers.

@@ -37,10 +37,10 @@ from wbengine.engines.worker_based.entries import (
     Shelf,
 )
 from wbengine.engines.worker_based.offers import Offers, why_nobody
-from wbengine.engines.worker_based.recovering import UNKNOWN, Recovering
+from wbengine.engines.worker_based.recovering import Recovering
 from wbengine.types import failure as ft
 
-__all__ = ["UNKNOWN", "RequestBook"]
+__all__ = ["RequestBook"]
 
 LOG = logging.getLogger(__name__)
 

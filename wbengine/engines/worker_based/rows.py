@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.entries import Entry
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.recovering import UNKNOWN
+from wbengine.engines.worker_based.recovering import UNKNOWN, Seen
 
-__all__ = ["Rows", "Seen"]
+__all__ = ["Rows"]
 
 LOG = logging.getLogger(__name__)
-
-
-class Seen(NamedTuple):
-    """A row; `state` is None when there is none, and UNKNOWN when the ledger could not be asked."""
-
-    state: str | None
-    holder: str | None = None
-    result: env.Envelope | None = None
-    epoch: int | None = None
-    silent: bool = False
 
 
 class Rows:
@@ -53,18 +42,18 @@ class Rows:
         silence = self._ledger.silence(holder)
         return silence is not None and silence >= self._expiry
 
-    def open(self, entry: Entry, epoch: int) -> None:
-        """Make the row of a request that is about to be published.
+    def open(self, id: str, epoch: int) -> None:
+        """Make a row that nobody has, but perhaps an owner of old who was frozen while he made it:
+        he published nothing after that.
 
         :raises LedgerFailure: the ledger cannot be reached.
         """
         while True:
-            self._ledger.open(entry.id, epoch)
-            row = self._ledger.state(entry.id) if epoch > 1 else None
+            self._ledger.open(id, epoch)
+            row = self._ledger.state(id)
             if row is None or row.epoch >= epoch or row.state != ledgers.ROW_OPEN:
                 return
-            # Of an owner who was frozen while he made it, and published nothing after that.
-            self._ledger.revoke(entry.id)
+            self._ledger.revoke(id)
 
     def revoke(self, entry: Entry) -> bool:
         """Make sure that nobody starts a request whose message may be out."""

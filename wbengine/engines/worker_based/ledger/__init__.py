@@ -77,7 +77,7 @@ def open_ledger(place: str | Target, role: str = "engine") -> base.Ledger:
             return _of_broker(place)
         if kind == "dir":
             return _of_folder(unquote(rest))
-        found: base.Ledger = _databases().SqlLedger(place)
+        found: base.Ledger = _databases().SQLLedger(place)
         return found
     if place.broker is not None:
         return _of_broker(f"memory://{place.broker}")

@@ -23,6 +23,11 @@ import abc
 from dataclasses import dataclass
 from typing import Final, Literal
 
+#: A row whose engine and worker did nothing for so long is nobody's any more; looked for when
+#: somebody opens the ledger, but not more often than each hour.
+STALE_AFTER: Final = 7 * 24 * 3600.0
+SWEEP_EVERY: Final = 3600.0
+
 #: States of a row.
 State = Literal["open", "claimed", "done"]
 ROW_OPEN: Final = "open"

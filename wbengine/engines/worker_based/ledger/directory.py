@@ -38,10 +38,6 @@ _FIRST: Final = 1
 _LOCKS: Final = 16
 _LOCK_PATIENCE: Final = 5.0
 _RESULT_LIMIT: Final = 1 << 30
-#: A row whose engine and worker did nothing for so long is nobody's any more; looked for when
-#: somebody opens the ledger, but not more often than each hour.
-_STALE_AFTER: Final = 7 * 24 * 3600.0
-_SWEEP_EVERY: Final = 3600.0
 _FOLDERS: Final = (
     "open", "held", "done", "results", "epochs", "beats", "locks", "spare", "temp",
 )  # fmt: skip
@@ -73,8 +69,8 @@ class DirectoryLedger(base.Ledger):
 
     def _sweep_stale(self) -> None:
         try:
-            if _files.due(f"{self._root}/swept", _SWEEP_EVERY):
-                self.sweep(_STALE_AFTER)
+            if _files.due(f"{self._root}/swept", base.SWEEP_EVERY):
+                self.sweep(base.STALE_AFTER)
         except (OSError, ValueError, exceptions.LedgerFailure) as exc:  # nobody needs it today
             LOG.warning("ledger %s cannot be swept: %s", self._root, exc)
 
@@ -236,7 +232,7 @@ class DirectoryLedger(base.Ledger):
                 folder = f"{self._held}/{holder}"
                 if silence is None or silence >= older_than:
                     count += sum(self._drop_one(name) for name in _older(folder, before))
-                if silence is None or silence >= min(older_than, _SWEEP_EVERY):
+                if silence is None or silence >= min(older_than, base.SWEEP_EVERY):
                     try:
                         os.rmdir(folder)  # only when it holds nothing; who lives makes it again
                         _files.remove(f"{self._beats}/{holder}")

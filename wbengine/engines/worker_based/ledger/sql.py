@@ -22,10 +22,10 @@ from typing import Any, Final, NoReturn, TypeVar
 import sqlalchemy as sa
 
 from wbengine import _names, _sql, exceptions
-from wbengine._sql import dialects, engines, options
+from wbengine._sql import dialects
 from wbengine.engines.worker_based.ledger import base
 
-__all__ = ["SqlLedger", "check"]
+__all__ = ["SQLLedger", "check"]
 
 LOG = logging.getLogger(__name__)
 
@@ -37,9 +37,6 @@ _STATES: Final[tuple[base.State, ...]] = (base.ROW_OPEN, base.ROW_CLAIMED, base.
 
 #: The layout of the tables.
 _FORMAT: Final = 1
-#: As in the ledger of a folder: what nobody came back for, and how often that is looked for.
-_STALE_AFTER: Final = 7 * 24 * 3600.0
-_SWEEP_EVERY: Final = 3600.0
 
 #: How often a connection is tried again.  Whoever asks has a queue to give the request back to, and
 #: beats to send meanwhile: it is not to wait long for a database that is away.
@@ -53,10 +50,10 @@ _metadata: Final = sa.MetaData()
 sa.Table(
     "wbe_ledger",
     _metadata,
-    sa.Column("id", _sql.KEY, primary_key=True),
+    sa.Column("id", dialects.KEY, primary_key=True),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("state", sa.SmallInteger, nullable=False),
-    sa.Column("holder", _sql.KEY),
+    sa.Column("holder", dialects.KEY),
     sa.Column("result", dialects.BYTES),
     sa.Column("changed", sa.Double, nullable=False),
     **dialects.TABLE,
@@ -64,7 +61,7 @@ sa.Table(
 sa.Table(
     "wbe_ledger_holders",
     _metadata,
-    sa.Column("holder", _sql.KEY, primary_key=True),
+    sa.Column("holder", dialects.KEY, primary_key=True),
     sa.Column("beat", sa.Double, nullable=False),
     **dialects.TABLE,
 )
@@ -73,7 +70,7 @@ sa.Table(
     "wbe_ledger_about",
     _metadata,
     sa.Column("format", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("digest", _sql.KEY, nullable=False),
+    sa.Column("digest", dialects.KEY, nullable=False),
     sa.Column("swept", sa.Double, nullable=False),
     **dialects.TABLE,
 )
@@ -84,18 +81,15 @@ class _Statements:
     """The steps, in the words of one kind of database."""
 
     def __init__(self, dialect: str) -> None:
-        now = _sql.now(dialect)
-        mysql = dialect == dialects.MYSQL
-        unless = "ON DUPLICATE KEY UPDATE {0} = {0}" if mysql else "ON CONFLICT ({0}) DO NOTHING"
-        beat = (
-            "ON DUPLICATE KEY UPDATE beat = VALUES(beat)"
-            if mysql
-            else "ON CONFLICT (holder) DO UPDATE SET beat = excluded.beat"
-        )
+        now = dialects.now(dialect)
         live = f"(SELECT holder FROM wbe_ledger_holders WHERE beat > {now} - :age)"
-        self.open = sa.text(
-            "INSERT INTO wbe_ledger (id, epoch, state, changed)"
-            f" VALUES (:id, :epoch, {_OPEN}, {now}) {unless.format('id')}"
+        self.open = dialects.upsert(
+            dialect,
+            "wbe_ledger",
+            ("id", "epoch", "state", "changed"),
+            ["id"],
+            keep=("epoch", "state", "changed"),
+            given={"state": str(_OPEN), "changed": now},
         )
         # A holder that nobody heard of could be taken for a dead one.
         self.claim = sa.text(
@@ -116,8 +110,8 @@ class _Statements:
         self.drop = sa.text("DELETE FROM wbe_ledger WHERE id = :id")
         self.find = sa.text("SELECT epoch, state, holder, result FROM wbe_ledger WHERE id = :id")
         self.ids = sa.text("SELECT id FROM wbe_ledger")
-        self.renew = sa.text(
-            f"INSERT INTO wbe_ledger_holders (holder, beat) VALUES (:holder, {now}) {beat}"
+        self.renew = dialects.upsert(
+            dialect, "wbe_ledger_holders", ("holder", "beat"), ["holder"], given={"beat": now}
         )
         self.silence = sa.text(
             f"SELECT {now} - beat FROM wbe_ledger_holders WHERE holder = :holder"
@@ -135,20 +129,24 @@ class _Statements:
             " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
         )
         self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
-        self.tell = sa.text(
-            "INSERT INTO wbe_ledger_about (format, digest, swept)"
-            f" VALUES ({_FORMAT}, :digest, {now}) {unless.format('format')}"
+        self.tell = dialects.upsert(
+            dialect,
+            "wbe_ledger_about",
+            ("format", "digest", "swept"),
+            ["format"],
+            keep=("digest", "swept"),
+            given={"format": str(_FORMAT), "swept": now},
         )
         self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
 
 
-def check(place: str) -> options.Options:
+def check(place: str) -> _sql.Options:
     """Understand the URL of a ledger, without connecting.
 
     :raises ValueError: it is none.
     :raises ImportError: the database's driver is not installed.
     """
-    told = options.parse(place)
+    told = _sql.parse(place)
     if told.in_memory:
         raise ValueError("a ledger in the memory of one process is memory://NAME")
     if "max_retries" not in sa.make_url(place).query:
@@ -157,11 +155,11 @@ def check(place: str) -> options.Options:
     if told.dialect != dialects.SQLITE:
         engine_args["isolation_level"] = _EACH_ITS_OWN
     told = dataclasses.replace(told, engine_args=engine_args)
-    engines.make_engine(told).dispose()
+    _sql.make_engine(told).dispose()
     return told
 
 
-class SqlLedger(base.Ledger):
+class SQLLedger(base.Ledger):
     """Rows in three tables of a database, made when they are not there.
 
     :raises ValueError: the URL is wrong.
@@ -176,7 +174,7 @@ class SqlLedger(base.Ledger):
         self._shown = sa.URL.create(
             told.dialect, host=url.host, port=url.port, database=url.database
         ).render_as_string()
-        self._engine = engines.make_engine(told)
+        self._engine = _sql.make_engine(told)
         self._sql = _Statements(told.dialect)
         # Readers of a file need not wait for who writes; servers would be asked for more than that.
         self._reads = told.dialect != dialects.SQLITE
@@ -334,8 +332,8 @@ class SqlLedger(base.Ledger):
 
     def _sweep_stale(self) -> None:
         try:
-            if self._changes("sweeping", self._sql.due, {"age": _SWEEP_EVERY}):
-                self.sweep(_STALE_AFTER)
+            if self._changes("sweeping", self._sql.due, {"age": base.SWEEP_EVERY}):
+                self.sweep(base.STALE_AFTER)
         except exceptions.LedgerFailure as error:  # nobody needs it today
             LOG.warning("%s", error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from wbengine import _clock, _options
 from wbengine.persistence import base
@@ -13,7 +13,6 @@ from wbengine.persistence.backends.directory import connection, library, store
 
 __all__ = ["DirectoryBackend"]
 
-_KNOWN: Final = ("connection", "path", "max_cache_size", "encoding")
 _CACHED: Final = 1000
 
 
@@ -29,14 +28,18 @@ class DirectoryBackend(base.Backend):
     A turn of an engine (`save_changes`) is one append to the flow's journal and one fsync, however
     many records it has.  Reading needs nothing but the right to read.
 
-    :raises ValueError: there is no path, or an option is not known.
+    :raises ValueError: there is no path, another option, or a value that an option cannot have.
     """
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset(
+        {"connection", "path", "max_cache_size", "encoding"}
+    )
 
     def __init__(
         self, conf: Mapping[str, Any] | None = None, *, clock: _clock.Clock = _clock.SYSTEM
     ) -> None:
         super().__init__(conf)
-        _options.check_known("A directory backend", self._conf, _KNOWN)
+        _options.check_known("A directory backend", self._conf, self.OPTIONS)
         most = _options.whole("max_cache_size", self._conf.get("max_cache_size", _CACHED))
         self.path = os.path.abspath(_path_in(self._conf))
         self._clock = clock

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
-from wbengine.persistence import models, rows
+from wbengine.persistence import models, trees
 from wbengine.persistence.backends.directory import files, lines
 
 __all__ = ["Books", "KeptBook"]
@@ -49,7 +49,7 @@ class Books:
             if (line.kind, line.key) != (b"book", name.encode()):
                 raise lines.Damaged("it is not the one line of a book")
             told = line.tree()
-            return KeptBook(rows.record_of(rows.BOOK, told["row"]), list(told["flows"]))
+            return KeptBook(trees.record_of(trees.BOOK, told["row"]), list(told["flows"]))
         except (lines.Damaged, exceptions.InvalidFormat, LookupError, TypeError) as error:
             raise exceptions.CorruptRecord(
                 f"{path} is damaged ({error}): restore it from a copy, or destroy the log book",
@@ -59,7 +59,7 @@ class Books:
     def write(self, kept: KeptBook) -> None:
         """Create or replace a book."""
         name = lines.file_name(kept.row.uuid)
-        tree = {"row": rows.tree_of(kept.row), "flows": kept.flows}
+        tree = {"row": trees.tree_of(kept.row), "flows": kept.flows}
         temporary = self._unfinished(name)
         crashpoint("dir.before-book")
         files.write_new(temporary, [lines.write("book", name.encode(), tree=tree)])

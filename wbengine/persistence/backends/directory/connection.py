@@ -171,7 +171,7 @@ class DirectoryConnection(base.Connection):
             with self._store.writing(flow_uuid, keep=lease is not None) as kept:
                 if lease is None:
                     self._refuse_if_busy(kept)
-                    if as_of not in (None, kept.told.holder.epoch):
+                    if as_of not in (None, kept.holder.epoch):
                         raise _busy(kept, 0.0)
                 else:
                     _check(kept, lease)
@@ -213,7 +213,7 @@ class DirectoryConnection(base.Connection):
             with self._store.writing(lease.flow, keep=True) as kept:
                 _check(kept, lease)
                 crashpoint("dir.before-renew")
-                kept.write_head(kept.told.holder._replace(until=self._until(seconds)))
+                kept.write_head(kept.holder._replace(until=self._until(seconds)))
                 crashpoint("dir.after-renew")
         except exceptions.NotFound:
             raise leases.lost(lease, kept=False) from None
@@ -222,11 +222,11 @@ class DirectoryConnection(base.Connection):
         """Let others run the flow, after what was written is folded into one file."""
         try:
             with self._store.writing(lease.flow) as kept:
-                if kept.told.holder.is_of(lease):
-                    if kept.told.mark.length:
+                if kept.holder.is_of(lease):
+                    if kept.mark.length:
                         self._fold(kept)
                     crashpoint("dir.before-give-back")
-                    kept.write_head(kept.told.holder._replace(held=False))
+                    kept.write_head(kept.holder._replace(held=False))
                     crashpoint("dir.after-give-back")
         except exceptions.NotFound:
             return
@@ -241,18 +241,18 @@ class DirectoryConnection(base.Connection):
         return self._now() + min(seconds, _LONGEST)
 
     def _refuse_if_busy(self, kept: opened.OpenFlow, dead: int | None = None) -> None:
-        holder, now = kept.told.holder, self._now()
+        holder, now = kept.holder, self._now()
         if holder.runs(now) and holder.epoch != dead:
             raise _busy(kept, holder.until - now)
 
 
 def _busy(kept: opened.OpenFlow, seconds: float) -> exceptions.FlowBusy:
-    holder = kept.told.holder
+    holder = kept.holder
     return leases.busy(leases.Lease(kept.folder.uuid, holder.owner, holder.epoch), seconds)
 
 
 def _check(kept: opened.OpenFlow, lease: leases.Lease) -> None:
-    holder = kept.told.holder
+    holder = kept.holder
     if not holder.is_of(lease):
         raise leases.lost(lease, holder.owner if holder.epoch > lease.epoch else None)
 

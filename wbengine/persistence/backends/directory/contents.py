@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine.persistence import models, rows
+from wbengine.persistence import models, trees
 from wbengine.persistence.backends.directory import lines
 
 __all__ = ["Contents", "NO_ITEMS", "atom_line", "flow_line", "item_line", "lines_of"]
@@ -19,18 +19,18 @@ _ATOMS: Final = frozenset((b"task", b"retry"))
 
 def flow_line(flow: models.FlowDetail) -> bytes:
     """:raises NotEncodable: a value in it cannot be kept."""
-    return lines.write("flow", tree=rows.tree_of(flow))
+    return lines.write("flow", tree=trees.tree_of(flow))
 
 
 def atom_line(atom: models.AtomDetail) -> bytes:
     """:raises NotEncodable: a value in it cannot be kept."""
     attempt = NO_ITEMS if atom.items is None else atom.items.attempt
-    return lines.write(atom.kind, lines.key_of(atom.uuid), attempt, 0, rows.tree_of(atom))
+    return lines.write(atom.kind, lines.key_of(atom.uuid), attempt, 0, trees.tree_of(atom))
 
 
 def item_line(atom_key: bytes, item: models.ItemDetail) -> bytes:
     """:raises NotEncodable: a value in it cannot be kept."""
-    return lines.write("item", atom_key, item.attempt, item.index, rows.tree_of(item))
+    return lines.write("item", atom_key, item.attempt, item.index, trees.tree_of(item))
 
 
 def lines_of(flow: models.FlowDetail) -> Iterator[bytes]:
@@ -123,6 +123,6 @@ class Contents:
 
 def _record(line: lines.Line) -> Any:
     try:
-        return rows.record_of(line.kind.decode(), line.tree())
+        return trees.record_of(line.kind.decode(), line.tree())
     except exceptions.InvalidFormat as error:
         raise lines.Damaged(str(error)) from error

@@ -40,16 +40,16 @@ class Picture(NamedTuple):
 class FlowFolder:
     """Where a flow is kept.  Holds nothing open; any thread may use it.
 
-    What is unfinished at the end of a journal is told in the log, once while `told` is the same.
+    What is unfinished at the end of a journal is logged, once for all who share `reported`.
     """
 
-    __slots__ = ("key", "path", "told", "uuid")
+    __slots__ = ("key", "path", "reported", "uuid")
 
-    def __init__(self, root: str, uuid: str, told: set[tuple[str, int]]) -> None:
+    def __init__(self, root: str, uuid: str, reported: set[tuple[str, int]]) -> None:
         self.uuid = uuid
         self.key = lines.key_of(uuid)
         self.path = os.path.join(root, "flows", self.key.decode())
-        self.told = told
+        self.reported = reported
 
     @property
     def head_path(self) -> str:
@@ -158,7 +158,7 @@ class FlowFolder:
 
     def look(self) -> Picture:
         """`read`, with what may be wrong only because somebody is writing."""
-        told = self._told()
+        told = self._head()
         path = self.records(told.mark.generation)
         try:
             raws = files.read_lines(path)
@@ -178,7 +178,7 @@ class FlowFolder:
             size - journal.end,
         )
 
-    def _told(self) -> head.Head:
+    def _head(self) -> head.Head:
         try:
             return self.parse_head(files.read(self.head_path))
         except FileNotFoundError:
@@ -195,7 +195,7 @@ class FlowFolder:
         except FileNotFoundError:
             raws = []
             # There is none yet, or none any more: then it had turns that others may have seen.
-            if self._told().mark.generation != mark.generation:
+            if self._head().mark.generation != mark.generation:
                 raise self.damaged(path, "it is missing") from None
         found = lines.scan(raws, "journal", self.key, mark.generation)
         size = sum(map(len, raws))
@@ -206,8 +206,8 @@ class FlowFolder:
     def tell_unfinished(self, picture: Picture) -> None:
         """Log, once, that the end of a journal does not count."""
         path = self.journal(picture.head.mark.generation)
-        if (path, picture.length) not in self.told:
-            self.told.add((path, picture.length))
+        if (path, picture.length) not in self.reported:
+            self.reported.add((path, picture.length))
             LOG.warning(
                 "%s ends with %d bytes of a turn that was not written to its end:"
                 " they do not count",

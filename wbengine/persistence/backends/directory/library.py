@@ -147,7 +147,7 @@ class Library:
     def _merge(self, flow: models.FlowDetail) -> None:
         with self._store.writing(flow.uuid) as kept:
             picture = kept.look()
-            if kept.told.holder.runs(self._now()) or picture.epoch != flow.epoch:
+            if kept.holder.runs(self._now()) or picture.epoch != flow.epoch:
                 return
             row = kept.folder.detail(picture, lazy=True)
             row.merge(flow.copy(retain_contents=False))

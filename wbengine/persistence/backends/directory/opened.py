@@ -61,8 +61,14 @@ class OpenFlow:
         self._suspect = False
 
     @property
-    def told(self) -> head.Head:
-        return self._head
+    def holder(self) -> head.Holder:
+        """The latest lease."""
+        return self._head.holder
+
+    @property
+    def mark(self) -> head.Mark:
+        """Which files count, and how much of the journal surely does."""
+        return self._head.mark
 
     def __enter__(self) -> OpenFlow:
         self._mutex.acquire()

@@ -27,7 +27,7 @@ class Store:
     def __init__(self, root: str, most_atoms: int) -> None:
         self.root = root
         self._most_atoms = most_atoms
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self._begin()
 
     def _begin(self) -> None:
@@ -38,7 +38,7 @@ class Store:
 
     def folder_for(self, flow_uuid: str) -> folder.FlowFolder:
         """Where a flow is, or would be."""
-        return folder.FlowFolder(self.root, flow_uuid, self._told)
+        return folder.FlowFolder(self.root, flow_uuid, self._reported)
 
     def close(self) -> None:
         """Close all files; they are opened again when they are needed."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from wbengine import exceptions
-from wbengine.persistence import base, models, rows
+from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import counting, shapes, tables
 from wbengine.persistence.backends.sql.shapes import Row
 
@@ -81,7 +81,7 @@ def atom(connection: sa.Connection, uuid: str) -> models.AtomDetail:
 
 
 def _book(connection: sa.Connection, row: Row, lazy: bool) -> models.LogBook:
-    record: models.LogBook = shapes.BOOK.record(rows.BOOK, row)
+    record: models.LogBook = shapes.BOOK.record(trees.BOOK, row)
     if not lazy:
         for each in _flows(connection, record.uuid, lazy=False):
             record.add(_intact(each))
@@ -89,7 +89,7 @@ def _book(connection: sa.Connection, row: Row, lazy: bool) -> models.LogBook:
 
 
 def _flow(connection: sa.Connection, row: Row, lazy: bool) -> models.FlowDetail:
-    record: models.FlowDetail = shapes.FLOW.record(rows.FLOW, row, row["uuid"])
+    record: models.FlowDetail = shapes.FLOW.record(trees.FLOW, row, row["uuid"])
     record.epoch = row["lease_epoch"]
     if not lazy:
         record.add_all(_intact(each) for each in _atoms(connection, record.uuid))
@@ -143,7 +143,7 @@ def _fill(
     for row in found:
         if row["attempt"] != items.attempt:
             continue
-        item = shapes.ITEM.record(rows.ITEM, row, flow_uuid, index=row["item"])
+        item = shapes.ITEM.record(trees.ITEM, row, flow_uuid, index=row["item"])
         try:
             items.put(item)
         except ValueError as error:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from wbengine import _codec, _codec_tags, exceptions
 from wbengine._sql import dialects
-from wbengine.persistence import rows
+from wbengine.persistence import trees
 from wbengine.persistence.backends.sql import tables
 
 __all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape"]
@@ -46,7 +46,7 @@ class Shape:
         return (*self.keys, *self.plain, *self.packed, "more", "checksum")
 
     def row(self, tree: Mapping[str, Any], **identity: Any) -> Row:
-        """The row of what `rows.tree_of` said.
+        """The row of what `trees.tree_of` said.
 
         :raises InvalidFormat: a key is no text of 1 to 255 characters that can be kept.
         """
@@ -72,7 +72,7 @@ class Shape:
         row["checksum"] = self._checksum(row)
         return row
 
-    def tree(self, row: Mapping[str, Any]) -> rows.Tree:
+    def tree(self, row: Mapping[str, Any]) -> trees.Tree:
         """What the row was made from.
 
         :raises ValueError: it is damaged.
@@ -98,7 +98,7 @@ class Shape:
         :raises CorruptRecord: it holds none.
         """
         try:
-            return rows.record_of(kind, {**self.tree(row), **identity})
+            return trees.record_of(kind, {**self.tree(row), **identity})
         except (ValueError, TypeError, exceptions.InvalidFormat) as error:
             raise self.damaged(row, error, flow) from error
 

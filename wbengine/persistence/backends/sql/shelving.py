@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine.persistence import base, leases, models, rows
+from wbengine.persistence import base, leases, models, trees
 from wbengine.persistence.backends.sql import leasing, reading, shapes, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
 
@@ -75,7 +75,7 @@ class Shelved:
         kept = reading.first(connection, statements.book_for_update, uuid=book.uuid)
         row = self._row
         if kept is not None:
-            merged: models.LogBook = shapes.BOOK.record(rows.BOOK, kept)
+            merged: models.LogBook = shapes.BOOK.record(trees.BOOK, kept)
             row = writing.book_row(merged.merge(book.copy(retain_contents=False)))
         connection.execute(statements.put_book, row)
         for flow in book:
@@ -107,6 +107,6 @@ def _changes(flow: models.FlowDetail, book_uuid: str) -> writing.Changes:
 
 
 def _merged(kept: Mapping[str, Any], flow: models.FlowDetail) -> shapes.Row:
-    record: models.FlowDetail = shapes.FLOW.record(rows.FLOW, kept, flow.uuid)
+    record: models.FlowDetail = shapes.FLOW.record(trees.FLOW, kept, flow.uuid)
     record.merge(flow.copy(retain_contents=False))
     return writing.flow_row(record, kept["book_uuid"])

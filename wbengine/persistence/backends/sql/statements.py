@@ -6,7 +6,6 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from wbengine import _sql
 from wbengine._sql import dialects
 from wbengine.persistence.backends.sql import shapes, tables
 
@@ -28,7 +27,7 @@ class Statements:
     """
 
     def __init__(self, dialect: str) -> None:
-        now = _sql.now(dialect)
+        now = dialects.now(dialect)
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
         ours = "(lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
@@ -80,4 +79,4 @@ class Statements:
     def _upsert(dialect: str, shape: shapes.Shape, *beside: str) -> sa.TextClause:
         columns = (*shape.columns, *beside)
         keys = [name for name in shape.keys if name not in _FIRST]
-        return _sql.upsert(dialect, shape.table, columns, keys, keep=_FIRST)
+        return dialects.upsert(dialect, shape.table, columns, keys, keep=_FIRST)

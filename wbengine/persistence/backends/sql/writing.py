@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from wbengine.persistence import base, models, rows
+from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import shapes
 from wbengine.persistence.backends.sql.statements import Statements
 
@@ -26,12 +26,12 @@ class Changes:
 
 
 def book_row(book: models.LogBook) -> shapes.Row:
-    return shapes.BOOK.row(rows.tree_of(book))
+    return shapes.BOOK.row(trees.tree_of(book))
 
 
 def flow_row(flow: models.FlowDetail, book_uuid: str | None = None) -> shapes.Row:
     """Its book need be told only where the row may be new."""
-    return {**shapes.FLOW.row(rows.tree_of(flow)), "book_uuid": book_uuid}
+    return {**shapes.FLOW.row(trees.tree_of(flow)), "book_uuid": book_uuid}
 
 
 def changes(
@@ -44,13 +44,13 @@ def changes(
     """
     made = Changes()
     for atom in atoms:
-        tree = rows.tree_of(atom)
+        tree = trees.tree_of(atom)
         made.atoms.append(shapes.ATOM.row(tree, flow_uuid=flow_uuid, kind=atom.kind))
         if atom.items is not None and items.get(atom.uuid):
             made.begun.append({"atom_uuid": atom.uuid, "attempt": atom.items.attempt})
     for atom_uuid, changed in items.items():
         for item in changed:
-            tree = rows.tree_of(item)
+            tree = trees.tree_of(item)
             index = tree.pop("index")
             made.items.append(shapes.ITEM.row(tree, atom_uuid=atom_uuid, item=index))
     return made

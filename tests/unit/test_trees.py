@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbengine import exceptions, states
-from wbengine.persistence import models, rows
+from wbengine.persistence import models, trees
 from wbengine.types import codec
 from wbengine.types import failure as ft
 
@@ -116,9 +116,9 @@ def test_what_is_kept_comes_back(made: tuple[str, Any]) -> None:
     A retry's history too: what was provided stays apart from the failures.
     """
     kind, record = made
-    tree = rows.tree_of(record)
-    assert rows.kind_of(record) == kind
-    again = rows.record_of(kind, json.loads(json.dumps(tree, allow_nan=False)))
+    tree = trees.tree_of(record)
+    assert trees.kind_of(record) == kind
+    again = trees.record_of(kind, json.loads(json.dumps(tree, allow_nan=False)))
     assert type(again) is type(record)
     expected, found = record.to_dict(), again.to_dict()
     for told in (expected, found):
@@ -148,7 +148,7 @@ def test_everything_json_has_no_word_for() -> None:
         "bad": "\ud800",
     }
     record.results = value
-    again = rows.record_of("task", json.loads(json.dumps(rows.tree_of(record))))
+    again = trees.record_of("task", json.loads(json.dumps(trees.tree_of(record))))
     assert again.results == value and type(again.results[1]) is tuple
 
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_kept_is_named(change: Any, path: str, words: str) -> Non
     record = models.TaskDetail("x")
     change(record)
     with pytest.raises(exceptions.NotEncodable) as caught:
-        rows.tree_of(record)
+        trees.tree_of(record)
     assert caught.value.path == path and caught.value.type_name
     assert words in str(caught.value) and str(caught.value).startswith("task 'x' cannot be kept: ")
 
@@ -181,7 +181,7 @@ def test_other_records_are_named_too() -> None:
         (models.LogBook("\udfff"), "cannot be kept: name: str with lone surrogates"),
     ):
         with pytest.raises(exceptions.NotEncodable) as caught:
-            rows.tree_of(record)
+            trees.tree_of(record)
         assert words in str(caught.value)
 
 
@@ -208,8 +208,8 @@ def test_failures_can_always_be_kept(error: BaseException) -> None:
     """Whatever their exceptions hold."""
     record = models.TaskDetail("t")
     record.put(states.FAILURE, failed(error))
-    text = json.dumps(rows.tree_of(record), allow_nan=False).encode()
-    again = rows.record_of("task", json.loads(text))
+    text = json.dumps(trees.tree_of(record), allow_nan=False).encode()
+    again = trees.record_of("task", json.loads(text))
     assert again.failure.check(type(error)) is type(error)
 
 
@@ -224,16 +224,16 @@ def test_of_huge_failures_the_beginning_is_kept() -> None:
     task.revert_failure = huge
     retry.results = [(1, {"t": huge})]
     for record in (task, retry):
-        tree = rows.tree_of(record)
+        tree = trees.tree_of(record)
         assert len(json.dumps(tree)) < 500_000
-        again = rows.record_of(record.kind, tree)
+        again = trees.record_of(record.kind, tree)
         kept = again.failure if record is task else again.results[0][1]["t"]
         assert kept.causes[0].exception_str.endswith("x... (10000000 characters)")
         assert kept.causes[0].check(ValueError)
     assert len(huge.causes[0].exception_str) == 10_000_000
 
 
-TASK = rows.tree_of(models.TaskDetail("t"))
+TASK = trees.tree_of(models.TaskDetail("t"))
 
 
 @pytest.mark.parametrize(
@@ -266,10 +266,10 @@ TASK = rows.tree_of(models.TaskDetail("t"))
 def test_what_is_no_record_is_refused(kind: str, tree: Any) -> None:
     """With one typed error, whatever is wrong."""
     with pytest.raises(exceptions.InvalidFormat):
-        rows.record_of(kind, tree)
+        trees.record_of(kind, tree)
 
 
 def test_keys_of_later_versions_are_left_alone() -> None:
     """And missing ones keep their defaults."""
-    again = rows.record_of("task", {"name": "t", "uuid": "u", "mood": "fine"})
+    again = trees.record_of("task", {"name": "t", "uuid": "u", "mood": "fine"})
     assert (again.name, again.state, again.attempt) == ("t", None, 0)

@@ -1,6 +1,6 @@
 """The keeper of one private database server: a process that starts it, and ends it for certain.
 
-    python tests/keeper.py KIND PROGRAM
+    python tests/server_keeper.py KIND PROGRAM
 
 It tells in one line of JSON where the server is, or why there is none.  It ends the server, and
 removes its folder, when it is told to (a byte on its standard input, or SIGTERM), and when the

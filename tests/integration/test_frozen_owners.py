@@ -1,0 +1,248 @@
+"""Owners of a flow that are stopped where it hurts, and go on when somebody else has the flow."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import resuming_tasks as tasks
+from tests import workers
+from tests.unit import test_dispatcher
+from wbengine import _crash, engines, invocation, states, task
+from wbengine import exceptions as exc
+from wbengine._core import brake as brakes
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import rows
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.ledger import memory as memory_ledgers
+from wbengine.patterns import linear_flow
+from wbengine.persistence.backends import memory
+
+
+@pytest.fixture(autouse=True)
+def no_hook() -> Iterator[None]:
+    yield
+    _crash.install(None)
+
+
+class Guard:
+    """What an engine knows of its lease."""
+
+    def __init__(self) -> None:
+        self.lost = False
+
+    def check(self) -> None:
+        if self.lost:
+            raise exc.LeaseLost("somebody else took it over")
+
+
+def submitted(executor: Any, atom: Any, uuid: str = "atom", **arguments: Any) -> Any:
+    call = invocation.Invocation(atom, "execute", uuid, 1, arguments, flow_uuid="flow")
+    executor.submit(call, lambda *_: None)
+    return call
+
+
+# -- what it was about to publish ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["executor.before-open", "executor.after-open"])
+def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> None:
+    """Another engine took the flow over meanwhile, saw to this very attempt, and saved its end."""
+    url, guard = f"memory://{point}", Guard()
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+
+    def freeze(name: str) -> None:
+        if name == point:
+            guard.lost = True
+            ledger = executor._ledger
+            assert ledger is not None
+            for request_id in ledger.ids():
+                ledger.drop(request_id)
+
+    with workers.worker_in_thread(url, tasks) as held:
+        executor.guard("flow", guard.check)
+        executor.wait_for_workers(1, 10)
+        _crash.install(freeze)
+        submitted(executor, tasks.Plain("p"), folder=str(tmp_path))
+        assert executor._proxy.flush(10)
+        executor.disown()
+        executor.stop()
+    assert guard.lost and not held.counts
+    assert tasks.runs(tmp_path) == []
+
+
+def test_a_row_that_it_made_too_late_is_in_nobodys_way() -> None:
+    """As long as nobody has it."""
+    ledger = memory_ledgers.MemoryLedger()
+    made = rows.Rows(ledger, None)
+    ledger.open("id", 1)
+    made.open("id", 2048)
+    assert ledger.claim("id", 1, "w").verdict == ledgers.STALE
+    assert ledger.claim("id", 2048, "w").granted
+    made.open("id", 3072)
+    assert ledger.state("id") == ledgers.Row("id", 2048, ledgers.ROW_CLAIMED, "w")
+    made.open("new", 1024)
+    assert ledger.state("new") == ledgers.Row("new", 1024, ledgers.ROW_OPEN)
+
+
+# -- what it hears -------------------------------------------------------------------------------
+
+
+def answer(executor: Any, call: invocation.Invocation | None, epoch: int) -> Any:
+    """A terminal answer comes, to a request of this engine or to another one."""
+    message: Any = test_dispatcher.Message(pr.RESPONSE)
+    request_id = call.ticket.id if call is not None else "of-somebody-else"
+    message.properties["correlation_id"] = request_id
+    message.delivery_info = {}
+    message.headers = {env.WBE_VERSION: env.VERSION, env.WBE_WORKER: "w", env.WBE_EPOCH: epoch}
+    executor._on_response({"state": pr.SUCCESS, "data": {"result": 1}}, message)
+    return message
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("how", ["lost", "disowned"])
+def test_answers_to_who_has_its_name_now_are_left_to_him(known: bool, how: str) -> None:
+    """They come to either of two that read one queue: what is not acknowledged comes again."""
+    guard = Guard()
+    executor = executors.WorkerTaskExecutor("e", "default", url=f"memory://names-{known}-{how}")
+    executor.guard("flow", guard.check, sole=True)
+    executor.start()
+    call = submitted(executor, tasks.Plain("p"), folder="") if known else None
+    assert answer(executor, call, 2048).done == ["ack"]
+    if how == "lost":
+        guard.lost = True
+        assert answer(executor, call, 2048).done == []
+    if how == "disowned":
+        executor.disown()
+        assert answer(executor, None, 2048).done == []
+    executor.stop()
+    executor.let_go("flow")
+
+
+def test_who_shares_an_executor_does_not_keep_others_from_hearing() -> None:
+    guard = Guard()
+    executor = executors.WorkerTaskExecutor("e", "default", url="memory://shared-names")
+    executor.guard("flow", guard.check)
+    executor.start()
+    guard.lost = True
+    executor.disown("flow")
+    assert answer(executor, None, 1).done == ["ack"]
+    executor.stop()
+
+
+# -- who else wants it to stop -------------------------------------------------------------------
+
+
+def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
+    """One thread takes work back and finds the flow lost, another one takes it back, too."""
+    url = "memory://suspended-and-lost"
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+    brake = brakes.Brake(executor, queue.SimpleQueue())
+    first, armed = threading.Event(), threading.Event()
+    suspending = threading.Thread(target=brake.suspend, daemon=True)
+    withdrawing = threading.Thread(target=executor.withdraw, daemon=True)
+
+    def suspends() -> bool:
+        """Whether the other thread holds the brake, or has held it."""
+        if not brake._lock.acquire(blocking=False):
+            return True
+        brake._lock.release()
+        return not suspending.is_alive()
+
+    def check() -> None:
+        if armed.is_set() and not first.is_set():
+            first.set()
+            suspending.start()
+            workers.until(suspends)
+            brake.disown()
+            raise exc.LeaseLost("somebody else took it over")
+
+    with workers.worker_in_thread(url, tasks, threads_count=1):
+        executor.guard("flow", check)
+        executor.wait_for_workers(1, 10)
+        submitted(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
+        workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+        submitted(executor, tasks.Gated("b"), "b", folder=str(tmp_path))
+        assert executor._proxy.flush(10)
+        armed.set()
+        withdrawing.start()
+        withdrawing.join(20)
+        suspending.join(20)
+        (tmp_path / "gate-execute").touch()
+        assert not withdrawing.is_alive() and not suspending.is_alive()
+        executor.stop()
+
+
+def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> None:
+    """Ctrl-C suspends, and waits for the end of what runs; the second Ctrl-C does not wait."""
+    main = threading.get_ident()
+    engine = tasks.engine_of("gated", tmp_path)
+    book = engine.executor._book
+
+    def interrupt_twice() -> None:
+        workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+        signal.pthread_kill(main, signal.SIGINT)
+        waits = executors._counted.__name__
+        workers.until(lambda: any(waits in e.done.__qualname__ for e in book.unfinished()))
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with workers.worker_in_thread(f"filesystem://{tmp_path / 'broker'}", tasks) as held:
+        thread = threading.Thread(target=interrupt_twice)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            engine.run()
+        thread.join()
+        again = tasks.engine_of("gated", tmp_path)
+        running = threading.Thread(target=again.run)
+        running.start()
+        workers.until(lambda: any(job.asked > 1 for job in held._server._jobs.values()))
+        (tmp_path / "gate-execute").touch()
+        running.join(30)
+    assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]
+    assert again.storage.get_flow_state() == states.SUCCESS
+    ledger = tmp_path / "broker/ledger"
+    assert not [path for name in ("open", "held", "done") for path in (ledger / name).rglob("*.*")]
+
+
+# -- what it was about to write ------------------------------------------------------------------
+
+
+class Step(task.Task):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.runs = 0
+
+    def execute(self) -> str:
+        self.runs += 1
+        return self.name
+
+
+def test_what_it_was_writing_goes_to_the_newest_records() -> None:
+    """Somebody else ran the flow, from its beginning to its end, in the midst of one write."""
+    backend, others = memory.MemoryBackend(), list[Any]()
+    engine = engines.load(linear_flow.Flow("f").add(Step("a")), backend=backend)
+    engine.prepare()
+
+    def run_elsewhere(name: str) -> None:
+        if name == "storage.before-save" and not others:
+            with backend.get_connection() as connection:
+                detail = connection.get_flow_details(engine.storage.flow_uuid)
+            flow = linear_flow.Flow("f").add(Step("a"))
+            others.append(engines.load(flow, flow_detail=detail, backend=backend))
+            others[0].run()
+
+    _crash.install(run_elsewhere)
+    engine.storage.update_atom_metadata("a", {"mark": 1})
+    with backend.get_connection() as connection:
+        kept = connection.get_flow_details(engine.storage.flow_uuid)
+    (atom,) = kept
+    assert (kept.state, atom.state, atom.meta["mark"]) == (states.SUCCESS, states.SUCCESS, 1)
+    assert engine.storage.get_atom_state("a") == states.SUCCESS
