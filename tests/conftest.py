@@ -17,6 +17,9 @@ from tests.servers import (  # noqa: F401  (fixtures)
     postgresql_url,
 )
 
+# Here, because tests of other folders import them too.
+pytest.register_assert_rewrite("tests.contract.flows.case", "tests.contract.flows.trace")
+
 # Speed is not what properties are about; the machine may be busy.
 settings.register_profile("local", deadline=None)
 # A change must not fail because of luck; new examples are found on people's machines.

@@ -1,7 +1,13 @@
-"""Plug-ins: objects that installed packages offer under an entry point group and a kind."""
+"""Plug-ins: objects that installed packages offer under an entry point group and a kind.
+
+What is installed is looked up once for each state of `sys.path`: reading the metadata of all
+packages takes milliseconds.
+"""
 
 from __future__ import annotations
 
+import functools
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -10,7 +16,7 @@ from wbengine import _names, exceptions
 
 def names(group: str) -> list[str]:
     """The kinds on offer in `group`, sorted."""
-    return sorted({point.name for point in metadata.entry_points(group=group)})
+    return sorted({point.name for point in _offers(group, tuple(sys.path))})
 
 
 def find(group: str, kind: str) -> Any:
@@ -20,10 +26,16 @@ def find(group: str, kind: str) -> Any:
 
     :raises NotFound: nobody offers `kind`; names what is on offer, and the nearest of it.
     """
-    for point in metadata.entry_points(group=group, name=kind):
-        return point.load()
+    for point in _offers(group, tuple(sys.path)):
+        if point.name == kind:
+            return point.load()
     known = names(group)
     offer = ", ".join(known) if known else "nothing is installed"
     raise exceptions.NotFound(
         f"{group} offers no {kind!r}{_names.hint(str(kind), known)}; available: {offer}"
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _offers(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    return tuple(metadata.entry_points(group=group))

@@ -171,6 +171,18 @@ def test_revoke_only_what_nobody_runs(ledger):
     assert ledger.state(ID).result == b"r"
 
 
+def test_revoke_only_what_is_not_newer(ledger):
+    ledger.open(ID, 2048)
+    for older in (1, 2047):
+        assert ledger.revoke(ID, older) is False
+        assert ledger.state(ID) == base.Row(ID, 2048, "open")
+    assert ledger.revoke(ID, 2048) is True
+    ledger.open(ID, 1)
+    assert ledger.revoke(ID, 2048) is True
+    assert ledger.revoke(ID, 2048) is False
+    assert not ledger.ids()
+
+
 @pytest.mark.parametrize("result", [b"", b"\x00\xff", b"x" * 3_000_000])
 def test_any_result(ledger, result):
     ledger.open(ID, 1)
@@ -257,7 +269,7 @@ def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(folder, capl
     first._sweep_stale()  # swept less than an hour ago
     assert first.state(ID) is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(directory, "_STALE_AFTER", 0.0)
+        patch.setattr(base, "STALE_AFTER", 0.0)
         ledgers.open_ledger(f"dir://{place}").close()
         assert first.state(ID) is not None
         os.utime(place / "swept", (hours_ago, hours_ago))
@@ -281,6 +293,9 @@ def test_manual_clock_rules_the_memory_ledger():
     assert ledger.silence("w") == 10
     ledger.renew("w")
     assert ledger.sweep(5) == 0  # the row is old, its holder is not silent
+    clock.advance(6)
+    assert ledger.finish(ID, 1, "w", b"")
+    assert ledger.sweep(5) == 0  # it changed just now
     clock.advance(6)
     assert ledger.sweep(5) == 1
 

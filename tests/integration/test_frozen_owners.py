@@ -93,6 +93,62 @@ def test_a_row_that_it_made_too_late_is_in_nobodys_way() -> None:
     assert ledger.state("new") == ledgers.Row("new", 1024, ledgers.ROW_OPEN)
 
 
+def test_a_row_that_it_makes_late_does_not_keep_the_next_owner_from_running(tmp_path: Path) -> None:
+    """The next one has seen that there is none, and is about to make his."""
+    url, ended = "memory://late-row", queue.SimpleQueue[Any]()
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+
+    def thaw(name: str) -> None:
+        if name == "executor.before-open":
+            assert executor._ledger is not None
+            executor._ledger.open(call.ticket.id, 1)
+
+    atom = tasks.Plain("p")
+    call = invocation.Invocation(
+        atom, "execute", "atom", 1, {"folder": str(tmp_path)}, epoch=2048, recovered=True
+    )
+    with workers.worker_in_thread(url, tasks):
+        executor.wait_for_workers(1, 10)
+        _crash.install(thaw)
+        executor.submit(call, lambda _, outcome: ended.put(outcome.value))
+        assert ended.get(timeout=20) == "done-p"
+        executor.retire([call])
+        executor.stop()
+    assert tasks.runs(tmp_path) == ["execute-p"]
+
+
+def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
+    """The row that it is about to revoke may be another owner's by now."""
+    url, guard = "memory://frozen-revoking", Guard()
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+
+    def freeze(name: str) -> None:
+        if name == "executor.before-revoke":
+            ledger = executor._ledger
+            assert ledger is not None
+            (request_id,) = {call.ticket.id} & ledger.ids()
+            assert ledger.revoke(request_id)
+            ledger.open(request_id, 2048)
+
+    with workers.worker_in_thread(url, tasks, threads_count=1):
+        executor.guard("flow", guard.check)
+        executor.wait_for_workers(1, 10)
+        submitted(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
+        workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+        call = submitted(executor, tasks.Plain("b"), "b", folder=str(tmp_path))
+        assert executor._proxy.flush(10)
+        _crash.install(freeze)
+        assert executor.withdraw() == []
+        _crash.install(None)
+        assert executor._ledger is not None
+        assert executor._ledger.state(call.ticket.id) == ledgers.Row(
+            call.ticket.id, 2048, ledgers.ROW_OPEN
+        )
+        executor.disown()
+        (tmp_path / "gate-execute").touch()
+        executor.stop()
+
+
 # -- what it hears -------------------------------------------------------------------------------
 
 

@@ -258,7 +258,7 @@ def test_without_a_ledger_what_nobody_knows_is_lost(folder: Path) -> None:
     """It was never published, but nobody can tell."""
     opened(folder, "revert")
     with worker(folder), pytest.raises(exc.WorkerLost):
-        killed_at("gated", folder, "outbox.before-publish", 2, "ledger=none")
+        killed_at("gated", folder, "engine.before-submit", 1, "ledger=none")
         tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
 
 
@@ -316,6 +316,27 @@ def test_nothing_is_sent_of_a_flow_that_was_lost(tmp_path: Path) -> None:
         assert executor.withdraw() == [call]
         executor.stop()
         assert not held.counts and not heard
+
+
+def test_what_is_taken_back_is_not_run_any_more(tmp_path: Path) -> None:
+    """Although its message is out: whoever takes that finds no row."""
+    heard: list[Any] = []
+    url = "memory://taken-back"
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+    with workers.worker_in_thread(url, tasks, threads_count=1) as held:
+        executor.wait_for_workers(1, 10)
+        first = submitted(executor, tasks.Gated("a"), heard, folder=str(tmp_path))
+        workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+        second = invocation.Invocation(tasks.Plain("b"), "execute", "b", 1)
+        executor.submit(second, lambda _, outcome: heard.append(outcome))
+        assert executor._proxy.flush(10)
+        assert executor.withdraw() == [second]
+        opened(tmp_path)
+        workers.until(lambda: held.counts.get("MISSING"))
+        workers.until(lambda: heard)
+        executor.retire([first])
+        executor.stop()
+    assert tasks.runs(tmp_path) == ["execute-a"]
 
 
 def test_what_is_disowned_stays_as_it_is(tmp_path: Path) -> None:

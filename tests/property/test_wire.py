@@ -175,7 +175,7 @@ class Network(RuleBasedStateMachine):
                     if self.ledger is not None:
                         self.ledger.drop(request_id)
                 case fx.Revoke(entry):
-                    revoked = self.ledger is None or self.ledger.revoke(entry.id)
+                    revoked = self.rows is None or self.rows.revoke(entry)
                     self.apply(self.book.on_revoked(entry, revoked, self.now))
                 case fx.Inspect(entry, lost):
                     self.inspect(entry, lost)
@@ -456,7 +456,7 @@ class Network(RuleBasedStateMachine):
     def withdraw(self) -> None:
         self.write()
         for entry in self.book.unstarted():
-            if not entry.dispatched or self.ledger is None or self.ledger.revoke(entry.id):
+            if not entry.dispatched or self.rows is None or self.rows.revoke(entry):
                 self.withdrawn.add(entry.invocation.uuid)
                 self.book.forget(entry)
 

@@ -89,6 +89,8 @@ def test_options_of_durable_kinds(conf: Any, expected: int, tmp_path: Path) -> N
         ("mariadb+pymysql://h/db", exceptions.NotFound, "did you mean 'mysql'"),
         ("dir", ValueError, "needs a 'path'"),
         ("dir:///tmp/x?pth=/y", ValueError, "did you mean 'path'"),
+        ("dir:///tmp/why?not", ValueError, "no option 'not'"),
+        ("dir:///tmp/number#1", ValueError, "written %23"),
         (
             {"connection": "file", "path": "/x", "max_cache_size": "many"},
             ValueError,

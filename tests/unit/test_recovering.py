@@ -171,12 +171,30 @@ def test_as_long_as_he_does_not_promise_he_is_asked_again_and_the_row_is_looked_
     assert bench.book.tick(T0 + 10_000) == []
 
 
+def test_what_he_told_before_he_was_asked_is_no_promise() -> None:
+    """It may have waited where an engine of the same name left it, and another one came between."""
+    bench = Heirs()
+    entry = bench.held()
+    bench.answer(entry, pr.EVENT, {"event_type": "told", "details": {}}, epoch=1)
+    assert entry.state == pr.RUNNING and entry.doubts
+    assert bench.book.tick(T0 + recovering.PATIENCE) == [fx.Inspect(entry)]
+
+
 def test_he_may_have_ended_just_before_he_was_asked() -> None:
     """Then the row says how; where it says nothing, although he does not hold it, nobody can."""
     bench = Heirs()
     entry = bench.held()
     assert bench.told(entry, pr.PENDING, FENCE)[0] == fx.Inspect(entry)
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"), exc.WorkerLost)
+
+
+def test_that_he_does_not_hold_it_says_nothing_of_who_holds_it_since() -> None:
+    bench = Heirs()
+    entry = bench.held()
+    assert bench.told(entry, pr.PENDING, FENCE) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
+    effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w2")
+    assert asked_of(effects) == ("w2", [(entry.id, FENCE)]) and entry.live
+    assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w2", silent=True), exc.WorkerLost)
 
 
 def test_what_others_say_they_do_not_hold_means_nothing() -> None:

@@ -141,7 +141,14 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there() -> None:
     engine = _sql.make_engine("sqlite:////no/such/folder/x.db")
-    with pytest.raises(exceptions.StorageFailure, match="Reading failed: unable to open"):
+    expected = "Reading failed: unable to open.*: /no/such/folder/x.db .*no folder /no/such/folder"
+    with pytest.raises(exceptions.StorageFailure, match=expected):
+        _sql.transact(engine, "Reading", execute("SELECT 1"), write=False)
+
+
+def test_a_file_that_is_a_folder(tmp_path: Path) -> None:
+    engine = _sql.make_engine(f"sqlite:///{tmp_path}")
+    with pytest.raises(exceptions.StorageFailure, match=r"unable to open.*this is a folder"):
         _sql.transact(engine, "Reading", execute("SELECT 1"), write=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,6 +15,9 @@ __all__ = ["failures", "is_conflict", "is_unreachable"]
 
 #: What sqlite says of a file that is damaged.
 _DAMAGED: Final = ("file is not a database", "malformed", "unsupported file format")
+
+#: What it says of one that it cannot use.
+_CLOSED: Final = ("unable to open", "readonly", "disk I/O error", "database or disk is full")
 
 #: What a server refuses for good, of all that goes wrong before there is a connection; PostgreSQL
 #: calls this FATAL too, but it passes.
@@ -40,7 +44,8 @@ def failures(
 ) -> Iterator[None]:
     """Raise what the database has to say as `kind`, beginning with `what` (was being done).
 
-    `place` is the file of an sqlite database, if it is one: damage is a `CorruptRecord` of it.
+    `place` is the file of an sqlite database, if it is one: damage is a `CorruptRecord` of it, and
+    that it cannot be used names it.
     """
     try:
         yield
@@ -48,6 +53,8 @@ def failures(
         words = _words(error)
         if place and any(sign in words for sign in _DAMAGED):
             raise _damaged(what, kind, place, words) from error.orig
+        if place and any(sign in words for sign in _CLOSED):
+            words += f": {place}{_why_closed(place)}"
         raise kind(f"{what} failed: {words}") from error.orig
     except UnicodeDecodeError as error:  # sqlite tells what is wrong in the file's own words
         raise _damaged(what, kind, place or "of the database", "its schema is no text") from error
@@ -96,6 +103,16 @@ def _damaged(
     if kind is exceptions.StorageFailure:
         return exceptions.CorruptRecord(text, path=place)
     return kind(text)
+
+
+def _why_closed(place: str) -> str:
+    folder = os.path.dirname(os.path.abspath(place))
+    if not os.path.isdir(folder):
+        return f" (there is no folder {folder})"
+    if os.path.isdir(place):
+        return " (this is a folder)"
+    # Beside a file that is only read there is one as well, as long as it is open.
+    return "" if os.access(folder, os.W_OK) else f" (the folder {folder} cannot be written)"
 
 
 def _code(orig: BaseException) -> object:

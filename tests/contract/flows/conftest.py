@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contract.flows.case", "tests.contract.flows.trace")
-
-from tests.contract.flows import kinds, tasks  # noqa: E402  (what is imported before is not rewritten)
+from tests.contract.flows import kinds, tasks
 
 #: (flow, kind) of all runs that went as expected.
 PASSED: set[tuple[str, str]] = set()

@@ -53,13 +53,14 @@ class Rows:
             row = self._ledger.state(id)
             if row is None or row.epoch >= epoch or row.state != ledgers.ROW_OPEN:
                 return
-            self._ledger.revoke(id)
+            self._ledger.revoke(id, row.epoch)
 
     def revoke(self, entry: Entry) -> bool:
         """Make sure that nobody starts a request whose message may be out."""
         crashpoint("executor.before-revoke")
         try:
-            return self._ledger.revoke(entry.id)
+            # Who takes the flow over while this process is frozen uses higher numbers.
+            return self._ledger.revoke(entry.id, max(entry.epoch, entry.invocation.epoch))
         except exc.LedgerFailure:
             LOG.exception("failed to revoke %r", entry.request)
             return False

@@ -62,7 +62,7 @@ def fetch(
     scheme, colon, _ = str(connection).partition(":")
     if colon:
         query = urllib.parse.urlsplit(str(connection)).query
-        for key, value in urllib.parse.parse_qsl(query):
+        for key, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
             found.setdefault(key, value)
     # What is behind a '+' is a driver: the business of the kind.
     made: base.Backend = _factory(scheme.partition("+")[0], namespace)(found)

@@ -136,8 +136,11 @@ class Ledger(abc.ABC):
         """
 
     @abc.abstractmethod
-    def revoke(self, id: str) -> bool:
-        """Remove the row if it is OPEN, so that nobody runs it; False when it is not."""
+    def revoke(self, id: str, epoch: int | None = None) -> bool:
+        """Remove the row if it is OPEN, so that nobody runs it; False when it is not.
+
+        With `epoch`, not if it is at a newer one: that is somebody else's.
+        """
 
     @abc.abstractmethod
     def drop(self, id: str) -> None:

@@ -167,11 +167,13 @@ class DirectoryLedger(base.Ledger):
                     return None
                 # It was claimed or finished in between: look again.
 
-    def revoke(self, id: str) -> bool:
+    def revoke(self, id: str, epoch: int | None = None) -> bool:
         with self._failures(), self._locked(id):
-            for epoch in self._epochs_of(id):
-                if self._recycle(f"{self._open}/{id}.{epoch}"):
-                    self._forget(id, epoch)
+            for known in self._epochs_of(id):
+                if epoch is not None and known > epoch:
+                    continue
+                if self._recycle(f"{self._open}/{id}.{known}"):
+                    self._forget(id, known)
                     return True
             return False
 

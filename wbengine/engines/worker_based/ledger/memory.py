@@ -75,10 +75,12 @@ class MemoryLedger(base.Ledger):
                 self._put(base.Row(id, epoch, base.ROW_OPEN))
             return None
 
-    def revoke(self, id: str) -> bool:
+    def revoke(self, id: str, epoch: int | None = None) -> bool:
         with self._lock:
             row = self._rows.get(id)
             if row is None or row.state != base.ROW_OPEN:
+                return False
+            if epoch is not None and row.epoch > epoch:
                 return False
             self._remove(id)
             return True

@@ -80,6 +80,14 @@ _TABLES: Final = ("wbe_ledger", "wbe_ledger_holders", "wbe_ledger_about")
 class _Statements:
     """The steps, in the words of one kind of database."""
 
+    revoke = sa.text(
+        f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}"
+        " AND epoch <= COALESCE(:epoch, epoch)"
+    )
+    drop = sa.text("DELETE FROM wbe_ledger WHERE id = :id")
+    find = sa.text("SELECT epoch, state, holder, result FROM wbe_ledger WHERE id = :id")
+    ids = sa.text("SELECT id FROM wbe_ledger")
+
     def __init__(self, dialect: str) -> None:
         now = dialects.now(dialect)
         live = f"(SELECT holder FROM wbe_ledger_holders WHERE beat > {now} - :age)"
@@ -106,10 +114,6 @@ class _Statements:
             f"UPDATE wbe_ledger SET epoch = :epoch, state = {_OPEN}, holder = NULL,"
             f" changed = {now} WHERE id = :id AND epoch < :epoch AND state <> {_DONE}"
         )
-        self.revoke = sa.text(f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}")
-        self.drop = sa.text("DELETE FROM wbe_ledger WHERE id = :id")
-        self.find = sa.text("SELECT epoch, state, holder, result FROM wbe_ledger WHERE id = :id")
-        self.ids = sa.text("SELECT id FROM wbe_ledger")
         self.renew = dialects.upsert(
             dialect, "wbe_ledger_holders", ("holder", "beat"), ["holder"], given={"beat": now}
         )
@@ -241,8 +245,8 @@ class SQLLedger(base.Ledger):
                 return None
             # It was made anew in between: look again.
 
-    def revoke(self, id: str) -> bool:
-        return self._changes("revoking", self._sql.revoke, {"id": id}) > 0
+    def revoke(self, id: str, epoch: int | None = None) -> bool:
+        return self._changes("revoking", self._sql.revoke, {"id": id, "epoch": epoch}) > 0
 
     def drop(self, id: str) -> None:
         self._changes("dropping", self._sql.drop, {"id": id})

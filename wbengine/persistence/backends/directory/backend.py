@@ -62,6 +62,10 @@ def _path_in(conf: Mapping[str, Any]) -> str:
             f"connection={conf['connection']!r} has a host, {uri.netloc!r}; a folder is written"
             f" with three slashes: {uri.scheme}:///{uri.netloc}{uri.path}"
         )
+    if uri.fragment:
+        raise ValueError(
+            f"connection={conf['connection']!r} has a '#': in a path it is written %23"
+        )
     path = urllib.parse.unquote(uri.path) if uri.scheme else ""
     if not path:
         raise ValueError(
