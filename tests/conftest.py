@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -29,6 +30,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 # A shell that runs a script's command in the background has it ignore Ctrl-C, and with it all that
 # the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_left_alone() -> Iterator[None]:
+    """A test that leaves a handler of its own would end the whole run, without a word, when a later
+    one interrupts itself."""
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import traceback
 from collections.abc import Iterator
@@ -141,6 +142,16 @@ def test_places_that_are_none(url: str, place: str, text: str) -> None:
         workers.Worker("x", "t", [tasks], url=url, ledger="none")
 
 
+@pytest.fixture
+def as_command() -> Iterator[None]:
+    """The command takes the signals of its process, for it is not meant to come back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("as_command")
 def test_a_database_that_is_away(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Is told before anything runs, and its password is not."""
     with pytest.raises(exceptions.LedgerFailure, match=r"postgresql://127.0.0.1:1/db") as caught:
