@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -376,7 +377,7 @@ def test_queues_and_bindings_that_were_taken_away_come_back(
     broker = tmp_path / "broker"
     with worker(f"filesystem://{broker}"):
         for name in ("exchanges", "queues"):  # at once: the worker makes them again
-            (broker / name).rename(tmp_path / name)
+            shutil.rmtree((broker / name).rename(tmp_path / name))
         (broker / "exchanges").mkdir(exist_ok=True)
         loaded = run(linear_flow.Flow("f").add(tasks.Nothing()), f"filesystem://{broker}")
     assert loaded.storage.get_flow_state() == "SUCCESS"
