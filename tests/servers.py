@@ -26,7 +26,7 @@ import pytest
 KEEPER = Path(__file__).resolve().with_name("server_keeper.py")
 USER = "wbe"
 
-#: What ran in this session, by kind, for the line at its end: a version, or ''.
+#: What ran so far in this run of the tests, by kind, for the line at its end: a version, or ''.
 ran: dict[str, str] = {}
 ledgers_ran: dict[str, str] = {}
 
