@@ -16,6 +16,10 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         │   │   └── NeverStarted *       and it is certain that none ever will
         │   ├── InvalidState             not allowed in this state
         │   ├── DeadlineExceeded *       the time given to the run was up
+        │   ├── Cancelled *              somebody asked for it to end
+        │   ├── Expired *                it was of no use any more when its turn came
+        │   ├── SoftTimeLimitExceeded *  raised in a task that runs for too long
+        │   ├── TimeLimitExceeded *      a task that ran for too long was ended
         │   ├── FlowBusy *               somebody else runs the flow: see `.owner`
         │   ├── LeaseLost *              somebody else took the flow over
         │   └── WorkerLost *             the worker went away; the outcome is unknown
@@ -195,6 +199,22 @@ class DeadlineExceeded(ExecutionFailure):
 
     `cause` is what the flow failed with besides, if it did.
     """
+
+
+class Cancelled(ExecutionFailure):
+    """Somebody asked for a task, or its flow, to end (`engine.cancel`)."""
+
+
+class Expired(ExecutionFailure):
+    """The time after which a task was not to be started any more had come; it was not started."""
+
+
+class SoftTimeLimitExceeded(ExecutionFailure):
+    """Raised in a task whose soft time limit is over: it may clean up, and then should end."""
+
+
+class TimeLimitExceeded(ExecutionFailure):
+    """A task whose hard time limit was over was ended, or given up; what it did is unknown."""
 
 
 class FlowBusy(ExecutionFailure):

@@ -13,7 +13,7 @@ import inspect
 import itertools
 import time
 import types
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -182,6 +182,14 @@ class TaskExecutor(abc.ABC):
         """Take back what has not been started; those invocations never reach their `done`."""
         return []
 
+    def cancel(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
+        """Let these come to an end soon; returns at once.  Idempotent.
+
+        What has not started ends in its `done` with a failure of `Cancelled`, and does not start.
+        What runs is told (`task.cancelled`), and its process killed after a grace time where it
+        runs in one of its own; however it ends is its outcome.  What ended is left alone.
+        """
+
     def retire(self, invocations: Iterable[Invocation]) -> None:  # noqa: B027  (a default)
         """Be told that the outcomes of `invocations` are saved: nothing need be kept of them."""
 
@@ -255,59 +263,6 @@ class TaskExecutor(abc.ABC):
 
         self.submit(invocation, done)
         return future
-
-
-class Divided(TaskExecutor):
-    """Two executors as one: tasks marked `local` go to the near one, the others to the far one."""
-
-    def __init__(self, near: TaskExecutor, far: TaskExecutor) -> None:
-        self._near = near
-        self._far = far
-
-    def submit(self, invocation: Invocation, done: Done) -> None:
-        (self._near if invocation.task.local else self._far).submit(invocation, done)
-
-    @property
-    def remembers(self) -> bool:  # type: ignore[override]
-        return self._far.remembers
-
-    @property
-    def knows_all(self) -> bool:  # type: ignore[override]
-        return self._far.knows_all
-
-    def disown(self) -> None:
-        self._near.disown()
-        self._far.disown()
-
-    def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
-        self._far.submit_many(self._without_local(invocations, done), done)
-
-    def _without_local(self, invocations: Iterable[Invocation], done: Done) -> Iterator[Invocation]:
-        for invocation in invocations:
-            if invocation.task.local:
-                self._near.submit(invocation, done)
-            else:
-                yield invocation
-
-    def withdraw(self) -> list[Invocation]:
-        return [*self._near.withdraw(), *self._far.withdraw()]
-
-    def retire(self, invocations: Iterable[Invocation]) -> None:
-        self._far.retire([call for call in invocations if not call.task.local])
-
-    def start(self) -> None:
-        self._far.start()
-        self._near.start()
-
-    def finish(self) -> None:
-        self._far.finish()
-        self._near.finish()
-
-    def stop(self) -> None:
-        try:
-            self._far.stop()
-        finally:
-            self._near.stop()
 
 
 def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:

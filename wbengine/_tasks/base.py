@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import functools
 import logging
 from collections.abc import Collection, Iterable, Mapping
@@ -45,9 +46,19 @@ class Task(atom.Atom):
     # A tuple: subclasses of TaskFlow's say `TASK_EVENTS = Task.TASK_EVENTS + ('mine',)`.
     TASK_EVENTS: ClassVar[Collection[str]] = (EVENT_UPDATE_PROGRESS,)
 
-    #: Does it do no harm to run it twice?  So far it counts when a flow is resumed: then what
-    #: nobody can tell of is sent again.  A task whose worker is lost while its engine lives fails.
+    #: Does it do no harm to run it twice?  Then what nobody can tell of, because its worker was
+    #: lost or its flow is resumed, is run again; else it fails as `WorkerLost`.  None: as the
+    #: engine's option `on_worker_lost` says.
     idempotent: bool | None = None
+    #: Seconds that one execution or reversion may take: `(soft, hard)`, each perhaps None.  After
+    #: the first `SoftTimeLimitExceeded` is raised in it, after the second it is ended.  None: as
+    #: the engine's option `timelimit` says.
+    timelimit: tuple[float | None, float | None] | None = None
+    #: Seconds after it is ready (or, an aware datetime, the moment) from which on it is not started
+    #: any more, but fails as `Expired`.
+    expires: float | dt.datetime | None = None
+    #: Seconds after it is ready (or, an aware datetime, the moment) before which it is not started.
+    eta: float | dt.datetime | None = None
     #: Must it run in the engine's own process?
     local: bool = False
     #: Does the engine run it item by item?  (See `Map`; asking for the class would take longer.)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from wbengine import _clock, _options, exceptions, states
+from wbengine import _clock, _options, divided, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine._core import compiler, executors, saving
@@ -91,7 +91,7 @@ class ActionEngine(base.Engine):
         self._crew = (
             self._task_executor
             if self._in_process
-            else calls.Divided(executors.ThreadTaskExecutor(), self._task_executor)
+            else divided.Divided(executors.ThreadTaskExecutor(), self._task_executor)
         )
 
     @abc.abstractmethod

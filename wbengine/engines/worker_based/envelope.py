@@ -32,6 +32,12 @@ LANG: Final = "lang"
 TASK: Final = "task"
 ID: Final = "id"
 ROOT_ID: Final = "root_id"
+#: How often the task was tried before: the number of this attempt, less one.
+RETRIES: Final = "retries"
+#: `[hard, soft]`: seconds, or null.
+TIMELIMIT: Final = "timelimit"
+#: Unix seconds after which a request is not to be started any more; where there is no ledger.
+EXPIRES: Final = "expires"
 
 # Ours.
 WBE_VERSION: Final = "wbe-version"
@@ -46,6 +52,12 @@ WBE_WORKER: Final = "wbe-worker"
 #: How many tasks that worker runs at once, and how many it runs now.
 WBE_SLOTS: Final = "wbe-slots"
 WBE_RUNNING: Final = "wbe-running"
+#: The ids of the requests that it runs for the engine it speaks to; absent where it speaks to all.
+WBE_IDS: Final = "wbe-ids"
+#: The life of that worker (see `life`).
+WBE_LIFE: Final = "wbe-life"
+#: In a terminal FAILURE: nobody ran the request to its end, and nobody can tell how far it came.
+WBE_LOST: Final = "wbe-lost"
 #: The queue from which that worker takes requests of the topic it announces.
 WBE_QUEUE: Final = "wbe-queue"
 #: Seconds between two beats (a worker's own, or what an engine asks for).

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from wbengine import _names
+from wbengine.engines.worker_based import life
 
 #: Stands for the identity of a peer that tells none.
 NO_IDENTITY: Final = object()
@@ -24,7 +25,17 @@ class TopicWorker:
     their queue, and all workers of a topic look like one.
     """
 
-    __slots__ = ("identity", "last_seen", "period", "queue", "running", "slots", "tasks", "topic")
+    __slots__ = (
+        "identity",
+        "last_seen",
+        "life",
+        "period",
+        "queue",
+        "running",
+        "slots",
+        "tasks",
+        "topic",
+    )
 
     def __init__(self, topic: str, tasks: Iterable[Any], identity: Any = NO_IDENTITY) -> None:
         self.topic = topic
@@ -35,6 +46,7 @@ class TopicWorker:
         self.running = 0
         self.period: float | None = None
         self.last_seen = 0.0
+        self.life: life.Life | None = None
 
     def performs(self, task: Any) -> bool:
         """Whether the worker offers `task` (a task, a task class, or its dotted name)."""

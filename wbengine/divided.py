@@ -1,0 +1,67 @@
+"""Two executors as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from wbengine.invocation import Done, Invocation, TaskExecutor
+
+__all__ = ["Divided"]
+
+
+class Divided(TaskExecutor):
+    """Two executors as one: tasks marked `local` go to the near one, the others to the far one."""
+
+    def __init__(self, near: TaskExecutor, far: TaskExecutor) -> None:
+        self._near = near
+        self._far = far
+
+    def submit(self, invocation: Invocation, done: Done) -> None:
+        (self._near if invocation.task.local else self._far).submit(invocation, done)
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        return self._far.remembers
+
+    @property
+    def knows_all(self) -> bool:  # type: ignore[override]
+        return self._far.knows_all
+
+    def disown(self) -> None:
+        self._near.disown()
+        self._far.disown()
+
+    def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
+        self._far.submit_many(self._without_local(invocations, done), done)
+
+    def _without_local(self, invocations: Iterable[Invocation], done: Done) -> Iterator[Invocation]:
+        for invocation in invocations:
+            if invocation.task.local:
+                self._near.submit(invocation, done)
+            else:
+                yield invocation
+
+    def withdraw(self) -> list[Invocation]:
+        return [*self._near.withdraw(), *self._far.withdraw()]
+
+    def cancel(self, invocations: Iterable[Invocation]) -> None:
+        calls = list(invocations)
+        self._near.cancel([call for call in calls if call.task.local])
+        self._far.cancel([call for call in calls if not call.task.local])
+
+    def retire(self, invocations: Iterable[Invocation]) -> None:
+        self._far.retire([call for call in invocations if not call.task.local])
+
+    def start(self) -> None:
+        self._far.start()
+        self._near.start()
+
+    def finish(self) -> None:
+        self._far.finish()
+        self._near.finish()
+
+    def stop(self) -> None:
+        try:
+            self._far.stop()
+        finally:
+            self._near.stop()
