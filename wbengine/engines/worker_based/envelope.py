@@ -89,8 +89,9 @@ ALL_ENGINES: Final = "wbe.engines"
 class Envelope:
     """A message to be published, or one that came.
 
-    `body` is a tree that JSON can hold.  `priority` is 0 to 9, 9 first.  Outgoing ones are encoded
-    once, on first use of `encoded`.
+    `body` is a tree that JSON can hold.  `priority` is 0 to 9, 9 first.  A `persistent` one is to
+    survive the broker's end, where brokers can do that.  Outgoing ones are encoded once, on first
+    use of `encoded`.
     """
 
     type: str
@@ -101,6 +102,7 @@ class Envelope:
     headers: dict[str, Any] = field(default_factory=dict)
     priority: int = 0
     redelivered: bool = False
+    persistent: bool = False
     _encoded: bytes | None = None
 
     @property

@@ -29,15 +29,19 @@ _PAUSE: Final = 0.25
 class Parcel:
     """One thing to be done in turn by the publisher's thread.
 
-    `before()` runs first and may return False to leave the envelope unsent.  Then one of two runs:
-    `after()` once it is published, `failed(error)` if it never can be.  All run on the publisher's
-    thread.  A parcel that was `withdrawn` in time is skipped.
+    `before()` runs first and may return False to leave the envelope unsent.  Then one of these
+    runs: `after()` once it is published (where the broker confirms: once it did), `failed(error)`
+    if it never can be, `unrouted()` if there was no queue for it, `uncertain()` if the connection
+    was lost before the broker confirmed it; without the latter it is published again.  All run on
+    the publisher's thread.  A parcel that was `withdrawn` in time is skipped.
     """
 
     envelope: env.Envelope
     before: Callable[[], bool] | None = None
     after: Callable[[], None] | None = None
     failed: Callable[[BaseException], None] | None = None
+    unrouted: Callable[[], None] | None = None
+    uncertain: Callable[[], None] | None = None
     sent: bool = False
     withdrawn: bool = False
 
