@@ -10,6 +10,13 @@ import pytest
 from hypothesis import settings
 
 from tests import servers
+from tests.brokers import (  # noqa: F401  (fixtures)
+    broker_servers,
+    rabbitmq_server,
+    rabbitmq_url,
+    redis_server,
+    redis_url,
+)
 from tests.servers import (  # noqa: F401  (fixtures)
     database_servers,
     mariadb_server,

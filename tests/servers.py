@@ -16,19 +16,22 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 
-KEEPER = Path(__file__).resolve().with_name("server_keeper.py")
+REPOSITORY = Path(__file__).resolve().parent.parent
 USER = "wbe"
 
 #: What ran so far in this run of the tests, by kind, for the line at its end: a version, or ''.
 ran: dict[str, str] = {}
 ledgers_ran: dict[str, str] = {}
+brokers_ran: dict[str, str] = {}
+
+S = TypeVar("S")
 
 
 class ServerMissing(Exception):
@@ -111,24 +114,60 @@ def mariadb() -> contextlib.AbstractContextManager[Server]:
 
 @contextlib.contextmanager
 def _running(kind: str) -> Iterator[Server]:
+    with keeping(kind) as kept:
+        told = kept.told
+        yield Server(kind, told["version"], told["port"], told["password"])
+
+
+class Kept:
+    """A server that runs, and who keeps it."""
+
+    def __init__(self, keeper: subprocess.Popen[bytes]) -> None:
+        self._keeper = keeper
+        self.told = self._answer()
+
+    def ask(self, word: str) -> dict[str, Any]:
+        """Have something done; see `server_keeper`.  Returns when it was."""
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(f"{word}\n".encode())
+        self._keeper.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._keeper.stdout is not None
+        told = json.loads(self._keeper.stdout.readline() or b'{"error": "its keeper died"}')
+        if "error" in told:
+            raise ServerMissing(told["error"])
+        assert isinstance(told, dict)
+        return told
+
+
+@contextlib.contextmanager
+def keeping(kind: str, **settings: str) -> Iterator[Kept]:
+    """A server of one's own, with settings in its own words.
+
+    :raises ServerMissing: it is not installed, or does not start.
+    """
     from tools import _servers
 
     program = _servers.find(kind)
     if program is None:
         raise ServerMissing(_servers.reason([kind]))
+    words = [f"{name}={value}" for name, value in settings.items()]
     keeper = subprocess.Popen(
-        [sys.executable, "-E", "-S", str(KEEPER), kind, program],
+        [sys.executable, "-E", "-S", "-m", "tests.server_keeper", kind, program, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for us: we end it when nobody needs it any more
-        cwd="/",
+        cwd=REPOSITORY,
     )
     assert keeper.stdin is not None and keeper.stdout is not None
     try:
-        told = json.loads(keeper.stdout.readline() or b'{"error": "its keeper died"}')
-        if "error" in told:
-            raise ServerMissing(f"{program} does not start: {told['error']}")
-        yield Server(kind, told["version"], told["port"], told["password"])
+        try:
+            kept = Kept(keeper)
+        except ServerMissing as error:
+            raise ServerMissing(f"{program} does not start: {error}") from None
+        yield kept
     finally:
         keeper.terminate()
         keeper.stdin.close()
@@ -146,27 +185,34 @@ def skip_or_fail(reason: str) -> None:
     pytest.skip(reason)
 
 
-class Lazy:
+class Once(Generic[S]):
     """The servers of one session: each started once, by the first test that needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Callable[[str], contextlib.AbstractContextManager[S]]) -> None:
+        self._start = start
         self._stack = contextlib.ExitStack()
-        self._known: dict[str, Server | str] = {}
+        self._known: dict[str, S] = {}
+        self._missing: dict[str, str] = {}
 
-    def __getitem__(self, kind: str) -> Server:
-        if kind not in self._known:
+    def __getitem__(self, kind: str) -> S:
+        if kind not in self._known and kind not in self._missing:
             try:
-                self._known[kind] = self._stack.enter_context(_running(kind))
+                self._known[kind] = self._stack.enter_context(self._start(kind))
             except ServerMissing as error:
-                self._known[kind] = str(error)
-        found = self._known[kind]
-        if isinstance(found, str):
-            skip_or_fail(found)
-        assert isinstance(found, Server)
-        return found
+                self._missing[kind] = str(error)
+        if kind in self._missing:
+            skip_or_fail(self._missing[kind])
+        return self._known[kind]
 
     def close(self) -> None:
         self._stack.close()
+
+
+class Lazy(Once[Server]):
+    """The databases."""
+
+    def __init__(self) -> None:
+        super().__init__(_running)
 
 
 @pytest.fixture(scope="session")
@@ -202,13 +248,13 @@ def mariadb_url(mariadb_server: Server) -> Iterator[str]:
 
 
 def summary() -> list[str]:
-    """Which kinds of stores and ledgers tests ran on, a line of each."""
-    return [f"{what}: {_listed(kinds)}" for what, kinds in
-            (("backends", ran), ("ledgers", ledgers_ran)) if kinds]  # fmt: skip
+    """Which kinds of stores, ledgers and brokers tests ran on, a line of each."""
+    kinds_of = {"backends": ran, "ledgers": ledgers_ran, "brokers": brokers_ran}
+    return [f"{what}: {_listed(kinds)}" for what, kinds in kinds_of.items() if kinds]
 
 
 def _listed(kinds: dict[str, str]) -> str:
-    order = ("memory", "dir", "sqlite", "mysql", "postgresql")
+    order = ("memory", "dir", "filesystem", "sqlite", "mysql", "postgresql", "redis", "rabbitmq")
     words = []
     for kind in sorted(kinds, key=order.index):
         version = kinds[kind] if kind == "sqlite" else f"({kinds[kind]})"

@@ -1,4 +1,4 @@
-"""The database servers that the tests want: where they are, and installing them where that may be.
+"""The databases and brokers that the tests want: where they are, and installing them where allowed.
 
 Standard library only, and readable by Python 3.6, as what runs before there is a `.venv`.
 """
@@ -13,7 +13,10 @@ SERVERS = {
     "postgresql": ("PostgreSQL", ("postgresql",)),
     # The core package is the programs alone, without a service.
     "mysql": ("MariaDB", ("mariadb-server-core", "mariadb-server")),
+    "redis": ("Redis", ("redis-server",)),
+    "rabbitmq": ("RabbitMQ", ("rabbitmq-server",)),
 }
+PROGRAMS = {"mysql": "mariadbd", "redis": "redis-server", "rabbitmq": "rabbitmq-server"}
 #: Services of the packages are not to start: they are asked for by this name.
 POLICY = "/usr/sbin/policy-rc.d"
 
@@ -26,7 +29,12 @@ def find(kind):
         beside = newest and os.path.join(os.path.dirname(newest), "initdb")
         return newest if beside and os.path.exists(beside) else None
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-    return shutil.which("mariadbd", path=path)
+    if kind == "rabbitmq":
+        if not (shutil.which("erl") and shutil.which("epmd")):
+            return None
+        # Debian's in /usr/sbin changes the user first.
+        path = os.pathsep.join(["/usr/lib/rabbitmq/bin", path])
+    return shutil.which(PROGRAMS[kind], path=path)
 
 
 def _version(path):

@@ -1,8 +1,10 @@
 """What a pool's child process runs, and how calls and results are pickled on both sides.
 
 The pipe carries byte messages, each one tag byte followed by a pickle.  To the child: `CALL` with
-`(fn, args)`.  From the child: `READY` once (None, or the `Failure` of the initializer), then for
-each call any number of `EVENT`s and exactly one `RESULT`.
+`(fn, args, deadline, whether there is a soft limit)`.  From the child: `READY` once (None, or the
+`Failure` of the initializer), then for each call any number of `EVENT`s and exactly one `RESULT`.
+
+A second pipe carries orders about the call that runs, by its number, which both sides count.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import os
 import pickle
 import select
 import signal
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, exceptions, loops
+from wbengine import _names, alarms, exceptions, loops, running
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -27,6 +30,13 @@ CALL: Final = b"c"
 READY: Final = b"+"
 EVENT: Final = b"e"
 RESULT: Final = b"="
+
+#: One order: which, and about which call.
+ORDER: Final = struct.Struct("=cQ")
+#: Somebody cancelled it.
+CANCEL: Final = b"x"
+#: Its soft limit is over.
+SOFT: Final = b"s"
 
 #: How long a child whose parent is gone may take to end by itself, in seconds.
 _GRACE: Final = 5.0
@@ -49,13 +59,18 @@ def encode(tag: bytes, value: Any, where: str) -> memoryview:
     return buffer.getbuffer()
 
 
-def encode_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> memoryview:
+def encode_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    deadline: float | None = None,
+    limited: bool = False,
+) -> memoryview:
     """The message for one call.
 
     :raises NotEncodable: it cannot be pickled.
     """
     try:
-        return encode(CALL, (fn, args), "call")
+        return encode(CALL, (fn, args, deadline, limited), "call")
     except exceptions.NotEncodable as error:
         for where, part in (("fn", fn), ("arguments", args)):
             if isinstance(error.__cause__, Exception) and not _pickles(part):
@@ -129,13 +144,23 @@ def _pickles(value: Any) -> bool:
 
 
 class _Emitter:
-    """The `emit` of one call: sends events in the order told, from any thread, until the result."""
+    """The `emit` of one call: sends events in the order told, from any thread, until the result.
 
-    __slots__ = ("_lock", "_pipe")
+    `cancelled` and `deadline` are as those of a `Ticket`.
+    """
 
-    def __init__(self, pipe: Pipe) -> None:
+    __slots__ = ("_line", "_lock", "_number", "_pipe", "deadline")
+
+    def __init__(self, pipe: Pipe, line: _Line, number: int, deadline: float | None) -> None:
         self._pipe: Pipe | None = pipe
+        self._line = line
+        self._number = number
         self._lock = threading.Lock()
+        self.deadline = deadline
+
+    @property
+    def cancelled(self) -> bool:
+        return self._line.cancelled >= self._number
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         """Send an event; late ones are dropped.
@@ -143,7 +168,7 @@ class _Emitter:
         :raises NotEncodable: `details` cannot be pickled.
         """
         data = encode(EVENT, (event_type, details), "event")
-        with self._lock:
+        with alarms.held(), self._lock:
             if self._pipe is not None:
                 _send(self._pipe, data)
 
@@ -152,31 +177,93 @@ class _Emitter:
             self._pipe = None
 
 
+class _Line(threading.Thread):
+    """Listens to what the parent says while calls run, and for its end."""
+
+    def __init__(self, pipe: Pipe, orders: Pipe) -> None:
+        super().__init__(name="parent-watch", daemon=True)
+        self._pipe = pipe
+        self._orders = orders
+        self.busy = False
+        #: The latest call that was cancelled, and the latest whose soft limit was over.
+        self.cancelled = 0
+        #: That of the call that runs.
+        self.emitter: _Emitter | None = None
+        self._over = 0
+        self._current: tuple[int, alarms.Alarm] | None = None
+        self._lock = threading.Lock()
+
+    def expect(self, number: int, alarm: alarms.Alarm) -> None:
+        """From now on the alarm of that call is to ring."""
+        with self._lock:
+            self._current = number, alarm
+            over = self._over >= number
+        if over:  # the order was faster than the call itself
+            alarm.ring()
+
+    def run(self) -> None:
+        poller = select.poll()
+        pipe, orders = self._pipe.fileno(), self._orders.fileno()
+        poller.register(pipe, 0)  # no events asked for: only hang-up and errors wake it
+        poller.register(orders, select.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if pipe in ready:
+                self._end()
+            if ready.get(orders, 0) & select.POLLIN:
+                self._obey(os.read(orders, 64 * ORDER.size))
+            elif orders in ready:
+                poller.unregister(orders)
+
+    def _obey(self, data: bytes) -> None:
+        for order, number in ORDER.iter_unpack(data):
+            if order == CANCEL:
+                self.cancelled = max(self.cancelled, number)
+                if self.emitter is not None:
+                    running.wake(self.emitter)
+            else:
+                with self._lock:
+                    self._over = max(self._over, number)
+                    current = self._current
+                if current is not None and current[0] == number:
+                    current[1].ring()
+
+    def _end(self) -> None:
+        """The parent is gone, or wants no more: end this process, even in the midst of a call."""
+        if not self.busy:
+            # The main thread sees the same end of file; it only needs help when the exit handlers
+            # or threads that a call left behind keep the process alive.
+            threading.Event().wait(_GRACE)
+        os._exit(_ORPHANED)
+
+
 def _send(pipe: Pipe, data: memoryview) -> None:
     try:
         pipe.send_bytes(data)
     except OSError:
-        # The parent is gone: the watching thread ends this process.
+        # The parent is gone: the listening thread ends this process.
         pass
 
 
 def main(
     pipe: Pipe,
+    orders: Pipe,
     environment: dict[str, str],
     initializer: Callable[..., object] | None,
     initargs: tuple[Any, ...],
 ) -> None:
     """Serve calls from `pipe`, one at a time, in the main thread, until it closes."""
-    # A handler rather than SIG_IGN: programs that a call starts must not inherit "ignored".
-    signal.signal(signal.SIGINT, lambda *_: None)
+    # They go to the whole group, and the parent decides.  A handler rather than SIG_IGN: programs
+    # that a call starts must not inherit "ignored".
+    for which in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(which, lambda *_: None)
+    alarms.install()
     if os.environ != environment:
         os.environ.clear()
         os.environ.update(environment)
-    busy = threading.Event()
-    threading.Thread(
-        target=_end_with_parent, args=(pipe.fileno(), busy), name="parent-watch", daemon=True
-    ).start()
-    pid = os.getpid()
+    line = _Line(pipe, orders)
+    line.start()
+    pid, number = os.getpid(), 0
     problem: ft.Failure | None = None
     try:
         if initializer is not None:
@@ -190,25 +277,35 @@ def main(
         except (EOFError, OSError):
             loops.stop_all()
             return
-        busy.set()
-        outcome = _serve(pipe, data)
+        line.busy = True
+        number += 1
+        outcome = _serve(pipe, line, number, data)
         if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
             os._exit(0)
         # Before the result goes out: once the parent has it, it may close the pipe at any time.
-        busy.clear()
+        line.busy = False
         _send(pipe, outcome)
         del data, outcome
 
 
-def _serve(pipe: Pipe, data: bytes) -> memoryview:
-    emit = _Emitter(pipe)
+def _serve(pipe: Pipe, line: _Line, number: int, data: bytes) -> memoryview:
     value: Any
     try:
-        fn, args = decode(data, "call")
-        del data
-        value = fn(*args, emit)
+        fn, args, deadline, limited = decode(data, "call")
     except BaseException as error:
-        value = ft.Failure.from_exception(error)
+        return _encode_outcome(RESULT, ft.Failure.from_exception(error))
+    del data
+    emit = line.emitter = _Emitter(pipe, line, number, deadline)
+    if limited:
+        alarm = alarms.make()
+        line.expect(number, alarm)
+        value = alarms.call(alarm, fn, (*args, emit))
+    else:
+        try:
+            value = fn(*args, emit)
+        except BaseException as error:
+            value = ft.Failure.from_exception(error)
+    line.emitter = None
     emit.close()
     return _encode_outcome(RESULT, value)
 
@@ -218,15 +315,3 @@ def _encode_outcome(tag: bytes, value: Any) -> memoryview:
         return encode(tag, value, "result")
     except exceptions.NotEncodable as error:
         return encode(tag, ft.Failure.from_exception(error), "result")
-
-
-def _end_with_parent(fd: int, busy: threading.Event) -> None:
-    """End this process when the other end of the pipe is closed, even in the middle of a call."""
-    poller = select.poll()
-    poller.register(fd, 0)  # no events asked for: only hang-up and errors wake it
-    poller.poll()
-    if not busy.is_set():
-        # The main thread sees the same end of file; it only needs help when the exit handlers
-        # or threads that a call left behind keep the process alive.
-        threading.Event().wait(_GRACE)
-    os._exit(_ORPHANED)

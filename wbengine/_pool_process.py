@@ -22,7 +22,12 @@ LOG = logging.getLogger(__name__)
 Tell = Callable[[str, dict[str, Any]], None]
 
 #: Modules that the process that children are forked from imports once, for all of them.
-PRELOAD: Final = ("wbengine.invocation", "wbengine.task", "wbengine._pool_child")
+PRELOAD: Final = (
+    "wbengine._pool_server",
+    "wbengine.invocation",
+    "wbengine.task",
+    "wbengine._pool_child",
+)
 
 #: Seconds that a child that was told to end may take (exit handlers, forgotten threads).
 _GRACE: Final = 2.0
@@ -42,18 +47,23 @@ _BOOKS = threading.Lock()
 
 
 class Child:
-    """One child process and its pipe; used by one thread, but for `kill`."""
+    """One child process and its pipe; used by one thread, but for `kill` and `tell`.
+
+    `calls` counts what it was given; whoever gives it a call counts first.
+    """
 
     def __init__(
         self, name: str, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]
     ) -> None:
         context = _context()
+        self.calls = 0
         self._pipe, theirs = context.Pipe()
+        their_orders, self._orders = context.Pipe(duplex=False)
         try:
             # Not a daemon: what runs in it may use multiprocessing itself.
             self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
                 target=_pool_child.main,
-                args=(theirs, dict(os.environ), initializer, initargs),
+                args=(theirs, their_orders, dict(os.environ), initializer, initargs),
                 name=name,
                 daemon=False,
             )
@@ -61,11 +71,17 @@ class Child:
                 self._process.start()
         except BaseException:
             self._pipe.close()
+            self._orders.close()
             raise
         finally:
             theirs.close()
+            their_orders.close()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
+        # Nobody may wait for a child that is stuck.
+        os.set_blocking(self._orders.fileno(), False)
+        # Not the lock of the books: that is held while another child starts, which may take long.
+        self._guard = threading.Lock()
         self._closed = False
         self._exit_code: int | None = None
         self._poll = select.poll()
@@ -82,6 +98,15 @@ class Child:
         except OSError:
             return False
         return True
+
+    def tell(self, order: bytes, number: int) -> None:
+        """Give an order about the call of that number; one that does not get through is dropped."""
+        with self._guard:
+            if not self._closed:
+                try:
+                    os.write(self._orders.fileno(), _pool_child.ORDER.pack(order, number))
+                except OSError:
+                    LOG.warning("process %s cannot be told about its call", self.pid)
 
     def result(self, tell: Tell | None) -> Any:
         """Wait for the outcome, handing events on; `GONE` when the child died first."""
@@ -122,7 +147,7 @@ class Child:
             return f"was killed by signal {-code}"
 
     def kill(self) -> None:
-        with _BOOKS:
+        with self._guard:
             if not self._closed:
                 self._process.kill()
 
@@ -134,10 +159,11 @@ class Child:
         if not ended.poll(_GRACE * 1000):
             self.kill()
             ended.poll()
-        with _BOOKS:
+        with _BOOKS, self._guard:
             self._process.join()
             self._exit_code = self._process.exitcode
             self._closed = True
+            self._orders.close()
             self._process.close()
 
 
@@ -155,3 +181,15 @@ def _context() -> mp_context.BaseContext:
     if getattr(server, "_preload_modules", None) == ["__main__"]:
         forkserver.set_forkserver_preload(["__main__", *PRELOAD])
     return multiprocessing.get_context("forkserver")
+
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def memory(pid: int) -> int | None:
+    """Bytes of a process that are resident; None: it is gone, or the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,23 +1,39 @@
-"""Two executors as one."""
+"""Two executors as one, and which tasks stay at home."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from wbengine.invocation import Done, Invocation, TaskExecutor
+from wbengine.task import Task
 
-__all__ = ["Divided"]
+__all__ = ["Divided", "Home"]
+
+
+class Home:
+    """Which tasks of a flow must run in the engine's own process.
+
+    Those marked `local`, and those of these names.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self.names = frozenset(names)
+
+    def holds(self, task: Task) -> bool:
+        return task.local or task.name in self.names
 
 
 class Divided(TaskExecutor):
-    """Two executors as one: tasks marked `local` go to the near one, the others to the far one."""
+    """Two executors as one: what is `local` goes to the near one, the rest to the far one."""
 
     def __init__(self, near: TaskExecutor, far: TaskExecutor) -> None:
         self._near = near
         self._far = far
 
     def submit(self, invocation: Invocation, done: Done) -> None:
-        (self._near if invocation.task.local else self._far).submit(invocation, done)
+        (self._near if invocation.local else self._far).submit(invocation, done)
 
     @property
     def remembers(self) -> bool:  # type: ignore[override]
@@ -36,7 +52,7 @@ class Divided(TaskExecutor):
 
     def _without_local(self, invocations: Iterable[Invocation], done: Done) -> Iterator[Invocation]:
         for invocation in invocations:
-            if invocation.task.local:
+            if invocation.local:
                 self._near.submit(invocation, done)
             else:
                 yield invocation
@@ -46,11 +62,11 @@ class Divided(TaskExecutor):
 
     def cancel(self, invocations: Iterable[Invocation]) -> None:
         calls = list(invocations)
-        self._near.cancel([call for call in calls if call.task.local])
-        self._far.cancel([call for call in calls if not call.task.local])
+        self._near.cancel([call for call in calls if call.local])
+        self._far.cancel([call for call in calls if not call.local])
 
     def retire(self, invocations: Iterable[Invocation]) -> None:
-        self._far.retire([call for call in invocations if not call.task.local])
+        self._far.retire([call for call in invocations if not call.local])
 
     def start(self) -> None:
         self._far.start()

@@ -212,9 +212,16 @@ class Expired(ExecutionFailure):
 class SoftTimeLimitExceeded(ExecutionFailure):
     """Raised in a task whose soft time limit is over: it may clean up, and then should end."""
 
+    # Another thread raises it, and can give it no text of its own.
+    def __init__(self, message: str = "the soft time limit is over", cause: Any = None) -> None:
+        super().__init__(message, cause)
+
 
 class TimeLimitExceeded(ExecutionFailure):
     """A task whose hard time limit was over was ended, or given up; what it did is unknown."""
+
+    def __init__(self, message: str = "the hard time limit is over", cause: Any = None) -> None:
+        super().__init__(message, cause)
 
 
 class FlowBusy(ExecutionFailure):

@@ -13,11 +13,13 @@ import inspect
 import itertools
 import time
 import types
+import uuid as uuids
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from wbengine import running
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
 from wbengine.types import failure as ft
 
@@ -46,11 +48,27 @@ _IDLE_HOOKS: Final = frozenset(
     {Atom.pre_execute, Atom.post_execute, Atom.pre_revert, Atom.post_revert}
 )
 
+_enter: Final = running.CURRENT.set
+_leave: Final = running.CURRENT.reset
+_LATEST: Final = running.LATEST
+
 # Whoever calls `execute_task` by hand keeps no count of attempts; no two of theirs may be the same.
 _attempts = itertools.count(1)
 
 #: The `worker` of everything that ran in the engine's own process.
 LOCAL: Final = "local"
+
+_NAMESPACE: Final = uuids.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
+
+
+def request_id(uuid: str, action: str, attempt: int, index: int = -1, resumed: int = 0) -> str:
+    """The same for whatever is the same run of the same thing, and for nothing else."""
+    name = f"{uuid}|{action}|{attempt}"
+    if index >= 0:
+        name = f"{name}|{index}"
+        if resumed:
+            name = f"{name}|{resumed}"
+    return str(uuids.uuid5(_NAMESPACE, name))
 
 
 class Invocation:
@@ -67,22 +85,33 @@ class Invocation:
     `recovered`: an earlier run, which did not come to its end, may have sent it already; whoever
     runs it has to find out.  What has to be published is published under `epoch`: no number is used
     by two runs, and a later one's is higher.
+
+    `cancelled`: somebody asked for it to end; it is not to start any more.  Whoever runs it makes
+    it known how it can be told of that first, and looks at this afterwards.  `local`: it must run
+    in the engine's own process.
+
+    `signal`: what tells the call where it runs: that it was cancelled (`cancelled`), and when its
+    hard limit ends it (`deadline`).  `origin`: as what it is known to those who sent it here.
     """
 
     __slots__ = (
         "action",
         "arguments",
         "attempt",
+        "cancelled",
         "epoch",
         "events",
         "failures",
         "flow_uuid",
         "index",
+        "local",
         "node",
+        "origin",
         "priority",
         "recovered",
         "result",
         "resumed",
+        "signal",
         "task",
         "ticket",
         "uuid",
@@ -121,7 +150,16 @@ class Invocation:
         self.resumed = resumed
         self.epoch = epoch
         self.recovered = recovered
+        self.cancelled = False
+        self.local = False
         self.ticket: Any = None
+        self.signal: Any = None
+        self.origin: running.Request | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked for its end, here or from afar."""
+        return self.cancelled or (self.signal is not None and self.signal.cancelled)
 
     def __repr__(self) -> str:
         return f"<Invocation {self.action} {self.task.name!r}, attempt {self.attempt}>"
@@ -279,26 +317,34 @@ def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
     task = invocation.task
     if task.async_bodies and invocation.action in task.async_bodies:
         return _in_loop(ainvoke, invocation, started, loop)
-    if invocation.events is None:
-        return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
-    task.attach(invocation.events)
+    events, known = invocation.events, id(task)
+    before = _enter(invocation)
+    _LATEST[known] = invocation
     try:
+        if events is not None:
+            task.attach(events)
         return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
     finally:
-        task.detach()
+        if events is not None:
+            task.detach()
+        _LATEST.pop(known, None)
+        _leave(before)
 
 
 async def ainvoke(invocation: Invocation) -> Outcome:
     """`invoke`, for a task with an async body: everything is called in the loop that runs this."""
     started = time.time()
     task = invocation.task
-    if invocation.events is None:
-        return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
-    task.attach(invocation.events)
+    _enter(invocation)  # it has a context of its own
+    _LATEST[id(task)] = invocation
     try:
+        if invocation.events is not None:
+            task.attach(invocation.events)
         return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
     finally:
-        task.detach()
+        if invocation.events is not None:
+            task.detach()
+        _LATEST.pop(id(task), None)
 
 
 def _perform(task: task_module.Task, invocation: Invocation, loop: loops.Loop | None) -> Any:
@@ -335,7 +381,7 @@ async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
         else:
             value = await _settled(task.revert(**_revert_arguments(task, invocation)))
     except BaseException as error:
-        value = ft.Failure.from_exception(error)
+        value = ft.Failure.from_exception(running.meant(error, invocation))
     try:
         await _settled(after())
     except BaseException as error:

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextvars
+import contextlib
+import functools
 import inspect
 import logging
 import os
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from wbengine import alarms, exceptions, limits, running, watch
+from wbengine._loop_calls import NOT_BEGUN, Done, Function, cancelled, overdue
+from wbengine._loop_calls import Ticket as Ticket
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -30,35 +35,6 @@ _GRACE: Final = 5.0
 #: The same for everything when the interpreter ends.
 _LAST_GRACE: Final = 1.0
 
-Function = Callable[..., Coroutine[Any, Any, Any]]
-Done = Callable[[Any], None]
-
-#: The value of a call that was cancelled before its first step.
-_NOT_BEGUN: Final = object()
-
-
-class Ticket:
-    """One submitted call."""
-
-    __slots__ = ("args", "context", "done", "fn", "task", "value")
-
-    def __init__(self, fn: Function, args: tuple[Any, ...], done: Done) -> None:
-        self.fn = fn
-        self.args = args
-        self.done = done
-        self.context = contextvars.copy_context()
-        self.task: asyncio.Task[None] | None = None
-        self.value: Any = _NOT_BEGUN
-
-    async def run(self) -> None:
-        pid = os.getpid()
-        try:
-            self.value = await self.fn(*self.args)
-        except BaseException as error:
-            self.value = ft.Failure.from_exception(error)
-        if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
-            os._exit(0)
-
 
 class Loop:
     """An event loop and its thread, both made when the first call comes.
@@ -67,6 +43,9 @@ class Loop:
     - `done(value)` is called exactly once for each call that `withdraw` did not hand back, in the
       loop's thread, with what `fn` returned or with the `Failure` that stands for it.  It should
       return quickly: all calls wait for it.
+    - When a call's soft limit is over, `SoftTimeLimitExceeded` is raised where it waits.  When its
+      hard limit is over, `done` is called with a `Failure` of `TimeLimitExceeded` in a thread of
+      its own, and the call is cancelled; nobody waits for its end.
     - After `stop` the next call starts a new loop.
 
     All methods may be called from any thread.  A loop that nobody stopped ends with the
@@ -81,18 +60,30 @@ class Loop:
         self._queue: deque[Ticket] = deque()
         # Tasks by their tickets; touched by the loop's thread only.
         self._live: dict[asyncio.Task[None], Ticket] = {}
+        # Given up, and the loop did not come to hear of it yet.
+        self._overdue: set[Ticket] = set()
         self._ending = False
 
-    def submit(self, fn: Function, args: tuple[Any, ...], done: Done) -> Ticket:
+    def submit(
+        self,
+        fn: Function,
+        args: tuple[Any, ...],
+        done: Done,
+        limit: limits.TimeLimit = limits.UNLIMITED,
+    ) -> Ticket:
         """Run `await fn(*args)` some time, and then call `done(value)` once.
 
         :raises RuntimeError: the loop is being stopped.
         """
-        ticket = Ticket(fn, args, done)
-        self._put(ticket)
+        ticket = Ticket(fn, args, done, limit)
+        self.put(ticket)
         return ticket
 
-    def _put(self, ticket: Ticket) -> None:
+    def put(self, ticket: Ticket) -> None:
+        """As `submit`, for a call that was made before.
+
+        :raises RuntimeError: the loop is being stopped.
+        """
         with self._lock:
             if self._ending:
                 raise RuntimeError(f"event loop {self._name!r} was stopped")
@@ -113,10 +104,19 @@ class Loop:
                 f"event loop {self._name!r} cannot wait for a coroutine of its own: await it"
             )
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        ticket = Ticket(fn, args, ended.put)
+        alarm = alarms.current()
+        ticket = Ticket(fn, args, ended.put, interruptible=alarm is not None)
+        call = args[0] if args else None
+        diverted: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if alarm is not None:
+            # Whoever waits for a coroutine is not interrupted: it is.
+            diverted = alarm.diverting(functools.partial(self._ring, ticket, ended))
         try:
-            self._put(ticket)
-            return ended.get()
+            with diverted, running.waiting(call, functools.partial(self.cancel, ticket)):
+                self.put(ticket)
+                if getattr(call, "is_cancelled", False):  # before anybody waited
+                    self.cancel(ticket)
+                return ended.get()
         except Exception:
             raise  # it could not be submitted
         except BaseException:
@@ -161,6 +161,46 @@ class Loop:
             self._loop.call_soon_threadsafe(cancel)
         ended.get()
 
+    def _ring(
+        self, ticket: Ticket, ended: queue.SimpleQueue[Any], kind: type[BaseException]
+    ) -> None:
+        """Interrupt a call that somebody waits for, or give it up.
+
+        Any thread; in a handler of signals, too: nothing here takes the lock.
+        """
+        error, loop = kind(), self._loop
+        if isinstance(error, exceptions.TimeLimitExceeded):
+            ended.put(ft.Failure.from_exception(error))
+            act = functools.partial(self._abandon, ticket)
+        else:
+            act = functools.partial(self._interrupt, ticket, error)
+        try:
+            if loop is None:  # it is not submitted yet
+                ticket.interrupt(error)
+            else:
+                loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            pass  # the loop has ended
+
+    def cancel(self, ticket: Ticket) -> None:
+        """One that has not begun ends here and now, with a `Failure` of `Cancelled`.
+
+        One that runs is told so (`cancelled`), and cancelled where it waits, as tasks of asyncio
+        are; a body that goes on all the same is not told again.  Idempotent.
+        """
+        if ticket.cancelled:
+            return
+        ticket.cancelled = True
+        with self._lock:
+            waits = ticket in self._queue
+            if waits:
+                self._queue.remove(ticket)
+            elif self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # it has ended
+                    self._loop.call_soon_threadsafe(_cancel, ticket)
+        if waits:
+            ticket.done(cancelled())
+
     def withdraw(self) -> list[Ticket]:
         """Take back every call that has not begun, in order; their `done` is never called."""
         with self._lock:
@@ -182,7 +222,21 @@ class Loop:
                     loop.call_soon_threadsafe(self._cancel_all)
                 loop.call_soon_threadsafe(self._end_if_idle)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+            self._wait_for(thread, timeout)
+
+    def _wait_for(self, thread: threading.Thread, timeout: float | None) -> None:
+        """Wait for its end, but not for what was given up and does not let go of the loop."""
+        until = None if timeout is None else time.monotonic() + timeout
+        stuck: set[Ticket] = set()
+        while thread.is_alive():
+            left = _GRACE if until is None else min(_GRACE, until - time.monotonic())
+            thread.join(max(0.0, left))
+            if until is not None and time.monotonic() >= until:
+                return
+            if stuck & self._overdue:
+                LOG.warning("event loop %r is blocked by what was given up", self._name)
+                return
+            stuck = set(self._overdue)
 
     # In the loop's thread, but for the first one.
 
@@ -223,18 +277,79 @@ class Loop:
             task = ticket.task = ticket.context.run(loop.create_task, ticket.run())
             self._live[task] = ticket
             task.add_done_callback(self._ended)
+            if ticket.cancelled:
+                loop.call_soon(_cancel, ticket)  # once it has begun
+            if ticket.limit is not limits.UNLIMITED:
+                self._limit(ticket)
+
+    def _limit(self, ticket: Ticket) -> None:
+        soft, hard = ticket.limit
+        ticket.timers = timers = list[Callable[[], object]]()
+        if soft is not None:
+            loop = asyncio.get_running_loop()
+            error = exceptions.SoftTimeLimitExceeded()
+            timers.append(loop.call_later(soft, ticket.interrupt, error).cancel)
+        if hard is not None:
+            ticket.deadline = time.time() + hard
+            clock = watch.of_process()
+            timer = clock.after(hard, functools.partial(self._give_up, ticket))
+            timers.append(functools.partial(clock.call_off, timer))
+
+    def _interrupt(self, ticket: Ticket, error: BaseException) -> None:
+        self._begin()
+        if ticket.task in self._live:
+            ticket.interrupt(error)
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Its hard limit is over (in the thread of the watch: the loop may be blocked)."""
+        with self._lock:
+            if ticket.over:
+                return
+            ticket.over = True
+            loop = self._loop
+            self._overdue.add(ticket)
+        args = (overdue(ticket.limit),)
+        name = f"{self._name}-overdue"
+        threading.Thread(target=ticket.done, args=args, name=name, daemon=True).start()
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._abandon, ticket)
+            except RuntimeError:
+                pass  # it ended just now
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Nobody waits for its end any more."""
+        self._begin()
+        with self._lock:
+            self._overdue.discard(ticket)
+        task = ticket.task
+        if task is not None and self._live.pop(task, None) is not None:
+            task.cancel()
+            self._end_if_idle()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        ticket = self._live.pop(task)
+        ticket = self._live.pop(task, None)
+        if ticket is None:
+            return  # it was given up
+        for call_off in ticket.timers:
+            call_off()
+        with self._lock:
+            known, ticket.over = ticket.over, True
+        if not known:
+            self._report(ticket)
+        self._end_if_idle()
+
+    def _report(self, ticket: Ticket) -> None:
         value = ticket.value
-        if value is _NOT_BEGUN:
+        if value is NOT_BEGUN:
             value = ft.Failure.from_exception(asyncio.CancelledError())
         ticket.task = ticket.value = None
         try:
             ticket.done(value)
         except BaseException:
             LOG.exception("the receiver of the result of %s failed", ticket.fn)
-        self._end_if_idle()
+        # It may be known for long to whoever may cancel it.
+        ticket.args, ticket.done = (), _ignore
 
     def _cancel_all(self) -> None:
         for task in list(self._live):
@@ -247,6 +362,10 @@ class Loop:
     def _end_if_idle(self) -> None:
         if self._is_idle():
             asyncio.get_running_loop().stop()
+
+
+def _ignore(value: Any) -> None:
+    """It was told already."""
 
 
 def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
@@ -276,6 +395,11 @@ _LIVE: weakref.WeakSet[Loop] = weakref.WeakSet()
 # The loop of a process that runs tasks for another one, and that process.
 _of_process: tuple[int, Loop] | None = None
 _lock = threading.Lock()
+
+
+def _cancel(ticket: Ticket) -> None:
+    if ticket.task is not None:
+        ticket.task.cancel()
 
 
 def of_process() -> Loop:

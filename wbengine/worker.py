@@ -1,7 +1,10 @@
 """`python -m wbengine.worker --topic t --tasks module`: run a worker until it is told to stop.
 
-Exit codes: 0 it ended as asked (also after the first SIGTERM or SIGINT, with running tasks
-finished), 1 it was told twice and gave up running tasks, 2 wrong usage, 69 the broker or the ledger
+The first SIGTERM or SIGINT is a warm shutdown: nothing new is taken, what did not begin is handed
+back, what runs is finished (for `--drain-timeout` seconds).  The second one is a cold shutdown.
+
+Exit codes: 0 it ended as asked, with running tasks finished; 1 it gave up running tasks, because it
+was told twice, or they took longer than it may drain; 2 wrong usage; 69 the broker or the ledger
 cannot be reached.
 """
 
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,18 +21,23 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from wbengine import __version__, _streams
+from wbengine import __version__, _log_lines, _streams
 from wbengine import exceptions as exc
 
+EX_GAVE_UP: Final = 1
 EX_USAGE: Final = 2
 EX_UNAVAILABLE: Final = 69
-
-#: Seconds that `--burst` waits, with empty queues and idle slots, before it ends.
-BURST_IDLE_TIME: Final = 2.0
 
 #: Signals so close to each other, in seconds, are one: supervisors that signal a process and its
 #: group deliver it twice.
 SAME_SIGNAL: Final = 0.1
+
+#: The kinds of pools (those of `slots`, which this module does not load to say what it takes).
+_POOLS: Final = ("threads", "processes", "solo")
+
+#: The fewest bytes that a child process may be limited to: it needs some to live at all.
+_LEAST_MEMORY: Final = 16 * 1024 * 1024
+_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
@@ -51,6 +60,34 @@ def _seconds(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return number
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def _wait(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
+
+
+def _life_of_results(text: str) -> float | None:
+    return None if text == "never" else _wait(text)
+
+
+def _memory(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,12})\s*([kmg]?)(?:i?b)?", text.strip().lower(), re.ASCII)
+    size = int(found[1]) * _UNITS[found[2]] if found is not None else 0
+    if size < _LEAST_MEMORY:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an amount of memory of at least 16M (such as 200M, 2G, or bytes)"
+        )
+    return size
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -79,10 +116,17 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser(
         prog="python -m wbengine.worker",
         description="Run tasks for the flows of worker-based engines.",
-        epilog="exit codes: 0 ended as asked; 1 told to stop twice, running tasks were given up;"
-        " 2 wrong usage; 69 the broker or the ledger cannot be reached",
+        epilog="exit codes: 0 ended as asked; 1 running tasks were given up (told to stop twice, or"
+        " --drain-timeout was over); 2 wrong usage; 69 the broker or the ledger cannot be reached",
     )
-    add = made.add_argument
+    _add_meeting(made.add_argument)
+    _add_pool(made)
+    _add_life(made.add_argument)
+    return made
+
+
+def _add_meeting(add: Any) -> None:
+    """Where to meet engines, and what to do for them."""
     add("--topic", action="append", metavar="T", required=True,
         help="serve this topic (repeatable: the first is served first)")  # fmt: skip
     add("--tasks", action="append", metavar="MODULE[:NAME]", required=True,
@@ -94,22 +138,51 @@ def parser() -> argparse.ArgumentParser:
     add("--transport", metavar="NAME", help="kombu transport, such as filesystem or memory")
     add("--transport-option", action="append", type=_option, default=[], metavar="K=V",
         help="option of the transport (repeatable)")  # fmt: skip
-    slots = made.add_mutually_exclusive_group()
-    slots.add_argument("--threads", type=_whole, metavar="N",
-        help="run N tasks at once, in threads (default: 4 for each core, at most 32)")  # fmt: skip
-    slots.add_argument("--processes", type=_whole, metavar="N",
-        help="run N tasks at once, each in a process of its own")  # fmt: skip
-    add("--burst", action="store_true", help="end once there is nothing left to do")
-    add("--max-idle-time", type=_seconds, metavar="S",
-        help=f"with --burst: idle seconds before it ends ({BURST_IDLE_TIME:g})")  # fmt: skip
     add("--ledger", metavar="PLACE",
         help="the ledger that the engines use, such as postgresql://user@host/database (default:"
         " $WBENGINE_LEDGER, else the broker's own)")  # fmt: skip
+    add("--result-ttl", type=_life_of_results, default=7 * 24 * 3600.0, metavar="S",
+        help="seconds after which results are removed from the ledger that nobody came back for,"
+        " or 'never' (7 days)")  # fmt: skip
     add("--interop", choices=["taskflow"], help="speak with engines of another kind")
+
+
+def _add_pool(made: argparse.ArgumentParser) -> None:
+    """Where tasks run."""
+    add = made.add_argument
+    add("--pool", choices=_POOLS,
+        help="run tasks in threads (default), in processes that can be killed, or one at a time in"
+        " the main thread")  # fmt: skip
+    slots = made.add_mutually_exclusive_group()
+    slots.add_argument("--threads", type=_whole, metavar="N",
+        help="short for --pool threads --concurrency N")  # fmt: skip
+    slots.add_argument("--processes", type=_whole, metavar="N",
+        help="short for --pool processes --concurrency N")  # fmt: skip
+    slots.add_argument("--concurrency", type=_whole, metavar="N",
+        help="run N tasks at once (threads: 4 for each core, at most 32; processes: one for each"
+        " core)")  # fmt: skip
+    add("--max-tasks-per-child", type=_count, metavar="N",
+        help="replace each process of the pool after N tasks")  # fmt: skip
+    add("--max-memory-per-child", type=_memory, metavar="SIZE",
+        help="kill each process of the pool that uses more memory, such as 500M")  # fmt: skip
+    add("--exception-handler", action="append", default=[], metavar="MODULE:FUNC",
+        help="call it with each failure of a task (repeatable: in this order, until one returns"
+        " False)")  # fmt: skip
+
+
+def _add_life(add: Any) -> None:
+    """When to end, and what to say."""
+    add("--burst", action="store_true", help="end once there is nothing left to do for 2 seconds")
+    add("--max-idle-time", type=_seconds, metavar="S",
+        help="end once there is nothing left to do for S seconds")  # fmt: skip
+    add("--max-tasks", type=_count, metavar="N", help="end after N tasks")
+    add("--drain-timeout", type=_wait, metavar="S",
+        help="told to end, give up after S seconds what still runs (default: never)")  # fmt: skip
+    add("--color", choices=_log_lines.CHOICES, default=_log_lines.AUTO,
+        help="colour the log (auto: on a terminal; $NO_COLOR and $FORCE_COLOR count)")  # fmt: skip
     add("--log-level", choices=_LEVELS, default="info", help="least level that is logged")
     add("--quiet", action="store_true", help="no banner, and only warnings in the log")
     add("--version", action="version", version=f"wbengine {__version__}")
-    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,12 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _streams.ensure()
     made = parser()
     options = made.parse_args(arguments)
-    if options.max_idle_time is not None and not options.burst:
-        made.error("--max-idle-time goes with --burst")
     level = "warning" if options.quiet and options.log_level == "info" else options.log_level
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    _log_lines.install(level, options.color, sys.stderr)
     sys.path.insert(0, os.getcwd())
     try:
         worker = _make(options)
@@ -134,11 +203,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error(f"the tasks cannot be imported: {_one_line(error)}")
     handler = _Signals(worker)
     handler.install()
+    threading.Thread(target=_leave, args=(worker,), daemon=True).start()
     try:
         worker.run(display_banner=not options.quiet, banner_writer=_write)
     except (exc.TransportFailure, exc.LedgerFailure) as error:
         return _unavailable(made, error)
+    if worker.gave_up.is_set():
+        _exit()
     return 0
+
+
+def _leave(worker: Any) -> None:
+    """Where tasks run in the main thread, that one cannot leave what it was told to give up."""
+    worker.gave_up.wait()
+    worker.ended.wait()
+    _exit()
+
+
+def _exit() -> NoReturn:
+    """At once: threads that were given up would be waited for."""
+    logging.shutdown()
+    os._exit(EX_GAVE_UP)
 
 
 def _unavailable(made: argparse.ArgumentParser, error: exc.WbengineException) -> int:
@@ -150,7 +235,6 @@ def _make(options: argparse.Namespace) -> Any:
     # Not on top: each child process of a pool imports this module too, and needs no broker.
     from wbengine.engines.worker_based import worker
 
-    idle = (options.max_idle_time or BURST_IDLE_TIME) if options.burst else None
     return worker.Worker(
         options.exchange,
         options.topic,
@@ -160,9 +244,18 @@ def _make(options: argparse.Namespace) -> Any:
         url=options.url,
         transport=options.transport,
         transport_options=dict(options.transport_option),
-        max_idle_time=idle,
+        pool=options.pool,
+        concurrency=options.concurrency,
+        max_tasks_per_child=options.max_tasks_per_child,
+        max_memory_per_child=options.max_memory_per_child,
+        burst=options.burst,
+        max_tasks=options.max_tasks,
+        max_idle_time=options.max_idle_time,
+        drain_timeout=options.drain_timeout,
+        exception_handlers=options.exception_handler,
         interop=options.interop,
         ledger=options.ledger,
+        result_ttl=options.result_ttl,
     )
 
 
@@ -194,7 +287,7 @@ class _Signals:
         try:
             self._worker.abandon()
         finally:
-            os._exit(1)
+            _exit()
 
 
 def _one_line(error: BaseException) -> str:

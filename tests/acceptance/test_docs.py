@@ -15,9 +15,12 @@ import pytest
 
 from tests import pages, workers
 from wbengine import exceptions, states
+from wbengine import worker as command
 from wbengine._core import saving
 from wbengine._sql import options as sql_options
 from wbengine.engines import ownership
+from wbengine.engines.worker_based.engine import WorkerBasedActionEngine
+from wbengine.engines.worker_based.snapshots import STATES
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
@@ -149,6 +152,27 @@ def test_every_option_of_a_database_and_every_level_of_durability_is_explained()
     wanted |= {f'``"{level}"``' for level in saving.LEVELS}
     wanted |= {f'``on_busy="{word}"``' for word in ownership.ON_BUSY}
     assert {words for words in wanted if words not in text} == set()
+
+
+def test_every_option_on_workers_is_explained() -> None:
+    text = (SOURCE / "user" / "workers.rst").read_text(encoding="utf-8")
+    more = (SOURCE / "user" / "engines.rst").read_text(encoding="utf-8")
+    options = {name for name in WorkerBasedActionEngine.OPTIONS if f"``{name}``" not in more}
+    missing = {name for name in options if f"``{name}" not in text}
+    said = {words for action in command.parser()._actions for words in action.option_strings[-1:]}
+    missing |= {words for words in said - {"--help"} if words not in text}
+    text = (SOURCE / "user" / "fleets.rst").read_text(encoding="utf-8")
+    missing |= {state for state in STATES if f'``"{state}"``' not in text}
+    assert missing == set()
+
+
+def test_the_map_of_the_wire_names_every_module() -> None:
+    text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
+    _, _, text = text.partition("Where things are, in ``engines/worker_based``")
+    named = set(re.findall(r"``(\w+)/?``", text.partition("What it does not do yet")[0]))
+    folder = PACKAGE / "engines" / "worker_based"
+    there = {path.stem for path in folder.iterdir() if not path.stem.startswith("_")}
+    assert named - {"base"} == there
 
 
 def modules_with_examples() -> list[str]:

@@ -12,17 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
+import redis
 
-from tests import servers
+from tests import brokers, servers
+from tests.brokers import Place, Rabbitmq, Redis
 from tests.workers import REPOSITORY, until
 from tools import _servers
 
 STARTER = """
 import os, sys
 from tests import servers
-with {"mysql": servers.mariadb, "postgresql": servers.postgresql}[sys.argv[1]]() as server:
-    print(server.port, flush=True)
+with servers.keeping(sys.argv[1]) as server:
+    print(server.told["port"], flush=True)
     if sys.argv[2] == "leave":
         os.execv(sys.executable, [sys.executable, "-c", ""])
     sys.stdin.read()
@@ -30,11 +33,14 @@ with {"mysql": servers.mariadb, "postgresql": servers.postgresql}[sys.argv[1]]()
 
 
 def _living(folder: Path) -> list[int]:
-    """The processes that have to do with a folder."""
+    """The processes that have to do with a folder: also Erlang's, which only have it as home."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and str(folder).encode() in (entry / "cmdline").read_bytes():
+            if not entry.name.isdigit():
+                continue
+            line, words = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+            if str(folder).encode() in line or f"HOME={folder}".encode() in words:
                 found.append(int(entry.name))
     return found
 
@@ -54,6 +60,9 @@ def folder() -> Iterator[Path]:
         ("postgresql", "kill"),
         ("mysql", "leave"),
         ("postgresql", "kill the keeper"),
+        ("redis", "leave"),
+        ("rabbitmq", "kill"),
+        ("redis", "kill the keeper"),
     ],
 )
 def test_a_server_goes_with_who_started_it(kind: str, how: str, folder: Path) -> None:
@@ -84,6 +93,53 @@ def test_a_server_goes_with_who_started_it(kind: str, how: str, folder: Path) ->
             until(lambda: not list(folder.iterdir()))
 
 
+def test_redis_keeps_what_it_was_told(redis_server: Redis, redis_url: Place) -> None:
+    """Over kill -9, and without an answer while it is stopped."""
+    number = redis_url.rpartition("/")[2]
+    with redis_server.client(number) as client:
+        client.set("left", 1)
+        redis_server.kill()
+        with pytest.raises(redis.ConnectionError):
+            client.get("left")
+        redis_server.start()
+        assert client.get("left") == b"1"
+    redis_server.pause()
+    with (
+        redis.Redis.from_url(redis_url, socket_timeout=0.05, retry=None) as client,
+        pytest.raises(redis.TimeoutError),
+    ):
+        client.get("left")
+    redis_server.resume()
+    assert redis_url.left() == ["left"]
+    with redis_server.place() as other:
+        assert other.left() == []
+
+
+def test_redis_without_a_log_forgets() -> None:
+    if _servers.find("redis") is None:
+        servers.skip_or_fail(_servers.reason(["redis"]))
+    with brokers.redis(appendonly="no") as server:
+        with server.client() as client:
+            client.set("left", 1)
+        server.kill()
+        server.start()
+        assert server.left() == []
+
+
+def test_rabbitmq_has_a_vhost_for_each(rabbitmq_server: Rabbitmq, rabbitmq_url: Place) -> None:
+    with kombu.Connection(rabbitmq_url) as connection:
+        queue = kombu.Queue("letters", kombu.Exchange("post"), channel=connection.channel())
+        queue.declare()
+        assert rabbitmq_url.left() == ["exchange post", "queue letters"]
+        with rabbitmq_server.place() as other:
+            assert other.left() == []
+        vhost = rabbitmq_url.rpartition("/")[2]
+        until(lambda: rabbitmq_server.connections(vhost))
+        rabbitmq_server.cut(vhost)
+        with pytest.raises(connection.recoverable_connection_errors):
+            connection.drain_events(timeout=5)
+
+
 def _keepers(parent: int) -> list[int]:
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [int(child) for child in children]
@@ -110,8 +166,10 @@ def test_who_may_not_install_is_told_what_to(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(subprocess, "run", None)
     told: list[str] = []
     _servers.ensure(told.append)
-    advice = "on Debian, as root: apt-get install postgresql mariadb-server"
-    assert told == [f"PostgreSQL and MariaDB not found; {advice}"]
+    names = "PostgreSQL and MariaDB and Redis and RabbitMQ"
+    packages = "postgresql mariadb-server redis-server rabbitmq-server"
+    advice = f"on Debian, as root: apt-get install {packages}"
+    assert told == [f"{names} not found; {advice}"]
     monkeypatch.setattr(_servers, "find", lambda kind: "/bin/true")
     _servers.ensure(told.append)
     assert len(told) == 1

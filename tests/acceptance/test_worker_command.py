@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks, workers
+from tests import sample_tasks, worker_tasks, workers
 from tests.workers import until
 from wbengine import engines, exceptions
 from wbengine import worker as command
@@ -184,10 +184,10 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
         (("--topic", "t", "--tasks", TASKS, "--threads", "x"), 2, "'x' is not a whole number"),
         (("--topic", "t", "--tasks", TASKS, "--threads", "1", "--processes", "1"), 2, "not all"),
         (("--topic", "t", "--tasks", TASKS, "--transport-option", "k"), 2, "KEY=VALUE"),
-        (("--topic", "t", "--tasks", TASKS, "--max-idle-time", "1"), 2, "goes with --burst"),
         (("--topic", "t", "--tasks", TASKS, "--url", "amqp://127.0.0.1:1//"), 69, "not be reached"),
         (("--topic", "t", "--tasks", TASKS, "--url", "filesystem:///proc/nowhere"), 69, "/proc"),
         (("--topic", "t", "--tasks", TASKS, "--url", "nonsense://x"), 2, "nonsense"),
+        (("--topic", "t", "--tasks", TASKS, "--url", "sqlalchemy+no://"), 69, "cannot be used"),
         (("--topic", "t", "--tasks", TASKS, "--url", "reddis://x"), 2, "did you mean 'redis'?"),
         (("--topic", "t", "--tasks", TASKS, "--threads", "\N{SUPERSCRIPT TWO}"), 2, "whole number"),
     ],
@@ -201,6 +201,93 @@ def test_wrong_usage_is_one_clear_line(
     assert "error:" in lines[-1] and words in lines[-1], process.stderr
     assert len(lines) == 1 or code == 69, process.stderr  # there the banner came before
     assert "error:" not in "".join(lines[:-1]) and "Traceback" not in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--max-idle-time", "0"), "'0' is not a number of seconds"),
+        (("--max-tasks", "0"), "'0' is not a whole number of at least 1"),
+        (("--drain-timeout", "-1"), "'-1' is not a number of seconds"),
+        (("--result-ttl", "soon"), "'soon' is not a number of seconds"),
+        (("--pool", "fibres"), "invalid choice: 'fibres'"),
+        (("--pool", "solo", "--concurrency", "2"), "solo"),
+        (("--pool", "processes", "--threads", "2"), "threads"),
+        (("--threads", "2", "--concurrency", "2"), "not allowed with"),
+        (("--max-tasks-per-child", "2"), "processes"),
+        (("--pool", "processes", "--max-memory-per-child", "1K"), "at least 16M"),
+        (("--pool", "processes", "--max-memory-per-child", "much"), "'much' is not an amount"),
+        (("--exception-handler", "tests.worker_tasks:frist"), "did you mean 'first'"),
+        (("--exception-handler", "no_such_module:f"), "no_such_module"),
+        (("--color", "blue"), "invalid choice: 'blue'"),
+    ],
+)
+def test_wrong_options_are_one_clear_line(
+    capsys: pytest.CaptureFixture[str], url: str, arguments: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(serving(url, *arguments))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert "error:" in line and words in line
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16M", 16 << 20), ("200mb", 200 << 20), ("2 GiB", 2 << 30), ("20000000", 20_000_000)],
+)
+def test_amounts_of_memory(text: str, size: int) -> None:
+    options = command.parser().parse_args(
+        ["--topic", "t", "--tasks", "m", "--max-memory-per-child", text]
+    )
+    assert options.max_memory_per_child == size
+
+
+def memory_of(pid: int) -> float:
+    """The resident memory of a process, in megabytes."""
+    (line,) = (
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmRSS" in line
+    )
+    return int(line.split()[1]) / 1024
+
+
+def test_solo_handlers_logs_and_so_many_tasks(tmp_path: Path, url: str) -> None:
+    """An idle worker is small; then it runs one task, in its main thread, and is done."""
+    calls = tmp_path / "calls"
+    arguments = (
+        "--topic", "t", "--tasks", "tests.worker_tasks", "--url", url, "--pool", "solo",
+        "--max-tasks", "1", "--log-level", "debug", "--quiet",
+        "--exception-handler", "tests.worker_tasks:first", "--color", "always",
+    )  # fmt: skip
+    environment = {worker_tasks.CALLS: str(calls)}
+    with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
+        loaded: Any = engines.load(
+            linear_flow.Flow("f").add(worker_tasks.Bad(name="b")), engine="workers", url=url
+        )
+        assert loaded.executor.wait_for_workers(1, 10) == 0
+        assert memory_of(worker.process.pid) < 60
+        with pytest.raises(ValueError, match="bad as ever"):
+            loaded.run()
+        assert worker.wait() == 0
+        assert calls.read_text() == (
+            f"first b {worker.process.pid} ValueError bad as ever bad as ever\n"
+        )
+        assert "\x1b[33m" in worker.text
+        assert "RuntimeError: a handler that fails" in worker.text
+        assert "task 'b' of request" in worker.text and "ValueError: bad as ever" in worker.text
+        assert "wbengine 0" not in worker.text
+
+
+def test_what_still_runs_after_the_drain_timeout_is_given_up(tmp_path: Path, url: str) -> None:
+    waiting = Waiting(tmp_path, url)
+    arguments = serving(url, "--pool", "solo", "--drain-timeout", "0.2")
+    with workers.workers(tmp_path, *arguments) as (worker,):
+        states = waiting.begin()
+        worker.signal(signal.SIGTERM)
+        with pytest.raises(exceptions.WorkerLost, match="was lost while it ran task"):
+            list(states)
+        assert worker.wait() == 1
+        assert "giving up 1 tasks" in worker.text
 
 
 def test_processes_run_tasks_and_burst_ends(tmp_path: Path, url: str) -> None:

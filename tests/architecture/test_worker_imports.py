@@ -10,6 +10,7 @@ import pytest
 
 FORBIDDEN = (
     "networkx",
+    "redis",  # until it is the broker, or a ledger there is named
     "sqlalchemy",  # until a ledger in a database is named
     "wbengine._core",
     "wbengine._sql",

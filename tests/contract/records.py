@@ -101,6 +101,7 @@ def fill(draw: Any, atom: models.AtomDetail) -> None:
     atom.attempt, atom.epoch = draw(_counts), draw(_counts)
     atom.action = draw(st.sampled_from(["execute", "revert"]))
     atom.worker = draw(_workers)
+    atom.submitted = draw(_moments)
     atom.started, atom.ended = draw(_moments), draw(_moments)
     atom.progress = draw(st.none() | st.floats(0, 1))
     atom.progress_details = draw(values)
@@ -113,6 +114,7 @@ def _fill_item(draw: Any, item: models.ItemDetail) -> None:
     item.results, item.revert_results = draw(values), draw(values)
     item.failure, item.revert_failure = draw(_failures), draw(_failures)
     item.worker = draw(_workers)
+    item.submitted = draw(_moments)
     item.started, item.ended = draw(_moments), draw(_moments)
 
 

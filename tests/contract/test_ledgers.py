@@ -29,7 +29,7 @@ from . import racing
 _numbers = itertools.count()
 
 DATABASES = ("sqlite", "mysql", "postgresql")
-KINDS = ("memory", "dir", *DATABASES)
+KINDS = ("memory", "dir", "redis", *DATABASES)
 #: For tests that only those can pass that other processes can open.
 durable = pytest.mark.parametrize("kind", KINDS[1:], indirect=True, scope="module")
 databases = pytest.mark.parametrize("kind", DATABASES, indirect=True, scope="module")
@@ -62,9 +62,12 @@ def database(kind, database_servers):
 
 
 @pytest.fixture
-def place(kind, database, folder):
+def place(kind, database, folder, request):
     """Of an empty ledger."""
-    if database is not None:
+    if kind == "redis":
+        url = request.getfixturevalue("redis_url")
+        yield str(url)
+    elif database is not None:
         yield database
         with_rows = ledgers.open_ledger(database)
         with_rows.sweep(0)
@@ -192,6 +195,40 @@ def test_any_result(ledger, result):
     ledger.drop(ID)
 
 
+def test_released_is_open_again(ledger):
+    ledger.open(ID, 3)
+    assert ledger.release(ID, 3, "w1") is False
+    ledger.claim(ID, 3, "w1")
+    for epoch, holder in ((2, "w1"), (4, "w1"), (3, "w2")):
+        assert ledger.release(ID, epoch, holder) is False
+    assert ledger.state(ID) == base.Row(ID, 3, "claimed", "w1")
+    assert ledger.release(ID, 3, "w1") is True
+    assert ledger.state(ID) == base.Row(ID, 3, "open")
+    assert ledger.release(ID, 3, "w1") is False
+    assert ledger.finish(ID, 3, "w1", b"late") is False
+    assert ledger.claim(ID, 3, "w2").granted
+    assert ledger.finish(ID, 3, "w2", b"r") is True
+    assert ledger.release(ID, 3, "w2") is False
+    assert ledger.release("none", 1, "w2") is False
+    ledger.drop(ID)
+
+
+def test_offering_replaces_only_what_is_open_and_older(ledger):
+    ledger.offer(ID, 2)
+    assert ledger.state(ID) == base.Row(ID, 2, "open")
+    ledger.offer(ID, 1)
+    assert ledger.state(ID) == base.Row(ID, 2, "open")
+    ledger.offer(ID, 5)
+    assert ledger.state(ID) == base.Row(ID, 5, "open")
+    ledger.claim(ID, 5, "w")
+    ledger.offer(ID, 6)
+    assert ledger.state(ID) == base.Row(ID, 5, "claimed", "w")
+    ledger.finish(ID, 5, "w", b"r")
+    ledger.offer(ID, 6)
+    assert ledger.state(ID) == base.Row(ID, 5, "done", None, b"r")
+    ledger.drop(ID)
+
+
 def test_rows_do_not_disturb_each_other(ledger):
     ids = [f"{ID}{n}" for n in range(20)]
     for number, id in enumerate(ids):
@@ -239,6 +276,29 @@ def test_sweep_removes_what_is_old(ledger):
     assert ledger.claim(ID, 1, "w").granted
 
 
+def test_results_go_before_what_may_still_run(ledger):
+    ledger.open("open", 1)
+    for id in ("held", "done"):
+        ledger.open(id, 1)
+        ledger.claim(id, 1, "w")
+    ledger.finish("done", 1, "w", b"r")
+    assert ledger.sweep(3600, True) == 0
+    assert ledger.sweep(0, True) == 1
+    assert ledger.ids() == {"open", "held"}
+    assert ledger.sweep_stale(None) == ledger.sweep_stale(0) == 0  # all are younger than an hour
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "SWEEP_EVERY", 0.0)
+        ledger.open("done", 1)
+        ledger.claim("done", 1, "w")
+        ledger.finish("done", 1, "w", b"r")
+        assert ledger.sweep_stale(None) == ledger.sweep_stale(100) == 0
+        assert ledger.sweep_stale(0) == 1
+        assert ledger.ids() == {"open", "held"}
+        patch.setattr(base, "STALE_AFTER", 0.0)
+        assert ledger.sweep_stale(100) == 0
+        assert ledger.sweep_stale(0) == 2
+
+
 def test_what_a_live_holder_has_is_not_swept(ledger):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
@@ -270,16 +330,35 @@ def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(folder, capl
     assert first.state(ID) is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "STALE_AFTER", 0.0)
-        ledgers.open_ledger(f"dir://{place}").close()
+        ledgers.open_ledger(f"dir://{place}", result_ttl=0).close()
         assert first.state(ID) is not None
         os.utime(place / "swept", (hours_ago, hours_ago))
-        ledgers.open_ledger(f"dir://{place}").close()
+        ledgers.open_ledger(f"dir://{place}", result_ttl=0).close()
         assert first.state(ID) is None
         (place / "open" / "planted").touch()  # not a row: told, and no reason not to open
         os.utime(place / "swept", (hours_ago, hours_ago))
-        ledgers.open_ledger(f"dir://{place}").close()
+        ledgers.open_ledger(f"dir://{place}", result_ttl=0).close()
     assert "cannot be swept" in caplog.text
     first.close()
+
+
+def test_the_clock_of_this_process_says_nothing_of_others(folder, monkeypatch):
+    """That of the files does, and beats from before it was set tell nothing either."""
+    place = f"dir://{folder}/ledger"
+    with contextlib.closing(ledgers.open_ledger(place)) as ledger:
+        ledger.open(ID, 1)
+        ledger.claim(ID, 1, "w")
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + 8 * 24 * 3600)
+        assert ledger.silence("w") < 5
+        assert ledger.sweep(3600) == 0
+        beat = folder / "ledger" / "beats" / "w"
+        hour_ago = os.stat(beat).st_mtime - 3600
+        os.utime(beat, (hour_ago, hour_ago))
+        assert 3600 <= ledger.silence("w") < 3605
+        ledger._offset -= 3600  # as if the clock had been put forward since
+        assert ledger.silence("w") < 5
+        assert ledger.silence("w") < 5
 
 
 def test_manual_clock_rules_the_memory_ledger():
@@ -436,6 +515,26 @@ class LedgerMachine(RuleBasedStateMachine):
         if good:
             self.rows[id] = (epoch, "done", None, result)
         self.check(lambda ledger: ledger.finish(id, epoch, holder, result), good)
+
+    @rule(id=ids, epoch=epochs, holder=holders)
+    def release(self, id, epoch, holder):
+        good = self.rows.get(id) == (epoch, "claimed", holder, None)
+        if good:
+            self.rows[id] = (epoch, "open", None, None)
+        self.check(lambda ledger: ledger.release(id, epoch, holder), good)
+
+    @rule(id=ids)
+    def release_rightly(self, id):
+        row = self.rows.get(id)
+        if row and row[1] == "claimed":
+            self.release(id, row[0], row[2])
+
+    @rule(id=ids, epoch=epochs)
+    def offer(self, id, epoch):
+        row = self.rows.get(id)
+        if row is None or (row[1] == "open" and row[0] < epoch):
+            self.rows[id] = (epoch, "open", None, None)
+        self.check(lambda ledger: ledger.offer(id, epoch), None)
 
     @rule(id=ids, result=st.binary(max_size=3))
     def finish_rightly(self, id, result):
@@ -600,9 +699,11 @@ def test_finish_and_reopen_of_two_processes(kind, place, ledger):
 
 
 @durable
-def test_processes_make_one_ledger(kind, folder, database_servers):
+def test_processes_make_one_ledger(kind, folder, database_servers, request):
     """At once, where there is none yet; of those who open a row one names its epoch."""
-    if kind in ("mysql", "postgresql"):
+    if kind == "redis":
+        found = racing.race("open", 4, str(request.getfixturevalue("redis_url")), ["a", "b", "c"])
+    elif kind in ("mysql", "postgresql"):
         with database_servers[kind].database() as url:
             found = racing.race("open", 4, url, ["a", "b", "c"])
     else:

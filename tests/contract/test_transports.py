@@ -24,20 +24,24 @@ from wbengine.transports import resolve
 
 _numbers = itertools.count()
 
-KINDS = ("memory", "filesystem", "filesystem-polling", "filesystem-two-folders")
+KINDS = ("memory", "filesystem", "filesystem-polling", "filesystem-two-folders", "redis")
 
 
 class Site:
     """A broker, and connections to it that are closed at the end."""
 
-    def __init__(self, kind, folder):
+    def __init__(self, kind, folder, redis_url=None):
         self.kind = kind
         self.folder = folder
+        self.redis_url = redis_url
         self.opened = []
         options = {}
         url = f"filesystem://{folder}/a"
         if kind == "memory":
             url = f"memory://site-{next(_numbers)}"
+        elif kind == "redis":
+            url = redis_url
+            options = {"dead_after": 2.0}
         elif kind == "filesystem-polling":
             options = {"inotify": False}
         elif kind == "filesystem-two-folders":
@@ -68,9 +72,13 @@ def folder():
         yield pathlib.Path(path)
 
 
+def _url_of(kind, request):
+    return request.getfixturevalue("redis_url") if kind == "redis" else None
+
+
 @pytest.fixture(params=KINDS)
 def site(request, folder):
-    made = Site(request.param, folder)
+    made = Site(request.param, folder, _url_of(request.param, request))
     yield made
     made.close()
 
@@ -681,7 +689,7 @@ def test_two_consumers_share_a_queue(site, side):
     assert side.got == sorted(side.got)
 
 
-# -- processes (folders only)
+# -- processes
 
 PUBLISHER = """
 import sys, kombu
@@ -717,8 +725,18 @@ def folder_side(request, folder):
     site.close()
 
 
-def test_many_publishing_processes(folder_side):
-    side = folder_side
+@pytest.fixture(params=["filesystem", "filesystem-polling", "redis"])
+def far_side(request, folder):
+    """Of those that other processes reach."""
+    site = Site(request.param, folder, _url_of(request.param, request))
+    made = Side(site)
+    made.site = site
+    yield made
+    site.close()
+
+
+def test_many_publishing_processes(far_side):
+    side = far_side
     side.queue("q", "k")
     count, processes = 1500, 3
     running = [
@@ -975,8 +993,8 @@ with resolve(sys.argv[1]).connect() as connection:
 """
 
 
-def test_nothing_is_lost_when_consumers_are_killed_again_and_again(folder_side, tmp_path):
-    side = folder_side
+def test_nothing_is_lost_when_consumers_are_killed_again_and_again(far_side, tmp_path):
+    side = far_side
     side.queue("q", "k")
     count, rounds = 1500, 6
     url = side.site.target.url

@@ -408,7 +408,8 @@ def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:
     """After a failure of the store there is one more try, when all have ended."""
     backend = Failing()
     steps = [Step(name) for name in "abc"]
-    flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps), Step("last"))
+    last = Step("last")
+    flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps), last)
     engine: Any = engines.load(flow, backend=backend, engine="parallel", max_workers=1)
     engine.storage._write_pause = 0.0
 
@@ -421,7 +422,7 @@ def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:
         engine.run()
     found = {atom.name: atom.state for atom in kept(engine, backend)}
     assert kept(engine, backend).state == states.FAILURE
-    ran = {step.name for step in steps if step.runs}
+    ran = {step.name for step in [*steps, last] if step.runs}
     assert ran and {name for name, state in found.items() if state == states.SUCCESS} == ran
 
 

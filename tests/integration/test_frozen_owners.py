@@ -17,10 +17,11 @@ from tests.unit import test_dispatcher
 from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
 from wbengine._core import brake as brakes
+from wbengine._core import cancelling
+from wbengine.engines.worker_based import clerk, rows
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import rows
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory as memory_ledgers
 from wbengine.patterns import linear_flow
@@ -201,7 +202,7 @@ def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
     """One thread takes work back and finds the flow lost, another one takes it back, too."""
     url = "memory://suspended-and-lost"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
-    brake = brakes.Brake(executor, queue.SimpleQueue())
+    brake = brakes.Brake(executor, queue.SimpleQueue(), cancelling.Cancelling(executor))
     first, armed = threading.Event(), threading.Event()
     suspending = threading.Thread(target=brake.suspend, daemon=True)
     withdrawing = threading.Thread(target=executor.withdraw, daemon=True)
@@ -246,8 +247,7 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
     def interrupt_twice() -> None:
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         signal.pthread_kill(main, signal.SIGINT)
-        waits = executors._counted.__name__
-        workers.until(lambda: any(waits in e.done.__qualname__ for e in book.unfinished()))
+        workers.until(lambda: any(isinstance(e.done, clerk._Counted) for e in book.unfinished()))
         signal.pthread_kill(main, signal.SIGINT)
 
     with workers.worker_in_thread(f"filesystem://{tmp_path / 'broker'}", tasks) as held:
@@ -259,13 +259,34 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
         again = tasks.engine_of("gated", tmp_path)
         running = threading.Thread(target=again.run)
         running.start()
-        workers.until(lambda: any(job.asked > 1 for job in held._server._jobs.values()))
+        workers.until(lambda: any(job.asked > 1 for job in held._server._roll.jobs.values()))
         (tmp_path / "gate-execute").touch()
         running.join(30)
     assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]
     assert again.storage.get_flow_state() == states.SUCCESS
     ledger = tmp_path / "broker/ledger"
     assert not [path for name in ("open", "held", "done") for path in (ledger / name).rglob("*.*")]
+
+
+def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: Path) -> None:
+    """Nobody is to take it for the result, whoever has the name of the engine by now."""
+    url, told = "memory://taken-away", queue.SimpleQueue[Any]()
+    executor = executors.WorkerTaskExecutor("e", "default", url=url)
+    with workers.worker_in_thread(url, tasks) as held:
+        executor.wait_for_workers(1, 10)
+        call = invocation.Invocation(
+            tasks.Gated("a"), "execute", "atom", 1, {"folder": str(tmp_path)}, flow_uuid="flow"
+        )
+        executor.submit(call, lambda _, outcome: told.put(outcome.value))
+        workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+        assert executor._ledger is not None
+        assert executor._ledger.reopen(call.ticket.id, 2048) is None
+        (tmp_path / "gate-execute").touch()
+        workers.until(lambda: held.counts.get("fenced"))
+        assert held._proxy.flush(10) and executor._proxy.flush(10)
+        executor.disown()
+        executor.stop()
+    assert told.empty()
 
 
 # -- what it was about to write ------------------------------------------------------------------

@@ -78,7 +78,7 @@ def opened(folder: Path, action: str = "execute") -> None:
 
 
 def was_asked(held: Any) -> bool:
-    return any(job.asked > 1 or job.seq > 1 for job in held._server._jobs.values())
+    return any(job.asked > 1 or job.seq > 1 for job in held._server._roll.jobs.values())
 
 
 def done_rows(folder: Path) -> int:

@@ -119,7 +119,6 @@ def test_both_read_it_from_the_environment(
         ("", "use memory://NAME, dir:///PATH"),
         ("ledger", "'ledger'"),
         ("dir://", "dir:///PATH"),
-        ("redis://:s3cret@host", "redis://"),
         ("sqlite://", "memory://NAME"),
         ("sqlite:///:memory:", "memory://NAME"),
         ("postgresql://me:s3cret@host", "names no database"),

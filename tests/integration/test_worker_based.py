@@ -19,7 +19,7 @@ from tests import sample_tasks as tasks
 from tests.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, transports
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based import proxy
+from wbengine.engines.worker_based import receiving
 from wbengine.engines.worker_based import worker as workers
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
@@ -373,7 +373,7 @@ def test_a_full_disk_delays_answers_but_loses_none(
 def test_queues_and_bindings_that_were_taken_away_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy, "DECLARE_PERIOD", 0.1)
+    monkeypatch.setattr(receiving, "DECLARE_PERIOD", 0.1)
     broker = tmp_path / "broker"
     with worker(f"filesystem://{broker}"):
         for name in ("exchanges", "queues"):  # at once: the worker makes them again
@@ -403,7 +403,7 @@ def test_what_a_given_pool_drops_fails(url: str) -> None:
     with worker(url, executor=pool, threads_count=None):
         dropping = threading.Thread(target=drop)
         dropping.start()
-        with pytest.raises(exceptions.WrappedFailure, match="CancelledError"):
+        with pytest.raises(exceptions.WrappedFailure, match="the pool dropped task"):
             loaded.run(timeout=20)
         dropping.join()
         release.set()

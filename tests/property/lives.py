@@ -171,6 +171,8 @@ class Life:
         self.most = rng.choice([None, None, 1, 3])
         self.defer = rng.random() < 0.3
         self.resumed = False
+        self.cancelling = rng.choice([0, 0, 0.01, 0.05])
+        self.cancelled = False
         self.error: Exception | None = None
         self.history: list[str] = []
 
@@ -188,6 +190,8 @@ class Life:
             else:
                 if rng.random() < self.meddling:
                     self.meddle()
+                if rng.random() < self.cancelling:
+                    self.cancel()
                 if self.oracle.out or self.oracle.asked or self.oracle.asleep:
                     self.event()
         else:
@@ -203,6 +207,9 @@ class Life:
         if done:
             assert self.scheduler.verdict() == self.oracle.verdict()
             self.history.append(f"ended {self.oracle.verdict()}")
+            if self.cancelled:
+                stuck = "REVERT_FAILURE" in self.oracle.state.values()
+                assert self.oracle.verdict() == ("FAILURE" if stuck else "REVERTED")
         return done
 
     def check_plan(self) -> None:
@@ -229,6 +236,8 @@ class Life:
 
     def take(self) -> None:
         ready = self.oracle.ready()
+        if self.cancelled:
+            assert ready.execute <= self.oracle.must_rerun and not ready.retry | ready.votes
         turn = self.scheduler.take(self.most)
         for nodes in turn:
             assert nodes == sorted(nodes, key=self.place)
@@ -319,6 +328,8 @@ class Life:
                 self.save(node, "REVERTED")
         elif rng.random() < self.failing:
             self.fail(name, node)
+        elif rng.random() < self.cancelling or (self.cancelled and rng.random() < 0.3):
+            self.fail(name, node, cancelled=True)
         else:
             self.history.append(f"{name} succeeded")
             self.rerunning.discard(name)
@@ -367,12 +378,18 @@ class Life:
         else:
             self.save(node, "PENDING")
 
-    def fail(self, name: str, node: int) -> None:
-        self.history.append(f"{name} failed")
+    def fail(self, name: str, node: int, cancelled: bool = False) -> None:
+        """`cancelled`: because somebody wanted it to, of this engine or of a worker."""
+        self.history.append(f"{name} {'cancelled' if cancelled else 'failed'}")
         self.rerunning.discard(name)
         expected = self.oracle.fail(name)
         assert self.scheduler.failed(node) == expected
         self.save(node, "FAILURE")
+        if cancelled:
+            # Nobody is asked whether it is tried again.
+            self.apply(recovery.everything(self.plan), "REVERT", None)
+            self.cancelled = True
+            return
         # Retries are asked about every failure of an atom, also where something is undone already.
         if expected or self.oracle.state.get(name) == "FAILURE":
             self.resolve(name, node)
@@ -441,6 +458,30 @@ class Life:
             if names[late] not in self.oracle.asleep and self.rng.random() < 0.2:
                 self.scheduler.wake(late)
 
+    def cancel(self) -> None:
+        """Somebody cancels everything, a few atoms, or what one retry answers for."""
+        rng, oracle, plan = self.rng, self.oracle, self.plan
+        for name in oracle.atoms:
+            assert self.scheduler.ended(self.id[name]) == oracle.ended(name), name
+        names: set[str] | None = None
+        if rng.random() < 0.5:
+            some = rng.sample(oracle.atoms, min(len(oracle.atoms), rng.randint(1, 3)))
+            scopes = [set(scope) & set(oracle.atoms) for scope in oracle.retry_scope.values()]
+            names = rng.choice([set(some), *scopes])
+        granted = oracle.cancel(names, self.scheduler.halted)
+        self.history.append(f"cancel {sorted(names or ())} {granted}")
+        done = self.scheduler.done and not self.scheduler.halted
+        ended = names is not None and all(self.scheduler.ended(self.id[n]) for n in names)
+        assert granted == (not done and not ended)
+        if not granted:
+            return
+        self.cancelled = True
+        self.apply(recovery.everything(plan), "REVERT", None)
+        # What has not started is taken back.
+        for name in sorted(oracle.out):
+            if oracle.state[name] == "RUNNING" and rng.random() < 0.4:
+                self.give_back(name, self.id[name])
+
     def suspend(self) -> None:
         """Nothing more starts, what runs comes to its end; another engine goes on."""
         oracle = self.oracle
@@ -450,6 +491,8 @@ class Life:
         while oracle.out:
             assert not self.scheduler.done
             self.event()
+            if self.rng.random() < self.cancelling:
+                self.cancel()
         assert self.scheduler.done
         assert self.scheduler.verdict() == oracle.verdict()
         if oracle.remembers():

@@ -395,6 +395,25 @@ class Oracle:
         self.asleep -= nodes
         return True
 
+    def ended(self, name: str) -> bool:
+        """An atom that has come to its end, and is not going to be tried again."""
+        if any(scope.again and name in scope.nodes for scope in self.scopes):
+            return False
+        if self.ignored(name):
+            return True
+        return self.state[name] not in ("PENDING", "RUNNING") and (
+            name not in self.again | self.asleep
+        )
+
+    def cancel(self, names: set[str] | None, suspended: bool) -> bool:
+        """Whether somebody who cancels these atoms (None: all) comes in time, and not too late.
+
+        Nothing is executed from then on but what an earlier run has left running.
+        """
+        if self.idle() and not suspended:
+            return False
+        return names is None or not all(self.ended(name) for name in names)
+
     def idle(self) -> bool:
         return not (self.out or self.waits())
 

@@ -34,5 +34,6 @@ def test_histories_are_diverse() -> None:
             seen.update(line.split())
     wanted = {"crash", "approved", "ignored", "stuck", "RETRY", "REVERT", "None", "failed", "back"}
     wanted |= {"suspended", "postponed", "woken", "rule", "deciders", "ANY", "NONE_FAILED"}
+    wanted |= {"cancel", "cancelled", "True", "False"}
     assert wanted | {"SUCCESS", "REVERTED", "FAILURE", "ALL", "FLOW"} <= seen
     assert tasks > 500

@@ -19,6 +19,7 @@ class Message:
     properties: dict[str, Any] = field(default_factory=dict)
     headers: Any = None
     delivery_info: Any = None
+    body: bytes = b""
 
 
 def made(**headers: Any) -> env.Envelope:
@@ -57,8 +58,7 @@ def test_a_peer_without_a_version_speaks_plainly() -> None:
     assert made(wbe_version="1").ours
     assert not made().ours
     assert env.packer(True)((1, 2)) != (1, 2)
-    with pytest.raises(exc.NotEncodable):
-        env.packer(False)((1, 2), "result")
+    assert env.packer(False)((1, 2), "result") == [1, 2]
     assert env.unpacker(False)({"$wbe": "tuple", "v": []}) == {"$wbe": "tuple", "v": []}
 
 
@@ -123,6 +123,15 @@ def test_a_message_that_came() -> None:
     assert (came.type, came.correlation_id, came.reply_to) == ("REQUEST", "id", "engine")
     assert (came.routing_key, came.redelivered) == ("q", True)
     assert came.number(env.WBE_EPOCH) == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "priority"), [(7, 7), (None, 0), ("x", 0), ([], 0), (-3, 0), (10**9, 9), (True, 0)]
+)
+def test_a_copy_of_whatever_came(told: Any, priority: int) -> None:
+    message = Message({"priority": told})
+    message.body = b"{}"
+    assert env.copy_of(message).priority == priority
 
 
 def test_a_message_with_nothing_right() -> None:

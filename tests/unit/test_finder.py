@@ -11,7 +11,7 @@ import pytest
 from wbengine import task
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import types
+from wbengine.engines.worker_based import skew, types
 
 
 class Resize(task.Task):
@@ -38,6 +38,8 @@ class World:
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     gained: list[set[str]] = field(default_factory=list)
     lost: list[types.TopicWorker] = field(default_factory=list)
+    named: list[tuple[str, set[str]]] = field(default_factory=list)
+    holders: set[str] | None = None
 
     def __post_init__(self) -> None:
         self.finder = types.ProxyWorkerFinder(
@@ -47,6 +49,8 @@ class World:
             self.periodicity,
             self.expiry,
             on_change=self.changed,
+            on_ids=lambda worker, ids: self.named.append((worker, set(ids))),
+            holds=None if self.holders is None else self.holders.__contains__,
             clock=self.clock,
         )
 
@@ -480,3 +484,312 @@ def test_workers_are_equal_by_identity_and_topic() -> None:
     assert hash(one) == hash(types.TopicWorker("t", ["a"]))
     assert one != "w1"
     assert types.TopicWorker("t", [Resize]).performs(RESIZE)
+
+
+# Rounds ------------------------------------------------------------------------------------------
+
+
+def test_rounds_are_of_all_workers_of_a_queue_and_apart() -> None:
+    world = World()
+    world.hear("w1")
+    world.hear("w2")
+    since = world.clock.monotonic()
+    assert world.finder.idle_rounds("t.a", since) == world.finder.rounds("t.a", since) == 0
+    world.clock.advance(5)
+    world.hear("w1")
+    world.clock.advance(0.1)
+    world.hear("w1")  # the second within a moment is the same
+    assert world.finder.idle_rounds("t.a", since) == 0
+    world.hear("w2")
+    assert world.finder.idle_rounds("t.a", since) == world.finder.rounds("t.a", since) == 1
+    world.clock.advance(5)
+    world.hear("w1")
+    world.hear("w2", running=4)
+    assert (world.finder.idle_rounds("t.a", since), world.finder.rounds("t.a", since)) == (0, 2)
+    for _ in range(2):
+        world.clock.advance(5)
+        world.hear("w1")
+        world.hear("w2")
+    assert world.finder.idle_rounds("t.a", since) == 2
+    assert world.finder.idle_rounds("t.a", world.clock.monotonic()) == 0
+    assert world.finder.idle_rounds("nobody", since) == world.finder.rounds("nobody", since) == 0
+
+
+def test_who_was_silent_for_long_has_no_free_slot() -> None:
+    """Nobody knows yet that he is gone; others of his queue may well be busy."""
+    world = World()
+    world.finder.hurry = True
+    world.hear("gone")
+    world.hear("busy", running=4)
+    assert world.finder.free("t.a") == 4
+    world.clock.advance(15.1)
+    world.hear("busy", running=4)
+    assert (world.finder.slots("t.a"), world.finder.free("t.a")) == (8, 0)
+    world.hear("gone")
+    assert world.finder.free("t.a") == 4
+
+
+@pytest.mark.parametrize("state", ["suspended", "draining", "started"])
+def test_who_takes_nothing_has_no_free_slot(state: str) -> None:
+    world = World()
+    life: dict[str, Any] = {env.WBE_LIFE: {"state": state}}
+    since = world.clock.monotonic()
+    for _ in range(3):
+        world.clock.advance(5)
+        world.hear("w1", **life)
+    assert (world.finder.free("t.a"), world.finder.idle_rounds("t.a", since)) == (0, 0)
+    assert world.finder.rounds("t.a", since) == 2
+    world.hear("w1", **{env.WBE_LIFE: {"state": "idle"}})
+    assert world.finder.free("t.a") == 4
+
+
+def test_plain_peers_never_count_as_idle() -> None:
+    world = World()
+    since = world.clock.monotonic()
+    for _ in range(4):
+        world.clock.advance(5)
+        world.hear(None)
+    assert world.finder.idle_rounds("t", since) == 0
+
+
+# Asking rarely -----------------------------------------------------------------------------------
+
+
+def test_as_long_as_nobody_needs_to_know_workers_are_asked_seldom_and_are_not_lost() -> None:
+    world = World(holders=set())
+    world.hear("w1")
+    world.finder.hurry = False
+    questions = 0
+    for _ in range(60):
+        world.echo()
+        if world.finder.maybe_publish():
+            questions += 1
+            world.hear("w1")
+        assert world.finder.clean() == 0
+        world.clock.advance(5)
+    assert questions == 10  # in 300 s
+
+
+def test_who_was_not_asked_for_long_gets_time_to_answer() -> None:
+    world = World(holders=set())
+    world.hear("w1")
+    world.finder.hurry = False
+    world.live(60)
+    world.finder.hurry = True
+    world.live(15)
+    assert world.names == {"w1"}
+    world.live(5)
+    assert world.names == set()
+
+
+def test_who_owes_an_answer_is_lost_after_three_periods_and_asked_before() -> None:
+    world = World(holders={"w1"})
+    world.hear("w1")
+    world.hear("w2")
+    world.finder.hurry = False
+    world.finder.maybe_publish()
+    world.echo()
+    world.clock.advance(5)
+    assert not world.finder.maybe_publish()
+    world.clock.advance(1)
+    assert world.finder.maybe_publish()  # he should have spoken
+    world.live(15)
+    assert world.names == {"w2"}
+
+
+def test_who_answers_a_request_lives() -> None:
+    world = World(holders={"w1"})
+    world.hear("w1")
+    world.live(14)
+    world.finder.watch("w1")
+    world.live(14)
+    assert world.names == {"w1"}
+
+
+def test_who_was_silent_in_his_ledger_is_lost_sooner() -> None:
+    world = World()
+    world.echo()
+    world.finder.watch("w9", 12.0)
+    world.clock.advance(4)
+    world.echo()
+    world.finder.clean()
+    assert [worker.identity for worker in world.lost] == ["w9"]
+
+
+def test_who_came_later_is_not_waited_for() -> None:
+    """He may be gone again; what was to be had then, he cannot have had."""
+    world = World()
+    world.hear("w1")
+    world.clock.advance(1)
+    since = world.clock.monotonic()
+    world.clock.advance(5)
+    world.hear("w1")
+    world.hear("w2")
+    world.clock.advance(5)
+    assert world.finder.rounds("t.a", since) == 1
+    world.hear("w1")
+    assert (world.finder.rounds("t.a", since), world.finder.idle_rounds("t.a", since)) == (2, 1)
+    assert world.finder.rounds("t.a", world.clock.monotonic()) == 0
+
+
+def test_a_new_worker_is_told_how_often_to_speak() -> None:
+    world = World(expiry=2)
+    world.hear("w1", period=5.0)
+    (key, headers) = world.asked[-1]
+    assert (key, headers[env.WBE_PERIOD]) == ("w1", 0.5)
+    world.hear("w2", period=0.5)
+    assert world.asked[-1][0] == "w1"
+
+
+def test_a_new_worker_that_does_not_answer_is_lost_as_soon_as_others() -> None:
+    world = World(expiry=2, holders={"w1", "w2"})
+    world.echo()
+    world.hear("w1", period=5.0)
+    world.hear("w2", period=5.0)
+    lost = {}
+    for tenths in range(1, 40):
+        world.clock.advance(0.1)
+        world.echo()
+        if tenths == 15:
+            world.hear("w2", period=0.5, state=None)
+        world.finder.clean()
+        for worker in world.lost:
+            lost.setdefault(worker.identity, tenths)
+    # Whoever knows has 1.5 s; who may be about to begin, one more.
+    assert lost["w1"] in (25, 26) and lost["w2"] in (30, 31)
+
+
+# Hearing -----------------------------------------------------------------------------------------
+
+
+def test_a_loop_that_stood_still_forgives_everybody() -> None:
+    world = World()
+    world.echo()
+    world.hear("w1")
+    world.finder.turn(world.clock.monotonic())
+    since = world.clock.monotonic()
+    world.clock.advance(60)
+    world.finder.turn(world.clock.monotonic())
+    world.echo()
+    assert world.finder.clean() == 0 and world.names == {"w1"}
+    assert world.finder.missed(since, world.clock.monotonic()) == 60.0
+    world.live(20)
+    assert world.names == set()
+
+
+def test_a_broker_that_was_away_for_a_moment_is_noticed() -> None:
+    world = World()
+    world.echo()
+    world.hear("w1")
+    start = world.clock.monotonic()
+    world.finder.turn(start, "one channel")
+    world.clock.advance(1)
+    world.finder.turn(start + 1, "one channel")
+    assert world.finder.missed(start, start + 1) == 0.0
+    world.clock.advance(2)
+    world.finder.turn(start + 3, "another")
+    assert world.finder.missed(start, start + 3) == 2.0
+    # What became of everything is of interest now.
+    world.finder.maybe_publish()
+    world.clock.advance(types.URGENT)
+    assert world.finder.maybe_publish() and world.finder.next_due() == start + 5
+
+
+def test_while_it_is_urgent_workers_are_asked_often() -> None:
+    world = World()
+    world.hear("w1")
+    world.finder.maybe_publish()
+    world.clock.advance(types.URGENT)
+    assert not world.finder.maybe_publish()
+    world.finder.urgent = True
+    assert world.finder.maybe_publish()
+    assert world.finder.next_due() == world.clock.monotonic() + types.URGENT
+
+
+def test_what_was_missed_is_counted_once() -> None:
+    world = World()
+    world.echo()
+    start = world.clock.monotonic()
+    world.clock.advance(30)
+    assert world.finder.missed(start + 10, start + 30) == 20.0  # and it goes on
+    world.finder._turned = start
+    world.finder.turn(start + 30)
+    world.echo()
+    assert world.finder.missed(start, start + 30) == 30.0
+    assert world.finder.missed(start + 30, start + 35) == 0.0
+    assert world.finder.missed(start + 25, start + 26) == 1.0
+
+
+# What workers say of themselves ------------------------------------------------------------------
+
+
+def test_what_a_worker_runs_is_passed_on() -> None:
+    world = World()
+    world.hear("w1", state=env.BEAT, **{env.WBE_IDS: ["x", "y", 3]})
+    assert world.named == [("w1", {"x", "y"})]
+    for ids in (None, "x", {"x": 1}, 7):
+        world.hear("w1", state=env.BEAT, **{env.WBE_IDS: ids})
+    world.hear("w1", state=env.BEAT)
+    world.hear(None, **{env.WBE_IDS: ["x"]})
+    assert len(world.named) == 1
+
+
+def test_its_life_is_known() -> None:
+    world = World()
+    world.hear("w1", **{env.WBE_LIFE: {"state": "busy", "birth": 5.0}})
+    world.hear("w1")
+    (worker,) = world.finder.workers()
+    assert worker.life is not None and worker.life.state == "busy"
+
+
+def test_a_clock_that_differs_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    now = world.clock.time()
+    world.hear("w1", **{env.WBE_TIME: now + 1000})
+    assert not caplog.records  # where there is a ledger nobody looks
+    world.finder.clocks = skew.Clocks(world.finder.missed)
+    world.echo()
+    world.hear("w1", **{env.WBE_TIME: now + skew.MOST})
+    world.hear("w2", **{env.WBE_TIME: "noon"})
+    assert not caplog.records
+    for _ in range(2):
+        world.hear("w1", **{env.WBE_TIME: now + 100})
+    (record,) = caplog.records
+    assert "w1" in record.getMessage() and "100 s ahead" in record.getMessage()
+
+
+def test_what_waited_while_nothing_was_heard_says_nothing_of_a_clock(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.finder.clocks = skew.Clocks(world.finder.missed)
+    world.echo()
+    written = world.clock.time()
+    world.clock.advance(60)
+    world.echo()
+    world.hear("w1", **{env.WBE_TIME: written})
+    assert not caplog.records
+
+
+# The cost of knowing -----------------------------------------------------------------------------
+
+
+def test_twenty_engines_and_64_workers_say_little() -> None:
+    """Messages that reach somebody, each second, while nothing stands still."""
+    worlds = [World(holders=set()) for _ in range(20)]
+    workers = [f"w{number}" for number in range(64)]
+    for world in worlds:
+        world.finder.hurry = False
+        for worker in workers:
+            world.hear(worker)
+    delivered = 0
+    for _ in range(60):  # 300 s
+        for world in worlds:
+            world.echo()
+            if world.finder.maybe_publish():
+                delivered += 2 * len(workers)
+                for worker in workers:
+                    world.hear(worker)
+            assert world.finder.clean() == 0
+            world.clock.advance(5)
+    assert delivered / 300 < 90

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import exceptions, invocation, retry, states, storage, task
+from wbengine import divided, exceptions, invocation, retry, states, storage, task
 from wbengine._core import compiler, lifecycle
 from wbengine.patterns import linear_flow
 from wbengine.persistence import leases, models
@@ -62,6 +62,7 @@ class Bench:
             in_process=in_process,
             touched=lambda: None,
             executor=executor,
+            home=divided.Home(),
         )
 
     def leave(self, name: str, state: str, **fields: Any) -> models.AtomDetail:
@@ -87,14 +88,16 @@ def test_begin_and_finish_write_the_record() -> None:
     """State and attempt number with the beginning, result and worker with the end."""
     bench = Bench(Plain("a"))
     record = bench.storage.record("a")
+    bench.life.now = 7.0
     call = bench.begin("a")
     assert (record.state, record.attempt, record.worker) == (states.RUNNING, 1, None)
     assert (call.uuid, call.attempt, call.node) == (record.uuid, 1, bench.plan.by_name["a"])
     assert bench.end(call, 5) == states.SUCCESS
-    assert (record.results, record.last_attempt) == (5, (1, "execute", "w", 1.0, 2.0))
+    assert (record.results, record.last_attempt) == (5, (1, "execute", "w", 1.0, 2.0, 7.0))
+    bench.life.now = 8.0
     call = bench.begin("a", invocation.REVERT)
     assert (record.state, record.attempt, call.result) == (states.REVERTING, 2, 5)
-    assert record.last_attempt == (2, "revert", None, None, None)  # nobody is at it yet
+    assert record.last_attempt == (2, "revert", None, None, None, 8.0)  # nobody is at it yet
     assert bench.end(call, "undone") == states.REVERTED
     assert bench.storage.get_revert_result("a") == "undone"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import logging
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.workers import interrupted
-from wbengine import loops
+from wbengine import exceptions, limits, loops
 from wbengine.types import failure as ft
 
 
@@ -449,3 +450,99 @@ def test_a_loop_that_nobody_stopped_ends_with_the_interpreter() -> None:
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.split() == ["cancelled", "Failure"]
     assert time.monotonic() - began < 30
+
+
+# Limits and cancelling ---------------------------------------------------------------------------
+
+
+async def naps(told: list[str]) -> str:
+    """Three times, however often it is interrupted; it knows of nothing else that was cancelled."""
+    for _ in range(3):
+        try:
+            async with contextlib.AsyncExitStack():
+                await asyncio.sleep(0.05)
+        except exceptions.SoftTimeLimitExceeded:
+            told.append("interrupted")
+    task = asyncio.current_task()
+    assert task is not None
+    told.append(str(getattr(task, "cancelling", int)()))
+    return "rested"
+
+
+def test_an_interruption_is_not_a_cancellation(loop: loops.Loop) -> None:
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    told: list[str] = []
+    loop.submit(naps, (told,), ended.put, limits.TimeLimit(0.02, 20))
+    assert ended.get(timeout=20) == "rested"
+    assert told == ["interrupted", "0"]
+
+
+async def swallows(told: list[str]) -> str:
+    """What it awaits takes the cancellation for its own, and ends as if nothing had happened."""
+
+    async def inner() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(20)
+        told.append("inner ended")
+
+    try:
+        await asyncio.create_task(inner())
+    except exceptions.SoftTimeLimitExceeded:
+        told.append("interrupted")
+    return "ended"
+
+
+def test_an_interruption_that_is_swallowed_comes_nevertheless(loop: loops.Loop) -> None:
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    told: list[str] = []
+    loop.submit(swallows, (told,), ended.put, limits.TimeLimit(0.02, None))
+    assert ended.get(timeout=20) == "ended"
+    assert told == ["inner ended", "interrupted"]
+
+
+def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hard limit is told all the same, and stopping gives up on it."""
+    monkeypatch.setattr(loops, "_GRACE", 0.1)
+    made, door = loops.Loop("blocked-loop"), threading.Event()
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    async def blocks() -> None:
+        door.wait()
+
+    made.submit(blocks, (), ended.put, limits.TimeLimit(None, 0.02))
+    assert ended.get(timeout=20).check(exceptions.TimeLimitExceeded)
+    made.stop()
+    assert "event loop 'blocked-loop' is blocked by what was given up" in caplog.messages
+    door.set()
+    made.stop()
+    assert ended.empty()
+
+
+def test_what_was_given_up_does_not_hold_up_the_end(loop: loops.Loop) -> None:
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    loop.submit(asyncio.sleep, (3600,), ended.put, limits.TimeLimit(None, 0.02))
+    assert ended.get(timeout=20).check(exceptions.TimeLimitExceeded)
+
+
+def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    begun, door = threading.Event(), threading.Event()
+
+    async def holds() -> str:
+        begun.set()
+        door.wait()
+        return "held"
+
+    first = loop.submit(holds, (), ended.put)
+    begun.wait()
+    second, third = (loop.submit(echo, (n,), ended.put) for n in (2, 3))
+    for _ in range(2):
+        loop.cancel(second)
+        loop.cancel(first)
+    assert ended.get(timeout=20).check(exceptions.Cancelled)
+    assert (first.cancelled, third.cancelled) == (True, False)
+    door.set()
+    assert [ended.get(timeout=20) for _ in range(2)] == ["held", 3]
+    assert ended.empty()

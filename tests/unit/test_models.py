@@ -40,6 +40,7 @@ def details(draw: Any) -> models.AtomDetail:
     record.attempt = draw(st.integers(0, 9))
     record.worker = draw(st.none() | st.just("w"))
     record.started = draw(st.none() | st.floats(0, 9))
+    record.submitted = draw(st.none() | st.floats(0, 9))
     record.meta = draw(st.none() | st.dictionaries(st.text(max_size=3), plain, max_size=2))
     return record
 
@@ -322,3 +323,23 @@ def test_pictures() -> None:
     assert fanned.items[1].pformat(1) == (
         " ItemDetail: 1\n   - value = 'b'\n   - state = SUCCESS\n   - attempt = 1\n   - results = 1"
     )
+
+
+@pytest.mark.parametrize("kind", ["task", "retry"])
+def test_what_an_earlier_version_wrote_does_not_say_when_it_was_submitted(kind: str) -> None:
+    told = models.TaskDetail("a").to_dict() if kind == "task" else models.RetryDetail("a").to_dict()
+    told.update(attempt=1, worker="w", started=2.0, ended=5.0)
+    del told["submitted"]
+    attempt = models.detail_from_dict(kind, told).last_attempt
+    assert attempt == models.Attempt(1, "execute", "w", 2.0, 5.0) and attempt.submitted is None
+    assert attempt.runtime == 3.0
+
+
+def test_a_runtime_is_never_negative() -> None:
+    """Clocks are set back."""
+    assert models.Attempt(1, "execute", "w", 5.0, 2.0).runtime == 0.0
+    assert models.Attempt(1, "execute", "w", 5.0, None).runtime is None
+    item = models.ItemDetail(0, None, 1)
+    assert item.runtime is None
+    item.started, item.ended = 1.0, 1.5
+    assert item.runtime == 0.5

@@ -15,6 +15,7 @@ from wbengine import transports
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import topology
 from wbengine.engines.worker_based.outbox import Outbox, Parcel
+from wbengine.transports import memory
 
 WAIT = 20.0
 
@@ -27,14 +28,10 @@ class Place:
         self.layout = topology.Topology("exchange", "me", (), None)
         self.reader = self.connect()
         self.queue = self.layout.declare_own(self.reader.channel(), ours=True)
-        self.outbox = Outbox(self.connect, self.layout, "test")
+        self.outbox = Outbox(self.target, self.layout, "test")
 
     def connect(self) -> kombu.Connection:
-        return kombu.Connection(
-            self.target.url,
-            transport=self.target.transport,
-            transport_options=dict(self.target.options),
-        )
+        return self.target.connect()
 
     def arrived(self) -> list[Any]:
         bodies = []
@@ -139,6 +136,41 @@ def test_what_ails_the_broker_delays_but_loses_nothing(
     assert place.arrived() == [1, 2]
     assert not failed
     assert caplog.text.count("No space left") == 1
+
+
+def test_what_reaches_no_queue_is_told(place: Place) -> None:
+    told: list[str] = []
+    envelope = env.Envelope("TEST", {"n": 1}, routing_key="nobody")
+    callbacks = {"after": lambda: told.append("after"), "unrouted": lambda: told.append("unrouted")}
+    place.outbox.put(Parcel(envelope, **callbacks))
+    place.outbox.put(Parcel(envelope, after=lambda: told.append("nobody minds")))
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert told == ["unrouted", "nobody minds"]
+
+
+def test_a_connection_that_is_lost_in_the_midst_of_publishing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is published again, unless it wants to be told that nobody knows."""
+    lost = place.reader.recoverable_connection_errors[0]
+    fails = [True, False, True]
+    publish = memory.Transport.Channel.basic_publish
+
+    def flaky(self: Any, *args: Any, **options: Any) -> bool:
+        if fails and fails.pop(0):
+            raise lost("gone")
+        return publish(self, *args, **options)
+
+    monkeypatch.setattr(memory.Transport.Channel, "basic_publish", flaky)
+    told: list[str] = []
+    place.put(1)
+    place.put(2, after=lambda: told.append("after"), uncertain=lambda: told.append("uncertain"))
+    place.put(3)
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert told == ["uncertain"]
+    assert place.arrived() == [1, 3]
 
 
 def test_many_threads(place: Place) -> None:

@@ -188,9 +188,19 @@ def environment(name: str, emit: Any) -> str | None:
     return os.environ.get(name)
 
 
-def interrupt_self(emit: Any) -> str:
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt_self(number: int, emit: Any) -> str:
+    os.kill(os.getpid(), number)
     return "unimpressed"
+
+
+def terminate_parent(emit: Any) -> bool:
+    """Whether the process that children are forked from, which is in the group as well, dies."""
+    parent = os.getppid()
+    os.kill(parent, signal.SIGTERM)
+    deadline = time.monotonic() + 0.5
+    while os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return os.getppid() != parent
 
 
 def open_sockets(emit: Any) -> list[str]:
@@ -496,7 +506,7 @@ def test_slots_start_when_needed(processes: Any) -> None:
         (leave, (0,), "exit code 0"),
         (die, (signal.SIGKILL,), "SIGKILL"),
         (die, (signal.SIGSEGV,), "SIGSEGV"),
-        (die, (signal.SIGTERM,), "SIGTERM"),
+        (die, (signal.SIGABRT,), "SIGABRT"),
         (answer_and_die, (), "exit code 7"),
         (leave_heir, (), "exit code 5"),
     ],
@@ -630,10 +640,17 @@ def test_a_child_that_does_not_start_fails_the_call(
             assert text in box.failure().exception_str
 
 
-def test_children_do_not_react_to_sigint(process: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_children_do_not_react_to_what_goes_to_the_group(process: Any, number: int) -> None:
     box = Box()
-    process.submit(interrupt_self, (), box)
+    process.submit(interrupt_self, (number,), box)
     assert box.get() == "unimpressed"
+
+
+def test_what_goes_to_the_group_ends_no_child_before_its_time(process: Any) -> None:
+    box = Box()
+    process.submit(terminate_parent, (), box)
+    assert box.get() is False
 
 
 def test_children_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class Heirs(Bench):
         **seen: Any,
     ) -> list[fx.Effect]:
         found = recovering.Seen(state, **{"epoch": 1, **seen})
-        return self.book.on_row(entry, found, now, lost)
+        return self.concluded(self.book.on_row(entry, found, now, lost), now)
 
     def held(self, worker: str = "w1", **options: Any) -> entries.Entry:
         entry, _ = self.left(**options)
@@ -82,7 +82,8 @@ def test_nothing_is_published_before_the_row_was_seen() -> None:
     bench = Heirs()
     entry, effects = bench.left()
     assert effects == [fx.Inspect(entry)]
-    assert bench.book.unstarted() == [] and bench.book.unfinished() == [entry]
+    assert bench.book.unstarted() == bench.book.unfinished() == [entry]
+    assert bench.book.is_left(entry)
 
 
 def test_what_is_done_is_settled_from_the_row_and_dropped_once_saved() -> None:
@@ -359,3 +360,26 @@ def test_a_closed_book_takes_nothing_over() -> None:
     bench.book.close("over")
     _, effects = bench.left()
     assert failures(effects, exc.ExecutionFailure)
+
+
+def test_what_is_left_and_cancelled_is_found_out_about_first() -> None:
+    bench = Heirs()
+    entry, _ = bench.left()
+    assert bench.book.cancel([entry.invocation], T0) == []
+    assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
+    assert failures(bench.book.on_revoked(entry, True, T0), exc.Cancelled)
+    other, _ = bench.left()
+    bench.book.cancel([other.invocation], T0)
+    (cancel, ask) = bench.row(other, ledgers.ROW_CLAIMED, holder="w1")
+    assert isinstance(cancel, fx.Cancel) and isinstance(ask, fx.Ask)
+    assert cancel.message.routing_key == "w1" and other.live
+
+
+def test_what_is_left_and_cancelled_without_a_ledger_is_not_sent() -> None:
+    bench = Heirs(ledger=None)
+    bench.fleet.set("q", 1, 1, AGAIN)
+    entry, _ = bench.left(kind=Again)
+    bench.book.ask()
+    (cancel,) = bench.book.cancel([entry.invocation], T0)
+    assert isinstance(cancel, fx.Cancel) and cancel.message.routing_key == env.ALL_WORKERS
+    assert failures(bench.book.tick(T0 + recovering.PATIENCE), exc.Cancelled)

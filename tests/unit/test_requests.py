@@ -15,10 +15,12 @@ from wbengine.engines.worker_based import entries, requests, types
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.recovering import UNKNOWN, Seen
+from wbengine.engines.worker_based.recovering import PATIENCE, Seen
+from wbengine.engines.worker_based.terms import Terms
 from wbengine.types.failure import Failure
 
 T0 = 1000.0
+WALL = 1_800_000_000.0
 
 
 class Job(task.Task):
@@ -38,12 +40,19 @@ REST = f"{__name__}.Rest"
 class Fleet:
     """Offers that say what they are told to."""
 
+    period = 5.0
+
     def __init__(self) -> None:
         self.queues: dict[str, list[str]] = {}
         self.all_slots: dict[str, int] = {}
         self.all_free: dict[str, int] = {}
         self.plain: set[str] = set()
-        self.watched: list[str] = []
+        self.watched: list[tuple[str, float]] = []
+        # As if every worker had spoken, or been free, so often since whatever moment.
+        self.spoke: dict[str, int] = {}
+        self.idle: dict[str, int] = {}
+        self.outage = 0.0
+        self.gone = (0.0, 0.0)
 
     def set(self, queue: str, slots: int, free: int, *classes: str) -> None:
         self.all_slots[queue], self.all_free[queue] = slots, free
@@ -70,8 +79,18 @@ class Fleet:
     def speaks(self, queue: str) -> bool:
         return queue not in self.plain
 
-    def watch(self, identity: str) -> None:
-        self.watched.append(identity)
+    def watch(self, identity: str, silence: float = 0.0) -> None:
+        self.watched.append((identity, silence))
+
+    def rounds(self, queue: str, since: float) -> int:
+        return self.spoke.get(queue, 0)
+
+    def idle_rounds(self, queue: str, since: float) -> int:
+        return self.idle.get(queue, 0)
+
+    def missed(self, since: float, now: float) -> float:
+        start, end = self.gone
+        return self.outage + max(0.0, min(end, now) - max(start, since))
 
     def topics(self) -> list[str]:
         return sorted(self.all_slots)
@@ -84,13 +103,23 @@ class Bench:
     """A book with a fleet; `ledger=None` for a broker without one."""
 
     def __init__(
-        self, *, ledger: str | None = "ledger-1", timeout: float | None = 60.0, workers: bool = True
+        self,
+        *,
+        ledger: str | None = "ledger-1",
+        timeout: float | None = 60.0,
+        workers: bool = True,
+        **terms: Any,
     ) -> None:
         self.fleet = Fleet()
         if workers:
             self.fleet.set("q", 1, 1, JOB)
         self.book = requests.RequestBook(
-            "engine", self.fleet, transition_timeout=timeout, ledger=ledger, max_message_size=10_000
+            "engine",
+            self.fleet,
+            transition_timeout=timeout,
+            ledger=ledger,
+            terms=Terms(max_message_size=10_000, **terms),
+            wall=lambda: WALL,
         )
         self.number = 0
 
@@ -109,7 +138,7 @@ class Bench:
     def pending(self, now: float = T0, **options: Any) -> entries.Entry:
         entry, effects = self.submit(now, **options)
         assert [type(effect) for effect in effects] == [fx.Dispatch]
-        entry.opened = True
+        entry.opened, entry.sent_at = True, now
         return entry
 
     def running(self, worker: str = "w1", **options: Any) -> entries.Entry:
@@ -146,6 +175,17 @@ class Bench:
         worker = types.TopicWorker("t", (), name)
         worker.queue = queue
         return self.book.on_lost([worker], now)
+
+    def concluded(self, effects: list[fx.Effect], now: float = T0) -> list[fx.Effect]:
+        """The ledger ends what it is asked to end for those who are lost."""
+        found: list[fx.Effect] = []
+        for effect in effects:
+            if isinstance(effect, fx.Conclude):
+                assert effect.entry.live and effect.holder
+                found += self.book.on_concluded(effect.entry, effect.failure, now)
+            else:
+                found.append(effect)
+        return found
 
 
 def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
@@ -236,9 +276,19 @@ def test_answers_of_plain_peers() -> None:
 def test_plain_peers_are_sent_plain_values_only() -> None:
     bench = Bench()
     bench.fleet.plain.add("q")
-    _, effects = bench.submit(arguments={"x": (1, 2)})
+    _, effects = bench.submit(arguments={"x": {1}})
     (text,) = failures(effects, exc.NotEncodable)
     assert "arguments['x']" in text
+
+
+def test_plain_peers_are_told_nothing_of_ours() -> None:
+    bench = Bench()
+    bench.fleet.plain.add("q")
+    _, effects = bench.submit(arguments={"x": (1, 2)}, priority=9)
+    (sent,) = [effect.envelope for effect in effects if isinstance(effect, fx.Dispatch)]
+    assert sent.body["arguments"] == {"x": [1, 2]}
+    assert not [name for name in sent.headers if name.startswith("wbe-") and "ledger" not in name]
+    assert sent.priority == 0  # kombu's Redis would serve it last
 
 
 @pytest.mark.parametrize("state", [pr.WAITING, pr.PENDING])
@@ -435,8 +485,8 @@ def test_what_was_routed_anew_and_waits_has_a_row_to_revoke() -> None:
     assert inspect == fx.Inspect(entry, "w1")
     assert bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0 + 1, "w1") == []
     assert entry.state == pr.WAITING
-    assert bench.book.tick(T0 + 60) == []
-    assert bench.book.tick(T0 + 61) == [fx.Revoke(entry)]
+    assert fx.Revoke(entry) not in bench.book.tick(T0 + 60)
+    assert fx.Revoke(entry) in bench.book.tick(T0 + 61)
 
 
 def test_not_revoked_because_somebody_has_it() -> None:
@@ -445,7 +495,7 @@ def test_not_revoked_because_somebody_has_it() -> None:
     bench.book.tick(T0 + 60)
     assert bench.book.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
     assert bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
-    assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", ["w7"])
+    assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", [("w7", 0.0)])
 
 
 def test_not_revoked_because_it_is_done() -> None:
@@ -557,10 +607,25 @@ def test_with_a_ledger_the_row_says_what_became_of_it() -> None:
     entry = bench.running("w1")
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
     effects = bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
-    assert failures(effects, exc.WorkerLost)
+    assert [type(effect) for effect in effects] == [fx.Conclude] and entry.live
+    assert failures(bench.concluded(effects), exc.WorkerLost)
 
 
-@pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None, UNKNOWN])
+def test_what_could_not_be_ended_for_who_is_lost_is_looked_at_again() -> None:
+    """He ended it himself meanwhile, or the ledger was away."""
+    bench = Bench()
+    entry = bench.running("w1")
+    bench.lose("w1")
+    seen = Seen(ledgers.ROW_CLAIMED, "w1", epoch=1)
+    bench.book.on_row(entry, seen, T0, "w1")
+    assert entry.live and bench.book.tick(T0 + PATIENCE + 1) == [fx.Inspect(entry)]
+    assert [type(e) for e in bench.book.on_row(entry, seen, T0)] == [fx.Conclude]
+    assert settled(bench.succeed(entry, 7))[0].value == 7
+    failure = entry.unknown()
+    assert bench.book.on_concluded(entry, failure, T0) == []
+
+
+@pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None])
 def test_a_row_that_says_nothing_leaves_it_lost(state: str | None) -> None:
     bench = Bench()
     entry = bench.running("w1")
@@ -573,7 +638,7 @@ def test_what_it_claimed_and_never_said_is_found_although_others_live() -> None:
     claimed, other = bench.pending(), bench.pending()
     assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
     effects = bench.book.on_row(claimed, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
-    (text,) = failures(effects, exc.WorkerLost)
+    (text,) = failures(bench.concluded(effects), exc.WorkerLost)
     assert "w1" in text
     assert bench.book.on_row(other, Seen(ledgers.ROW_OPEN), T0, "w1") == []
     assert other.state == pr.PENDING
@@ -681,8 +746,8 @@ def test_closing_settles_everything_and_what_comes_later() -> None:
 
 def test_one_flow_can_leave_a_book() -> None:
     bench = Bench()
-    ours, theirs, running = bench.pending(), bench.pending(), bench.running()
-    ours.invocation.flow_uuid = running.invocation.flow_uuid = "ours"
+    ours, theirs = bench.pending(flow_uuid="ours"), bench.pending(flow_uuid="theirs")
+    running = bench.running(flow_uuid="ours")
     assert bench.book.unstarted("ours") == [ours]
     texts = failures(bench.book.leave("bye", "ours"), exc.ExecutionFailure)
     assert len(texts) == 2

@@ -27,14 +27,17 @@ JOB = f"{__name__}.Job"
 
 
 class Bench:
-    def __init__(self, limit: int = 10_000, ledger: str | None = LEDGER) -> None:
+    def __init__(
+        self, limit: int = 10_000, ledger: str | None = LEDGER, slots: int = 2, **options: Any
+    ) -> None:
         self.server = server.Server(
             "w1",
             {"t": "t.abc", "u": "u.abc"},
             endpoint.endpoints_of([Job]),
-            2,
+            slots,
             ledger=ledger,
             max_message_size=limit,
+            **options,
         )
 
     def request(
@@ -47,11 +50,14 @@ class Bench:
         ours: bool = True,
         redelivered: bool = False,
         reply_to: str | None = "engine",
+        more: dict[str, Any] | None = None,
+        now: float = 0.0,
+        claimed: bool = False,
         **body: Any,
     ) -> list[server.Effect]:
-        headers: dict[str, Any] = {}
+        headers: dict[str, Any] = dict(more or {})
         if ours:
-            headers = {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: epoch}
+            headers |= {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: epoch}
             if ledger is not None:
                 headers[env.WBE_LEDGER] = ledger
         message = env.Envelope(
@@ -69,7 +75,7 @@ class Bench:
             headers=headers,
             redelivered=redelivered,
         )
-        return self.server.on_request(message, receipt)
+        return self.server.on_request(message, receipt, now, claimed=claimed)
 
     def granted(self, **options: Any) -> server.Job:
         (claim,) = self.request(**options)
@@ -85,9 +91,15 @@ class Bench:
         return run.job
 
     def finish(self, job: server.Job, value: Any = 3) -> list[server.Effect]:
-        effects = self.server.on_finished(job, invocation.Outcome(value, "w1", 1.0, 2.5))
+        return self.stored(
+            self.server.on_finished(job, invocation.Outcome(value, "w1", 1.0, 2.5)), job
+        )
+
+    def stored(self, effects: list[server.Effect], job: server.Job) -> list[server.Effect]:
+        """What follows once the ledger was told, if it is."""
         if any(isinstance(effect, server.Finish) for effect in effects):
-            assert self.server.on_stored(job) == []
+            assert not any(isinstance(e, server.Reply) and e.terminal for e in effects)
+            return effects + self.server.on_stored(job)
         return effects
 
     def ask(self, *asked: tuple[str, int], reply_to: str | None = "heir") -> list[env.Envelope]:
@@ -175,7 +187,9 @@ def test_typed_values_to_our_own_plain_ones_to_others() -> None:
     bench = Bench()
     assert ending(bench.finish(bench.granted(), (1, 2)))["state"] == pr.SUCCESS
     plain = bench.started(id="id-2", ours=False)
-    assert "plain" in refusal(bench.finish(plain, (1, 2)), exc.NotEncodable)
+    assert ending(bench.finish(plain, (1, 2)))["data"] == {"result": [1, 2]}
+    plain = bench.started(id="id-3", ours=False)
+    assert "TaskFlow's peers" in refusal(bench.finish(plain, {1}), exc.NotEncodable)
 
 
 # Whatever a task does ----------------------------------------------------------------------------
@@ -272,6 +286,7 @@ def refused(bench: Bench, **options: Any) -> list[server.Effect]:
     (claim,) = bench.request(**options)
     assert isinstance(claim, server.Claim)
     effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
+    effects = bench.stored(effects, claim.job)
     assert isinstance(effects[0], server.Finish)
     assert bench.server.counts == {"refused": 1}
     assert bench.server.running == 0
@@ -291,10 +306,10 @@ def test_arguments_that_can_not_be_read() -> None:
 
 def test_a_version_of_the_future() -> None:
     bench = Bench()
-    bench.server._check_version(env.Envelope("", {}, headers={env.WBE_VERSION: "1"}))
-    bench.server._check_version(env.Envelope("", {}))
-    with pytest.raises(exc.IncompatibleVersion, match="version 999"):
-        bench.server._check_version(env.Envelope("", {}, headers={env.WBE_VERSION: "999"}))
+    assert bench.granted(more={env.WBE_VERSION: "1"})
+    bench = Bench()
+    later = {env.WBE_VERSION: "999", env.WBE_LEDGER: LEDGER}
+    assert "version 999" in refusal(refused(bench, ours=False, more=later), exc.IncompatibleVersion)
 
 
 @pytest.mark.parametrize(("named", "held"), [("other", LEDGER), ("other", None), (7, LEDGER)])
@@ -304,6 +319,12 @@ def test_a_ledger_that_it_does_not_hold(named: Any, held: str | None) -> None:
     text = refusal(effects, exc.NotFound)
     assert str(named) in text
     assert str(held or "none") in text
+    assert bench.server.running == 0
+
+
+def test_no_ledger_is_not_the_ledger_of_nobody() -> None:
+    bench = Bench(ledger=None)
+    refusal(bench.request(ledger=None, more={env.WBE_LEDGER: None}), exc.NotFound)
     assert bench.server.running == 0
 
 
@@ -376,13 +397,37 @@ def test_a_repeat_while_the_ledger_is_told_of_the_end_is_no_loss() -> None:
     job = bench.granted()
     bench.server.on_finished(job, invocation.Outcome(3))
     assert told_elsewhere(bench.request("again")) == "engine"
-    assert bench.server.on_stored(job) == []
+    assert ending(bench.server.on_stored(job))["data"] == {"result": 3}
 
 
 def test_a_peer_that_is_not_ours_is_told_nothing_of_that_kind() -> None:
     bench = Bench(ledger=None)
-    bench.started(ours=False)
-    assert bench.request("r", ours=False, reply_to="x") == [server.Acknowledge("r")]
+    job = bench.started(ours=False)
+    again = bench.request("r", ours=False, reply_to="x", redelivered=True)
+    assert again == [server.Acknowledge("r")]
+    told, ended = bench.finish(job)
+    assert isinstance(told, server.Reply) and isinstance(ended, server.Reply)
+    assert told.envelope.headers == ended.envelope.headers == {}
+    # Of a success without RUNNING, which may be lost, TaskFlow's engine does not recover.
+    assert (told.envelope.body["state"], told.terminal) == (pr.RUNNING, False)
+
+
+def test_whoever_has_one_id_for_all_of_an_atom_is_not_taken_to_repeat_himself() -> None:
+    """TaskFlow's requests to execute, to revert and to execute again have the same."""
+    bench = Bench(ledger=None)
+    bench.finish(bench.started(ours=False))
+    effects = bench.request(ours=False)
+    assert [type(effect) for effect in effects] == [server.Reply, server.Run]
+    assert bench.server.counts["repeated"] == 0
+
+
+def test_what_a_broker_delivers_again_is_not_run_again_for_plain_peers() -> None:
+    bench = Bench(ledger=None)
+    bench.finish(bench.started(ours=False))
+    assert bench.request("r", ours=False, redelivered=True) == [server.Acknowledge("r")]
+    (lost,) = bench.request(id="other", ours=False, redelivered=True)
+    assert isinstance(lost, server.Reply) and lost.envelope.headers == {}
+    assert "WorkerLost" in str(lost.envelope.body)
 
 
 # Questions of engines that go on with what others began -----------------------------------------
@@ -421,14 +466,18 @@ def test_who_asks_while_the_ledger_is_told_of_the_end_is_answered_after_that() -
     job = bench.granted()
     bench.server.on_finished(job, invocation.Outcome(3))
     assert bench.ask(("id-1", 2048)) == []
-    (reply,) = bench.server.on_stored(job)
-    assert isinstance(reply, server.Reply)
-    assert (reply.envelope.routing_key, reply.envelope.body["state"]) == ("heir", pr.SUCCESS)
+    first, reply = bench.server.on_stored(job)
+    assert isinstance(first, server.Reply) and first.terminal
+    assert isinstance(reply, server.Reply) and not reply.terminal
+    assert (first.envelope.routing_key, reply.envelope.routing_key) == ("engine", "heir")
+    assert reply.envelope.body["state"] == pr.SUCCESS
 
 
 def test_with_a_ledger_what_is_not_here_is_said_to_be_elsewhere() -> None:
     bench = Bench()
-    bench.finish(bench.granted())
+    job = bench.granted()
+    bench.finish(job)
+    bench.server.on_answered(job)
     (answer,) = bench.ask(("id-1", 2048))
     assert (answer.body["state"], answer.correlation_id) == (pr.PENDING, "id-1")
     assert answer.headers[env.WBE_ASK] == 2048 and answer.headers[env.WBE_WORKER] == "w1"
@@ -438,7 +487,8 @@ def test_without_a_ledger_what_is_remembered_is_told_again() -> None:
     bench = Bench(ledger=None)
     bench.finish(bench.started(), 7)
     bench.started(id="id-2")
-    done, running = bench.ask(("id-1", 9), ("id-0", 9), ("id-2", 9))
+    done, denied, running = bench.ask(("id-1", 9), ("id-0", 9), ("id-2", 9))
+    assert (denied.correlation_id, denied.body["state"]) == ("id-0", pr.PENDING)
     assert (done.body["data"], done.headers[env.WBE_EPOCH]) == ({"result": 7}, 1)
     assert (running.correlation_id, running.body["state"]) == ("id-2", pr.RUNNING)
 
@@ -448,6 +498,7 @@ def test_nobody_to_answer_a_question_to(reply_to: str | None) -> None:
     bench = Bench()
     bench.granted()
     assert bench.ask(("id-1", 2), reply_to=reply_to) == []
+    assert bench.server.counts == {"unanswerable": 1}
 
 
 @pytest.mark.parametrize(
@@ -455,6 +506,7 @@ def test_nobody_to_answer_a_question_to(reply_to: str | None) -> None:
     [
         {}, [], None, {"asked": None}, {"asked": [1]}, {"asked": [["a"]]}, {"asked": [["a", "1"]]},
         {"asked": [["a", True]]}, {"asked": [["../a", 1]]}, {"asked": [["a", 1]] * 501},
+        {"asked": [["a", -1]]}, {"asked": [["a", 2**53 + 1]]},
     ],
 )  # fmt: skip
 def test_what_is_no_question_is_refused(body: Any) -> None:
@@ -572,6 +624,8 @@ def test_a_question_is_answered_for_each_topic() -> None:
         env.WBE_SLOTS: 2,
         env.WBE_RUNNING: 1,
         env.WBE_PERIOD: 5.0,
+        env.WBE_IDS: ["id-1"],
+        env.WBE_LIFE: {"state": "busy", "current": [["id-1", "job"]]},
     }
 
 
@@ -582,7 +636,7 @@ def test_questions_of_nobody(reply_to: str | None) -> None:
 
 
 def test_beats_go_to_those_whose_requests_run_here() -> None:
-    bench = Bench()
+    bench = Bench(slots=4)
     assert bench.server.beat(5.0) == []
     job = bench.granted(reply_to="engine-1")
     bench.granted(id="id-2", reply_to="engine-1")
@@ -592,3 +646,377 @@ def test_beats_go_to_those_whose_requests_run_here() -> None:
     assert keys == ["engine-1"] * 2 + ["engine-2"] * 2
     bench.finish(job)
     assert len(bench.server.beat(5.0)) == 4
+
+
+# Lost, cancelled, too late ------------------------------------------------------------------------
+
+
+def kinds(effects: list[server.Effect]) -> list[type]:
+    return [type(effect) for effect in effects]
+
+
+def terminal(effects: list[server.Effect]) -> env.Envelope:
+    (found,) = [e.envelope for e in effects if isinstance(e, server.Reply) and e.terminal]
+    return found
+
+
+def test_what_is_lost_is_said_to_be_and_not_remembered() -> None:
+    bench = Bench(ledger=None)
+    for _ in range(2):
+        answer = terminal(bench.request(ledger=None, redelivered=True))
+        assert answer.headers[env.WBE_LOST] == 1
+    (denied,) = bench.ask(("id-1", 1))
+    assert denied.body["state"] == pr.PENDING
+    # A copy that was given to nobody before may still come, and is run.
+    answer = terminal(bench.finish(bench.started(), 7))
+    assert env.WBE_LOST not in answer.headers and answer.body["data"] == {"result": 7}
+    assert bench.server.counts == {"lost": 2, pr.SUCCESS: 1}
+
+
+def test_what_was_claimed_here_and_is_not_known_is_lost() -> None:
+    bench = Bench()
+    (claim,) = bench.request()
+    assert isinstance(claim, server.Claim)
+    answer = terminal(bench.server.on_claim(claim.job, ledgers.Claim(ledgers.HELD, 1, holder="w1")))
+    assert answer.headers[env.WBE_LOST] == 1
+
+
+def test_questions_to_everybody_are_not_denied() -> None:
+    bench = Bench(ledger=None)
+    assert bench.server.on_ask([("id-1", 1)], "engine", in_person=False) == []
+
+
+@pytest.mark.parametrize(("expires", "runs"), [(100.0, True), (99.9, False)])
+def test_what_comes_too_late_is_refused(expires: float, runs: bool) -> None:
+    bench = Bench(ledger=None)
+    effects = bench.request(ledger=None, more={env.EXPIRES: expires}, now=100.0)
+    assert (server.Run in kinds(effects)) == runs
+    if not runs:
+        refusal(effects, exc.Expired)
+        assert ending(bench.request("again", ledger=None)) == ending(effects)
+
+
+def test_with_a_ledger_clocks_of_two_hosts_are_not_compared() -> None:
+    job = Bench().granted(more={env.EXPIRES: 5.0}, now=100.0)
+    assert job.expires is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), "soon", -1, None, True, [1]])
+def test_what_is_no_time_never_comes(value: Any) -> None:
+    bench = Bench(ledger=None)
+    assert bench.started(more={env.EXPIRES: value}, now=100.0).expires is None
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        ([10, 5], (5.0, 10.0)),
+        ([10.5, None], (None, 10.5)),
+        ([None, 2], (2.0, None)),
+        ((None, None), (None, None)),
+        (None, (None, None)),
+        ([5, 10], (None, None)),  # soft above hard
+        ([0, 0], (None, None)),
+        ([1], (None, None)),
+        ("ab", (None, None)),
+        (7, (None, None)),
+        ([10**400, 1], (None, None)),
+        ({"hard": 1, "soft": 2}, (None, None)),
+    ],
+)
+def test_limits_are_read_hard_one_first(value: Any, limit: tuple[Any, Any]) -> None:
+    assert Bench().granted(more={env.TIMELIMIT: value}).limit == limit
+
+
+def test_what_runs_is_cancelled_once_and_ends_as_it_ends() -> None:
+    bench = Bench()
+    job = bench.granted()
+    assert bench.server.on_cancel([("id-1", 1), ("id-2", 1)]) == [server.Cancel(job)]
+    assert bench.server.on_cancel([("id-1", 1)]) == []
+    assert ending(bench.finish(job, 7))["data"] == {"result": 7}
+
+
+def test_a_later_epoch_is_not_cancelled_with_an_older_one() -> None:
+    bench = Bench()
+    job = bench.granted(epoch=3)
+    assert bench.server.on_cancel([("id-1", 2)]) == []
+    assert bench.server.on_cancel([("id-1", 4)]) == [server.Cancel(job)]
+
+
+def test_what_is_being_claimed_is_not_run_when_it_was_cancelled_meanwhile() -> None:
+    bench = Bench()
+    (claim,) = bench.request()
+    assert isinstance(claim, server.Claim)
+    assert bench.server.on_cancel([("id-1", 1)]) == []
+    effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
+    refusal(bench.stored(effects, claim.job), exc.Cancelled)
+    assert bench.server.counts == {"cancelled": 1}
+
+
+def test_without_a_ledger_what_was_cancelled_before_it_came_is_refused() -> None:
+    bench = Bench(ledger=None)
+    assert bench.server.on_cancel([("id-1", 2)]) == []
+    refusal(bench.request(ledger=None), exc.Cancelled)
+    refusal(bench.request(ledger=None, epoch=2), exc.Cancelled)
+    assert bench.started(epoch=3)  # it was sent again since
+    assert bench.server.counts == {"cancelled": 2}
+
+
+def test_what_ended_is_not_refused_when_it_is_cancelled_later() -> None:
+    bench = Bench(ledger=None)
+    done = bench.finish(bench.started(), 5)
+    bench.server.on_cancel([("id-1", 1)])
+    assert ending(bench.request(ledger=None)) == ending(done)
+
+
+def test_only_so_many_cancelled_requests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "REMEMBERED", 3)
+    bench = Bench(ledger=None)
+    for number in range(5):
+        bench.server.on_cancel([(f"id-{number}", 1)])
+    refusal(bench.request(id="id-2", ledger=None), exc.Cancelled)
+    assert bench.started(id="id-1")
+
+
+# Slots --------------------------------------------------------------------------------------------
+
+
+def test_more_than_there_are_slots_wait_and_are_not_said_to_run() -> None:
+    bench = Bench(ledger=None, slots=1)
+    first = bench.started()
+    assert bench.request(id="id-2", ledger=None) == []
+    assert bench.request(id="id-3", ledger=None) == []
+    answer, running, run = bench.finish(first)
+    assert isinstance(answer, server.Reply) and answer.terminal
+    assert isinstance(running, server.Reply) and running.envelope.correlation_id == "id-2"
+    assert isinstance(run, server.Run) and run.job.id == "id-2"
+    assert bench.server.life.current == (("id-2", "job"),)
+
+
+def test_what_waits_for_a_slot_is_cancelled_without_one() -> None:
+    bench = Bench(slots=1)
+    first = bench.granted()
+    (claim,) = bench.request(id="id-2")
+    assert isinstance(claim, server.Claim)
+    assert bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1)) == []
+    effects = bench.server.on_cancel([("id-2", 1)])
+    refusal(bench.stored(effects, claim.job), exc.Cancelled)
+    assert kinds(bench.finish(first)) == [server.Finish, server.Reply]
+
+
+def row(**other: Any) -> ledgers.Row:
+    return ledgers.Row(**{"id": "id-1", "epoch": 1, "state": "claimed", "holder": "w1", **other})
+
+
+@pytest.mark.parametrize(
+    ("found", "runs"),
+    [
+        (row(), True),
+        (None, False),
+        (row(epoch=2), False),
+        (row(holder="w2"), False),
+        (row(state="open", holder=None), False),
+        (row(state="done"), False),
+    ],
+)
+def test_what_waited_for_long_runs_only_if_its_row_is_still_its_own(found: Any, runs: bool) -> None:
+    bench = Bench()
+    job = bench.granted()
+    assert bench.server.on_unstarted(job) == [server.Check(job)]
+    effects = bench.server.on_checked(job, found)
+    assert effects == ([server.Run(job)] if runs else [server.Acknowledge("receipt")])
+    assert bench.server.running == int(runs)
+    assert bench.server.counts["thawed"] == int(not runs)
+    if not runs:  # nothing is told of it: it is somebody else's
+        assert bench.finish(job) == [] == bench.server.on_unstarted(job)
+
+
+def test_what_the_ledger_does_not_take_is_not_told() -> None:
+    bench = Bench()
+    job = bench.granted()
+    (finish,) = bench.server.on_finished(job, invocation.Outcome(1))
+    assert isinstance(finish, server.Finish)
+    assert bench.server.on_stored(job, fenced=True) == [server.Acknowledge("receipt")]
+    assert bench.server.counts["fenced"] == 1
+    assert ids(bench) == []
+
+
+def ids(bench: Bench) -> list[str]:
+    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
+    notice = bench.server.on_notify(question, 5.0)[0]
+    assert isinstance(notice, server.Reply)
+    found: list[str] = notice.envelope.headers[env.WBE_IDS]
+    return found
+
+
+def test_requests_are_named_until_their_answers_are_published() -> None:
+    bench = Bench()
+    job = bench.granted()
+    bench.granted(id="id-2", reply_to="another")
+    assert ids(bench) == ["id-1"]
+    bench.server.on_finished(job, invocation.Outcome(1))
+    assert ids(bench) == ["id-1"]
+    assert terminal(bench.server.on_stored(job))
+    assert ids(bench) == ["id-1"]  # a beat may overtake it
+    bench.server.on_answered(job)
+    assert ids(bench) == []
+    for notice in bench.server.announce([env.ALL_ENGINES], env.READY):
+        assert isinstance(notice, server.Reply) and env.WBE_IDS not in notice.envelope.headers
+
+
+# Its life -----------------------------------------------------------------------------------------
+
+
+def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
+    """Listener, what it is about, state of life, and busy slots of each announcement."""
+    made = [e.envelope for e in effects if isinstance(e, server.Reply) and e.job is None]
+    return [
+        (
+            notice.routing_key,
+            notice.headers[env.WBE_STATE],
+            notice.headers[env.WBE_LIFE]["state"],
+            notice.headers[env.WBE_RUNNING],
+        )
+        for notice in made
+        if notice.body["topic"] == "t"
+    ]
+
+
+def test_a_life() -> None:
+    bench = Bench(birth=10.0)
+    assert bench.server.life.state == "started"
+    ready = bench.server.announce([env.ALL_ENGINES], env.READY)
+    assert notices(ready) == [(env.ALL_ENGINES, env.READY, "idle", 0)]
+    job = bench.granted()
+    assert bench.server.life.state == "busy"
+    bench.finish(job)
+    failure = Failure.from_exception(RuntimeError("no"))
+    bench.finish(bench.granted(id="id-2"), failure)
+    life = bench.server.life
+    assert (life.successes, life.failures, life.working) == (1, 1, 3.0)
+    assert notices(bench.server.drain(20.0)) == [(env.ALL_ENGINES, env.BEAT, "draining", 2)]
+    assert bench.server.drain(30.0) == []
+    assert notices(bench.server.die(40.0)) == [(env.ALL_ENGINES, env.STOPPED, "dead", 2)]
+    assert bench.server.die(50.0) == []
+    life = bench.server.life
+    assert (life.birth, life.shutdown_requested, life.death) == (10.0, 20.0, 40.0)
+
+
+def test_suspended_nothing_is_taken_and_all_is_told() -> None:
+    bench = Bench(ledger=None)
+    bench.server.announce([env.ALL_ENGINES], env.READY)
+    job = bench.started()
+    assert notices(bench.server.suspend()) == [(env.ALL_ENGINES, env.BEAT, "suspended", 2)]
+    assert bench.server.suspend() == []
+    (back,) = bench.request("r2", id="id-2", ledger=None)
+    assert isinstance(back, server.Return) and back.fresh and back.job.receipt == "r2"
+    assert ending(bench.finish(job))  # what runs is finished
+    assert notices(bench.server.resume()) == [(env.ALL_ENGINES, env.BEAT, "idle", 0)]
+    assert bench.server.resume() == []
+    assert bench.started(id="id-2")  # the copy of what went back
+
+
+def test_what_was_delivered_before_never_goes_back_as_new() -> None:
+    bench = Bench(ledger=None)
+    bench.server.suspend()
+    answer = terminal(bench.request(ledger=None, redelivered=True))
+    assert answer.headers[env.WBE_LOST] == 1
+
+
+def test_nothing_ends_a_drain() -> None:
+    bench = Bench(ledger=None)
+    bench.server.suspend()
+    bench.server.drain(1.0)
+    assert bench.server.resume() == [] == bench.server.suspend()
+    (back,) = bench.request(ledger=None)
+    assert isinstance(back, server.Return)
+    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
+    assert notices(bench.server.on_notify(question, 5.0)) == [("engine", env.BEAT, "draining", 2)]
+
+
+def test_with_a_ledger_a_request_that_is_not_taken_is_not_claimed() -> None:
+    bench = Bench()
+    bench.server.drain(1.0)
+    (back,) = bench.request()
+    assert isinstance(back, server.Return) and not back.fresh
+    # One that was claimed as it was taken is released first.
+    (claim,) = bench.request("r", claimed=True)
+    assert isinstance(claim, server.Claim)
+    effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
+    assert effects == [server.Release(claim.job)]
+    assert bench.server.on_released(claim.job, True) == [server.Return(claim.job, False)]
+    assert bench.server.running == 0
+
+
+def test_what_can_not_be_released_is_run_after_all() -> None:
+    bench = Bench(slots=1)
+    job = bench.granted()
+    (claim,) = bench.request(id="id-2")
+    assert isinstance(claim, server.Claim)
+    bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
+    *_, release = bench.server.drain(1.0)
+    assert release == server.Release(claim.job)
+    assert bench.server.on_released(claim.job, False) == []
+    assert bench.server.running == 2
+    assert kinds(bench.finish(job)) == [server.Finish, server.Reply, server.Run, server.Reply]
+    assert ending(bench.finish(claim.job))
+
+
+def test_what_waits_for_a_slot_goes_back_when_it_drains() -> None:
+    bench = Bench(ledger=None, slots=1)
+    job = bench.started()
+    bench.request("r2", id="id-2", ledger=None)
+    *_, back = bench.server.drain(1.0)
+    assert isinstance(back, server.Return) and back.job.receipt == "r2"
+    assert kinds(bench.finish(job)) == [server.Reply]
+    assert bench.server.running == 0
+
+
+def test_it_begins_so_many_tasks_and_no_more() -> None:
+    bench = Bench(ledger=None, max_tasks=2)
+    first = bench.started()
+    *_, drain = bench.request(id="id-2", ledger=None)
+    assert drain == server.Drain()
+    for number in (3, 4):
+        (back,) = bench.request(id=f"id-{number}", ledger=None)
+        assert isinstance(back, server.Return)
+    assert kinds(bench.finish(first)) == [server.Reply]
+
+
+def test_the_dead_answer_nothing() -> None:
+    bench = Bench()
+    job = bench.granted()
+    bench.server.die(1.0)
+    assert bench.finish(job) == []
+    assert bench.server.on_event(job, "e", {}) == []
+    assert bench.server.on_released(job, False) == []
+    assert bench.server.on_checked(job, row()) == []
+
+
+def test_who_asks_for_what_is_not_answered_yet_is_told_how_it_ended() -> None:
+    """The ledger could not be told, and the broker was away: a denial would overtake the answer."""
+    bench = Bench()
+    bench.finish(bench.granted(), 7)
+    (told,) = bench.ask(("id-1", 2048))
+    assert told.body == {"state": pr.SUCCESS, "data": {"result": 7}}
+
+
+# Plainly -----------------------------------------------------------------------------------------
+
+
+def test_whom_taskflow_asks_tells_what_taskflow_reads_and_no_more() -> None:
+    """Whoever told a period would be missed: the next question may reach another one."""
+    bench = Bench(ledger=None, plain=True)
+    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
+    told = [reply.envelope for reply in bench.server.on_notify(question, 5.0)]  # type: ignore[union-attr]
+    assert [(notice.body["topic"], notice.headers) for notice in told] == [("t", {}), ("u", {})]
+    assert all(notice.body["tasks"] == [JOB] for notice in told)
+
+
+@pytest.mark.parametrize("ending", [True, False])
+def test_who_takes_nothing_is_silent_to_taskflow(ending: bool) -> None:
+    """Of no tasks it would conclude that nobody of the topic offers any."""
+    bench = Bench(ledger=None, plain=True)
+    bench.server.drain(0.0) if ending else bench.server.suspend()
+    question = env.Envelope(pr.NOTIFY, {}, reply_to="engine")
+    assert bench.server.on_notify(question, 5.0) == []

@@ -636,3 +636,13 @@ def test_copies_keep_what_classes_say_of_copying():
     plain = Inner("p")
     plain.mark = [1]
     assert plain.copy().mark is plain.mark and vars(plain.copy()) is not vars(plain)
+
+
+def test_limits_of_a_function() -> None:
+    made = task.task(timelimit=(1, 2), expires=3.0, eta=4.0)(_count)()
+    assert (made.timelimit, made.expires, made.eta) == ((1, 2), 3.0, 4.0)
+    assert task.task(_count)().timelimit is None
+
+
+def _count() -> int:
+    return 1

@@ -57,7 +57,7 @@ def test_everything_else_is_kombus():
     assert (target.url, target.transport, target.ours) == ("amqp://guest@localhost//", None, False)
     assert target.options == {"confirm_publish": True}
     assert (target.folders, target.broker) == (None, None)
-    assert resolve("redis://h/1").transport is None
+    assert resolve("sqlalchemy+sqlite:///x").transport is None
     assert resolve(None, "pyamqp").transport == "pyamqp"
     assert isinstance(target.connect(), kombu.Connection)
 

@@ -10,8 +10,8 @@ import itertools
 from collections import deque
 from typing import Any, Final
 
+from wbengine import exceptions, states
 from wbengine import invocation as calls
-from wbengine import states
 from wbengine.persistence import models
 
 __all__ = ["Fanout"]
@@ -113,7 +113,12 @@ class Fanout:
             item.put(states.REVERT_FAILURE if failed else states.REVERTED, outcome.value)
         item.worker, item.started, item.ended = outcome.worker, outcome.started, outcome.ended
         if failed:
-            self._failures.append(item)
+            if self._collects and outcome.value.check(exceptions.Cancelled):
+                # Somebody asked for it to end: no failure like others.
+                self._collects = False
+                self._failures.insert(0, item)
+            else:
+                self._failures.append(item)
             self.spoil()
         return item
 

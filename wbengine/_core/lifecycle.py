@@ -12,50 +12,36 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from wbengine import arguments, exceptions, states
+from wbengine import arguments, divided, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
+from wbengine._core import giving_up
 from wbengine._core import plan as plan_module
 from wbengine._core.maps import MapCall, Maps
 from wbengine._core.resuming import Resuming
 from wbengine._core.retries import Retries, RetryCall
+from wbengine._core.telling import NO_RESULT, Notice
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["DEADLINE_EXCEEDED", "Call", "Lifecycle", "RetryCall"]
+__all__ = ["Call", "Lifecycle", "RetryCall"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Where a flow's `meta` says when (unix seconds) its time was up and everything was given up.
-DEADLINE_EXCEEDED: Final = "deadline_exceeded"
-
-_NO_RESULT: Final = arguments.MISSING
 
 #: What is in flight: a task's invocation, a retry's call, or a Map's.
 Call = calls.Invocation | RetryCall | MapCall
 
 
-class _Notice(NamedTuple):
-    """A change of state to be told: once it is written, and in the order it happened."""
-
-    record: models.AtomDetail
-    atom: Any
-    state: str
-    old_state: str | None
-    result: Any
-    worker: str | None
-    started: float | None
-    ended: float | None
-
-
 class Lifecycle:
     """Begins and finishes atoms of one plan on one storage.
 
-    `in_process`: the executor runs tasks here, so their own notifiers hear them directly.
+    `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
+    does not, those that `home` holds stay here.
     `touched` is called (from any thread) when a running task told something that should be
     written soon.  `executor` says what it remembers of earlier runs; nothing else is asked of it.
     """
@@ -69,6 +55,7 @@ class Lifecycle:
         in_process: bool,
         touched: Callable[[], None],
         executor: calls.TaskExecutor | None = None,
+        home: divided.Home | None = None,
     ) -> None:
         self._plan = plan
         self._storage = storage
@@ -76,18 +63,21 @@ class Lifecycle:
         self._touched = touched
         self._kept = storage.backend is not None
         self._in_process = in_process
+        self._home = home
+        #: Unix seconds as the turn begins: when what it hands out is submitted.
+        self.now: float | None = None
         self._flow_uuid = storage.flow_uuid
-        self._notices: list[_Notice] = []
+        self._notices: list[Notice] = []
         # That an atom began, when somebody suspended before it was told: by the atom's name.
-        self._untold: dict[str, _Notice] = {}
+        self._untold: dict[str, Notice] = {}
         self._listening = False
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
         self._doomed: dict[int, ft.Failure] = {}
         # Calls that ended before they could be submitted.
         self._stillborn: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
-        self.maps = Maps(storage, in_process=in_process)
-        self._resuming = Resuming(storage, executor)
+        self.maps = Maps(storage, home, in_process=in_process)
+        self._resuming = Resuming(storage, executor, home)
 
     # -- tasks ----------------------------------------------------------------------------------
 
@@ -108,6 +98,8 @@ class Lifecycle:
         else:
             record.attempt += 1
             record.epoch = 1
+        if not again:
+            record.submitted = self.now
         self._enter(record, atom, action)
         executes = action == calls.EXECUTE
         call: Any
@@ -115,6 +107,8 @@ class Lifecycle:
             self.retries.rested(record)
             call = RetryCall(node, atom, action)
             return None if executes and self._dooms(call) else call
+        home = self._home
+        local = home is not None and home.holds(atom)
         call = calls.Invocation(
             atom,
             action,
@@ -124,9 +118,10 @@ class Lifecycle:
             flow_uuid=self._flow_uuid,
             priority=atom.priority,
             events=functools.partial(
-                self._local_event if self._in_process or atom.local else self._remote_event, node
+                self._local_event if self._in_process or local else self._remote_event, node
             ),
         )
+        call.local = local
         if again:
             self._resuming.take_up(call, record)
         if executes and self._dooms(call):
@@ -136,7 +131,10 @@ class Lifecycle:
     def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
         """`begin` for a Map, or go on with what an earlier run left of it, under its number."""
         executes = call.action == calls.EXECUTE
+        attempt = record.attempt
         recovered = self._resuming.number_items(record, call.task, call.action)
+        if record.attempt != attempt:
+            record.submitted = self.now
         self._enter(record, call.task, call.action)
         if executes and self._dooms(call):
             return None
@@ -167,7 +165,7 @@ class Lifecycle:
             self._storage.clear(record)
         if self._kept:
             self._storage.mark(record)
-        self._note(record, atom, record.state, old_state, _NO_RESULT)
+        self._note(record, atom, record.state, old_state, NO_RESULT)
 
     def _dooms(self, call: Call) -> bool:
         """Let a call end before it began, if its deciders could not be asked."""
@@ -257,7 +255,7 @@ class Lifecycle:
             return False
         self._storage.mark(record)
         if self._untold.pop(record.name, None) is None:
-            self._note(record, self._plan.items[node], record.state, old_state, _NO_RESULT)
+            self._note(record, self._plan.items[node], record.state, old_state, NO_RESULT)
         return False
 
     def begin_again(self, node: int, now: float, over: bool) -> float:
@@ -271,7 +269,7 @@ class Lifecycle:
             old_state, record.state = record.state, states.RETRYING
             record.intention = states.EXECUTE
             self._storage.mark(record)
-            self._note(record, self._plan.items[node], states.RETRYING, old_state, _NO_RESULT)
+            self._note(record, self._plan.items[node], states.RETRYING, old_state, NO_RESULT)
         try:
             return self.retries.rest(node, now, over)
         except Exception as error:
@@ -288,10 +286,17 @@ class Lifecycle:
                 record.intention = intention
                 self._storage.mark(record)
 
-    def give_up(self, changes: Iterable[tuple[int, str]], now: float) -> None:
-        """`intend`, because time is up: whoever runs the flow next shall know."""
+    def give_up(
+        self, changes: Iterable[tuple[int, str]], why: giving_up.GivenUp, now: float
+    ) -> None:
+        """`intend`, because the flow is given up: whoever runs it next shall know."""
         self.intend(changes)
-        self._storage.update_flow_metadata({DEADLINE_EXCEEDED: now})
+        self._storage.update_flow_metadata({why.key: why.record(now)})
+
+    @property
+    def given_up_before(self) -> giving_up.GivenUp | None:
+        """Why an earlier run gave the flow up, if it did."""
+        return giving_up.recorded(self._storage.flow_meta)
 
     def ignore(self, nodes: Iterable[int]) -> None:
         """Deciders left these atoms out."""
@@ -300,7 +305,7 @@ class Lifecycle:
             old_state, record.state = record.state, states.IGNORE
             record.intention = states.IGNORE
             self._storage.mark(record)
-            self._note(record, self._plan.items[node], states.IGNORE, old_state, _NO_RESULT)
+            self._note(record, self._plan.items[node], states.IGNORE, old_state, NO_RESULT)
 
     def reset(self, nodes: Iterable[int]) -> None:
         """Back to PENDING, with results and failures forgotten; attempt numbers go on."""
@@ -312,7 +317,7 @@ class Lifecycle:
                 continue
             self.retries.rested(record)
             self._storage.reset(record.name)
-            self._note(record, self._plan.items[node], states.PENDING, old_state, _NO_RESULT)
+            self._note(record, self._plan.items[node], states.PENDING, old_state, NO_RESULT)
 
     # -- deciders -------------------------------------------------------------------------------
 
@@ -356,24 +361,15 @@ class Lifecycle:
                 if stopped is not None and notice.state in _BEGUN and stopped():
                     self._untold[notice.record.name] = notice
                 else:
-                    self._tell(notice)
+                    notice.tell(self._notifier if self._listening else None)
 
     def _note(
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
     ) -> None:
         if self._listening or getattr(atom, "_notifier", None) is not None:
             # The record goes on changing before this is told.
-            who = (record.worker, record.started, record.ended)
-            self._notices.append(_Notice(record, atom, state, old_state, result, *who))
-
-    def _tell(self, notice: _Notice) -> None:
-        atom, state = notice.atom, notice.state
-        if self._listening:
-            self._notifier.notify(state, _details_of(notice))
-        if isinstance(atom, task_module.Task) and atom._notifier is not None:
-            progress = _PROGRESS.get(state)
-            if progress is not None:
-                atom.notifier.notify(task_module.EVENT_UPDATE_PROGRESS, {"progress": progress})
+            run = record.last_attempt if result is not NO_RESULT else None
+            self._notices.append(Notice(record, atom, state, old_state, result, run))
 
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
@@ -405,28 +401,6 @@ class Lifecycle:
 
 
 _BEGUN: Final = (states.RUNNING, states.REVERTING)
-
-#: What an atom's own listeners are told about its progress by the engine.
-_PROGRESS: Final[Mapping[str, float]] = {
-    states.RUNNING: 0.0,
-    states.REVERTING: 0.0,
-    states.SUCCESS: 1.0,
-    states.REVERTED: 1.0,
-}
-
-
-def _details_of(notice: _Notice) -> dict[str, Any]:
-    """What listeners are told."""
-    record = notice.record
-    details: dict[str, Any] = {
-        f"{record.kind}_name": record.name,
-        f"{record.kind}_uuid": record.uuid,
-        "old_state": notice.old_state,
-    }
-    if notice.result is not _NO_RESULT:
-        details["result"] = notice.result
-        details.update(worker=notice.worker, started=notice.started, ended=notice.ended)
-    return details
 
 
 def _failed_to_begin(name: str, action: calls.Action, error: Exception) -> ft.Failure:

@@ -18,7 +18,6 @@ store may be behind):
 
 from __future__ import annotations
 
-import math
 import queue
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -30,11 +29,11 @@ from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import plan as plan_module
-from wbengine._core import recovery, salvage, saving, transitions
+from wbengine._core import salvage, saving, transitions
 from wbengine._core import scheduler as scheduler_module
 from wbengine._core import timers as timers_module
-from wbengine._core.brake import Brake
-from wbengine._core.figures import Figures
+from wbengine._core.cancelling import Wish
+from wbengine._core.ending import Ending
 from wbengine._core.inbox import Arrival, Inbox, Withdrawn
 from wbengine._core.maps import is_item
 from wbengine._crash import crashpoint
@@ -47,7 +46,7 @@ __all__ = ["MOST_PER_TURN", "Machine"]
 MOST_PER_TURN: Final = 4096
 
 
-class Machine:
+class Machine(Ending):
     """One run of one plan: `run_iter`, once."""
 
     def __init__(
@@ -63,43 +62,25 @@ class Machine:
         defer_reverts: bool = False,
         clock: _clock.Clock = _clock.SYSTEM,
     ) -> None:
-        self._plan = plan
-        self._scheduler = scheduler
-        self._lifecycle = lifecycle
-        self._maps = lifecycle.maps
+        super().__init__(
+            plan, scheduler, lifecycle, executor, inbox, clock, never_resolve=never_resolve
+        )
         self._retries = lifecycle.retries
         self._saver = saver
         self._check = _always if saver is None else saver.check
         self._patience = saving.PATIENCE if saver is None else saver.patience
         self._by_turns = saver is not None and saver.by_turns
-        self._executor = executor
         self._inbox = inbox
-        self._never_resolve = never_resolve
         self._defer_reverts = defer_reverts
-        self._clock = clock
         self._immediate = executor.immediate
         self._retires = type(executor).retire is not calls.TaskExecutor.retire
         self._timeout: float | None = None
-        # Only if something waits for a time.
-        self._timers: timers_module.Timers | None = None
-        #: How to stop it, for any thread.
-        self.brake = Brake(executor, inbox)
-        # A failure was kept as it is, or a revert failed: what is left must not go on.
-        self._broken = False
-        # What this turn began, until it is handed to the executor: the calls, and all their nodes.
-        self._begun: list[lifecycle_module.Call] = []
-        self._beginning: list[int] = []
-        # What of a turn was not handed to an executor yet.
-        self._unsent: deque[lifecycle_module.Call] = deque()
         self._arrived: deque[Arrival] = deque()
         self._finished: list[calls.Invocation] = []
         # When what happened was last written and told.
         self._saved = 0.0
-        self.figures = Figures()
         #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
         self.problems = self._retries.problems
-        #: Whether the time was up, and what was unfinished was given up.
-        self.expired = False
         #: The latest state entered; after the run, how it ended.
         self.state: str = states.UNDEFINED
 
@@ -158,6 +139,12 @@ class Machine:
 
     def _resume(self, old_state: str, new_state: str, event: str) -> str:
         self._scheduler.start()
+        earlier = self._lifecycle.given_up_before
+        if earlier is not None:
+            # What was under way then is not to run again, only to be undone.
+            self._maps.stop(earlier)
+            if earlier.cancelled:
+                self._cancelling.granted.append(Wish(None, earlier.reason))
         for node in self._scheduler.unresolved():
             if self._never_resolve:
                 self._stop()
@@ -168,8 +155,8 @@ class Machine:
     def _schedule(self, old_state: str, new_state: str, event: str) -> str:
         self._lifecycle.listen()
         self._begin_all()
-        # Who hears of what happened may suspend: then what began is given back.
-        self._save(saving.START, lambda: self.brake.suspending)
+        # Who hears of what happened may suspend, or cancel: then what began is given back.
+        self._save(saving.START, lambda: self.brake.pulled)
         self._submit()
         for ended in self._lifecycle.take_stillborn():
             self._inbox.put(ended)
@@ -197,7 +184,8 @@ class Machine:
         due = timers is not None and timers.passed(self._clock.monotonic())
         if due and not suspending:
             self._expire()  # first: what arrives now came too late
-        woken = self._take_in() or due
+        heeded = bool(self.brake.wishes) and self._heed()
+        woken = self._take_in() or due or heeded
         if suspending:
             self._timers = None
             self._stop_starting()
@@ -210,6 +198,9 @@ class Machine:
         return transitions.SCHEDULE if woken or self.brake.suspending else transitions.WAIT
 
     def _end(self, old_state: str, new_state: str, event: str) -> str:
+        self.brake.decide()
+        if self.brake.wishes:
+            self._heed()  # somebody suspended, and then cancelled
         self._save(saving.OVER)
         if self._broken:
             return states.FAILURE
@@ -219,7 +210,8 @@ class Machine:
 
     def _begin_all(self) -> None:
         scheduler, begin, begun = self._scheduler, self._lifecycle.begin, self._begun
-        while not (self.brake.suspending or self._overdue()):
+        while not (self.brake.pulled or (self._timers is not None and self._overdue())):
+            self._lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
             turn = scheduler.take(MOST_PER_TURN)
             again = [node for node in turn.retry if self._begin_again(node, node in woken)]
@@ -248,8 +240,11 @@ class Machine:
         begun = self._begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
         if self._maps.running and not self._scheduler.halted:
-            tasks += self._maps.refill(MOST_PER_TURN)
+            tasks += self._maps.refill(MOST_PER_TURN, self._clock.time())
             tasks.sort(key=lambda call: (-call.priority, call.node))
+        late: list[calls.Invocation] = []
+        if self._cancelling.granted:
+            tasks, late = self._refuse(tasks)
         retries = [call for call in begun if isinstance(call, lifecycle_module.RetryCall)]
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
@@ -257,33 +252,63 @@ class Machine:
             crashpoint("engine.before-submit")
             self._executor.submit_many(self._while_wanted(len(tasks)), self._done)
             crashpoint("engine.after-submit")
+            if late:
+                self._cancelling.cancel(late)
         for call in self._while_wanted(len(retries)):
             self._inbox.put((call, self._retries.run(call)))
         if self._unsent:
             unsent, self._unsent = self._unsent, deque()
             self._inbox.put(Withdrawn(unsent))
 
+    def _refuse(
+        self, tasks: list[calls.Invocation]
+    ) -> tuple[list[calls.Invocation], list[calls.Invocation]]:
+        """Let no execution start that somebody cancelled; what an earlier run may have under way
+        has to be found, and then is to end.
+
+        Returns what is to be handed out, and what of it is to be cancelled then.
+        """
+        wanted, late = [], []
+        for call in tasks:
+            wish = self._cancelling.unwanted(call)
+            if wish is None or call.recovered:
+                wanted.append(call)
+                late += [] if wish is None else [call]
+            else:
+                self._inbox.put((call, self._cancelling.refusal(call, wish)))
+        return wanted, late
+
     def _while_wanted(self, count: int) -> Iterator[Any]:
-        """Stop in the middle of a turn when somebody suspends, or time is up: nobody else could."""
-        unsent, brake, mapping = self._unsent, self.brake, self._maps.running
+        """Stop in the middle of a turn when somebody suspends or cancels, or time is up: nobody
+        else could.
+        """
+        unsent, brake, mapping, flying = self._unsent, self.brake, self._maps.running, self._flying
+        tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
         for _ in range(count):
             self._check()
-            if brake.suspending or (self._timers is not None and self._overdue()):
+            call: Any = unsent[0]
+            if tasks and self._immediate:
+                flying.add(call)  # before the look: who cancels now sees it
+            if brake.pulled or (self._timers is not None and self._overdue()):
                 return
-            call = unsent.popleft()
+            unsent.popleft()
             if mapping and is_item(call) and self._maps.holds_back(call):
                 self._inbox.put(Withdrawn([call]))
             else:
                 yield call
                 if self._immediate:
                     self._catch_up()
+                elif tasks:
+                    flying.add(call)  # not before: nobody can be told of what is not there
 
     def _catch_up(self) -> None:
         """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
         and no crash, should have to wait for the end of a turn whose tasks all run in this thread.
         """
         rested = self._clock.monotonic() - self._saved >= self._patience
-        if rested and not self._overdue() and self._take_in():
+        # Who cancelled, or gave no more time, did so before it ended.
+        late = self._overdue() or bool(self.brake.wishes)
+        if rested and not late and self._take_in():
             self._save(saving.LATE)
             # What follows from it is for the next turn, which must not wait for more.
             self._inbox.put(None)
@@ -306,6 +331,11 @@ class Machine:
         self._inbox.put((invocation, outcome))
 
     def _settle(self, call: lifecycle_module.Call, outcome: calls.Outcome) -> None:
+        if isinstance(call, calls.Invocation):
+            self._flying.discard(call)
+            if call.cancelled and self._immediate and outcome.started is None:
+                self._give_back(call)  # it was told before it began
+                return
         if self._maps.running and is_item(call):
             self._settle_item(call, outcome)
             return
@@ -379,51 +409,6 @@ class Machine:
             self._timers = timers_module.Timers()
         self._timers.set(node, self._clock.monotonic() + seconds)
         return False
-
-    def _overdue(self) -> bool:
-        return self._timers is not None and self._clock.monotonic() >= self._timers.deadline
-
-    def _expire(self) -> None:
-        """If time is up, give up what is unfinished: withdraw what waits, revert everything."""
-        if self._timers is None or not self._overdue():
-            return
-        self._timers.deadline = math.inf
-        if self._broken or self._scheduler.done:
-            return
-        if self._never_resolve:
-            self.expired = True
-            self._stop()
-            return
-        changes = self._scheduler.apply(recovery.everything(self._plan))
-        # No changes: everything is being reverted anyway, for a reason of its own.
-        if changes:
-            self.expired = True
-            self._lifecycle.give_up(changes, self._clock.time())
-            self._maps.stop()
-            for call in self._executor.withdraw():
-                self._give_back(call)
-
-    # -- ends -----------------------------------------------------------------------------------
-
-    def _stop(self) -> None:
-        self._broken = True
-        self._stop_starting()
-
-    def _stop_starting(self) -> None:
-        if not self._scheduler.halted:
-            self._scheduler.halt()
-            self._maps.halt()
-        begun, self._begun, self._beginning = self._begun, [], []
-        for call in [*begun, *self._executor.withdraw()]:
-            self._give_back(call)
-
-    def _give_back(self, call: lifecycle_module.Call) -> None:
-        if is_item(call):
-            self._maps.give_back(call)
-            return
-        kept = self._lifecycle.give_back(call.node)
-        self._scheduler.give_back(call.node, kept)
-        self.figures.withdrawn += 1
 
     def _save(self, moment: int, stopped: Callable[[], bool] | None = None) -> None:
         """Write if it is time to, and then let go of what ended; tell what happened."""

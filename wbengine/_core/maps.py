@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from wbengine import exceptions, states
+from wbengine import divided, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine._core import fanout
+from wbengine._core.giving_up import DEADLINE, GivenUp
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
@@ -65,6 +66,8 @@ class _Running:
     failures: Mapping[str, ft.Failure]
     takes_item: bool
     started: float
+    #: Whether its items run in the engine's own process, although others do not.
+    local: bool = False
     #: Whether an earlier run may have sent its items already, under the numbers they have now.
     recovered: bool = False
     #: Whether what was in the executor was taken back.
@@ -82,13 +85,17 @@ def resumes(record: models.AtomDetail, action: calls.Action) -> bool:
 class Maps:
     """The Maps of one run that are under way.
 
-    `in_process`: the executor runs tasks here, so their own notifiers hear them directly.
+    `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
+    does not, those that `home` holds stay here.
     """
 
-    def __init__(self, storage: storage_module.Storage, *, in_process: bool) -> None:
+    def __init__(
+        self, storage: storage_module.Storage, home: divided.Home | None, *, in_process: bool
+    ) -> None:
         self._storage = storage
-        self._kept = storage.backend is not None
         self._in_process = in_process
+        self._kept = storage.backend is not None
+        self._home = home
         #: By node; empty as long as a flow has none.
         self.running: dict[int, _Running] = {}
         # Those that may hand out something, in the order in which they became so.
@@ -96,6 +103,8 @@ class Maps:
         # Those of which nothing may be under way any more, although they are not done.
         self._quiet: dict[int, None] = {}
         self._halted = False
+        # Why nothing more is to be executed.
+        self._given_up: GivenUp | None = None
 
     def begin(
         self, call: MapCall, record: models.AtomDetail, recovered: bool = False
@@ -122,7 +131,10 @@ class Maps:
         limit, collect = task.max_in_flight, task.collects
         fan = fanout.Fanout(record.items, action, limit, collect=collect, doubtful=recovered)
         now, takes_item = time.time(), task.takes_item(action)
-        running = _Running(call, record, fan, found, failures, takes_item, now, recovered)
+        local = self._home is not None and self._home.holds(task)
+        running = _Running(call, record, fan, found, failures, takes_item, now, local, recovered)
+        if self._given_up is not None and action == calls.EXECUTE:
+            fan.stop()
         if fan.over:
             return self._outcome(running)
         if fan.done:
@@ -152,15 +164,17 @@ class Maps:
         record.items = models.Items(record.attempt, listed)
         self._storage.mark_items(record, record.items)
 
-    def refill(self, most: int) -> list[calls.Invocation]:
-        """What may be submitted now, at most `most` items."""
+    def refill(self, most: int, now: float | None = None) -> list[calls.Invocation]:
+        """What may be submitted `now` (unix seconds), at most `most` items."""
         found: list[calls.Invocation] = []
         for node in list(self._hungry):
             if len(found) == most:
                 break
             running = self.running[node]
             taken = running.fan.take(most - len(found))
-            found += [self._invocation(running, item) for item in taken]
+            for item in taken:
+                item.submitted = now
+                found.append(self._invocation(running, item))
             if not running.fan.hungry:
                 del self._hungry[node]
         return found
@@ -172,9 +186,9 @@ class Maps:
         if running.takes_item:
             arguments = {**arguments, parent.item: item.value}
         events = None
-        if task._notifier is not None and not (self._in_process or task.local):
+        if task._notifier is not None and not (self._in_process or running.local):
             events = functools.partial(_relay, task)
-        return calls.Invocation(
+        made = calls.Invocation(
             task,
             action,
             record.uuid,
@@ -191,6 +205,8 @@ class Maps:
             epoch=record.epoch,
             recovered=running.recovered,
         )
+        made.local = running.local
+        return made
 
     def spoil(self, call: calls.Invocation) -> None:
         """An item of a Map failed just now: start no further ones.  From any thread."""
@@ -265,8 +281,9 @@ class Maps:
         self._halted = True
         self._quiet.update(dict.fromkeys(self.running))
 
-    def stop(self) -> None:
+    def stop(self, why: GivenUp) -> None:
         """Execute no further items, although nothing failed."""
+        self._given_up = why
         for node, running in self.running.items():
             if running.call.action == calls.EXECUTE:
                 running.fan.stop()
@@ -303,16 +320,15 @@ class Maps:
 
     def _outcome(self, running: _Running) -> calls.Outcome:
         fan, call = running.fan, running.call
-        value = fan.value if fan.decided else _given_up(call.task, fan)
+        value = fan.value if fan.decided else self._unfinished(call.task, fan)
         return calls.Outcome(value, calls.LOCAL, running.started, time.time())
 
-
-def _given_up(task: task_module.Map, fan: fanout.Fanout) -> ft.Failure:
-    return ft.Failure.from_exception(
-        exceptions.DeadlineExceeded(
-            f"Map {task.name!r} was given up when {fan.done} of its {fan.total} items were done"
-        )
-    )
+    def _unfinished(self, task: task_module.Map, fan: fanout.Fanout) -> ft.Failure:
+        why = DEADLINE if self._given_up is None else self._given_up
+        done = f"{fan.done} of its {fan.total} items were done"
+        if why.cancelled:
+            return why.failure(f"Map {task.name!r}, when {done},")
+        return why.failure(f"Map {task.name!r} was given up when {done}")
 
 
 def _relay(task: task_module.Task, event_type: str, details: dict[str, Any]) -> None:

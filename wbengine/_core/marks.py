@@ -36,6 +36,9 @@ ASKED: Final = 12
 RUNNING: Final = 13
 REVERTING: Final = 14
 
+#: Nothing of it is executed, or will be, unless it is tried again.
+ENDED: Final = frozenset({DONE, IGNORED, FAILED, REVERTED, STUCK, DUE, REVERTING})
+
 #: Saved state and intention of an atom.
 Saved = tuple[str | None, str]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wbengine import divided, states
 from wbengine import invocation as calls
-from wbengine import states
 from wbengine import storage as storage_module
 from wbengine._core import maps
 from wbengine.persistence import models, writing
@@ -24,9 +24,13 @@ class Resuming:
     """What one run goes on with.  Only the engine's thread calls it."""
 
     def __init__(
-        self, storage: storage_module.Storage, executor: calls.TaskExecutor | None
+        self,
+        storage: storage_module.Storage,
+        executor: calls.TaskExecutor | None,
+        home: divided.Home | None,
     ) -> None:
         self._storage = storage
+        self._home = home
         self._executor = executor
         self._calls: dict[int, calls.Invocation] = {}
 
@@ -39,7 +43,7 @@ class Resuming:
             and record.kind == "task"
             and self._executor is not None
             and self._executor.remembers
-            and not atom.local
+            and not self._stays(atom)
         )
 
     def number_items(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
@@ -57,11 +61,15 @@ class Resuming:
                 record.items = None
             return False
         assert record.items is not None
-        if self._executor is not None and self._executor.knows_all and not atom.local:
+        knows = self._executor is not None and self._executor.knows_all
+        if knows and not self._stays(atom):
             self.fence(record)
             return True
         record.items.resumed += 1
         return False
+
+    def _stays(self, atom: Any) -> bool:
+        return self._home is not None and self._home.holds(atom)
 
     def fence(self, record: models.AtomDetail) -> None:
         """Give an attempt that goes on an epoch that no run has used for it."""

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import futurist
 
+from wbengine import exceptions
 from wbengine import invocation as calls
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
@@ -84,7 +85,12 @@ class Retries:
         return decision
 
     def resolve(self, node: int, failure: ft.Failure, defer_reverts: bool) -> recovery.Resolution:
-        """Ask the retries around an atom that failed; everything is reverted if that goes wrong."""
+        """Ask the retries around an atom that failed; everything is reverted if that goes wrong.
+
+        Nobody is asked whether what was cancelled is tried again: somebody wanted it to end.
+        """
+        if failure.check(exceptions.Cancelled):
+            return recovery.everything(self._plan)
         ask = functools.partial(self.ask, failure)
         try:
             return recovery.resolve(self._plan, node, ask, defer_reverts=defer_reverts)

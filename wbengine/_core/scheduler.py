@@ -23,6 +23,7 @@ from wbengine._core.marks import (
     ASLEEP,
     DONE,
     DUE,
+    ENDED,
     FAILED,
     IGNORED,
     PENDING,
@@ -289,6 +290,13 @@ class Scheduler:
             self._retry.append(node)
 
     # -- undoing
+
+    def ended(self, node: int) -> bool:
+        """Whether an atom has come to its end, and is not going to be tried again."""
+        for start, again in self._undoing.scopes.items():
+            if again and node in self._plan.scope(start):
+                return False
+        return self._marks[node] in ENDED
 
     def unresolved(self) -> list[int]:
         """Failed nodes that no scope covers, ascending.  Resolving one may cover others: ask anew.

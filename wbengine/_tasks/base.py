@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Final, TypeVar, cast
 
-from wbengine import _binding, _names, atom
+from wbengine import _binding, _names, atom, invocation, running
 from wbengine.types import notifier as nt
 
 LOG = logging.getLogger("wbengine.task")
@@ -117,6 +117,33 @@ class Task(atom.Atom):
         self._sink = None
         if self._notifier is not None:
             self._notifier.sink = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody cancelled what runs of this task: it should clean up, and end soon.
+
+        To be asked now and then by an `execute` or `revert` that takes long, from any of its
+        threads; it works wherever the task runs, and costs next to nothing.  False outside.
+        """
+        return running.cancelled(self)
+
+    @property
+    def request(self) -> running.Request | None:
+        """What runs of this task, as it is known outside; None where nothing does.
+
+        For `execute`, `revert` and what they call; a thread that they start is to be given it.
+        `request.id` is the same for whatever is the same run, on every engine.
+        """
+        call = running.current(self)
+        if call is None:
+            return None
+        deadline = None if call.signal is None else call.signal.deadline
+        if call.origin is not None:
+            return call.origin._replace(deadline=deadline)
+        name = invocation.request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
+        return running.Request(
+            name, call.attempt, call.epoch, call.flow_uuid, invocation.LOCAL, deadline
+        )
 
     def update_progress(self, progress: float) -> None:
         """Tell how far the task is, from 0.0 to 1.0; what is outside is clamped, with a warning.

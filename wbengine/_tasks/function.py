@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, cast, overload
@@ -10,7 +11,18 @@ from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
 
 #: What `@task` passes on to the constructor of every instance.
-_OWN: Final = ("provides", "name", "version", "revert", "priority", "idempotent", "local")
+_OWN: Final = (
+    "provides",
+    "name",
+    "version",
+    "revert",
+    "priority",
+    "idempotent",
+    "local",
+    "timelimit",
+    "expires",
+    "eta",
+)
 _OPTIONS: Final = frozenset(
     [
         "requires",
@@ -120,6 +132,9 @@ def task(
     priority: int = ...,
     idempotent: bool | None = ...,
     local: bool = ...,
+    timelimit: tuple[float | None, float | None] | None = ...,
+    expires: float | dt.datetime | None = ...,
+    eta: float | dt.datetime | None = ...,
 ) -> Callable[[Callable[..., Any]], type[FunctionTask]]: ...
 
 
@@ -134,6 +149,9 @@ def task(
     priority: int = 0,
     idempotent: bool | None = None,
     local: bool = False,
+    timelimit: tuple[float | None, float | None] | None = None,
+    expires: float | dt.datetime | None = None,
+    eta: float | dt.datetime | None = None,
     **options: Any,
 ) -> Any:
     """Turn a function into a task class of the same name, in the same place.
@@ -166,6 +184,9 @@ def task(
         "priority": priority,
         "idempotent": idempotent,
         "local": local,
+        "timelimit": timelimit,
+        "expires": expires,
+        "eta": eta,
         "_name": name,
         "_options": {key: value for key, value in options.items() if value is not None},
     }

@@ -11,29 +11,38 @@ import contextlib
 import functools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from wbengine import _clock, _options, divided, exceptions, states
+from wbengine import divided, exceptions, limits, states
 from wbengine import invocation as calls
-from wbengine import storage as storage_module
-from wbengine._core import compiler, executors, saving
+from wbengine._core import compiler, executors, giving_up, saving
 from wbengine._core import inbox as inbox_module
 from wbengine._core import lifecycle as lifecycle_module
 from wbengine._core import machine as machine_module
 from wbengine._core import plan as plan_module
 from wbengine._core import scheduler as scheduler_module
-from wbengine.engines import base, differences, leftovers, ownership, raising, requirements
+from wbengine.engines import (
+    base,
+    control,
+    differences,
+    leftovers,
+    ownership,
+    raising,
+    requirements,
+    selecting,
+)
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
-from wbengine.persistence import leases, models
+from wbengine.persistence import models
 
 __all__ = ["ActionEngine"]
 
 LOG: Final = logging.getLogger(__name__)
 
 
-class ActionEngine(base.Engine):
+class ActionEngine(control.Controlled):
     """Runs a flow on an executor.
 
     Options: `never_resolve` (a failure is kept: nothing is retried or reverted), `defer_reverts` (a
@@ -42,14 +51,13 @@ class ActionEngine(base.Engine):
     (default True: seconds per state), `migrate` (a function of a `differences.Difference`, which
     says what to do where the flow is not the one any more that was recorded).
 
-    With a backend (see `base.Engine`, which says what they mean): `durability` ('each', 'batch' or
-    'end'), `on_busy` ('fail' or 'wait'), and `lease` (15 seconds: when the flow is free if this
-    process stops giving signs of life; for tests).
+    `local_tasks`: which tasks run in this process, besides those marked `local`, where others run
+    elsewhere: their names, classes, or dotted names of classes (also in one text, with commas).
     """
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset(
         {"never_resolve", "defer_reverts", "inject_transient", "gather_statistics", "migrate"}
-        | {"durability", "on_busy", "lease"}
+        | {"local_tasks"}
     )
 
     def __init__(
@@ -66,57 +74,30 @@ class ActionEngine(base.Engine):
         self._gather_statistics = self._flag("gather_statistics", True)
         self._migrate = differences.hook(self._options.get("migrate"))
         self._difference: differences.Difference | None = None
-        self._clock = _clock.SYSTEM
-        self._storage = storage_module.Storage(self._flow_detail, self._backend)
-        self._durability = self._choice("durability", saving.EACH, saving.LEVELS)
-        self._ownership = ownership.Ownership(
-            self._storage,
-            self._clock,
-            on_busy=self._choice("on_busy", ownership.FAIL, ownership.ON_BUSY),
-            lasting=_options.number("lease", self._options.get("lease", leases.LEASE_SECONDS)),
-        )
-        self._compilation: compilation_module.Compilation | None = None
         # How often the records had been read when they were prepared.
         self._prepared_at = -1
         self._busy = threading.Lock()
-        # Again by the same thread, when a signal's handler suspends.
-        self._state_lock = threading.RLock()
-        self._machine: machine_module.Machine | None = None
         self._scheduler: scheduler_module.Scheduler | None = None
         self._began: float | None = None
         self._ended: float | None = None
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
-        # Tasks marked `local` stay here, whatever the executor does with the others.
-        self._crew = (
-            self._task_executor
-            if self._in_process
-            else divided.Divided(executors.ThreadTaskExecutor(), self._task_executor)
-        )
+        self._home: divided.Home | None = None
+        self._crew = self._task_executor
 
     @abc.abstractmethod
     def _make_executor(self) -> calls.TaskExecutor:
         """Make what runs this engine's tasks, from its options; called once, at construction."""
 
-    def _flag(self, name: str, default: bool) -> bool:
-        return _options.flag(name, self._options.get(name, default))
-
-    def _choice(self, name: str, default: str, known: tuple[str, ...]) -> str:
-        return _options.choice(name, self._options.get(name, default), known)
-
     @property
-    def storage(self) -> storage_module.Storage:
-        return self._storage
+    def _timelimit(self) -> limits.TimeLimit:
+        """That of tasks without one of their own, by an option of most kinds."""
+        return limits.read(self._options.get("timelimit"), "Option timelimit")
 
     @property
     def executor(self) -> calls.TaskExecutor:
         """What runs this engine's tasks."""
         return self._task_executor
-
-    @property
-    def compilation(self) -> compilation_module.Compilation | None:
-        """The compiled flow; None before `compile`."""
-        return self._compilation
 
     @property
     def difference(self) -> differences.Difference | None:
@@ -145,8 +126,15 @@ class ActionEngine(base.Engine):
     # -- getting ready --------------------------------------------------------------------------
 
     def compile(self) -> None:
-        if self._compilation is None:
-            self._compilation = compilation_module.Compilation(compiler.compile(self._flow))
+        if self._compilation is not None:
+            return
+        made = compilation_module.Compilation(compiler.compile(self._flow))
+        self._home = selecting.home(made.plan, self._options.get("local_tasks"))
+        if self._home is not None and not self._in_process:
+            # Local tasks stay here, whatever the executor does with the others.
+            near = executors.ThreadTaskExecutor(limit=self._timelimit)
+            self._crew = divided.Divided(near, self._task_executor)
+        self._compilation = made
 
     def prepare(self) -> None:
         plan = self._compiled("prepared").plan
@@ -184,11 +172,6 @@ class ActionEngine(base.Engine):
         error = requirements.missing(self._flow, plan, self._storage)
         if error is not None:
             raise error
-
-    def _compiled(self, what: str) -> compilation_module.Compilation:
-        if self._compilation is None:
-            raise exceptions.InvalidState(f"An engine must be compiled before it is {what}")
-        return self._compilation
 
     # -- running --------------------------------------------------------------------------------
 
@@ -244,24 +227,35 @@ class ActionEngine(base.Engine):
         if not self._busy.acquire(blocking=False):
             raise exceptions.ExecutionFailure("The engine is running already")
         try:
+            early = self._early = deque()
             self.compile()
             with contextlib.ExitStack() as owning:
                 try:
-                    owning.enter_context(self._ownership.held(due, deadline))
+                    owning.enter_context(self._ownership.held(due, deadline, early))
                 except ownership.Unwanted:
+                    if early:
+                        raise self._cancelled_early(early[0].reason) from None
                     yield None
                     return
                 with self._storage.batch():
                     self.prepare()
                     self.validate()
-                    machine = self._machine = self._make_machine()
+                    machine = self._make_machine()
+                    self._begin(machine)
                     self._began, self._ended = self._clock.monotonic(), None
                     # Also if an interruption comes while what ran it is stopped.
                     with contextlib.ExitStack() as last, self._executing(machine):
                         yield machine
                         last.callback(self._change_state, machine.state)
         finally:
+            self._early = None
             self._busy.release()
+
+    def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
+        given_up = giving_up.GivenUp(True, reason)
+        return given_up.error(
+            f"Flow {self._storage.flow_name!r}, which is run by somebody else and was not changed,"
+        )
 
     @contextlib.contextmanager
     def _executing(self, machine: machine_module.Machine) -> Iterator[None]:
@@ -358,22 +352,10 @@ class ActionEngine(base.Engine):
             in_process=self._in_process,
             touched=touched,
             executor=self._crew,
+            home=self._home,
         )
 
     # -- from outside ---------------------------------------------------------------------------
-
-    def suspend(self) -> None:
-        self._compiled("suspended")
-        if self._ownership.wake():
-            return  # it does not run yet, and will not
-        with self._state_lock:
-            # Of the same run as the state: a machine whose run is over must not hear of it.
-            machine = self._machine
-            moved, old_state = self._storage.change_flow_state(states.SUSPENDING)
-        if moved:
-            self._tell_state(states.SUSPENDING, old_state)
-            if machine is not None:
-                machine.brake.suspend()
 
     def reset(self, *, failed_only: bool = False) -> None:
         plan = self._compiled("reset").plan
@@ -394,31 +376,10 @@ class ActionEngine(base.Engine):
         lifecycle.listen()
         with self._storage.batch():
             lifecycle.reset(nodes)
-        self._storage.flow_meta.pop(lifecycle_module.DEADLINE_EXCEEDED, None)
+        for key in giving_up.KEYS:
+            self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
-
-    def _change_state(self, state: str, *, saved: bool = True) -> bool:
-        """Enter `state` and tell of it: after it is `saved`, if that is what durability means."""
-        with self._state_lock:
-            moved, old_state = self._storage.change_flow_state(state)
-        if moved:
-            if saved and self._durability == saving.EACH and len(self._notifier):
-                self._storage.flush()
-            self._tell_state(state, old_state)
-        return moved
-
-    def _tell_state(self, state: str, old_state: str) -> None:
-        if len(self._notifier):
-            self._notifier.notify(
-                state,
-                {
-                    "engine": self,
-                    "flow_name": self._storage.flow_name,
-                    "flow_uuid": self._storage.flow_uuid,
-                    "old_state": old_state,
-                },
-            )
 
 
 #: What `statistics` measures, in lower case.

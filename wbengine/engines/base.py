@@ -38,7 +38,8 @@ class Engine(abc.ABC):
     retries.  Listeners are called in the thread that runs the engine, SUSPENDING in the one that
     suspends it; what they raise is logged, except interruptions, which end the run.
 
-    One thread at a time may run the engine; `suspend` and the properties are for any thread.
+    One thread at a time may run the engine; `suspend`, `cancel` and the properties are for any
+    thread.
 
     With a backend the flow is run by one engine at a time, wherever the others are: `run`,
     `run_iter`, `arun` and `reset` take the flow's lease, and give it back when they are over,
@@ -189,6 +190,7 @@ class Engine(abc.ABC):
             `never_resolve` nothing is).  What is being reverted as a whole anyway, or has ended
             when the time is looked at, is not touched.
         :raises DeadlineExceeded: time was up; its `cause` is what failed besides.
+        :raises Cancelled: somebody called `cancel`; its `cause` is what failed besides.
         :raises ExecutionFailure: the engine is running already.
         :raises FlowBusy: another engine runs the flow; the text says which process on which host.
             Nothing was changed.  With `on_busy='wait'` it is waited for, as long as `deadline`
@@ -240,6 +242,32 @@ class Engine(abc.ABC):
         same is not SUSPENDED.
 
         :raises InvalidState: before `compile`.
+        """
+
+    @abc.abstractmethod
+    def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
+        """End the run, or some of it: nothing more starts, and everything is reverted.
+
+        Without `atoms` all that runs is told to end; with some of them (tasks, or flows and retries
+        with all inside, or names) only those are, what else runs finishes, and nothing happens if
+        all of them have ended already.  What has not started never will.  What runs is told by
+        `task.cancelled`; where it runs in a process of its own, that is killed after
+        `cancel_grace` seconds.  What ends because of that fails with `Cancelled`, which no retry is
+        asked about; what ends well all the same is reverted like all the rest.  What is being
+        reverted goes on, a flow that comes to its end all the same is left alone, and with
+        `never_resolve` nothing is reverted.
+
+        `run` raises `Cancelled`, with the `reason`.  That is kept: a run that dies, or is
+        suspended, while it reverts is gone on with there, whoever goes on with it.
+
+        From any thread, from listeners and tasks, from signal handlers; any number of times.  Does
+        not wait.
+
+        :returns: False when no run is going on: then nothing is done.  (A flow that is suspended is
+            reverted by `run(deadline=0)`.)
+        :raises InvalidState: before `compile`.
+        :raises NotFound: there is no such task, retry or flow in this one.
+        :raises TypeError: an atom is none of these, or the reason is no text.
         """
 
     @abc.abstractmethod

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Final
 
-from wbengine import _names
+from wbengine import _names, _options, limits
 from wbengine import invocation as calls
 from wbengine._core import executors
 from wbengine.engines import action
@@ -17,15 +17,27 @@ __all__ = ["ParallelActionEngine", "SerialActionEngine"]
 class _LocalActionEngine(action.ActionEngine):
     """What the engines of this host share.
 
-    Option: `strict_results` (default False): refuse the arguments and results that could not travel
-    to a worker, as a worker-based engine would: the task fails with `NotEncodable`.
+    Options: `strict_results` (default False): refuse the arguments and results that could not
+    travel to a worker, as a worker-based engine would: the task fails with `NotEncodable`.
+    `timelimit` (default: none): seconds that one execution or reversion of a task may take which
+    has no `timelimit` of its own, as that says: `(soft, hard)`, or only the hard one; in a text,
+    they are separated by a comma.  `cancel_grace` (10 seconds, None: never): after so long a task
+    that was cancelled is killed, if it runs in a process of its own.
     """
 
-    OPTIONS: ClassVar[frozenset[str]] = frozenset({"strict_results"})
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"strict_results", "timelimit", "cancel_grace"})
 
     @property
-    def _strict(self) -> bool:
-        return self._flag("strict_results", False)
+    def _common(self) -> dict[str, Any]:
+        """What is said to each executor."""
+        return {"strict": self._flag("strict_results", False), "limit": self._timelimit}
+
+    @property
+    def _grace(self) -> float | None:
+        given = self._options.get("cancel_grace", executors.CANCEL_GRACE)
+        if given is None or (isinstance(given, str) and given.strip().lower() == "none"):
+            return None
+        return _options.number("cancel_grace", given)
 
 
 class SerialActionEngine(_LocalActionEngine):
@@ -39,21 +51,17 @@ class SerialActionEngine(_LocalActionEngine):
     OPTIONS: ClassVar[frozenset[str]] = frozenset({"executor", "max_workers", "wait_timeout"})
 
     def _make_executor(self) -> calls.TaskExecutor:
-        return executors.SerialTaskExecutor(strict=self._strict)
+        self._grace  # noqa: B018  (it is checked here too)
+        return executors.SerialTaskExecutor(**self._common)
 
 
-def _threads(workers: int | None, strict: bool) -> calls.TaskExecutor:
-    return executors.ThreadTaskExecutor(max_workers=workers, strict=strict)
+_THREADS, _PROCESSES = "threads", "processes"
 
-
-def _processes(workers: int | None, strict: bool) -> calls.TaskExecutor:
-    return executors.ProcessTaskExecutor(max_workers=workers, strict=strict)
-
-
-_KINDS: Final[Mapping[str, Callable[[int | None, bool], calls.TaskExecutor]]] = {
-    **dict.fromkeys(("threads", "thread", "threaded"), _threads),
-    **dict.fromkeys(("greenthreads", "greenthread", "greenthreaded"), _threads),
-    **dict.fromkeys(("processes", "process"), _processes),
+#: What each word for an executor means.
+_KINDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("threads", "thread", "threaded"), _THREADS),
+    **dict.fromkeys(("greenthreads", "greenthread", "greenthreaded"), _THREADS),
+    **dict.fromkeys(("processes", "process"), _PROCESSES),
 }
 
 
@@ -76,31 +84,42 @@ class ParallelActionEngine(_LocalActionEngine):
     def _make_executor(self) -> calls.TaskExecutor:
         wanted: Any = self._options.get("executor")
         workers = _count(self._options.get("max_workers"))
-        strict = self._strict
+        common, grace = self._common, self._grace
         if wanted is None:
-            wanted = "threads"
+            wanted = _THREADS
         if isinstance(wanted, str):
-            make = _KINDS.get(wanted.strip().lower())
-            if make is None:
+            kind = _KINDS.get(wanted.strip().lower())
+            if kind is None:
                 raise ValueError(
                     f"Unknown executor {wanted!r}{_names.hint(wanted, _KINDS)}; known:"
                     f" {', '.join(_KINDS)}, or a concurrent.futures.Executor"
                 )
-            return make(workers, strict)
+            if kind == _PROCESSES:
+                return executors.ProcessTaskExecutor(workers, grace=grace, **common)
+            return executors.ThreadTaskExecutor(max_workers=workers, **common)
         if isinstance(wanted, calls.TaskExecutor):
-            if strict:
-                raise ValueError(
-                    "Option strict_results cannot change a TaskExecutor that was made already:"
-                    " make it with strict=True"
-                )
+            self._check_unchanged()
             return wanted
         if isinstance(wanted, futures.ProcessPoolExecutor):
-            return executors.FutureProcessTaskExecutor(wanted, strict=strict)
+            return executors.FutureProcessTaskExecutor(wanted, **common)
         if isinstance(wanted, futures.Executor):
-            return executors.ThreadTaskExecutor(wanted, strict=strict)
+            return executors.ThreadTaskExecutor(wanted, **common)
         raise TypeError(
             f"Option executor must be a word or a concurrent.futures.Executor, not {wanted!r}"
         )
+
+    def _check_unchanged(self) -> None:
+        """Refuse options that a given executor was to be made with."""
+        common = self._common
+        for name, how, given in (
+            ("strict_results", "strict=True", common["strict"]),
+            ("timelimit", "limit=...", common["limit"] != limits.UNLIMITED),
+        ):
+            if given:
+                raise ValueError(
+                    f"Option {name} cannot change a TaskExecutor that was made already:"
+                    f" make it with {how}"
+                )
 
 
 def _count(value: Any) -> int | None:

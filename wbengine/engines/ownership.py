@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Final
 
 from wbengine import _clock, exceptions
@@ -66,14 +66,16 @@ class Ownership:
         return bell is not None
 
     @contextlib.contextmanager
-    def held(self, due: float | None = None, deadline: float | None = None) -> Iterator[None]:
+    def held(
+        self, due: float | None = None, deadline: float | None = None, wishes: Sized = ()
+    ) -> Iterator[None]:
         """Own the flow for the length of a `with` block; without a backend everybody does.
 
-        `due` is the moment at which `deadline` seconds are over.
+        `due` is the moment at which `deadline` seconds are over; nobody waits who finds `wishes`.
 
         :raises FlowBusy: somebody else runs it, and waiting was not asked for.
         :raises DeadlineExceeded: nor did the owner end in time.
-        :raises Unwanted: `wake` was called meanwhile.
+        :raises Unwanted: `wake` was called meanwhile, or there are wishes.
         :raises StorageFailure: the store could not be asked.
         """
         backend = self._storage.backend
@@ -84,7 +86,7 @@ class Ownership:
         try:
             self._bell = self._clock.queue()
             try:
-                tenure = self._wait(backend, str(owner), due, deadline)
+                tenure = self._wait(backend, str(owner), due, deadline, wishes)
             finally:
                 self._bell = None
             crashpoint("lease.after-take")
@@ -110,7 +112,12 @@ class Ownership:
             owner.let_go()
 
     def _wait(
-        self, backend: base.Backend, owner: str, due: float | None, deadline: float | None
+        self,
+        backend: base.Backend,
+        owner: str,
+        due: float | None,
+        deadline: float | None,
+        wishes: Sized,
     ) -> keeper.Tenure:
         pause = 0.01
         while True:
@@ -124,12 +131,12 @@ class Ownership:
                     raise exceptions.DeadlineExceeded(
                         f"{self._worded(busy)}: it did not end within {deadline:g} seconds", busy
                     ) from busy
-                self._sleep(min(pause, left, max(busy.seconds, 0.01)))
+                self._sleep(min(pause, left, max(busy.seconds, 0.01)), wishes)
                 pause = min(pause * 2, _LONGEST)
 
-    def _sleep(self, seconds: float) -> None:
+    def _sleep(self, seconds: float, wishes: Sized) -> None:
         assert self._bell is not None
-        if not awaiting.given_up():  # before there was a bell
+        if not (wishes or awaiting.given_up()):  # before there was a bell
             try:
                 self._bell.get(True, seconds)
             except queue.Empty:

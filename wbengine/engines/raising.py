@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wbengine import exceptions, states
-from wbengine._core import lifecycle
+from wbengine._core import giving_up
 from wbengine._core.machine import Machine
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
@@ -16,41 +16,42 @@ def raise_failures(machine: Machine, storage: Storage, deadline: float | None) -
 
     :raises DeadlineExceeded: time was up, in this run (then `deadline` says how much that was) or
         in an earlier one.
+    :raises Cancelled: somebody cancelled it, in this run or in an earlier one.
     :raises Exception: what failed.
     """
     if machine.state in (states.SUCCESS, states.SUSPENDED):
         return
-    if machine.expired or lifecycle.DEADLINE_EXCEEDED in storage.flow_meta:
-        raise _too_late(machine, storage, deadline if machine.expired else None)
-    _raise_what_stopped(machine, storage)
+    why = machine.given_up or giving_up.recorded(storage.flow_meta)
+    if why is None:
+        _raise_what_stopped(machine, storage)
+        return
+    cause: BaseException | None = None
+    try:
+        _raise_what_stopped(machine, storage, besides=True)
+    except BaseException as error:
+        cause = error
+    flow = f"Flow {storage.flow_name!r}"
+    if not why.cancelled:
+        own = machine.given_up is not None and deadline is not None
+        given = f"{deadline:g} seconds" if own else "the time an earlier run was given"
+        flow = f"{flow} did not end within {given}"
+    found = why.error(flow, cause)
+    found.__cause__ = cause
+    raise found
 
 
-def _raise_what_stopped(machine: Machine, storage: Storage) -> None:
+def _raise_what_stopped(machine: Machine, storage: Storage, besides: bool = False) -> None:
     """What kept atoms from being reverted, if anything did; else what failed.
 
-    The former with the latter as its context: it happened while that was being handled.
+    The former with the latter as its context: it happened while that was being handled.  What was
+    cancelled counts only if nothing else failed, and, where it is known (`besides`), not at all.
     """
     stuck = storage.get_revert_failures().values()
-    failed = storage.get_execute_failures().values()
+    failed = [*machine.problems, *storage.get_execute_failures().values()]
+    others = [failure for failure in failed if not failure.check(exceptions.Cancelled)]
     try:
-        ft.Failure.reraise_if_any([*machine.problems, *failed])
+        ft.Failure.reraise_if_any(others if others or besides else failed)
     except BaseException:
         ft.Failure.reraise_if_any(stuck)
         raise
     ft.Failure.reraise_if_any(stuck)
-
-
-def _too_late(
-    machine: Machine, storage: Storage, deadline: float | None
-) -> exceptions.DeadlineExceeded:
-    cause: BaseException | None = None
-    try:
-        _raise_what_stopped(machine, storage)
-    except BaseException as error:
-        cause = error
-    given = "the time an earlier run was given" if deadline is None else f"{deadline:g} seconds"
-    found = exceptions.DeadlineExceeded(
-        f"Flow {storage.flow_name!r} did not end within {given}", cause
-    )
-    found.__cause__ = cause
-    return found

@@ -73,7 +73,7 @@ class Listener:
 
     def _task_receiver(self, state: str, details: Details) -> None:
         """A task entered `state`; `details`: task_name, task_uuid, old_state; at its end also
-        result, worker, started, ended.
+        result, worker, submitted, started, ended, runtime (see `models.Attempt`).
         """
 
     def _retry_receiver(self, state: str, details: Details) -> None:

@@ -7,24 +7,22 @@ exists from the first time it is asked for.
 from __future__ import annotations
 
 import copy
-import os
 import threading
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import exceptions, states
 from wbengine.persistence import pictures
+from wbengine.persistence.attempts import Attempt
+from wbengine.persistence.identities import identity_in, new_uuid
 from wbengine.persistence.item_details import Items
 from wbengine.types import failure as ft
 
 __all__ = [
     "AtomDetail",
-    "Attempt",
     "RetryDetail",
     "TaskDetail",
     "detail_from_dict",
-    "new_uuid",
-    "new_uuids",
 ]
 
 #: One entry of a retry's results: what it provided, and who failed with what while that was
@@ -33,38 +31,9 @@ HistoryEntry = tuple[Any, dict[str, ft.Failure]]
 
 _D = TypeVar("_D", bound="AtomDetail")
 _NOTHING: Final[Mapping[str, Any]] = {}
-_UUID_LENGTH: Final = 16
-
 #: Where the `meta` of a task has its progress, and what the task said besides.
 META_PROGRESS: Final = "progress"
 META_PROGRESS_DETAILS: Final = "progress_details"
-_VARIANTS: Final = "89ab"
-
-
-class Attempt(NamedTuple):
-    """Who ran an atom last, and when (unix seconds on the worker's clock)."""
-
-    attempt: int
-    action: str
-    worker: str | None
-    started: float | None
-    ended: float | None
-
-
-def new_uuids(count: int) -> list[str]:
-    """Make `count` random (version 4) uuids, with one call of the system's random source."""
-    digits = os.urandom(_UUID_LENGTH * count).hex()
-    found = []
-    for start in range(0, len(digits), 2 * _UUID_LENGTH):
-        text = digits[start : start + 2 * _UUID_LENGTH]
-        variant = _VARIANTS[int(text[16], 16) & 3]
-        found.append(f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}")
-    return found
-
-
-def new_uuid() -> str:
-    """Make one random (version 4) uuid."""
-    return new_uuids(1)[0]
 
 
 _making: Final = threading.Lock()
@@ -103,12 +72,12 @@ class Annotated:
 class AtomDetail(Annotated):
     """What is known of one atom: its state, its latest results and failures, its latest attempt.
 
-    `attempt` is 0 before the first one, and only rises.  `epoch` is the number under which the
-    request of that attempt is published: it rises when whoever resumes the flow may have to publish
-    it again.  `progress` is what the task itself last
-    told (None: nothing, the state says it).  `revert_*` hold what the latest reversion returned
-    or raised.  `items` are those of the latest execution of a `Map` (None: none so far, or no Map);
-    they are records beside this one.
+    `attempt` is 0 before the first one, and only rises; `worker`, `submitted`, `started` and
+    `ended` are those of that attempt (see `Attempt`).  `epoch` is the number under which its
+    request is published: it rises when whoever resumes the flow may have to publish it again.
+    `progress` is what the task itself last told (None: nothing, the state says it).  `revert_*`
+    hold what the latest reversion returned or raised.  `items` are those of the latest execution of
+    a `Map` (None: none so far, or no Map); they are records beside this one.
     """
 
     __slots__ = (
@@ -127,6 +96,7 @@ class AtomDetail(Annotated):
         "revert_results",
         "started",
         "state",
+        "submitted",
         "uuid",
         "version",
         "worker",
@@ -151,6 +121,7 @@ class AtomDetail(Annotated):
         self.epoch = 0
         self.action = "execute"
         self.worker: str | None = None
+        self.submitted: float | None = None
         self.started: float | None = None
         self.ended: float | None = None
         self.progress: float | None = None
@@ -161,7 +132,9 @@ class AtomDetail(Annotated):
     def last_attempt(self) -> Attempt | None:
         if not self.attempt:
             return None
-        return Attempt(self.attempt, self.action, self.worker, self.started, self.ended)
+        return Attempt(
+            self.attempt, self.action, self.worker, self.started, self.ended, self.submitted
+        )
 
     @property
     def last_results(self) -> Any:
@@ -251,6 +224,7 @@ class AtomDetail(Annotated):
             "epoch": self.epoch,
             "action": self.action,
             "worker": self.worker,
+            "submitted": self.submitted,
             "started": self.started,
             "ended": self.ended,
             "progress": self.progress,
@@ -271,7 +245,7 @@ class AtomDetail(Annotated):
         record = cls(*identity_in(data))
         for key in (
             "state", "intention", "version", "revert_results", "attempt", "epoch", "action",
-            "worker", "started", "ended", "progress", "progress_details",
+            "worker", "submitted", "started", "ended", "progress", "progress_details",
         ):  # fmt: skip
             if key in data:
                 setattr(record, key, data[key])
@@ -413,19 +387,6 @@ def detail_from_dict(kind: str, data: Mapping[str, Any]) -> AtomDetail:
     if kind not in _ATOM_KINDS:
         raise exceptions.InvalidFormat(f"{kind!r} is no kind of atom; known: task, retry")
     return _ATOM_KINDS[kind].from_dict(data)
-
-
-def identity_in(data: Mapping[str, Any]) -> tuple[str, str]:
-    """The name and the uuid in the description of a record.
-
-    :raises InvalidFormat: they are not there.
-    """
-    try:
-        return data["name"], data["uuid"]
-    except (KeyError, TypeError):
-        raise exceptions.InvalidFormat(
-            f"The description of a record is a dict with 'name' and 'uuid', not {data!r:.80}"
-        ) from None
 
 
 def _deep(value: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wbengine import exceptions, states
-from wbengine.persistence import pictures
+from wbengine.persistence import attempts, pictures
 from wbengine.types import failure as ft
 
 __all__ = ["ItemDetail", "Items"]
@@ -23,7 +23,9 @@ _FIELDS: Final[Mapping[str, str]] = {
     states.REVERTED: "revert_results",
     states.REVERT_FAILURE: "revert_failure",
 }
-_PLAIN: Final = ("attempt", "index", "order", "state", "worker", "started", "ended")
+_PLAIN: Final = (
+    "attempt", "index", "order", "state", "worker", "submitted", "started", "ended",
+)  # fmt: skip
 _VALUES: Final = ("value", "results", "revert_results")
 _FAILURES: Final = ("failure", "revert_failure")
 
@@ -34,6 +36,7 @@ class ItemDetail:
     `attempt` is the execution of the atom that the item belongs to, also while it is reverted.
     `order` says as which of them it finished, from 1 (0: it has not).  States and results are those
     of a task, without the ones in which something is under way: the atom's own state tells that.
+    `worker`, `submitted`, `started` and `ended` mean what they mean in an `Attempt`.
     """
 
     __slots__ = (
@@ -47,6 +50,7 @@ class ItemDetail:
         "revert_results",
         "started",
         "state",
+        "submitted",
         "value",
         "worker",
     )
@@ -62,8 +66,14 @@ class ItemDetail:
         self.revert_results: Any = None
         self.revert_failure: ft.Failure | None = None
         self.worker: str | None = None
+        self.submitted: float | None = None
         self.started: float | None = None
         self.ended: float | None = None
+
+    @property
+    def runtime(self) -> float | None:
+        """Seconds from the start to the end of what was done last, never less than none."""
+        return attempts.runtime(self.started, self.ended)
 
     def put(self, state: str, result: Any) -> None:
         """Enter `state` with `result`: a value, or the failure when `state` is a failed one."""

@@ -11,17 +11,16 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from wbengine import states
-from wbengine.persistence import atom_details, pictures
+from wbengine.persistence import pictures
 from wbengine.persistence.atom_details import (
     Annotated,
     AtomDetail,
-    Attempt,
     RetryDetail,
     TaskDetail,
     detail_from_dict,
-    new_uuid,
-    new_uuids,
 )
+from wbengine.persistence.attempts import Attempt
+from wbengine.persistence.identities import identity_in, new_uuid, new_uuids
 from wbengine.persistence.item_details import ItemDetail, Items
 
 __all__ = [
@@ -145,7 +144,7 @@ class FlowDetail(Annotated):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FlowDetail:
-        record = cls(*atom_details.identity_in(data))
+        record = cls(*identity_in(data))
         record.state = data.get("state")
         record._meta = dict(data["meta"]) if data.get("meta") else None
         return record
@@ -240,7 +239,7 @@ class LogBook(Annotated):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], unmarshal_time: bool = False) -> LogBook:
         """Make the book that `to_dict` described, with `marshal_time` or without."""
-        record = cls(*atom_details.identity_in(data))
+        record = cls(*identity_in(data))
         moments = (data.get("created_at"), data.get("updated_at"))
         record.created_at, record.updated_at = (
             map(_moment_of, moments) if unmarshal_time else moments

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from wbengine.persistence import attempts
+
 __all__ = ["STEP", "lines_of_atom", "lines_of_item", "lines_of_meta", "picture"]
 
 #: So much further in is what belongs to something.
@@ -76,8 +78,9 @@ def _history(entries: Iterable[tuple[Any, Mapping[str, Any]]]) -> list[str]:
 def _run(record: Any) -> str:
     """Where it ran, and how long."""
     told = f" on {record.worker}" if record.worker is not None else ""
-    if record.started is not None and record.ended is not None:
-        told += f", {record.ended - record.started:.3f} s"
+    seconds = attempts.runtime(record.started, record.ended)
+    if seconds is not None:
+        told += f", {seconds:.3f} s"
     return told
 
 

@@ -160,7 +160,7 @@ class Records(writing.Writing):
         return {name: (record.state, record.intention) for name, record in found.items()}
 
     def get_attempt(self, atom_name: str) -> models.Attempt | None:
-        """Who ran the atom last, and when; None before its first attempt."""
+        """Who ran the atom last, when, and for how long; None before its first attempt."""
         return self.record(atom_name).last_attempt
 
     def update_atom_metadata(self, atom_name: str, update_with: Pairs | None) -> None:

@@ -12,12 +12,16 @@ from typing import Any, Final, NoReturn
 
 from kombu.transport import base
 
-from wbengine import exceptions
+from wbengine import _names, exceptions
 
 #: Larger messages are neither published nor read.
 LIMIT: Final = 64 * 1024 * 1024
 
 _EMPTY: Final[dict[str, Any]] = {}
+
+#: The headers of a request that name the row which whoever runs it has to claim.
+_LEDGER: Final = "wbe-ledger"
+_EPOCH: Final = "wbe-epoch"
 
 
 class BadMessage(Exception):
@@ -38,6 +42,18 @@ def priority_of(message: dict[str, Any]) -> int:
         return max(0, min(9, int(message["properties"].get("priority") or 0)))
     except (TypeError, ValueError, KeyError):
         return 0
+
+
+def row_of(message: dict[str, Any]) -> tuple[str, int, str] | None:
+    """The row of a ledger that a prepared message depends on: id, epoch, digest; None: on none."""
+    headers = message["headers"]
+    digest = headers.get(_LEDGER) if headers else None
+    if not isinstance(digest, str) or not _names.is_label(digest):
+        return None
+    id, epoch = message["properties"].get("correlation_id"), headers.get(_EPOCH, 1)
+    if not isinstance(id, str) or not _names.is_label(id) or type(epoch) is not int:
+        return None
+    return id, epoch, digest
 
 
 def encode(message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
@@ -76,11 +92,15 @@ def encode(message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
     return b"%b\n%b" % (head, body)
 
 
-def _text(head: dict[str, Any], key: str, *, optional: bool = False) -> str | None:
-    value = head.get(key)
-    if isinstance(value, str) or (optional and value is None):
-        return value
-    raise BadMessage(f"{key} is {type(value).__name__}, not text")
+#: What of a head is text; of the last two there may be none.
+_TEXTS: Final = ("exchange", "routing_key", "content-type", "content-encoding")
+
+
+def _check_texts(head: dict[str, Any]) -> None:
+    for key in _TEXTS:
+        value = head.get(key)
+        if not isinstance(value, str) and (value is not None or key in _TEXTS[:2]):
+            raise BadMessage(f"{key} is {type(value).__name__}, not text")
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -99,16 +119,19 @@ def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
     body = data[cut + 1 :]
     size = head.get("size")
     if type(size) is not int or size != len(body):
-        raise BadMessage(f"its body has {len(body)} bytes, its head says {str(size)[:20]}")
+        raise BadMessage(f"its body has {len(body)} bytes, its head says {size!r:.20}")
     return head, body
 
 
 class Message(base.Message):  # type: ignore[misc]
     """A received message; as any kombu message, made straight from the bytes."""
 
-    __slots__ = ("taken",)
+    __slots__ = ("claim", "taken")
 
-    taken: Any
+    #: What the ledger said of the request in it, where the transport asked; else None.
+    claim: Any
+    #: When the transport began to ask, on the monotonic clock; None where it did not.
+    taken: float | None
 
     @classmethod
     def from_bytes(cls, data: bytes, channel: Any, tag: int, consumer: str, again: bool) -> Message:
@@ -122,9 +145,10 @@ class Message(base.Message):  # type: ignore[misc]
             raise BadMessage("its properties or headers are not objects")
         if headers.get("compression") or properties.get("compression"):
             raise BadMessage("it is compressed")
+        _check_texts(head)
         info = properties["delivery_info"] = {
-            "exchange": _text(head, "exchange"),
-            "routing_key": _text(head, "routing_key"),
+            "exchange": head["exchange"],
+            "routing_key": head["routing_key"],
             "redelivered": again,
             "consumer_tag": consumer,
         }
@@ -133,8 +157,8 @@ class Message(base.Message):  # type: ignore[misc]
             body=body,
             channel=channel,
             delivery_tag=tag,
-            content_type=_text(head, "content-type", optional=True),
-            content_encoding=_text(head, "content-encoding", optional=True),
+            content_type=head.get("content-type"),
+            content_encoding=head.get("content-encoding"),
             headers=headers,
             properties=properties,
             delivery_info=info,

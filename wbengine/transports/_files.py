@@ -352,9 +352,18 @@ def remove(path: str) -> bool:
     return True
 
 
+def clock(folder: str) -> float:
+    """The time by the clock of a folder's file system, which is that of the times of its files.
+
+    The clock of this process may be another one, and wrong.
+    """
+    os.utime(folder)
+    return os.stat(folder).st_mtime
+
+
 def sweep_temp(folder: str, age: float = 60.0) -> None:
     """Remove private files that their writers left behind."""
-    now = time.time()
+    now = clock(folder)
     for entry in os.scandir(folder):
         try:
             if now - entry.stat(follow_symlinks=False).st_ctime < age:
@@ -374,7 +383,7 @@ def due(marker: str, every: float) -> bool:
     suspended.  Then those who live have the time until the next turn to show it.
     """
     try:
-        age = time.time() - os.stat(marker).st_mtime
+        age = clock(os.path.dirname(marker)) - os.stat(marker).st_mtime
     except FileNotFoundError:
         touch(marker)
         return True

@@ -17,12 +17,18 @@ def label(kind: str, name: str) -> str:
 
 
 class Taken:
-    """A message that left its queue and is not settled yet; `token` belongs to the store."""
+    """A message that left its queue and is not settled yet; `token` belongs to the store.
 
-    __slots__ = ("again", "data", "queue", "token")
+    `claim`: what the ledger said of the request in it, where the store asked it in the same step;
+    `at`: when that step was begun, on the monotonic clock.
+    """
+
+    __slots__ = ("again", "at", "claim", "data", "queue", "token")
 
     def __init__(self, queue: str, token: Any, data: bytes, again: bool) -> None:
         self.queue = queue
+        self.claim: Any = None
+        self.at: float | None = None
         self.token = token
         self.data = data
         self.again = again
@@ -31,9 +37,14 @@ class Taken:
 class Store(abc.ABC):
     """Where one connection's messages are kept.
 
-    All methods but `refresh`, `take`, `watch`, `unwatch` and `wait` (the draining thread's) may be
-    called from any thread.
+    All methods but `refresh`, `take`, `take_many`, `watch`, `unwatch` and `wait` (the draining
+    thread's) may be called from any thread.
     """
+
+    #: How many messages are taken at once, at most, where a consumer has no limit of its own.
+    batch = 1
+    #: Whether `label` does anything.
+    labels = False
 
     @abc.abstractmethod
     def declare_exchange(self, name: str, kind: str) -> None:
@@ -90,6 +101,22 @@ class Store(abc.ABC):
     def put(self, queue: str, priority: int, data: bytes) -> bool:
         """Append to a queue; False when there is no such queue."""
 
+    def publish(self, exchange: str, key: str, priority: int, data: bytes) -> bool:
+        """Put a message into all queues it goes to; False when there is none.
+
+        Without an exchange, `key` is a queue.
+        """
+        queues = self.route(exchange, key) if exchange else (key,)
+        routed = False
+        for queue in queues:
+            routed = self.put(queue, priority, data) or routed
+        return routed
+
+    def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
+        """`data`, with the row (id, epoch, digest of its ledger) on which it depends, for a store
+        that can claim it while it takes the message."""
+        return data
+
     @abc.abstractmethod
     def watch(self, queue: str) -> None:
         """From now on `wait` also ends when something comes into this queue."""
@@ -106,21 +133,36 @@ class Store(abc.ABC):
     def take(self, queue: str) -> Taken | None:
         """Take the first message of a queue out, so that nobody else gets it."""
 
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        """Take messages: for each group at most so many, the first queue before the second.
+
+        Each comes with the number of its group.  With `batch` 1, one message at most.
+        """
+        for group, (most, queues) in enumerate(groups):
+            for queue in queues if most else ():
+                taken = self.take(queue)
+                if taken is not None:
+                    return [(group, taken)]
+        return []
+
     @abc.abstractmethod
     def settle(self, taken: Taken) -> bool:
         """Acknowledged: forget the message.  False when it was no longer ours."""
 
     @abc.abstractmethod
-    def give_back(self, taken: Taken) -> None:
-        """Put it back in its old place, marked as redelivered."""
+    def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
+        """Put it back in its old place, marked as redelivered if it was delivered."""
 
     @abc.abstractmethod
     def discard(self, taken: Taken, why: str) -> None:
         """It cannot be delivered to anyone: put it aside and say so."""
 
     @abc.abstractmethod
-    def wait(self, timeout: float | None) -> None:
-        """Block until something may have come, `nudge` is called, or the timeout is over."""
+    def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
+        """Block until something may have come, `nudge` is called, or the timeout is over.
+
+        `queues` are those from which something could be taken.
+        """
 
     @abc.abstractmethod
     def nudge(self) -> None:

@@ -223,7 +223,7 @@ class Tree:
     def _sweep_stale(self) -> None:
         if not _files.due(f"{self.root}/swept", _SWEEP_EVERY):
             return
-        now = time.time()
+        now = _files.clock(self.root)
         for queue in _names(self.queues):
             if _age(f"{self.queues}/{queue}", now) > STALE_AFTER:
                 LOG.info("queue %s was not used for 7 days: removed", queue)

@@ -169,15 +169,15 @@ class FileStore(Store):
             return False
         return True
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
         claim, name, _ = taken.token
-        self._return(claim, taken.queue, name)
+        self._return(claim, taken.queue, name, delivered)
 
     def discard(self, taken: Taken, why: str) -> None:
         self._in.reject(taken.token[0], taken.queue, why)
 
-    def _return(self, claim: str, queue: str, name: str) -> bool:
-        again = name if name.endswith(".r") else f"{name}.r"
+    def _return(self, claim: str, queue: str, name: str, delivered: bool = True) -> bool:
+        again = f"{name}.r" if delivered and not name.endswith(".r") else name
         try:
             os.rename(claim, f"{self._in.queues}/{queue}/{again}")
         except FileNotFoundError:
@@ -208,11 +208,11 @@ class FileStore(Store):
         tree = self._in
         holders = set(os.listdir(tree.holders))
         mine = self._holder.name if self._holder is not None else ""
-        now = time.time()
         for name in os.listdir(tree.claims):
             if name not in holders:
                 try:
-                    if now - os.stat(f"{tree.claims}/{name}").st_mtime > _ORPHAN_AGE:
+                    made = os.stat(f"{tree.claims}/{name}").st_mtime
+                    if _files.clock(tree.claims) - made > _ORPHAN_AGE:
                         self._recover(name)
                 except FileNotFoundError:
                     pass
@@ -243,7 +243,7 @@ class FileStore(Store):
 
     # -- waiting
 
-    def wait(self, timeout: float | None) -> None:
+    def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         left = max(0.0, self._sweep_at - time.monotonic())
         self._arrivals.wait(left if timeout is None else min(timeout, left))
 

@@ -225,19 +225,19 @@ class MemoryStore(Store):
     def settle(self, taken: Taken) -> bool:
         return not self._closed
 
-    def give_back(self, taken: Taken) -> None:
-        before, number, data, _ = taken.token
+    def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
+        before, number, data, again = taken.token
         with self._lock:
             found = self.broker.queues.get(taken.queue)
             if found is not None:
-                self._push(found, (before, number, data, True))
+                self._push(found, (before, number, data, again or delivered))
 
     def discard(self, taken: Taken, why: str) -> None:
         LOG.warning("a message in queue %s was put aside: %s", taken.queue, why)
 
     # -- waiting
 
-    def wait(self, timeout: float | None) -> None:
+    def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._signal.wait(timeout)
 
     def nudge(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +11,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import kombu
+from kombu.transport import virtual
 
-from wbengine.transports import _base, _files, filesystem, memory
+from wbengine import _names
+from wbengine.transports import _base, _files, amqp, filesystem, memory
 
 #: Names the broker of engines and workers that are told none.
 URL_VARIABLE: Final = "WBENGINE_URL"
@@ -20,6 +23,8 @@ _OURS: Final[Mapping[str, type[_base.Transport]]] = {
     "filesystem": filesystem.Transport,
     "memory": memory.Transport,
 }
+_REDIS: Final = ("redis", "rediss")
+_KNOWN: Final = ("amqp", "amqps", *_REDIS, *_OURS)
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,71 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
     ours: bool = False
 
-    def connect(self, **kwargs: Any) -> kombu.Connection:
-        """A kombu connection, not yet opened; `kwargs` go to `kombu.Connection`."""
-        return kombu.Connection(
-            self.url, transport=self.transport, transport_options=dict(self.options), **kwargs
-        )
+    def connect(self, number: int = 0, **kwargs: Any) -> kombu.Connection:
+        """A kombu connection, not yet opened; `kwargs` go to `kombu.Connection`.
+
+        Where a URL of RabbitMQ names several brokers, `number` (of the attempt) chooses.
+
+        :raises ValueError: the URL is malformed.
+        """
+        url = self.url
+        more: dict[str, Any] = {"transport_options": dict(self.options)}
+        try:
+            if self.amqp:
+                brokers = amqp.alternates(url)
+                url, more = amqp.arguments(
+                    brokers[number % len(brokers)], self.transport, self.options
+                )
+            return kombu.Connection(url, transport=self.transport, **{**more, **kwargs})
+        except ValueError as error:
+            if isinstance(error.args[0], str) and error.args[0].startswith("the URL of"):
+                raise
+            # What kombu says may hold the password, of which it took a part for the port.
+            raise ValueError(f"the URL of the broker ({self.shown}) is malformed") from None
+
+    def check(self) -> bool:
+        """See that its transport can be used here; whether it is one that kombu emulates.
+
+        :raises ValueError: it is unknown, or not installed.
+        """
+        try:
+            return isinstance(self.connect().transport, virtual.Transport) and not self.ours
+        except (KeyError, ImportError, AttributeError) as error:
+            name = str(self.transport or str(self.url).partition("://")[0])
+            if isinstance(error, KeyError):
+                why = f"there is none of this name{_names.hint(name, _KNOWN)}"
+            else:  # kombu reads attributes of libraries that it could not import
+                extra = name.partition("+")[0].replace("rediss", "redis")
+                package = "wbengine" if extra == "redis" else "kombu"
+                why = f"what it takes is not installed: pip install '{package}[{extra}]'"
+            raise ValueError(f"{name!r} is no transport that can be used here: {why}") from error
+
+    @property
+    def amqp(self) -> bool:
+        """Whether this is a RabbitMQ, reached by kombu's py-amqp transport."""
+        return not self.ours and amqp.is_meant(self.url, self.transport)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is within this process, or a folder: what cannot break unnoticed."""
+        return self.folders is not None or self.broker is not None
+
+    @property
+    def shown(self) -> str:
+        """The URL for people: without passwords, and what may hold them."""
+        if self.url is None:
+            name = self.transport
+            return name if isinstance(name, str) else getattr(name, "driver_type", "the transport")
+        return ";".join(_masked(part) for part in self.url.split(";"))
+
+    @property
+    def redis(self) -> Any:
+        """The part of a Redis that our transport uses (`redis.Place`), else None."""
+        if not self.ours or str(self.url).partition("://")[0] not in _REDIS:
+            return None
+        from wbengine.transports import redis
+
+        return redis.place(self.url, self.options)
 
     @property
     def folders(self) -> tuple[str, str] | None:
@@ -73,15 +138,19 @@ def resolve(
     url: str | None = None,
     transport: Any = None,
     transport_options: Mapping[str, Any] | None = None,
+    *,
+    exchange: str | None = None,
 ) -> Target:
     """Find out where to connect.
 
-    `filesystem` and `memory` (as transport or scheme of the URL) are ours, anything else is
-    kombu's.  Without URL and transport: `$WBENGINE_URL`, else the default folder.  Touches no
-    broker; only the default folder is made.
+    `filesystem`, `memory`, `redis` and `rediss` (as transport or scheme of the URL) are ours,
+    anything else is kombu's.  Keys in Redis begin with the name of the exchange.  Without URL and
+    transport: `$WBENGINE_URL`, else the default folder.  Touches no broker; only the default folder
+    is made.
 
     :raises TypeError: an argument is of a wrong type.
     :raises ValueError: an option makes no sense.
+    :raises ImportError: the client of a Redis is not installed.
     :raises TransportFailure: the default folder is not safe to use.
     """
     if url is not None and not isinstance(url, str):
@@ -102,8 +171,15 @@ def resolve(
         cls: type[_base.Transport] = name
     elif name in _OURS:
         cls = ours = _OURS[name]
+    elif name in _REDIS:
+        return _redis(url, name, options, exchange)
     else:
-        return Target(url, transport, options)
+        target = Target(url, transport, options)
+        if transport is None and "://" not in (url or ""):
+            raise ValueError(
+                f"the URL of a broker begins with its transport, as in amqp://{target.shown}"
+            )
+        return target
     interval = options.get("polling_interval")
     if interval is not None and not (isinstance(interval, int | float) and interval > 0):
         raise ValueError(f"polling_interval is {interval!r}: it must be a number above 0")
@@ -115,6 +191,30 @@ def resolve(
     if has_folder:
         options.update(data_folder_in=folder_in, data_folder_out=folder_out)
     return Target(_url(folder_in), cls, options, ours=True)
+
+
+def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | None) -> Target:
+    # Not on top: a process that does not use it is to do without the client.
+    try:
+        from wbengine.transports import redis
+    except ImportError as error:
+        raise ValueError(
+            f"{name!r} is no transport that can be used here: what it takes is not installed:"
+            f" pip install 'wbengine[redis]'"
+        ) from error
+
+    if exchange is not None:
+        options.setdefault("prefix", exchange)
+    url = url or f"{name}://"
+    redis.place(url, options)
+    return Target(url, redis.Transport, options, ours=True)
+
+
+def _masked(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url.rpartition("@")[2]
+    return scheme + mark + re.sub(r"^([^:/?#]*):.*@", r"\1:**@", rest.partition("?")[0])
 
 
 def _url(folder: str) -> str:

@@ -76,7 +76,7 @@ class KeptThreads(InStep, executors.ThreadTaskExecutor):
     """Threads that outlive the engines they serve."""
 
     def stop(self) -> None:
-        assert not self._pending, "an engine left something behind"
+        assert not (self._pool and self._pool.unfinished), "an engine left something behind"
 
     def end(self) -> None:
         super().stop()
@@ -86,7 +86,7 @@ class KeptProcesses(InStep, executors.ProcessTaskExecutor):
     """Processes that outlive the engines they serve."""
 
     def stop(self) -> None:
-        assert not self._pending, "an engine left something behind"
+        assert not (self._pool and self._pool.unfinished), "an engine left something behind"
 
     def end(self) -> None:
         super().stop()

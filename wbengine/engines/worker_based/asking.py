@@ -14,7 +14,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 
-__all__ = ["ASK", "MOST", "not_here", "questions", "read", "validate"]
+__all__ = ["ASK", "MOST", "are_pairs", "not_here", "questions", "read", "validate"]
 
 #: The type of the message.
 ASK: Final = "wbe-ask"
@@ -28,7 +28,13 @@ Asked = tuple[str, int]
 
 
 def questions(asked: Iterable[Asked], to: str, reply_to: str) -> Iterator[env.Envelope]:
-    """The messages that ask for these requests whoever listens to the routing key `to`."""
+    """The messages that ask for these requests whoever listens to the routing key `to`.
+
+    Only who is asked in person says what he does not run: of many, too many would.
+    """
+    headers: dict[str, Any] = {env.WBE_VERSION: env.VERSION}
+    if to != env.ALL_WORKERS:
+        headers[env.WBE_ASK] = 1
     pairs = [[request_id, number] for request_id, number in asked]
     for start in range(0, len(pairs), MOST):
         yield env.Envelope(
@@ -36,7 +42,7 @@ def questions(asked: Iterable[Asked], to: str, reply_to: str) -> Iterator[env.En
             {"asked": pairs[start : start + MOST]},
             routing_key=to,
             reply_to=reply_to,
-            headers={env.WBE_VERSION: env.VERSION},
+            headers=dict(headers),
         )
 
 
@@ -55,7 +61,7 @@ def not_here(request_id: str, number: int, worker: str, reply_to: str) -> env.En
 def validate(data: Any) -> None:
     """Raise `InvalidFormat` unless `data` is the body of a question."""
     asked = data.get("asked") if isinstance(data, dict) else None
-    if not (isinstance(asked, list) and len(asked) <= MOST and all(map(_sound, asked))):
+    if not are_pairs(asked):
         raise exc.InvalidFormat("a question is invalid: not a list of ids and numbers")
 
 
@@ -64,8 +70,13 @@ def read(data: Any) -> list[Asked]:
     return [(request_id, number) for request_id, number in data["asked"]]
 
 
-def _sound(pair: Any) -> bool:
+def are_pairs(value: Any) -> bool:
+    """Whether it is a list of ids, with a number each, that fits into one message."""
+    return isinstance(value, list) and len(value) <= MOST and all(map(_is_pair, value))
+
+
+def _is_pair(pair: Any) -> bool:
     if not (isinstance(pair, list) and len(pair) == 2):
         return False
     name, number = pair
-    return isinstance(name, str) and bool(_names.is_label(name)) and type(number) is int
+    return isinstance(name, str) and bool(_names.is_label(name)) and env.is_number(number)

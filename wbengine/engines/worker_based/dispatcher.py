@@ -24,7 +24,7 @@ class Handler:
     acknowledged before it is processed, and processed at most once.
     """
 
-    __slots__ = ("_owns_ack", "_process_message", "_validator")
+    __slots__ = ("owns_ack", "process_message", "validator")
 
     def __init__(
         self,
@@ -33,21 +33,9 @@ class Handler:
         *,
         owns_ack: bool = False,
     ) -> None:
-        self._process_message = process_message
-        self._validator = validator
-        self._owns_ack = owns_ack
-
-    @property
-    def process_message(self) -> ProcessMessage:
-        return self._process_message
-
-    @property
-    def validator(self) -> Callable[[Any], None] | None:
-        return self._validator
-
-    @property
-    def owns_ack(self) -> bool:
-        return self._owns_ack
+        self.process_message = process_message
+        self.validator = validator
+        self.owns_ack = owns_ack
 
 
 class TypeDispatcher:
@@ -55,7 +43,7 @@ class TypeDispatcher:
 
     No message can end the thread that delivers it: what has no handler is rejected, what does not
     validate and what makes its handler fail is taken off the queue, counted in `refused`, and
-    named in one log line.
+    named in one log line.  What its handler took in is counted in `handled`.
 
     `requeue_filters` are asked first; if one says so, the message goes back to where it came from.
     """
@@ -69,6 +57,8 @@ class TypeDispatcher:
         self._requeue_filters = list(requeue_filters or ())
         #: Number of messages that were not processed, by reason.
         self.refused: Counter[str] = Counter()
+        #: Number of messages that were, by type.
+        self.handled: Counter[str] = Counter()
 
     @property
     def type_handlers(self) -> dict[str, Handler]:
@@ -81,30 +71,44 @@ class TypeDispatcher:
     def on_message(self, data: Any, message: Any) -> None:
         """Process one message; never raises for what the message holds."""
         try:
-            if any(wants(data, message) for wants in self._requeue_filters):
-                message.requeue()
-                return
+            for wants in self._requeue_filters:
+                if wants(data, message):
+                    message.requeue()
+                    return
             kind = message.properties.get("type")
             handler = self._type_handlers.get(kind) if isinstance(kind, str) else None
             if handler is None:
-                self._refuse(message, "type", f"nothing handles type {str(kind)[:80]!r}")
+                self.refuse(message, "type", f"nothing handles type {str(kind)[:80]!r}")
                 return
             if handler.validator is not None:
                 try:
                     handler.validator(data)
                 except exc.InvalidFormat as error:
-                    self._refuse(message, "format", str(error))
+                    self.refuse(message, "format", str(error))
                     return
-            if not handler.owns_ack:
-                message.ack()
+            if not handler.owns_ack and not self._settled(message, message.ack):
+                return  # it comes again
             handler.process_message(data, message)
+            self.handled[kind] += 1
         except Exception:
             self.refused["error"] += 1
             LOG.exception("failed to process message %s", message.delivery_tag)
             if not message.acknowledged:
-                message.reject()
+                self._settled(message, message.reject)
 
-    def _refuse(self, message: Any, reason: str, text: str) -> None:
+    def refuse(self, message: Any, reason: str, text: str) -> None:
+        """Take a message off its queue without processing it; never raises."""
         self.refused[reason] += 1
         LOG.warning("refused message %s: %s", message.delivery_tag, text[:500])
-        message.reject()
+        self._settled(message, message.reject)
+
+    def _settled(self, message: Any, how: Callable[[], None]) -> bool:
+        """Acknowledge or reject; False when its connection is gone, which others tell."""
+        try:
+            how()
+        except Exception as error:
+            self.refused["gone"] += 1
+            level = logging.DEBUG if isinstance(error, OSError) else logging.WARNING
+            LOG.log(level, "message %s cannot be settled (%s)", message.delivery_tag, error)
+            return False
+        return True

@@ -8,11 +8,16 @@ from typing import Any
 from wbengine import invocation
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.entries import Entry
+from wbengine.types import failure as ft
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Open the row `(entry.id, epoch)`, set `entry.opened`, then publish `envelope`.
+    """Open the row `(entry.id, epoch)`, set `entry.opened`, then publish `envelope`, at which
+    `entry.sent_at` is set to the time.
+
+    Report to `on_unrouted` when the broker had no queue for it; and, where there is no ledger, to
+    `on_unconfirmed` when it is not known whether the broker has it (with one, publish it again).
 
     All of it only while `entry.live` and `entry.epoch == epoch`.
     """
@@ -68,11 +73,27 @@ class Inspect:
 class Reopen:
     """Take the row from its holder, who is lost; report to `on_reopened` the answer if it is done.
 
+    A ledger that cannot be reached is not reported: the row is looked at again some time.
+
     Only for what may be run twice.
     """
 
     entry: Entry
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """End a request with `failure` in the place of its holder, who is lost: should he only have
+    been frozen, he does not begin it any more.  Report to `on_concluded` that it was done.
+
+    A ledger that cannot be reached is not reported, nor a row that is his no more: it is looked at
+    again some time.
+    """
+
+    entry: Entry
+    holder: str
+    failure: ft.Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +104,20 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """Publish a message that ends requests (see `cancelling`)."""
+
+    message: env.Envelope
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Remove the row: its outcome is saved."""
 
     request_id: str
 
 
-Effect = Dispatch | Settle | Tell | Acknowledge | Revoke | Inspect | Reopen | Ask | Drop
+Effect = (
+    Dispatch | Settle | Tell | Acknowledge | Revoke | Inspect | Reopen | Conclude | Ask | Cancel
+    | Drop
+)  # fmt: skip

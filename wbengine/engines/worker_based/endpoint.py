@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
+import time
 import types
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from wbengine import _names, invocation
+from wbengine import _names, invocation, limits, running
 from wbengine import exceptions as exc
 from wbengine import task as task_module
+from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.jobs import Job
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine import loops
+
+
+class Turn(enum.Enum):
+    """What became of a request's turn, other than an outcome."""
+
+    #: It came so late that the request may be somebody else's by now.
+    MISSED = 1
 
 
 class Endpoint:
@@ -73,12 +84,13 @@ class Endpoint:
         arguments: Mapping[str, Any],
         events: invocation.EventSink | None = None,
         loop: loops.Loop | None = None,
+        origin: running.Request | None = None,
     ) -> invocation.Outcome:
         """Execute a task that `generate` made; whatever it raises is the outcome."""
-        return invocation.invoke(
-            invocation.Invocation(task, invocation.EXECUTE, "", arguments=arguments, events=events),
-            loop,
+        call = invocation.Invocation(
+            task, invocation.EXECUTE, "", arguments=arguments, events=events
         )
+        return _invoke(call, loop, origin)
 
     def revert(
         self,
@@ -88,20 +100,39 @@ class Endpoint:
         failures: Mapping[str, ft.Failure] = invocation.NO_FAILURES,
         events: invocation.EventSink | None = None,
         loop: loops.Loop | None = None,
+        origin: running.Request | None = None,
     ) -> invocation.Outcome:
         """Revert a task that `generate` made; whatever it raises is the outcome."""
-        return invocation.invoke(
-            invocation.Invocation(
-                task,
-                invocation.REVERT,
-                "",
-                arguments=arguments,
-                result=result,
-                failures=failures,
-                events=events,
-            ),
-            loop,
+        call = invocation.Invocation(
+            task,
+            invocation.REVERT,
+            "",
+            arguments=arguments,
+            result=result,
+            failures=failures,
+            events=events,
         )
+        return _invoke(call, loop, origin)
+
+    def begin(
+        self,
+        unit: pr.WorkUnit,
+        loop: loops.Loop | None,
+        expires: float | None,
+        fresh: float,
+        emit: invocation.EventSink,
+    ) -> invocation.Outcome | Literal[Turn.MISSED]:
+        """`run`, if it may be run yet now that its turn has come, however long that took.
+
+        It is of no use after `expires`, in unix seconds, and certainly still this worker's until
+        `fresh`, on the monotonic clock of this host.
+        """
+        if expires is not None and time.time() > expires:
+            late = exc.Expired(f"task {unit.task_name!r} had its turn after its time was up")
+            return invocation.Outcome(ft.Failure.from_exception(late))
+        if time.monotonic() > fresh:
+            return Turn.MISSED
+        return self.run(unit, loop, emit)
 
     def run(
         self, unit: pr.WorkUnit, loop: loops.Loop | None, emit: invocation.EventSink
@@ -116,11 +147,102 @@ class Endpoint:
         except BaseException as error:
             return invocation.Outcome(ft.Failure.from_exception(error))
         if unit.action == pr.EXECUTE:
-            return self.execute(task, unit.arguments, emit, loop)
+            return self.execute(task, unit.arguments, emit, loop, unit.request)
         for failure in (unit.result, *unit.failures.values()):
             if isinstance(failure, ft.Failure):
                 failure.belongs_to(self._task_cls.__module__)
-        return self.revert(task, unit.arguments, unit.result, unit.failures, emit, loop)
+        return self.revert(
+            task, unit.arguments, unit.result, unit.failures, emit, loop, unit.request
+        )
+
+
+def _invoke(
+    call: invocation.Invocation, loop: loops.Loop | None, origin: running.Request | None
+) -> invocation.Outcome:
+    call.origin = origin
+    if hasattr(call.events, "cancelled"):  # that of a pool
+        call.signal = call.events
+    return invocation.invoke(call, loop)
+
+
+class Offer:
+    """The endpoints of one worker, by name, and the digest of the ledger that it holds."""
+
+    def __init__(self, identity: str, offered: Mapping[str, Endpoint], ledger: str | None) -> None:
+        self._identity = identity
+        self._endpoints = dict(offered)
+        self.names = tuple(sorted(offered))
+        self.ledger = ledger
+
+    def check_ledger(self, job: Job, request: env.Envelope) -> None:
+        """
+        :raises NotFound: the request has its row in a ledger that this worker does not hold.
+        """
+        named = request.headers.get(env.WBE_LEDGER)
+        if job.ledger and (self.ledger is None or named != self.ledger):
+            raise exc.NotFound(
+                f"worker {self._identity} does not hold the ledger {str(named)[:120]} that the"
+                f" request was opened in (it holds {self.ledger or 'none'}): give engine and"
+                f" worker the same"
+            )
+
+    def read(self, job: Job, request: env.Envelope) -> None:
+        """Find out what is to be run; if that cannot be, why not is the job's refusal."""
+        try:
+            self._check_version(request)
+            who = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
+            job.unit = pr.Request.decode(request.body, env.unpacker(request.ours), who)
+            job.name = job.unit.task_name
+            job.endpoint = self._find(job.unit.task_cls)
+            if not job.ours and job.limit is limits.UNLIMITED:
+                # TaskFlow's engines know of no limits; the class says what it is given.
+                job.limit = limits.read(job.endpoint.task_cls.timelimit)
+        except Exception as error:  # whatever a body does, it is answered
+            job.refusal = error
+
+    @staticmethod
+    def _check_version(request: env.Envelope) -> None:
+        version = request.headers.get(env.WBE_VERSION, env.VERSION)
+        if version != env.VERSION:
+            raise exc.IncompatibleVersion(
+                f"this worker speaks version {env.VERSION} of the protocol, the request is of"
+                f" version {str(version)[:80]}"
+            )
+
+    def _find(self, task_cls: str) -> Endpoint:
+        found = self._endpoints.get(task_cls)
+        if found is None:
+            raise exc.NotFound(
+                f"worker {self._identity} does not offer {task_cls}"
+                f"{_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
+            )
+        return found
+
+
+def job_of(request: env.Envelope, receipt: Any) -> Job:
+    """A job, with what the headers of a request say."""
+    name, epoch = request.correlation_id or "", request.number(env.WBE_EPOCH, 1)
+    headers = request.headers
+    job = Job(name, epoch, (name, epoch), request.reply_to or "", receipt, asked=epoch, name=name)
+    job.attempt = request.number(env.WBE_ATTEMPT, 1)
+    job.flow = request.text(env.ROOT_ID) or ""
+    job.ours = request.ours
+    job.ledger = env.WBE_LEDGER in headers
+    job.redelivered = request.redelivered
+    if env.TIMELIMIT in headers:
+        job.limit = _limit(headers[env.TIMELIMIT])
+    if env.EXPIRES in headers and not job.ledger:
+        job.expires = request.seconds(env.EXPIRES)
+    return job
+
+
+def _limit(value: Any) -> limits.TimeLimit:
+    """The limits in a request, hard one first; what is none does not limit."""
+    try:
+        hard, soft = value
+        return limits.read((soft, hard))
+    except (TypeError, ValueError, OverflowError):
+        return limits.UNLIMITED
 
 
 def _is_plain(cls: type[task_module.Task]) -> bool:

@@ -13,6 +13,7 @@ from wbengine._core import saving
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import terms
 from wbengine.engines.worker_based.lineage import Lineage
 from wbengine.engines.worker_based.share import Share
 
@@ -36,8 +37,20 @@ class WorkerBasedActionEngine(ActionEngine):
       `'sqlite:////path'`, `'dir:///path'`, or `'none'` to work without; without any,
       `$WBENGINE_LEDGER`, else the broker's own (folders and memory have one).
     - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
+    - `on_worker_lost` (`'fail'`): what becomes of a task whose worker was lost while it ran it, if
+      its `idempotent` is None: `'resend'` it to another, or `'fail'` it as `WorkerLost`.
+    - `max_resends` (3): how often one request is sent again for that reason.
+    - `timelimit` (None): `(soft, hard)`, in seconds, for tasks without a `timelimit` of their own.
+    - `max_message_size` (16 MiB): bytes of an encoded request above which its task fails.
+    - `broker_persistent`: whether requests survive the broker's end; without it, where no ledger
+      backs them.
+    - `result_ttl` (7 days): how long the ledger keeps what nobody comes back for, in seconds (0:
+      not at all, None: for ever).
+    - `trace_arguments` (False): show arguments in message headers, cut, and masked where a name
+      says password, token, secret or key.
     - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.  Several engines
-      may share one; it is started when the first of them runs, and stopped by whoever made it.
+      may share one; it runs as long as one of them does, or, once it was started by whoever made
+      it, until he stops it.  The options above are then its own.
     """
 
     OPTIONS = ActionEngine.OPTIONS | {
@@ -53,6 +66,7 @@ class WorkerBasedActionEngine(ActionEngine):
         "interop",
         "ledger",
         "strict_results",
+        *terms.NAMES,
     }
 
     # Without defaults, unlike its base: as in TaskFlow.
@@ -88,7 +102,15 @@ class WorkerBasedActionEngine(ActionEngine):
             worker_expiry=self._seconds("worker_expiry", 60),
             interop=options.get("interop"),
             ledger=options.get("ledger"),
+            **self._terms(),
         )
+
+    def _terms(self) -> dict[str, Any]:
+        """The options that concern each request, with what came by URI read."""
+        found = {name: self.options[name] for name in terms.NAMES if name in self.options}
+        for name in terms.NAMES & found.keys():
+            found[name] = _read(name, found[name])
+        return found
 
     @contextlib.contextmanager
     def _executing(self, machine: machines.Machine) -> Iterator[None]:
@@ -116,6 +138,23 @@ class WorkerBasedActionEngine(ActionEngine):
         if math.isnan(seconds) or (seconds < 0 and name != "worker_expiry"):
             raise ValueError(f"Option {name} must be a number of seconds or None, not {value!r}")
         return seconds
+
+
+def _read(name: str, value: Any) -> Any:
+    """An option that came by URI is a string; what cannot be read is refused by `Terms`."""
+    if not isinstance(value, str) or name == "on_worker_lost":
+        return value
+    text = value.strip().lower()
+    if text in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text]
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        if name in ("max_resends", "max_message_size"):
+            return int(text)
+        numbers = [None if part == "none" else float(part) for part in parts]
+    except ValueError:
+        return value
+    return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 
 def _names_in(topics: Any) -> Any:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import uuid as uuids
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from wbengine import _names, invocation
+from wbengine import _names, invocation, limits
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import reasons, traces
+from wbengine.engines.worker_based import terms as terms_module
 from wbengine.types import failure as ft
-
-_NAMESPACE: Final = uuids.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
 
 #: Where a request stands in the line of its queue: the more urgent first, then the earlier.
 Place = tuple[int, int]
 _NOWHERE: Final[Place] = (0, 0)
-
-EXPIRE: Final = "expire"
-LOOK: Final = "look"
-WARN: Final = "warn"
 
 #: Outdated alarms that are kept before those are looked for that still mean something.
 _STALE_ALARMS: Final = 1000
@@ -30,15 +26,8 @@ _STALE_ALARMS: Final = 1000
 #: Epoch of a request that was taken out of the book: no message of it is current any more.
 WITHDRAWN: Final = -1
 
-
-def request_id(uuid: str, action: str, attempt: int, index: int = -1, resumed: int = 0) -> str:
-    """The same for whatever is the same run of the same thing, and for nothing else."""
-    name = f"{uuid}|{action}|{attempt}"
-    if index >= 0:
-        name = f"{name}|{index}"
-        if resumed:
-            name = f"{name}|{resumed}"
-    return str(uuids.uuid5(_NAMESPACE, name))
+#: The correlation id of its messages, and the name of its row.
+request_id: Final = invocation.request_id
 
 
 class Entry:
@@ -48,29 +37,52 @@ class Entry:
     at least once, so that a row and a message of it may exist; `sending` and `opened`, set by
     whoever publishes it, that this has begun, and that the row exists.
 
-    Answers count whose epoch is from `floor` to `epoch`.  `doubts` is how often it was looked for
-    since nobody is known to answer here; `denied` that its holder says he has it no more.
+    Answers count whose epoch is from `floor` to `epoch`; under `unused`, nothing was sent yet.
+    `doubts` is how often it was looked for since nobody is known to answer here; `denied` that its
+    holder says he has it no more.
+
+    `sent_at` is when its message was published last, on the clock of the book, set by whoever
+    publishes it (None: not yet); `ran` that somebody had it, `risked` that one who is lost may have
+    had it in this epoch; `lost` the worker that is known to be gone with it, and `resends` how
+    often it was sent again because of such a one.  `eta` and `lapse` are the moments from which on,
+    and up to which, it may be started.  `fate` is what it ends with once it is certain that it does
+    not run; `suspect` and `asked_at`, without a ledger, why and since when it is searched for (see
+    `reasons`).
     """
 
     __slots__ = (
         "_seqs",
+        "asked_at",
+        "born",
         "denied",
         "dispatched",
         "done",
         "doubts",
         "epoch",
+        "eta",
+        "fate",
         "floor",
+        "flow",
+        "heard",
         "id",
         "invocation",
         "key",
+        "lapse",
+        "lost",
         "opened",
         "place",
         "queue",
+        "ran",
         "receipt",
         "request",
+        "resends",
+        "risked",
         "sending",
+        "sent_at",
         "shelf",
+        "suspect",
         "task_cls",
+        "unused",
         "worker",
     )
 
@@ -79,6 +91,7 @@ class Entry:
     ) -> None:
         self.id = request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
         self.invocation = call
+        self.flow = call.flow_uuid
         self.done = done
         self.task_cls = _names.class_name(type(call.task))
         self.request = pr.Request(
@@ -90,16 +103,21 @@ class Entry:
             result=call.result if call.action == invocation.REVERT else pr.NO_RESULT,
             failures=call.failures,
         )
-        self.request.since = now
-        self.epoch = self.floor = call.epoch
-        self.doubts = 0
-        self.denied = False
+        self.request.since = self.born = now
+        self.epoch = self.floor = self.unused = call.epoch
+        self.doubts = self.resends = 0
+        self.asked_at = now
+        self.denied = self.dispatched = self.sending = self.opened = self.heard = False
+        self.ran = self.risked = False
         self.queue: str | None = None
         self.worker: str | None = None
+        self.lost: str | None = None
+        self.fate: str | None = None
+        self.suspect: str | None = None
+        self.sent_at: float | None = None
+        self.eta: float | None = None
+        self.lapse: float | None = None
         self.receipt: Any = None
-        self.dispatched = False
-        self.sending = False
-        self.opened = False
         self.shelf: Shelf | None = None
         self.key = ""
         self.place = _NOWHERE
@@ -108,6 +126,16 @@ class Entry:
     @property
     def state(self) -> str:
         return self.request.current_state
+
+    @property
+    def number(self) -> int:
+        """The number under which its engine asks for it: no message of it bears a higher one."""
+        return max(self.epoch, self.invocation.epoch)
+
+    @property
+    def next_number(self) -> int:
+        """A number under which nothing of it was sent yet."""
+        return self.unused if self.unused >= self.epoch else self.epoch + 1
 
     @property
     def live(self) -> bool:
@@ -127,17 +155,25 @@ class Entry:
     def refusal(self, answer: env.Envelope) -> str | None:
         """Why a validated RESPONSE is to be dropped; None for one that tells something new."""
         state = answer.body["state"]
-        if not self.live or (state == pr.RUNNING and self.state == pr.RUNNING):
+        if not self.live:
             return "late"
         if state in pr.WAITING_STATES:
             return "unexpected"
-        if not self.floor <= answer.number(env.WBE_EPOCH, self.epoch) <= self.epoch:
+        if not self.speaks_of(answer):
             return "old_epoch"
+        if state == pr.RUNNING:
+            again, self.heard = self.heard, True
+            if self.state == pr.RUNNING:
+                return "duplicate" if again else "reordered"
         # Only events need their numbers: RUNNING changes nothing twice, and the first end wins.
         worker, number = answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
         if state == pr.EVENT and not self.fresh(worker, number):
             return "duplicate"
         return None
+
+    def speaks_of(self, answer: env.Envelope) -> bool:
+        """Whether an answer is about this request in its present epoch."""
+        return self.floor <= answer.number(env.WBE_EPOCH, self.epoch) <= self.epoch
 
     def adopt(self, epoch: int) -> None:
         """Somebody has the request under this epoch."""
@@ -146,29 +182,43 @@ class Entry:
     def next_epoch(self, epoch: int) -> None:
         """What was said of the request so far is of the past."""
         self.epoch = self.floor = epoch
-        self.sending = self.opened = False
+        self.sending = self.opened = self.heard = self.risked = False
+        self.sent_at = self.suspect = None
+        self.doubts = 0
         self._seqs = None
 
     def envelope(
-        self, reply_to: str, *, ours: bool, ledger: str | None, limit: int
+        self, reply_to: str, terms: terms_module.Terms, *, ours: bool, ledger: str | None
     ) -> env.Envelope:
         """The REQUEST for the queue it was routed to, in its present epoch.
 
+        Those who are not `ours` are told nothing that only our own understand, and no priority,
+        which kombu's transports order the other way round.
+
         :raises InvalidFormat: an argument cannot be sent, or all of them are too large.
+        :raises TypeError, ValueError: the task's time limit is none.
         """
         call = self.invocation
         headers: dict[str, Any] = {
-            env.WBE_VERSION: env.VERSION,
             env.LANG: "py",
             env.TASK: self.task_cls,
             env.ID: self.id,
-            env.WBE_ATTEMPT: call.attempt,
-            env.WBE_EPOCH: self.epoch,
+            env.RETRIES: call.attempt - 1,
         }
+        if ours:
+            headers[env.WBE_VERSION] = env.VERSION
+            headers[env.WBE_ATTEMPT] = call.attempt
+            headers[env.WBE_EPOCH] = self.epoch
         if call.flow_uuid:
             headers[env.ROOT_ID] = call.flow_uuid
         if ledger is not None:
             headers[env.WBE_LEDGER] = ledger
+        own = call.task.timelimit
+        limit = terms.timelimit if own is None else limits.read(own, "timelimit of the task")
+        if limit is not limits.UNLIMITED:
+            headers[env.TIMELIMIT] = [limit.hard, limit.soft]
+        if terms.trace_arguments:
+            headers |= traces.headers(call.arguments)
         envelope = env.Envelope(
             pr.REQUEST,
             self.request.encode(env.packer(ours)),
@@ -176,19 +226,42 @@ class Entry:
             correlation_id=self.id,
             reply_to=reply_to,
             headers=headers,
-            priority=min(9, max(0, call.priority)),
+            priority=min(9, max(0, call.priority)) if ours else 0,
+            persistent=ledger is None
+            if terms.broker_persistent is None
+            else terms.broker_persistent,
         )
-        env.check_size(envelope, call.task.name, "the request", limit)
+        env.check_size(envelope, call.task.name, "the request", terms.max_message_size)
         return envelope
 
-    def lost(self) -> ft.Failure:
+    def described(self) -> tuple[Any, ...]:
+        """What people may want to know of it when it is gone (see `overview`)."""
+        call = self.invocation
+        return (
+            self.id, call.task.name, self.task_cls, call.action, call.attempt, self.epoch,
+            call.uuid, self.flow, self.queue, self.worker, call.priority, self.born,
+        )  # fmt: skip
+
+    def unknown(self) -> ft.Failure:
         """What it ends with when nobody can tell what became of it."""
         who = f"worker {self.worker}" if self.worker else "the worker"
+        often = f"; it was lost with {self.resends + 1} workers" if self.resends else ""
         return ft.Failure.from_exception(
             exc.WorkerLost(
                 f"{who} was lost while it ran task {self.invocation.task.name!r}"
-                f" ({self.invocation.action}); whether the task took effect is unknown"
+                f" ({self.invocation.action}){often}; whether the task took effect is unknown"
             )
+        )
+
+    def doom(self) -> ft.Failure:
+        """What it ends with by its `fate`."""
+        name = self.invocation.task.name
+        if self.fate == reasons.EXPIRED:
+            return ft.Failure.from_exception(
+                exc.Expired(f"task {name!r} was not started in the time that it had for that")
+            )
+        return ft.Failure.from_exception(
+            exc.Cancelled(f"task {name!r} was cancelled before it started")
         )
 
     def leave(self) -> None:
@@ -225,6 +298,15 @@ class Shelf:
     def get(self, key: str) -> list[Entry]:
         """The entries under `key`, which may then be moved."""
         return list(self._rows.get(key, {}).values())
+
+    def first(self, key: str) -> Entry | None:
+        """The one of those under `key` that came first."""
+        row = self._rows.get(key)
+        return next(iter(row.values())) if row is not None else None
+
+    def names(self) -> list[str]:
+        """The keys that have entries."""
+        return list(self._rows)
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -269,7 +351,8 @@ class Line(Shelf):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reached: dict[str, tuple[Place, float]] = {}
+        # By key, what was taken and when: later ones, and earlier ones that stood further behind.
+        self._reached: dict[str, list[tuple[Place, float]]] = {}
 
     def remove(self, entry: Entry) -> None:
         super().remove(entry)
@@ -278,15 +361,32 @@ class Line(Shelf):
 
     def serve(self, entry: Entry, now: float) -> None:
         """An entry that stands here was taken."""
-        before = self._reached.get(entry.key)
-        place = entry.place if before is None else max(entry.place, before[0])
-        self._reached[entry.key] = (place, now)
+        reached = self._reached.setdefault(entry.key, [])
+        while reached and reached[-1][0] <= entry.place:
+            reached.pop()
+        reached.append((entry.place, now))
         self.remove(entry)
+
+    def passed(self, entry: Entry) -> bool:
+        """Whether others were taken, since it was sent, that stand behind `entry`."""
+        for place, at in reversed(self._reached.get(entry.key, ())):
+            if at <= (entry.sent_at or math.inf):
+                break
+            if place > entry.place:
+                return True
+        return False
+
+    def moved(self, key: str) -> float:
+        """When something that stood here was taken last."""
+        reached = self._reached.get(key)
+        return reached[-1][1] if reached else -math.inf
 
     def approaches(self, entry: Entry) -> bool:
         """Whether the line has moved while `entry` stood in it, and not past it."""
         reached = self._reached.get(entry.key)
-        return reached is not None and reached[0] < entry.place and reached[1] > entry.request.since
+        if not reached:
+            return False
+        return reached[0][0] < entry.place and reached[-1][1] > entry.request.since
 
 
 class Alarms:

@@ -1,4 +1,7 @@
-"""One message as the sans-I/O parts see it: a body, an address, and the headers that are ours."""
+"""One message as the sans-I/O parts see it: a body, an address, and the headers that are ours.
+
+And the answers of workers, as they are made, kept, and read again.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from wbengine import _codec
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import plain
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine import invocation
+    from wbengine.engines.worker_based.jobs import Job
 
 LOG = logging.getLogger(__name__)
 
@@ -23,6 +31,8 @@ _MOST: Final = 2**53
 
 #: A value of a user may nest as deep as the codec allows, and stands a few levels inside its body.
 _BODY_DEPTH: Final = _codec.MAX_DEPTH + 8
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 #: Encoded bodies above this many bytes are refused before they are published.
 MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
@@ -38,6 +48,9 @@ RETRIES: Final = "retries"
 TIMELIMIT: Final = "timelimit"
 #: Unix seconds after which a request is not to be started any more; where there is no ledger.
 EXPIRES: Final = "expires"
+#: The arguments, for people; masked and cut (see `traces`).
+ARGSREPR: Final = "argsrepr"
+KWARGSREPR: Final = "kwargsrepr"
 
 # Ours.
 WBE_VERSION: Final = "wbe-version"
@@ -54,6 +67,8 @@ WBE_SLOTS: Final = "wbe-slots"
 WBE_RUNNING: Final = "wbe-running"
 #: The ids of the requests that it runs for the engine it speaks to; absent where it speaks to all.
 WBE_IDS: Final = "wbe-ids"
+#: The time of that worker as it speaks, in unix seconds.
+WBE_TIME: Final = "wbe-time"
 #: The life of that worker (see `life`).
 WBE_LIFE: Final = "wbe-life"
 #: In a terminal FAILURE: nobody ran the request to its end, and nobody can tell how far it came.
@@ -108,9 +123,8 @@ class Envelope:
     @property
     def encoded(self) -> bytes:
         if self._encoded is None:
-            self._encoded = json.dumps(self.body, separators=(",", ":"), ensure_ascii=False).encode(
-                "utf-8", "replace"
-            )  # user values hold no lone surrogates, failure texts may
+            # User values hold no lone surrogates, failure texts may.
+            self._encoded = _encode(self.body).encode("utf-8", "replace")
         return self._encoded
 
     @property
@@ -121,9 +135,7 @@ class Envelope:
     def number(self, header: str, default: int = 0) -> int:
         """A header that counts something; whatever is not a count reads as `default`."""
         value = self.headers.get(header)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST:
-            return value
-        return default
+        return value if is_number(value) else default
 
     def seconds(self, header: str) -> float | None:
         """A header that holds seconds, not negative and finite, or None."""
@@ -136,6 +148,11 @@ class Envelope:
         """A header that holds a short text, or None."""
         value = self.headers.get(header)
         return value if isinstance(value, str) and len(value) <= 512 else None
+
+
+def is_number(value: Any) -> TypeGuard[int]:
+    """Whether it may count something, and be sent."""
+    return type(value) is int and 0 <= value <= _MOST
 
 
 def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAGE_SIZE) -> None:
@@ -152,30 +169,38 @@ def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAG
 
 
 def packer(ours: bool) -> Any:
-    """How user values are written for a peer: typed for our own, plain JSON for TaskFlow's."""
-    return _codec.pack if ours else _codec.plain
+    """How user values are written for a peer: typed for our own, as kombu's JSON for TaskFlow's."""
+    return _codec.pack if ours else plain.pack
 
 
 def unpacker(ours: bool) -> Any:
     """How user values of a peer are read."""
-    return _codec.unpack if ours else _identity
+    return _codec.unpack if ours else plain.unpack
 
 
-def _identity(value: Any) -> Any:
-    return value
-
-
-def parse(body: bytes | str) -> Any:
+def parse(body: bytes | str, interop: str | None = None) -> Any:
     """The tree of an encoded body that came.
 
-    :raises InvalidFormat: it is not strict JSON in UTF-8.
+    :raises InvalidFormat: it is not strict JSON in UTF-8 (`interop`: nor what TaskFlow sends).
     """
+    if interop is not None:
+        return plain.parse(body, depth=_BODY_DEPTH)
     return _codec.parse(body, depth=_BODY_DEPTH)
+
+
+def body_of(message: Any, interop: str | None = None) -> Any:
+    """The tree of the body of a message that came.
+
+    :raises InvalidFormat: it is not strict JSON in UTF-8 (see `parse`), or compressed.
+    """
+    if getattr(message, "compressed", False):
+        raise exc.InvalidFormat("it is compressed")
+    return parse(message.body, interop)
 
 
 def freeze(envelope: Envelope) -> bytes:
     """What a ledger keeps of a terminal answer, so that it can be given again."""
-    headers = json.dumps(envelope.headers, separators=(",", ":")).encode("ascii")
+    headers = _encode(envelope.headers).encode()
     # The body was encoded to be sent; it may be large, and is not encoded twice.
     return b'{"headers":%b,"body":%b}' % (headers, envelope.encoded)
 
@@ -207,6 +232,101 @@ def received(data: Any, message: Any) -> Envelope:
         headers=dict(message.headers or {}),
         redelivered=bool(info.get("redelivered", False)),
     )
+
+
+def copy_of(message: Any) -> Envelope:
+    """What was delivered, to be published again to where it came from, as if for the first time."""
+    found = received({}, message)
+    found._encoded = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+    properties = message.properties
+    priority = properties.get("priority")
+    found.priority = min(9, max(0, priority)) if type(priority) is int else 0
+    found.persistent = properties.get("delivery_mode") == 2
+    return found
+
+
+class Answers:
+    """Makes the answers of one worker; bodies above `max_size` bytes are refused."""
+
+    def __init__(self, identity: str, max_size: int) -> None:
+        self._identity = identity
+        self._max_size = max_size
+
+    def running(self, job: Job, asked: int | None = None) -> Envelope:
+        return self._make(job, pr.RUNNING, {}, asked=asked)
+
+    def elsewhere(self, job: Job) -> Envelope:
+        """Somebody else has it; nobody asked."""
+        return self._make(job, pr.PENDING, {}, asked=0)
+
+    def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> Envelope:
+        """
+        :raises InvalidFormat: it cannot be sent.
+        """
+        if not isinstance(event_type, str):
+            raise exc.InvalidFormat(f"{event_type!r:.80} is not the name of an event")
+        packed = packer(job.ours)(dict(details), "details")
+        made = self._make(job, pr.EVENT, {"event_type": event_type, "details": packed})
+        check_size(made, job.name, "an event", self._max_size)
+        return made
+
+    def succeeded(self, job: Job, outcome: invocation.Outcome) -> Envelope:
+        """
+        :raises InvalidFormat: the result cannot be sent.
+        """
+        data = {"result": packer(job.ours)(outcome.value, "result")}
+        made = self._make(job, pr.SUCCESS, data, outcome)
+        check_size(made, job.name, "the result", self._max_size)
+        return made
+
+    def failed(
+        self,
+        job: Job,
+        failure: ft.Failure,
+        outcome: invocation.Outcome | None = None,
+        *,
+        lost: bool = False,
+    ) -> Envelope:
+        """`lost`: nobody can tell how far it came."""
+        made = self._make(job, pr.FAILURE, {"result": pr.failure_to_dict(failure)}, outcome)
+        if len(made.encoded) > self._max_size:
+            short = exc.TooLarge(
+                f"the failure of task {job.name!r} is too large to send"
+                f" ({len(made.encoded):,} bytes): {failure.exception_str[:1000]}"
+            )
+            data = {"result": ft.Failure.from_exception(short).to_dict(include_args=False)}
+            made = self._make(job, pr.FAILURE, data, outcome)
+        if lost and job.ours:
+            made.headers[WBE_LOST] = 1
+        return made
+
+    def _make(
+        self,
+        job: Job,
+        state: str,
+        data: Mapping[str, Any],
+        outcome: invocation.Outcome | None = None,
+        asked: int | None = None,
+    ) -> Envelope:
+        job.seq += 1
+        headers: dict[str, Any] = {}
+        if job.ours:
+            headers[WBE_VERSION] = VERSION
+            headers[WBE_WORKER] = self._identity
+            headers[WBE_EPOCH] = job.epoch
+            headers[WBE_SEQ] = job.seq
+            if outcome is not None and outcome.started is not None:
+                headers[WBE_STARTED] = outcome.started
+                headers[WBE_ENDED] = outcome.ended
+            if asked is not None:
+                headers[WBE_ASK] = asked
+        return Envelope(
+            pr.RESPONSE,
+            {"state": state, "data": data},
+            routing_key=job.reply_to,
+            correlation_id=job.id,
+            headers=headers,
+        )
 
 
 def value_of(answer: Envelope) -> Any:

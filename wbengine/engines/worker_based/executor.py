@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import dispatcher, entries, heir, proxy, requests, rows, types
+from wbengine.engines.worker_based import (
+    dispatcher,
+    entries,
+    heir,
+    overview,
+    proxy,
+    requests,
+    rows,
+    serving,
+    skew,
+    topology,
+    types,
+)
 from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.terms import Terms
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +38,7 @@ LOG = logging.getLogger(__name__)
 FLUSH_TIMEOUT: Final = 5.0
 
 
-class WorkerTaskExecutor(heir.Heir):
+class WorkerTaskExecutor(overview.Overview):
     """Run tasks on remote workers.
 
     `uuid` names the executor and its reply queue.  `topics` limits which workers it uses (patterns
@@ -34,7 +46,10 @@ class WorkerTaskExecutor(heir.Heir):
     long, in seconds, a request may wait for a worker to offer it, or an idle one to start it (None:
     for ever).  `worker_expiry` is the silence, in seconds, after which a worker is lost (None: it
     never is).  `ledger` is the place of the ledger that its workers share with it (see `ledger` of
-    `WorkerBasedActionEngine`).
+    `WorkerBasedActionEngine`).  The other options are those of `Terms`.
+
+    Several engines may use one executor.  It runs as long as one of them does, or, once `start` was
+    called, until `stop`.
 
     Thread-safe; `start` and `stop` are idempotent.  Outcomes are reported on threads of the
     executor's own.
@@ -54,33 +69,42 @@ class WorkerTaskExecutor(heir.Heir):
         *,
         interop: str | None = None,
         ledger: str | None = None,
+        **terms: Any,
     ) -> None:
+        self._terms = Terms.of(terms)
         self._uuid = uuid
         self._exchange = exchange
         self._broker = (url, transport, transport_options, retry_options)
-        self._interop = interop
-        self._place = ledgers.check_place(ledger)
+        topics = _names.words("topics", topics)
+        self._interop = topology.check_plainly(interop, topics, ledger)
+        self._place = ledgers.NONE if interop else ledgers.check_place(ledger)
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         # When the finder is to ask and to look for silent workers next.
         self._round_due = 0.0
         self._stopping = False
+        # How many engines use it, and whether whoever made it wants it to run without any.
+        self._users = 0
+        self._kept = False
+        self._users_lock = threading.RLock()
         super().__init__()
         self._proxy = self._make_proxy()
         self._expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._finder = types.ProxyWorkerFinder(
             uuid,
             self,
-            _names.words("topics", topics),
+            topics,
             worker_expiry=worker_expiry,
             interop=interop is not None,
             on_change=self._on_workers,
+            on_ids=self._on_ids,
+            holds=lambda worker: self._book.holds(worker),
+            served=serving.inquiry(self._proxy.target, exchange) if interop else None,
         )
         self._book = requests.RequestBook(
-            uuid,
-            self._finder,
-            transition_timeout=transition_timeout,
+            uuid, self._finder, transition_timeout=transition_timeout, terms=self._terms
         )
+        self._book.plain = interop is not None
 
     def _make_proxy(self) -> proxy.Proxy:
         handlers = {
@@ -106,12 +130,6 @@ class WorkerTaskExecutor(heir.Heir):
     def finder(self) -> types.ProxyWorkerFinder:
         return self._finder
 
-    @property
-    def ignored(self) -> dict[str, int]:
-        """Number of answers that were dropped, by reason."""
-        with self._lock:
-            return dict(self._book.ignored)
-
     def publish(self, *args: Any, **kwargs: Any) -> None:
         """Publish a message (see `Proxy.publish`); what the finder asks goes this way."""
         self._proxy.publish(*args, **kwargs)
@@ -119,11 +137,33 @@ class WorkerTaskExecutor(heir.Heir):
     # Running.
 
     def start(self) -> None:
-        """Start the threads that speak with the broker.
+        """Start the threads that speak with the broker, and let them run until `stop`.
 
         :raises TransportFailure: the broker cannot be reached.
         :raises LedgerFailure: nor the ledger that was named.
         """
+        self._kept = True
+        self._start()
+
+    def enlist(self) -> None:
+        """An engine begins to use it: start unless it runs.
+
+        :raises TransportFailure, LedgerFailure: as `start`; then it does not use it.
+        """
+        with self._users_lock:
+            self._start()
+            self._users += 1
+
+    def dismiss(self) -> None:
+        """An engine that was enlisted is done: stop with the last of them, unless `start` was
+        called.
+        """
+        with self._users_lock:
+            self._users -= 1
+            if not (self._users or self._kept):
+                self.stop()
+
+    def _start(self) -> None:
         if self._stopping:  # an interruption ended that early
             self.stop()
         with self._lock:
@@ -139,8 +179,12 @@ class WorkerTaskExecutor(heir.Heir):
         self._book.reopen()
         if self._proxy.ended:
             self._proxy = self._make_proxy()
-        self._ledger = ledgers.choose(self._place, self._proxy.target)
+        self._ledger = ledgers.choose(
+            self._place, self._proxy.target, result_ttl=self._terms.result_ttl
+        )
         self._book.ledger = self.ledger
+        # Clocks of two hosts are compared only where nothing else tells what happened first.
+        self._finder.clocks = skew.Clocks(self._finder.missed) if self._ledger is None else None
         self._rows = rows.Rows(self._ledger, self._expiry) if self._ledger is not None else None
         self._thread = threading.Thread(
             target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
@@ -164,6 +208,7 @@ class WorkerTaskExecutor(heir.Heir):
 
         Where an interruption (Ctrl-C) ended it early, the next call goes on.
         """
+        self._kept = False
         with self._lock:
             thread = self._thread
         if thread is None:
@@ -181,15 +226,8 @@ class WorkerTaskExecutor(heir.Heir):
         self._finder.reset()
         self._round_due = 0.0
         if self._ledger is not None:
+            self._drop_again()
             self._ledger.close()
-
-    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
-        """Start if need be, and wait until `workers` processes are known.
-
-        Returns how many are still missing when `timeout` seconds are over.
-        """
-        self.start()
-        return self._finder.wait_for_workers(workers, timeout)
 
     # The waist.
 
@@ -208,45 +246,13 @@ class WorkerTaskExecutor(heir.Heir):
                 take = self._book.recover if call.recovered else self._book.submit
                 effects = take(call, done, now)
             self._apply(effects)
+            if call.cancelled:  # perhaps before it was known here
+                self._report(self._book.cancel, (call,))
         if self._book.unasked:
             with self._lock:
                 effects = self._book.ask()
             self._apply(effects)
         self._nudge()
-
-    def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
-        """Take back what no worker has started (of one flow); what is under way is finished."""
-        with self._lock:
-            entries = self._book.unstarted(flow)
-        taken = []
-        for entry in entries:
-            # Not under the lock: who finds the flow lost tells so, under locks of his own.
-            ours = self._is_ours(entry)
-            with self._lock:  # or its missing row could be taken for a lost one
-                if entry.state not in pr.WAITING_STATES or entry.invocation.ticket is not entry:
-                    continue
-                if not entry.sending or (ours and self._rows and self._rows.revoke(entry)):
-                    # Who resumes need not look for what is known not to run.
-                    entry.invocation.recovered &= self._ledger is None
-                    taken.append(entry.invocation)
-                    self._book.forget(entry)
-        return taken
-
-    def finish(self, flow: str | None = None) -> None:
-        """Wait for the end of what was submitted (of one flow) and not withdrawn."""
-        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-        with self._lock:
-            entries = self._book.unfinished(flow)
-            for entry in entries:
-                entry.done = _counted(entry.done, ended)
-        for _ in entries:
-            ended.get()
-
-    def leave(self, flow: str) -> None:
-        """Fail what is unfinished of one flow: its engine stopped."""
-        with self._lock:
-            effects = self._book.leave("its engine stopped", flow, kept=self._guards)
-        self._apply(effects)
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._lock:
@@ -279,16 +285,34 @@ class WorkerTaskExecutor(heir.Heir):
         with self._lock:
             effects = self._book.on_lost(lost, now) + self._book.on_gained(gained, now)
         self._apply(effects)
+        for worker in lost:
+            if isinstance(worker.identity, str):
+                self._proxy.bury(worker.identity)
+
+    def _on_ids(self, worker: str, ids: Collection[str]) -> None:
+        self._report(self._book.on_ids, worker, ids)
 
     def _on_wait(self) -> None:
         now = SYSTEM.monotonic()
+        self._finder.turn(now, self._proxy.channel)
+        searching = bool(self._book.suspects)
+        if searching and not self._finder.urgent:
+            self._round_due = now
+        self._finder.urgent = searching
         if now >= self._round_due:
+            with self._lock:
+                effects = self._book.review(now)
+                self._finder.hurry = self._book.stalled(now)
+            self._apply(effects)
+            if self._undropped:
+                self._drop_again()
             self._finder.maybe_publish()
             self._finder.clean()
             self._round_due = self._finder.next_due() or now
         with self._lock:
             effects = self._book.tick(now)
-        self._apply(effects)
+        if effects:
+            self._apply(effects)
 
     def _next_alarm(self) -> float | None:
         with self._lock:
@@ -327,20 +351,9 @@ class WorkerTaskExecutor(heir.Heir):
                     self._proxy.ack(receipt)
             case fx.Drop(request_id):
                 if self._ledger is not None:
-                    crashpoint("executor.before-drop")
-                    self._ledger.drop(request_id)
-                    crashpoint("executor.after-drop")
-            case fx.Revoke(entry):
-                revoked = self._ledger is None or self._revoke(entry)  # else nobody can tell
-                with self._lock:
-                    more = self._book.on_revoked(entry, revoked, SYSTEM.monotonic())
-                self._apply(more)
-            case fx.Inspect(entry, lost):
-                self._inspect(entry, lost)
-            case fx.Reopen(entry, epoch):
-                self._reopen(entry, epoch)
-            case fx.Ask(question):
-                self._proxy.send(Parcel(question, before=lambda: not self._disowned))
+                    self._drop(request_id)
+            case _:
+                self._see_to(effect)
 
     def _dispatch(self, effect: fx.Dispatch) -> None:
         entry = effect.entry
@@ -350,6 +363,8 @@ class WorkerTaskExecutor(heir.Heir):
                 return False
             if self._ledger is None or self._rows is None:
                 return True
+            if entry.opened:
+                return True  # a message of it is out: what is removed by now must not come back
             crashpoint("executor.before-open")
             # Whatever is at the first epoch cannot be in the way of it.
             opens = self._ledger if effect.epoch == 1 else self._rows
@@ -358,14 +373,33 @@ class WorkerTaskExecutor(heir.Heir):
             crashpoint("executor.after-open")
             # Who takes the flow over from now on finds the row.  Who did so before, while this
             # process was frozen, may have found none, and be done with the request by now.
-            return self._is_wanted(effect)
+            wanted = self._is_wanted(effect)
+            if not wanted and self._is_ours(entry):
+                self._ledger.revoke(entry.id, effect.epoch)  # it ended meanwhile, without a row
+            return wanted
 
-        def failed(error: BaseException) -> None:
-            with self._lock:
-                effects = self._book.on_unsent(entry, error, SYSTEM.monotonic())
-            self._apply(effects)
+        book, epoch = self._book, effect.epoch
+        self._proxy.send(
+            Parcel(
+                effect.envelope,
+                before=before,
+                failed=lambda error: self._report(book.on_unsent, entry, error),
+                unrouted=lambda: self._report(book.on_unrouted, entry, epoch),
+                # Where there is a ledger, one message too many does no harm.
+                uncertain=None
+                if self._ledger is not None
+                else lambda: self._report(book.on_unconfirmed, entry, epoch),
+            )
+        )
 
-        self._proxy.send(Parcel(effect.envelope, before=before, failed=failed))
+    def _drop(self, request_id: str) -> None:
+        assert self._ledger is not None
+        crashpoint("executor.before-drop")
+        try:
+            self._ledger.drop(request_id)
+        except exc.LedgerFailure:
+            self._drop_later(request_id)
+        crashpoint("executor.after-drop")
 
     def _is_wanted(self, effect: fx.Dispatch) -> bool:
         """Whether a request is still to be published; it is being, if so."""
@@ -374,12 +408,9 @@ class WorkerTaskExecutor(heir.Heir):
             return False
         with self._lock:
             wanted = entry.live and entry.epoch == effect.epoch
-            entry.sending |= wanted
+            if wanted:
+                entry.sending, entry.sent_at = True, SYSTEM.monotonic()
             return wanted
-
-    def _revoke(self, entry: entries.Entry) -> bool:
-        """Make sure that nobody starts a request whose message may be out."""
-        return self._rows is not None and self._is_ours(entry) and self._rows.revoke(entry)
 
     def _tell(self, entry: entries.Entry, event_type: str, details: dict[str, Any]) -> None:
         events = entry.invocation.events
@@ -389,23 +420,6 @@ class WorkerTaskExecutor(heir.Heir):
             events(event_type, details)
         except Exception:
             LOG.exception("failed to pass on event %s of %r", event_type, entry.request)
-
-    def _inspect(self, entry: entries.Entry, lost: str | None) -> None:
-        assert self._rows is not None
-        seen = self._rows.look(entry)
-        with self._lock:
-            effects = self._book.on_row(entry, seen, SYSTEM.monotonic(), lost)
-        self._apply(effects)
-
-    def _reopen(self, entry: entries.Entry, epoch: int) -> None:
-        assert self._rows is not None
-        if not self._is_ours(entry):
-            return
-        done, answer = self._rows.reopen(entry, epoch)
-        if done:  # else it is looked at again
-            with self._lock:
-                effects = self._book.on_reopened(entry, answer, SYSTEM.monotonic())
-            self._apply(effects)
 
 
 #: What an execution fails with here, before any worker has seen it.
@@ -421,16 +435,6 @@ def _nothing_to_undo(call: invocation.Invocation) -> bool:
     # Failures that came from a worker, or out of the store, hold no exception object.
     failed = call.result
     return isinstance(failed, ft.Failure) and isinstance(failed.exception, _NEVER_SENT)
-
-
-def _counted(done: invocation.Done, ended: queue.SimpleQueue[None]) -> invocation.Done:
-    def told(call: invocation.Invocation, outcome: invocation.Outcome) -> None:
-        try:
-            done(call, outcome)
-        finally:
-            ended.put(None)
-
-    return told
 
 
 def _nothing() -> None:

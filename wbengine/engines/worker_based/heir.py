@@ -54,7 +54,7 @@ class Heir(invocation.TaskExecutor):
 
     @property
     def remembers(self) -> bool:  # type: ignore[override]
-        return self._interop is None  # TaskFlow's workers cannot be asked
+        return True  # though TaskFlow's workers cannot be asked: what they had is lost, then
 
     @property
     def knows_all(self) -> bool:  # type: ignore[override]

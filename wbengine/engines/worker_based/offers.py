@@ -13,6 +13,10 @@ _NAMED: Final = 8
 class Offers(Protocol):
     """What a `RequestBook` needs to know of workers (`ProxyWorkerFinder` knows it)."""
 
+    @property
+    def period(self) -> float:
+        """Seconds between two beats of a worker."""
+
     def queue_for(self, task_cls: str, waiting: Any) -> str | None:
         """Where a request for `task_cls` should go, if there is a live worker for it."""
 
@@ -25,8 +29,24 @@ class Offers(Protocol):
     def speaks(self, queue: str) -> bool:
         """Whether they speak more than plain TaskFlow."""
 
-    def watch(self, identity: str) -> None:
-        """A worker holds a request: tell if it is lost, even if it was never heard of."""
+    def watch(self, identity: str, silence: float = 0.0) -> None:
+        """A worker holds a request: tell if it is lost, even if it was never heard of.
+
+        `silence` is for how many seconds it has been silent already, as its ledger knows.
+        """
+
+    def rounds(self, queue: str, since: float) -> int:
+        """How often (at most twice) *every* live worker of a queue has spoken since then, of those
+        that were there.  0 when there are none at all.
+        """
+
+    def idle_rounds(self, queue: str, since: float) -> int:
+        """How often (at most twice) every live worker of it reported a free slot since then, as its
+        last words.  0 when there are none.
+        """
+
+    def missed(self, since: float, now: float) -> float:
+        """Seconds of that time in which nothing could be heard of anybody."""
 
     def topics(self) -> list[str]: ...
 

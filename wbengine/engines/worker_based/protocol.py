@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from automaton import machines
 
-from wbengine import _codec, _names
+from wbengine import _codec, _names, running
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import schemas
 from wbengine.types import _description
@@ -174,6 +174,8 @@ class WorkUnit:
     arguments: Mapping[str, Any]
     result: Any
     failures: Mapping[str, ft.Failure]
+    #: What the running task is told of where it comes from.
+    request: running.Request | None = None
 
 
 class Request(Message):
@@ -344,7 +346,9 @@ class Request(Message):
         return Request.decode(data, lambda value: value)
 
     @staticmethod
-    def decode(data: Mapping[str, Any], unpack: Any) -> WorkUnit:
+    def decode(
+        data: Mapping[str, Any], unpack: Any, request: running.Request | None = None
+    ) -> WorkUnit:
         """Read a validated body, with `unpack` applied to whatever belongs to the user."""
         result: Any = None
         if "result" in data:
@@ -357,6 +361,7 @@ class Request(Message):
             arguments={k: unpack(v) for k, v in data.get("arguments", {}).items()},
             result=result,
             failures={k: ft.Failure.from_dict(v) for k, v in data.get("failures", {}).items()},
+            request=request,
         )
 
 

@@ -7,6 +7,7 @@ used by two threads loses messages, and a process-wide pool of connections runs 
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -19,7 +20,14 @@ import kombu
 from wbengine import _names, transports
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import connecting, dispatcher, protocol, topology
+from wbengine.engines.worker_based import (
+    connecting,
+    dispatcher,
+    protocol,
+    receiving,
+    taking,
+    topology,
+)
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.outbox import Outbox, Parcel
 
@@ -33,14 +41,8 @@ CONNECT_TIMEOUT: Final = 10.0
 DRAIN_PERIOD: Final = 1.0
 SHORT_DRAIN_PERIOD: Final = 0.05
 
-#: Seconds after which a queue of ours is declared again: what cleans temporary folders of old
-#: files may have taken it, or its bindings.
-DECLARE_PERIOD: Final = 60.0
-
 #: Seconds before it connects again to a broker that can be reached, but not used.
 AILING_PAUSE: Final = 0.5
-
-_KNOWN: Final = ("amqp", "amqps", "filesystem", "memory", "redis", "rediss")
 
 
 class Proxy:
@@ -75,17 +77,18 @@ class Proxy:
     ) -> None:
         self._topic = topic
         self._exchange_name = exchange
-        self._topology = topology.Topology(exchange, topic, bindings, interop)
         self._on_wait = on_wait
         self._until = until
         self._retry_options = _with_defaults(retry_options, self.DEFAULT_RETRY_OPTIONS)
         if interop:  # TaskFlow's peers use kombu's own transports
             self._target = transports.Target(url, transport, dict(transport_options or {}))
         else:
-            self._target = transports.resolve(url, transport, transport_options)
-        self._check_transport()
+            self._target = transports.resolve(url, transport, transport_options, exchange=exchange)
+        self._topology = topology.Topology(
+            exchange, topic, bindings, interop, direct=self._target.check()
+        )
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
-        self._outbox = Outbox(self._connect, self._topology, exchange)
+        self._outbox = Outbox(self._target, self._topology, exchange)
         self._running = threading.Event()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -94,7 +97,10 @@ class Proxy:
         self.leaves_queue = False
         self._soon: deque[Callable[[], None]] = deque()
         self._wake: Callable[[], None] | None = None
-        self._work: _Work | None = None
+        self._work: taking.Taking | None = None
+        #: Of the connection that there is: what came on it is acknowledged on it, or never.
+        self.channel: Any = None
+        self._receiver: receiving.Receiver | None = None
 
     # What it is.
 
@@ -110,9 +116,10 @@ class Proxy:
     @property
     def connection_details(self) -> dict[str, Any]:
         """Where this proxy connects to, without secrets."""
-        with self._connect() as connection:
+        with self._target.connect() as connection:
+            uri = connection.as_uri(include_password=False) if self._target.ours else None
             return {
-                "uri": connection.as_uri(include_password=False),
+                "uri": uri or self._target.shown,
                 "transport": connection.transport_cls
                 if isinstance(connection.transport_cls, str)
                 else connection.transport.driver_type,
@@ -124,25 +131,10 @@ class Proxy:
     def is_running(self) -> bool:
         return self._running.is_set() and not self._ended.is_set()
 
-    def _check_transport(self) -> None:
-        try:
-            self._connect().get_transport_cls()
-        except (KeyError, ImportError, AttributeError) as error:
-            name = str(self._target.transport or str(self._target.url).partition("://")[0])
-            if isinstance(error, KeyError):
-                why = f"there is none of this name{_names.hint(name, _KNOWN)}"
-            else:  # kombu reads attributes of a redis that it could not import
-                extra = name.replace("rediss", "redis")
-                why = f"{error} (perhaps: pip install 'kombu[{extra}]')"
-            raise ValueError(f"{name!r} is no transport that can be used here: {why}") from error
-
     @property
     def ended(self) -> bool:
         """Whether `start` has returned: a proxy lives once."""
         return self._ended.is_set()
-
-    def _connect(self) -> kombu.Connection:
-        return self._target.connect(connect_timeout=5)
 
     # Publishing.
 
@@ -185,16 +177,34 @@ class Proxy:
         """Also take requests from shared queues, never more than `slots` at a time.
 
         `queues` are served in their order: the first is emptied before the second is looked at.
-        Takes effect when the proxy starts, and after every reconnect.
+        Each request has to end in one call of `ack` or `give_back`, which frees its slot.  Takes
+        effect when the proxy starts, and after every reconnect.
         """
-        self._work = _Work(tuple(queues), slots)
+        kind = taking.SlotTaking if self._target.amqp else taking.Taking
+        self._work = kind(queues, slots, ours=self._target.ours)
+        self._topology.brief = True
 
     def stop_taking(self) -> None:
-        """Take no further request; what was taken can still be acknowledged."""
-        work = self._work
-        if work is not None:
-            work.open = False
-            self.call_soon(work.cancel)
+        """Take no further request; what was taken can still be acknowledged.
+
+        What was delivered and not handed out goes back to its queue.  From any thread; idempotent.
+        """
+        if self._work is not None:
+            self.call_soon(self._work.pause)
+
+    def take_again(self) -> None:
+        """Undo `stop_taking`; from any thread, idempotent."""
+        if self._work is not None:
+            self.call_soon(self._work.resume)
+
+    def bury(self, name: str) -> None:
+        """Remove the private queue of a process that is gone, unless it is used; any thread."""
+
+        def remove() -> None:
+            if self._receiver is not None:
+                self._receiver.bury(name)
+
+        self.call_soon(remove)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Run `function` on the consumer's thread, soon."""
@@ -203,14 +213,56 @@ class Proxy:
             self._wake()
 
     def ack(self, message: Any) -> None:
-        """Acknowledge a message from any thread; never raises.
+        """Acknowledge a message from any thread, and free its slot; never raises.
 
         What came on a connection that is gone cannot be acknowledged any more: it comes again.
         """
-        if self._target.ours:
-            _ack(message)
-        else:
-            self.call_soon(lambda: _ack(message))
+        if not self._target.ours:
+            self.call_soon(lambda: self._settle(message, _ack))
+            return
+        _ack(message)
+        work = self._work
+        if work is None or work.held.pop(message, None) is None:
+            return
+        if message.channel is not work.channel:
+            self.call_soon(work.adjust)
+
+    def requeue(self, message: Any, done: Callable[[], None] | None = None) -> None:
+        """Put a request back into its queue, from any thread, and free its slot; never raises.
+
+        `done()` is called when that happened, on the consumer's thread.  It comes again marked as
+        redelivered; see `give_back` for one that nobody began and no ledger knows of.
+        """
+
+        def settle() -> None:
+            self._settle(message, _requeue)
+            if done is not None:
+                done()
+
+        self.call_soon(settle)
+
+    def give_back(self, message: Any) -> None:
+        """Let somebody else have a request that was not started, from any thread; never raises.
+
+        Where no ledger knows that it was not, a copy takes its place: nobody runs a request that
+        the broker says it delivered before.
+        """
+        if env.WBE_LEDGER in (message.headers or {}):
+            self.requeue(message)
+            return
+        again = functools.partial(self.requeue, message)
+        copy = env.copy_of(message)
+        after = functools.partial(self.ack, message)
+        self.send(Parcel(copy, after=after, unrouted=again, failed=lambda _: again()))
+
+    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
+        work = self._work
+        if work is not None and message in work.held:
+            if self._target.ours or work.is_ours(message):
+                how(message)
+            work.free(message)
+        elif self._target.ours or message.channel in (self.channel, work and work.channel):
+            how(message)
 
     def start(self) -> None:
         """Connect, and dispatch what comes, until `stop`; blocks.
@@ -218,7 +270,6 @@ class Proxy:
         :raises TransportFailure: the broker could not be reached within 10 seconds of the start.
         """
         try:
-            self._outbox.start()
             self._run()
         except BaseException as error:
             self._error = error
@@ -247,71 +298,76 @@ class Proxy:
             self._wake()
 
     def _run(self) -> None:
+        until = time.monotonic() + CONNECT_TIMEOUT
         while not self._stopping.is_set():
-            with self._connect() as connection:
-                errors = connection.recoverable_connection_errors
+            first = not self._running.is_set()
+            try:
+                connection = connecting.reach(
+                    self._target,
+                    self._stopping,
+                    longest=float(self._retry_options["interval_max"]),
+                    within=max(1.0, until - time.monotonic()) if first else None,
+                )
+            except exc.TransportFailure:
+                if first and not self._stopping.is_set():
+                    raise
+                continue
+            with connection:
                 try:
-                    if self._reach(connection, errors):
-                        self._consume(connection)
-                except errors as error:
-                    LOG.warning("lost the broker (%s), connecting again", error)
-                except (OSError, exc.TransportFailure) as error:  # such as a full disk
-                    if not self._running.is_set():
-                        uri = connection.as_uri()
-                        raise exc.TransportFailure(f"{uri} cannot be used: {error}") from error
-                    LOG.warning("cannot receive (%s), connecting again", error)
-                    self._stopping.wait(AILING_PAUSE)
-                except Exception:
-                    if not self._running.is_set():
-                        raise
-                    LOG.exception("receiving failed, connecting again")
-                    self._stopping.wait(SHORT_DRAIN_PERIOD)
+                    self._consume(connection)
+                except Exception as error:
+                    self._after(error, connection, time.monotonic() < until)
 
-    def _reach(self, connection: kombu.Connection, errors: Any) -> bool:
-        """Connect: at first for 10 seconds at most, later for as long as it takes."""
-        first = not self._running.is_set()
-        try:
-            connecting.reach(
-                connection,
-                self._stopping,
-                longest=float(self._retry_options["interval_max"]),
-                within=CONNECT_TIMEOUT if first else None,
-            )
-        except errors as error:
-            if first and not self._stopping.is_set():
-                raise exc.TransportFailure(
-                    f"the broker at {connection.as_uri()} cannot be reached: {error}"
-                ) from error
-            return False
-        return True
+    def _after(self, error: Exception, connection: kombu.Connection, early: bool) -> None:
+        """Whether and when to connect again; `early`: the first start may still succeed."""
+        why = connecting.explain(error)
+        lost = isinstance(error, tuple(connection.recoverable_connection_errors))
+        refused = isinstance(error, tuple(connection.channel_errors))
+        # Others may be stopping, and remove what we have just declared.
+        passing = lost or getattr(error, "code", None) == 404
+        if not (self._running.is_set() or (early and passing)):
+            foreign = not (self._target.ours or self._target.amqp)  # which raise whatever they like
+            if lost or refused or foreign or isinstance(error, (OSError, exc.TransportFailure)):
+                raise exc.TransportFailure(f"{self._target.shown} cannot be used: {why}") from error
+            raise error
+        if self._stopping.is_set():
+            return
+        if lost:
+            LOG.warning("lost the broker (%s), connecting again", why)
+        elif refused or isinstance(error, (OSError, exc.TransportFailure)):  # such as a full disk
+            LOG.warning("cannot receive (%s), connecting again", why)
+        else:
+            LOG.error("receiving failed, connecting again", exc_info=error)
+        cut = lost and isinstance(error, OSError)
+        self._stopping.wait(SHORT_DRAIN_PERIOD if cut else AILING_PAUSE)
 
     def _consume(self, connection: kombu.Connection) -> None:
-        channel = connection.channel()
-        own = self._topology.declare_own(channel, self._target.ours)
-        consumer = kombu.Consumer(channel, [own], on_message=self._on_message, auto_declare=False)
-        consumer.consume()
-        if self._work is not None:
-            self._work.consume(connection, self._topology, self._on_message)
-        self._wake = getattr(connection.transport, "wake", None)
-        self._running.set()
-        self._drain(connection, channel)
-        if self._work is not None:
-            self._work.cancel()
-        consumer.cancel()
-        if not (self._topology.interop or self.leaves_queue):
-            own.delete()
+        refused = self._dispatcher.refused
+        receiver = receiving.Receiver(self._target, self._topology, connection, self._work, refused)
+        try:
+            receiver.begin(self._on_message, self._on_work, self._send_first)
+            self._receiver, self.channel = receiver, receiver.channel
+            self._wake = receiver.wake
+            if not self._running.is_set():
+                self._outbox.start()
+                self._running.set()
+            self._drain(receiver)
+            self.channel = None
+            receiver.end(remove=not self.leaves_queue)
+        except BaseException:
+            receiver.drop()
+            raise
+        finally:
+            self._wake = self.channel = self._receiver = None
+            receiver.close()
 
-    def _drain(self, connection: kombu.Connection, channel: Any) -> None:
+    def _drain(self, receiver: receiving.Receiver) -> None:
         longest = DRAIN_PERIOD if self._wake is not None else SHORT_DRAIN_PERIOD
-        declared = time.monotonic()
         while not self._stopping.is_set():
-            if self._target.ours and time.monotonic() - declared > DECLARE_PERIOD:
-                declared = time.monotonic()
-                self._topology.declare_own(channel, ours=True)
-                if self._work is not None:
-                    self._work.declare(channel, self._topology)
-            while self._soon:
-                self._soon.popleft()()
+            self._do_soon()
+            now = time.monotonic()
+            if now >= receiver.due:
+                receiver.turn(now)
             if self._on_wait is not None:
                 self._on_wait()
             timeout = longest
@@ -320,18 +376,43 @@ class Proxy:
                 if due is not None:
                     timeout = min(longest, max(0.001, due - time.monotonic()))
             try:
-                connection.drain_events(timeout=timeout)
+                receiver.drain(timeout=timeout)
             except TimeoutError:
                 pass
+        self._do_soon()  # what was done until now is acknowledged
+
+    def _do_soon(self) -> None:
+        while self._soon:
+            self._soon.popleft()()
+
+    def _send_first(self, parcel: Parcel) -> None:
+        self.send(parcel, first=True)
+
+    def _on_work(self, message: Any) -> None:
+        work = self._work
+        assert work is not None
+        if self._target.ours:
+            work.held[message] = 0.0
+        elif work.admits(message):
+            work.held[message] = time.monotonic()
+        else:
+            self.give_back(message)
+            return
+        self._on_message(message)
+        if message.acknowledged and message in work.held:
+            work.free(message)
 
     def _on_message(self, message: Any) -> None:
         try:
-            data = env.parse(message.body)
+            data = env.body_of(message, self._topology.interop)
         except exc.InvalidFormat as error:
-            self._dispatcher.refused["body"] += 1
-            LOG.warning("refused message %s: %s", message.delivery_tag, str(error)[:500])
-            message.reject()
+            self._dispatcher.refuse(message, "body", str(error))
         else:
+            if self._topology.direct:
+                met = (message.headers or {}).get(
+                    env.WBE_WORKER, message.properties.get("reply_to")
+                )
+                self._topology.meet(met, time.monotonic())
             self._dispatcher.on_message(data, message)
 
 
@@ -340,8 +421,19 @@ def _ack(message: Any) -> None:
     try:
         message.ack()
         crashpoint("proxy.after-ack")
+    except OSError as error:  # the connection is lost, and it comes again
+        LOG.debug("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
     except Exception as error:
         LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
+
+
+def _requeue(message: Any) -> None:
+    try:
+        message.requeue()
+    except OSError as error:  # as above
+        LOG.debug("message %s cannot be given back (%s)", message.delivery_tag, error)
+    except Exception as error:
+        LOG.warning("message %s cannot be given back (%s)", message.delivery_tag, error)
 
 
 def _with_defaults(given: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,30 +446,3 @@ def _with_defaults(given: Mapping[str, Any] | None, defaults: Mapping[str, Any])
                 f" it knows: {', '.join(defaults)}"
             )
     return {**defaults, **(given or {})}
-
-
-class _Work:
-    """The request queues a worker takes from, on a channel of their own with its own prefetch."""
-
-    def __init__(self, queues: tuple[str, ...], slots: int) -> None:
-        self.queues = queues
-        self.slots = slots
-        self.open = True
-        self._consumer: Any = None
-
-    def consume(self, connection: Any, layout: topology.Topology, on_message: Any) -> None:
-        if not self.open:
-            return
-        channel = connection.channel()
-        channel.basic_qos(0, self.slots, False)
-        bound = self.declare(channel, layout)
-        self._consumer = kombu.Consumer(channel, bound, on_message=on_message, auto_declare=False)
-        self._consumer.consume()
-
-    def declare(self, channel: Any, layout: topology.Topology) -> list[Any]:
-        return [layout.declare_shared(channel, name) for name in self.queues]
-
-    def cancel(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.cancel()

@@ -16,11 +16,15 @@ REMEMBERED_BYTES: Final = 64 * 1024 * 1024
 
 
 class Recent:
-    """The newest epoch seen of the last requests, and their answers while there is room.  O(1)."""
+    """The newest epoch seen of the last requests, and their answers while there is room.  O(1).
+
+    And up to which epoch requests are to be refused that did not come yet.
+    """
 
     def __init__(self) -> None:
         self._epochs: OrderedDict[str, int] = OrderedDict()
         self._answers: OrderedDict[str, env.Envelope] = OrderedDict()
+        self._refused: OrderedDict[str, int] = OrderedDict()
         self._bytes = 0
 
     def epoch(self, request_id: str) -> int:
@@ -44,6 +48,22 @@ class Recent:
             self._bytes += len(answer.encoded)
             while self._bytes > REMEMBERED_BYTES:
                 self._bytes -= len(self._answers.popitem(last=False)[1].encoded)
+
+    def forget(self, request_id: str, epoch: int) -> None:
+        """A request was not run after all: it may come again under the same epoch."""
+        if self._epochs.get(request_id) == epoch:
+            self._drop(request_id)
+
+    def refuse(self, request_id: str, epoch: int) -> None:
+        """Nobody has a use for a request any more, up to this epoch."""
+        newest = max(epoch, self._refused.pop(request_id, 0))
+        self._refused[request_id] = newest
+        if len(self._refused) > REMEMBERED:
+            self._refused.popitem(last=False)
+
+    def refused(self, request_id: str) -> int:
+        """The newest epoch of a request that is to be refused; 0 for none."""
+        return self._refused.get(request_id, 0)
 
     def _drop(self, request_id: str) -> None:
         self._epochs.pop(request_id, None)

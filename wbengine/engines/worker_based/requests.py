@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from wbengine import exceptions as exc
@@ -25,19 +26,22 @@ from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.effects import Effect
-from wbengine.engines.worker_based.entries import (
-    EXPIRE,
-    LOOK,
-    WARN,
-    WITHDRAWN,
-    Alarms,
-    Backlog,
-    Entry,
-    Line,
-    Shelf,
-)
+from wbengine.engines.worker_based.entries import Entry
 from wbengine.engines.worker_based.offers import Offers, why_nobody
+from wbengine.engines.worker_based.reasons import (
+    AGAIN,
+    CANCELLED,
+    DUE,
+    EXPIRE,
+    LAPSE,
+    LOOK,
+    STRAY,
+    WARN,
+)
 from wbengine.engines.worker_based.recovering import Recovering
+from wbengine.engines.worker_based.resending import STILL
+from wbengine.engines.worker_based.roster import nameless
+from wbengine.engines.worker_based.terms import Terms
 from wbengine.types import failure as ft
 
 __all__ = ["RequestBook"]
@@ -53,8 +57,19 @@ PER_SLOT: Final = 8
 WARN_AFTER: Final = 5.0
 
 
+#: Seconds until what waits although a message of it is out is looked for; then twice as many.
+STRAY_AFTER: Final = 10.0
+
+#: So many requests that ended are remembered, for people.
+REMEMBERED: Final = 1000
+
+
 class RequestBook(Recovering):
-    """All requests of one executor.  Not thread-safe: its owner holds a lock around every call."""
+    """All requests of one executor.  Not thread-safe: its owner holds a lock around every call.
+
+    `wall` tells unix seconds; only `expires` and `eta` that are datetimes, and peers without a
+    ledger, need it.
+    """
 
     def __init__(
         self,
@@ -63,25 +78,15 @@ class RequestBook(Recovering):
         *,
         transition_timeout: float | None = pr.REQUEST_TIMEOUT,
         ledger: str | None = None,
-        max_message_size: int = env.MAX_MESSAGE_SIZE,
+        terms: Terms = Terms(),  # noqa: B008  (frozen)
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__()
-        self._reply_to = reply_to
-        self._offers = offers
-        self._timeout = transition_timeout
-        self.ledger = ledger
-        self._max_size = max_message_size
+        super().__init__(reply_to, offers, transition_timeout, ledger, terms, wall)
         self._entries: dict[str, Entry] = {}
-        self._waiting = Shelf()  # by task class
-        self._backlog = Backlog()  # by queue
-        self._sent = Line()  # by queue
-        self._held = Shelf()  # by worker
-        self._alarms = Alarms()
+        self._flows: dict[str, dict[str, Entry]] = {}
         self._order = itertools.count(1)
-        self._closed: str | None = None
-        #: What came and was dropped, by reason: unknown, late, old_epoch, duplicate, unexpected,
-        #: unreadable.
-        self.ignored: Counter[str] = Counter()
+        #: The last that ended: `(entry's call, ...)`, see `overview`.
+        self.ended: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -98,10 +103,13 @@ class RequestBook(Recovering):
         entry = self._admit(call, done, now)
         if self._closed is not None:
             return self._leave_undone(entry, self._closed)
-        effects: list[Effect] = []
         if self._early and entry.id in self._early:
             effects = self._hear_early(entry, now)  # the store did not know that it was sent
-        return effects + self._route(entry, now) if entry.live else effects
+            return effects + self._route(entry, now) if entry.live else effects
+        task = call.task
+        if task.eta is not None or task.expires is not None:
+            return self._keep_times(entry, now) or self._route(entry, now)
+        return self._route(entry, now)
 
     def _admit(self, call: invocation.Invocation, done: invocation.Done, now: float) -> Entry:
         entry = Entry(call, done, self._timeout, now)
@@ -109,13 +117,28 @@ class RequestBook(Recovering):
             raise exc.Duplicate(f"request {entry.request!r} is already in the book")
         call.ticket = entry
         self._entries[entry.id] = entry
+        flow = self._flows.get(entry.flow)
+        if flow is None:
+            self._flows[entry.flow] = {entry.id: entry}
+        else:
+            flow[entry.id] = entry
         return entry
 
     def _route(self, entry: Entry, now: float) -> list[Effect]:
+        if entry.fate is not None or (entry.lapse is not None and now >= entry.lapse):
+            if entry.dispatched:
+                self._wait(entry, now)
+            return self._lapse(entry, now)
+        if entry.eta is not None and now < entry.eta:
+            self._deferred.put("", entry)
+            self._alarms.set(entry.eta, DUE, entry)
+            return []
         queue = self._offers.queue_for(entry.task_cls, self._load)
         if queue is None:
             self._wait(entry, now)
             return []
+        if entry.dispatched and self.ledger is None and entry.queue is not None:
+            return self._route_again(entry, queue, now)
         entry.request.transition(pr.PENDING)
         entry.queue = queue
         entry.place = (-entry.invocation.priority, next(self._order))
@@ -131,7 +154,10 @@ class RequestBook(Recovering):
         return max(MOST_IN_BROKER, PER_SLOT * self._offers.slots(queue))
 
     def _wait(self, entry: Entry, now: float) -> None:
-        entry.queue = None
+        if self.ledger is not None or not entry.dispatched:
+            entry.queue = None  # else its message may wait there, and need not be sent again
+        if entry.dispatched and self.ledger is not None:
+            self._alarms.set(now + STRAY_AFTER, STRAY, entry)
         self._waiting.put(entry.task_cls, entry)
         self._start_clock(entry, now)
         if self._timeout is None or self._timeout > WARN_AFTER:
@@ -147,15 +173,20 @@ class RequestBook(Recovering):
         try:
             envelope = entry.envelope(
                 self._reply_to,
+                self._terms,
                 ours=self._offers.speaks(entry.queue),
                 ledger=self.ledger,
-                limit=self._max_size,
             )
         except Exception as error:  # whatever arguments do, nobody but their task is hurt
             return self._settle(entry, ft.Failure.from_exception(error), now=now)
-        entry.dispatched = True
+        if entry.lapse is not None and self.ledger is None:
+            envelope.headers[env.EXPIRES] = self._wall() + entry.lapse - now
+        entry.sent_at = None  # where it was published before is of no interest any more
+        again = entry.shelf is self._sent
+        entry.dispatched, entry.unused = True, entry.epoch + 1
         self._sent.put(entry.queue, entry)
-        self._start_clock(entry, now)
+        if not again:  # else it is the same wait
+            self._start_clock(entry, now)
         return [fx.Dispatch(entry, entry.epoch, envelope)]
 
     def _refill(self, queue: str, now: float) -> list[Effect]:
@@ -187,6 +218,8 @@ class RequestBook(Recovering):
         reason = entry.refusal(answer) if entry is not None else "unknown"
         if entry is None or reason is not None:
             return self._on_unfit(entry, reason or "unknown", answer, receipt, now)
+        if env.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
+            return [*self._on_given_twice(entry, now), fx.Acknowledge(receipt)]
         effects = self._started(entry, answer.text(env.WBE_WORKER), now)
         if entry.doubts and (self.ledger is None or env.WBE_ASK in answer.headers):
             entry.doubts = 0
@@ -224,18 +257,28 @@ class RequestBook(Recovering):
             return []
         for state in (pr.PENDING, pr.RUNNING):
             entry.request.transition(state)
+        entry.ran = True
         queue = entry.queue if entry.shelf is self._sent else None
         if queue is not None:
             self._sent.serve(entry, now)
         entry.leave()
         if worker is not None:
             self._hold(entry, worker)
-        return self._refill(queue, now) if queue is not None else []
+        elif self.plain and entry.queue is not None:
+            self._held.put(nameless(entry.queue), entry)
+        effects = self._refill(queue, now) if queue is not None else []
+        if entry.fate == CANCELLED:
+            effects += self._cancels([entry], worker or env.ALL_WORKERS)
+        return effects
 
-    def _hold(self, entry: Entry, worker: str) -> None:
+    def _hold(self, entry: Entry, worker: str, silence: float = 0.0) -> None:
         entry.worker = worker
         self._held.put(worker, entry)
-        self._offers.watch(worker)
+        self._offers.watch(worker, silence)
+
+    def holds(self, worker: str) -> bool:
+        """Whether a worker is known to run something of this book."""
+        return self._held.count(worker) > 0
 
     def _settle(
         self,
@@ -252,6 +295,8 @@ class RequestBook(Recovering):
         entry.leave()
         worker = (entry.worker or entry.queue) if ran else None
         outcome = invocation.Outcome(value, worker or invocation.LOCAL, started, ended)
+        failure = value.exception_str if isinstance(value, ft.Failure) else None
+        self.ended.append((*entry.described(), failure, started, ended))
         effects: list[Effect] = [fx.Settle(entry, outcome)]
         return effects + (self._refill(queue, now) if queue is not None else [])
 
@@ -262,8 +307,9 @@ class RequestBook(Recovering):
             entry = call.ticket
             if not isinstance(entry, Entry) or entry.live:
                 continue
-            if self._entries.pop(entry.id, None) is None:
+            if entry.id not in self._entries:
                 continue
+            self._strike(entry)
             call.ticket = None
             if entry.dispatched:
                 effects.append(fx.Drop(entry.id))
@@ -272,6 +318,14 @@ class RequestBook(Recovering):
                 entry.receipt = None
         self._alarms.tidy(len(self._entries))
         return effects
+
+    def _strike(self, entry: Entry) -> None:
+        flow = entry.flow
+        del self._entries[entry.id]
+        row = self._flows[flow]
+        del row[entry.id]
+        if not row:
+            del self._flows[flow]
 
     # Time.
 
@@ -288,15 +342,45 @@ class RequestBook(Recovering):
                 if entry.state == pr.WAITING and entry.task_cls not in told:
                     told.add(entry.task_cls)  # thousands like it would say the same
                     LOG.warning("%s", self._why_waiting(entry, now))
-            elif kind == LOOK:
-                effects += self._look(entry, now)
+            elif kind != EXPIRE:
+                effects += self._ring(kind, entry, now)
             elif entry.request.expired_at(now):
                 effects += self._expire(entry, now)
-        return effects
+        return effects + self.ask() if self.unasked else effects
+
+    def _ring(self, kind: str, entry: Entry, now: float) -> list[Effect]:
+        if kind == LOOK:
+            return self._look(entry, now)
+        if kind == LAPSE:
+            return self._lapse(entry, now)
+        if kind == AGAIN:
+            return self._try_again(entry, now)
+        if kind == DUE:
+            if entry.shelf is not self._deferred:
+                return []
+            entry.leave()
+            return self._route(entry, now)
+        if entry.shelf is not self._waiting or not entry.dispatched:
+            return []
+        waited = now - entry.request.since
+        self._alarms.set(now + max(STRAY_AFTER, min(60.0, waited)), STRAY, entry)
+        return [fx.Inspect(entry)]
 
     def _expire(self, entry: Entry, now: float) -> list[Effect]:
+        request = entry.request
+        missed = self._offers.missed(request.since, now)
+        if missed and request.timeout is not None:
+            request.since += missed  # nobody could be heard of, whoever may have been there
+            if not request.expired_at(now):
+                self._alarms.set(request.since + request.timeout, EXPIRE, entry)
+                return []
         if entry.shelf is self._left:
             return self._give_up(entry, now)
+        if entry.sent_at is not None and entry.sent_at - request.since > STILL:
+            rest = entry.sent_at + 2 * STILL - now
+            if rest > 0:  # it was sent again, and is on its way
+                self._alarms.set(now + rest, EXPIRE, entry)
+                return []
         if not entry.dispatched and entry.state == pr.WAITING:
             return self._time_out(entry, now)
         if entry.shelf is self._backlog or (entry.shelf is self._sent and self._moves(entry)):
@@ -309,6 +393,8 @@ class RequestBook(Recovering):
         queue = entry.queue
         if queue is None or not self._offers.slots(queue):
             return False
+        if self.plain:  # of whom nobody knows how many slots they have
+            return self._held.count(nameless(queue)) > 0
         if not self._offers.free(queue):
             return True
         # A slot may look free between two tasks; but then the line moves, and not past us.
@@ -321,8 +407,13 @@ class RequestBook(Recovering):
         return self._settle(entry, ft.Failure.from_exception(error), now=now)
 
     def _time_out(self, entry: Entry, now: float) -> list[Effect]:
-        # Without a ledger nobody can say that a message which is out will not be run after all.
-        certain = self.ledger is not None or not entry.dispatched
+        if entry.ran:
+            return self._settle(entry, entry.unknown(), now=now)
+        # Without a ledger nobody can say that a message which is out will not be run after all; nor
+        # does anybody say under which numbers an earlier run of its flow had it run.
+        certain = not entry.dispatched or (
+            self.ledger is not None and not entry.invocation.recovered
+        )
         kind = exc.NeverStarted if certain else exc.RequestTimeout
         error = kind(self._why_waiting(entry, now))
         return self._settle(entry, ft.Failure.from_exception(error), now=now)
@@ -330,65 +421,11 @@ class RequestBook(Recovering):
     def _why_waiting(self, entry: Entry, now: float) -> str:
         name, waited = entry.invocation.task.name, now - entry.request.since
         why = why_nobody(self._offers, entry.task_cls)
-        if entry.queue is not None:
+        if entry.queue is not None and entry.state == pr.PENDING:
             why = f"no worker started it, although those of {entry.queue!r} offer it"
         return f"task {name!r} has waited {waited:.1f} s: {why}"
 
     # Ending.
-
-    def unfinished(self, flow: str | None = None) -> list[Entry]:
-        """Requests (of one flow, by its uuid) that have no outcome yet."""
-        return list(self._live(flow))
-
-    def unstarted(self, flow: str | None = None) -> list[Entry]:
-        """Requests (of one flow, by its uuid) that no worker is known to have started.
-
-        Those that were `dispatched` may have a row, and must be revoked before they are forgotten.
-        """
-        waiting = (entry for entry in self._live(flow) if entry.state in pr.WAITING_STATES)
-        return [entry for entry in waiting if entry.shelf is not self._left]
-
-    def _live(self, flow: str | None) -> Iterator[Entry]:
-        return (entry for entry in self._all(flow) if entry.live)
-
-    def _all(self, flow: str | None) -> Iterator[Entry]:
-        for entry in self._entries.values():
-            if flow is None or entry.invocation.flow_uuid == flow:
-                yield entry
-
-    def forget(self, entry: Entry) -> None:
-        """Take a request out of the book, without an outcome."""
-        entry.leave()
-        entry.queue = None
-        entry.epoch = WITHDRAWN
-        entry.invocation.ticket = None
-        del self._entries[entry.id]
-        self._alarms.tidy(len(self._entries))
-
-    def close(self, reason: str, kept: Collection[str] = ()) -> list[Effect]:
-        """Settle everything that is left as failed, and from now on whatever is submitted."""
-        self._closed = reason
-        return self.leave(reason, kept=kept)
-
-    def leave(
-        self, reason: str, flow: str | None = None, kept: Collection[str] = ()
-    ) -> list[Effect]:
-        """Settle everything (of one flow) that is left as failed, and forget it.
-
-        Where the flow is `kept` this may not be saved: whoever runs it next finds the rows.
-        """
-        live = self.unfinished(flow)
-        effects = [effect for entry in live for effect in self._leave_undone(entry, reason)]
-        for entry in live:
-            if entry.invocation.flow_uuid in kept:
-                self.forget(entry)
-        return effects + self.retired(entry.invocation for entry in live)
-
-    def _leave_undone(self, entry: Entry, reason: str) -> list[Effect]:
-        error = exc.ExecutionFailure(
-            f"task {entry.invocation.task.name!r} was left {entry.state}: {reason}"
-        )
-        return self._settle(entry, ft.Failure.from_exception(error), now=entry.request.since)
 
     def reopen(self) -> None:
         """Take requests again, after `close`."""

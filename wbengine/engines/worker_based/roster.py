@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from wbengine import _names
 from wbengine.engines.worker_based import life
 
+#: Two reports of a worker that are to count as two are so many of its periods apart, at least.
+_APART: Final = 0.5
+
+_NEVER: Final = (-math.inf, -math.inf)
+
 #: Stands for the identity of a peer that tells none.
 NO_IDENTITY: Final = object()
+
+
+def nameless(topic: str) -> str:
+    """Stands for all the workers of a topic that tell no identity."""
+    return f"taskflow:{topic}"  # no label holds a colon: nobody can be called so
 
 
 def task_name(task: Any) -> str:
@@ -23,18 +34,25 @@ class TopicWorker:
     `queue` is where requests for it go, `slots` how many tasks it runs at once, `running` how many
     it ran when it last spoke.  Peers that speak plain TaskFlow have no identity: their topic is
     their queue, and all workers of a topic look like one.
+
+    `spoke` and `was_free` are when it reported last, and before that: at all, and (ever since the
+    first of them) a free slot.
     """
 
     __slots__ = (
+        "goodbye",
         "identity",
+        "joined",
         "last_seen",
         "life",
         "period",
         "queue",
         "running",
         "slots",
+        "spoke",
         "tasks",
         "topic",
+        "was_free",
     )
 
     def __init__(self, topic: str, tasks: Iterable[Any], identity: Any = NO_IDENTITY) -> None:
@@ -46,7 +64,26 @@ class TopicWorker:
         self.running = 0
         self.period: float | None = None
         self.last_seen = 0.0
+        #: When it was heard of first.
+        self.joined = math.inf
         self.life: life.Life | None = None
+        self.spoke = self.was_free = _NEVER
+        #: Whether it said itself that it ends.
+        self.goodbye = False
+
+    def report(self, now: float, period: float, free: bool) -> None:
+        """Note that it spoke, and whether a slot is free."""
+        apart = _APART * period
+        if now - self.spoke[1] >= apart:
+            self.spoke = self.spoke[1], now
+        if not free:
+            self.was_free = _NEVER
+        elif now - self.was_free[1] >= apart:
+            self.was_free = self.was_free[1], now
+
+    @property
+    def free(self) -> int:
+        return max(0, self.slots - self.running)
 
     def performs(self, task: Any) -> bool:
         """Whether the worker offers `task` (a task, a task class, or its dotted name)."""
@@ -80,6 +117,15 @@ class Queue:
     @property
     def free(self) -> int:
         return self.slots - self.busy
+
+    def rounds(self, since: float) -> int:
+        """How often every member that was there then has spoken since, at most twice."""
+        before = (worker for worker in self.members.values() if worker.joined <= since)
+        return min((_after(worker.spoke, since) for worker in before), default=2)
+
+    def idle_rounds(self, since: float) -> int:
+        """How often every member reported a free slot since then, and nothing else after that."""
+        return min(_after(worker.was_free, since) for worker in self.members.values())
 
     def count(self, worker: TopicWorker, sign: int) -> None:
         self.slots += sign * worker.slots
@@ -164,6 +210,9 @@ class Roster:
         return {key[0] for key, worker in self._workers.items() if is_silent(worker)}
 
 
+def _after(moments: tuple[float, float], since: float) -> int:
+    return (moments[0] > since) + (moments[1] > since)
+
+
 def _key(identity: Any, topic: str) -> tuple[Any, str]:
-    # No label holds a colon: nobody can be called so.
-    return (f"taskflow:{topic}" if identity is NO_IDENTITY else identity), topic
+    return (nameless(topic) if identity is NO_IDENTITY else identity), topic

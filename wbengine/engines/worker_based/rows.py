@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.entries import Entry
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.recovering import UNKNOWN, Seen
+from wbengine.types import failure as ft
 
 __all__ = ["Rows"]
 
@@ -25,22 +27,18 @@ class Rows:
         self._expiry = expiry
 
     def look(self, entry: Entry) -> Seen:
-        """The row of a request; `silent` tells of those that are doubtful only."""
+        """The row of a request, and of one that is claimed the silence of its holder."""
         try:
             row = self._ledger.state(entry.id)
             if row is None:
                 return Seen(None)
-            silent = bool(entry.doubts) and row.holder is not None and self._silent(row.holder)
-        except exc.LedgerFailure:
-            LOG.exception("failed to look at the row of %r", entry.request)
+            silence = self._ledger.silence(row.holder) if row.holder is not None else None
+        except exc.LedgerFailure as error:
+            LOG.warning("failed to look at the row of %r: %s", entry.request, error)
             return Seen(UNKNOWN)
-        return Seen(row.state, row.holder, _thawed(row.result, entry), row.epoch, silent)
-
-    def _silent(self, holder: str) -> bool:
-        if self._expiry is None:
-            return False
-        silence = self._ledger.silence(holder)
-        return silence is not None and silence >= self._expiry
+        silent = silence is not None and self._expiry is not None and silence >= self._expiry
+        result = _thawed(row.result, entry)
+        return Seen(row.state, row.holder, result, row.epoch, silent, silence)
 
     def open(self, id: str, epoch: int) -> None:
         """Make a row that nobody has, but perhaps an owner of old who was frozen while he made it:
@@ -48,12 +46,7 @@ class Rows:
 
         :raises LedgerFailure: the ledger cannot be reached.
         """
-        while True:
-            self._ledger.open(id, epoch)
-            row = self._ledger.state(id)
-            if row is None or row.epoch >= epoch or row.state != ledgers.ROW_OPEN:
-                return
-            self._ledger.revoke(id, row.epoch)
+        self._ledger.offer(id, epoch)
 
     def revoke(self, entry: Entry) -> bool:
         """Make sure that nobody starts a request whose message may be out."""
@@ -61,8 +54,8 @@ class Rows:
         try:
             # Who takes the flow over while this process is frozen uses higher numbers.
             return self._ledger.revoke(entry.id, max(entry.epoch, entry.invocation.epoch))
-        except exc.LedgerFailure:
-            LOG.exception("failed to revoke %r", entry.request)
+        except exc.LedgerFailure as error:
+            LOG.warning("failed to revoke %r: %s", entry.request, error)
             return False
         finally:
             crashpoint("executor.after-revoke")
@@ -72,11 +65,26 @@ class Rows:
         crashpoint("executor.before-reopen")
         try:
             result = self._ledger.reopen(entry.id, epoch)
-        except (exc.LedgerFailure, exc.NotFound):
-            LOG.exception("failed to reopen the row of %r", entry.request)
+        except exc.NotFound:
+            result = None  # where there is no row, nobody has it
+        except exc.LedgerFailure as error:
+            LOG.warning("failed to reopen the row of %r: %s", entry.request, error)
             return False, None
         crashpoint("executor.after-reopen")
         return True, _thawed(result, entry)
+
+    def conclude(self, entry: Entry, holder: str, failure: ft.Failure) -> bool:
+        """End a request for its holder, who is lost: whether that worked, and was not done yet."""
+        answer = env.Envelope(
+            pr.RESPONSE,
+            {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
+            headers={env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: entry.epoch},
+        )
+        try:
+            return self._ledger.finish(entry.id, entry.epoch, holder, env.freeze(answer))
+        except exc.LedgerFailure as error:
+            LOG.warning("failed to end %r, whose worker is lost: %s", entry.request, error)
+            return False
 
     def sweep(self, ended: Iterable[str]) -> int:
         """Remove the rows of these requests, whose ends are saved; how many there were.
@@ -91,8 +99,8 @@ class Rows:
                     crashpoint("executor.before-sweep")
                     self._ledger.drop(request_id)
                     count += 1
-        except exc.LedgerFailure:
-            LOG.exception("failed to remove rows that nobody needs")
+        except exc.LedgerFailure as error:
+            LOG.warning("failed to remove rows that nobody needs: %s", error)
         return count
 
 

@@ -11,12 +11,14 @@ from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 class Share(invocation.TaskExecutor):
     """What one flow's engine has of an executor that several use: what it submits, no more.
 
-    It starts the executor if nobody did; whoever made the executor stops it.
+    The executor runs as long as one of those engines does; or, where whoever made it started it,
+    until he stops it.
     """
 
     def __init__(self, executor: WorkerTaskExecutor, flow: str) -> None:
         self._executor = executor
         self._flow = flow
+        self._enlisted = False
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
         self._executor.submit(call, done)
@@ -28,6 +30,9 @@ class Share(invocation.TaskExecutor):
 
     def withdraw(self) -> list[invocation.Invocation]:
         return self._executor.withdraw(self._flow)
+
+    def cancel(self, invocations: Iterable[invocation.Invocation]) -> None:
+        self._executor.cancel(invocations)
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         self._executor.retire(invocations)
@@ -44,10 +49,15 @@ class Share(invocation.TaskExecutor):
         return self._executor.knows_all
 
     def start(self) -> None:
-        self._executor.start()
+        if not self._enlisted:
+            self._executor.enlist()
+            self._enlisted = True
 
     def finish(self) -> None:
         self._executor.finish(self._flow)
 
     def stop(self) -> None:
         self._executor.leave(self._flow)
+        if self._enlisted:
+            self._enlisted = False
+            self._executor.dismiss()

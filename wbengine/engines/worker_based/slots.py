@@ -6,10 +6,15 @@ import os
 from concurrent import futures
 from typing import Any, Final, Protocol
 
-from wbengine import pools
-from wbengine.types import failure as ft
+from wbengine import limits, pools
 
-__all__ = ["default_slots", "make_pool"]
+__all__ = ["POOLS", "default_slots", "make_pool"]
+
+#: The kinds of pools, by name.
+POOLS: Final = ("threads", "processes", "solo")
+PROCESSES: Final = "processes"
+
+_NAME: Final = "wbengine-task"
 
 #: Slots of a worker that was not told how many: for tasks that mostly wait.
 SLOTS_PER_CORE: Final = 4
@@ -19,51 +24,76 @@ MOST_SLOTS: Final = 32
 class Pool(Protocol):
     """What a worker needs of the place where tasks run (see `wbengine.pools`)."""
 
-    def submit(self, fn: Any, args: tuple[Any, ...], done: Any, on_event: Any) -> Any: ...
+    def submit(
+        self,
+        fn: Any,
+        args: tuple[Any, ...],
+        done: Any,
+        on_event: Any = None,
+        limit: limits.TimeLimit = limits.UNLIMITED,
+        what: str | None = None,
+    ) -> pools.Ticket: ...
     def start(self) -> None: ...
     def stop(self, wait: bool = True, kill: bool = False) -> None: ...
 
 
-class _Given:
-    """A pool over somebody's own executor, which is not ours to stop."""
-
-    def __init__(self, executor: futures.Executor) -> None:
-        self._executor = executor
-
-    def submit(self, fn: Any, args: tuple[Any, ...], done: Any, on_event: Any) -> None:
-        def finished(future: futures.Future[Any]) -> None:
-            try:
-                value = future.result()
-            except BaseException as error:  # also of a pool that dropped it
-                value = ft.Failure.from_exception(error)
-            done(value)
-
-        self._executor.submit(fn, *args, emit=on_event).add_done_callback(finished)
-
-    def start(self) -> None:
-        pass
-
-    def stop(self, wait: bool = True, kill: bool = False) -> None:
-        pass
-
-
 def make_pool(
-    executor: futures.Executor | None, threads: int | None, processes: int | None
+    executor: futures.Executor | None = None,
+    threads: int | None = None,
+    processes: int | None = None,
+    *,
+    kind: str | None = None,
+    concurrency: int | None = None,
+    max_calls: int | None = None,
+    max_memory: int | None = None,
 ) -> tuple[Pool, int, str]:
-    """The place, the number of slots in it, and what they are, for people."""
-    if sum(option is not None for option in (executor, threads, processes)) > 1:
-        raise ValueError("give one of executor, threads_count and processes_count, not several")
+    """The place, the number of slots in it, and what they are, for people.
+
+    `threads` and `processes` are short for a `kind` ('threads', 'processes' or 'solo') with that
+    `concurrency`.  `max_calls` and `max_memory` (bytes) are for each child process.
+
+    :raises ValueError: the options contradict each other, or are out of range.
+    """
+    given = {"executor": executor, "threads": threads, "processes": processes, "pool": kind}
+    wanted = [name for name, value in given.items() if value is not None]
+    if len(wanted) > 1:
+        raise ValueError(f"give one of {', '.join(given)}, not {' and '.join(wanted)}")
+    if concurrency is not None and wanted not in ([], ["pool"]):
+        raise ValueError(f"give {wanted[0]} or a concurrency, not both")
+    if executor is not None:
+        _only_processes("an executor", max_calls, max_memory)
+        return _given(executor)
+    if threads is not None or processes is not None:
+        kind, concurrency = ("threads", threads) if processes is None else (PROCESSES, processes)
+    if kind is None:
+        kind = "threads"
+    if kind == PROCESSES:
+        count = concurrency if concurrency is not None else os.cpu_count() or 1
+        made = pools.ProcessPool(count, max_calls=max_calls, max_memory=max_memory, name=_NAME)
+        return made, count, kind
+    _only_processes(kind, max_calls, max_memory)
+    if kind == "threads":
+        count = concurrency if concurrency is not None else default_slots()
+        return pools.ThreadPool(count, name=_NAME), count, kind
+    if kind != "solo":
+        raise ValueError(f"pool must be one of {', '.join(POOLS)}, not {kind!r}")
+    if concurrency not in (None, 1):
+        raise ValueError(f"pool 'solo' has one slot, not {concurrency}")
+    return pools.SoloPool(name=_NAME), 1, "solo (the main thread)"
+
+
+def _given(executor: futures.Executor) -> tuple[Pool, int, str]:
     if isinstance(executor, futures.ProcessPoolExecutor):
         raise ValueError(
             "tasks cannot tell events out of a ProcessPoolExecutor: give processes_count instead"
         )
-    if executor is not None:
-        slots = int(getattr(executor, "_max_workers", 1))
-        return _Given(executor), slots, "of a given executor"
-    if processes is not None:
-        return pools.ProcessPool(processes, name="wbengine-task"), processes, "processes"
-    count = threads if threads is not None else default_slots()
-    return pools.ThreadPool(count, name="wbengine-task"), count, "threads"
+    slots = int(getattr(executor, "_max_workers", 1))
+    return pools.GivenPool(executor), slots, "of a given executor"
+
+
+def _only_processes(kind: str, max_calls: int | None, max_memory: int | None) -> None:
+    if max_calls is not None or max_memory is not None:
+        raise ValueError(f"a limit of calls or memory per child needs processes, not {kind}")
 
 
 def default_slots() -> int:

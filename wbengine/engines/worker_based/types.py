@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from wbengine import _names
 from wbengine._clock import SYSTEM, Clock
 from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import hearing, life, outlook, skew
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.roster import NO_IDENTITY, Roster, TopicWorker, task_name
+from wbengine.engines.worker_based.roster import NO_IDENTITY, Roster, TopicWorker, nameless
 from wbengine.transports import _routing as routing
 
 __all__ = ["NO_IDENTITY", "ProxyWorkerFinder", "TopicWorker"]
@@ -24,11 +25,26 @@ SILENT_PERIODS: Final = 3
 #: Seconds between two questions of a finder.
 BEAT_PERIODICITY: Final = 5.0
 
+#: Seconds between two questions for each worker that is known, so that a large fleet is not kept
+#: busy with answers; and how much longer it is as long as nobody needs to know.
+SECONDS_PER_WORKER: Final = 0.01
+AT_EASE: Final = 6
+
+#: Seconds between two questions while it is urgent, and for so many periods after an outage.
+URGENT: Final = 1.0
+_AFTERMATH: Final = 3
+
+#: Seconds more that a worker has, which has just begun, for its first answer.
+_GRACE: Final = 1.0
+
+#: What a worker takes nothing in, however few tasks it runs.
+_RESTING: Final = (life.STARTED, life.SUSPENDED, life.DRAINING)
+
 #: Whatever a worker claims, it is not waited for longer than three times so many seconds.
 MOST_PERIOD: Final = 60.0
 
 
-class ProxyWorkerFinder:
+class ProxyWorkerFinder(outlook.Outlook):
     """Ask for workers, listen to what they say of themselves, and notice when they fall silent.
 
     Answers are indexed by task class and queue, so that finding a queue for a task does not depend
@@ -37,7 +53,13 @@ class ProxyWorkerFinder:
     the broker nor a pause of this process makes a worker look lost.
 
     `on_change(names, lost)` is called (outside the lock) with the task class names that gained a
-    worker, and the workers that stopped or were lost.
+    worker, and the workers that stopped or were lost; `on_ids(identity, ids)` with the requests of
+    this engine that a worker says it runs.  `holds(identity)` tells whether a worker owes an answer
+    here: those who do beat each period, the others are heard of when they are asked.  `served` of a
+    topic tells whether somebody takes from its queue: TaskFlow's workers are silent when busy.
+
+    While `hurry` is set they are asked each period (of a large fleet, less often), else six times
+    as seldom: whoever starts, stops or changes tells so to all by himself.
     """
 
     def __init__(
@@ -50,6 +72,9 @@ class ProxyWorkerFinder:
         *,
         interop: bool = False,
         on_change: Callable[[set[str], list[TopicWorker]], None] | None = None,
+        on_ids: Callable[[str, Collection[str]], None] | None = None,
+        holds: Callable[[str], bool] | None = None,
+        served: Callable[[str], bool] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self.uuid = uuid
@@ -62,49 +87,36 @@ class ProxyWorkerFinder:
         self._expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._interop = interop
         self._on_change = on_change
+        self._on_ids = on_ids
+        self._holds = holds
+        self._served = served
         self._clock = clock
-        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
-        # Python, would leave it locked for ever.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._roster = Roster()
-        self._messages_processed = 0
+        self._hurry = True
+        self._hurried = -math.inf
+        #: Whether somebody waits for what they say next: they are asked more often than they beat.
+        self.urgent = False
+        #: Who looks whether their clocks are right, if anybody does.
+        self.clocks: skew.Clocks | None = None
+        super().__init__()
         self._strangers: dict[str, float] = {}
+        # When known workers last told something of a request.
+        self._answered: dict[Any, float] = {}
+        # When the loop came by last, and after how many seconds it is late.
+        self._turned, self._late = math.inf, max(2.0, self.period)
+        self._channel: Any = None
+        # Until when it matters what became of requests while nobody was heard.
+        self._aftermath = -math.inf
         self._last_asked: float | None = None
         self._last_pinged: float | None = None
-        self._last_echo: float | None = None
 
     # What is known.
 
     @property
-    def period(self) -> float:
+    def period(self) -> float:  # type: ignore[override]
         """Seconds between two beats that this engine asks its workers for."""
         if self._expiry is None:
             return self._beat_periodicity
         return min(self._beat_periodicity, max(env.LEAST_PERIOD, self._expiry / 4))
-
-    @property
-    def total_workers(self) -> int:
-        """Number of worker processes (not topics) known to be alive."""
-        return len(self._roster.identities)
-
-    @property
-    def messages_processed(self) -> int:
-        return self._messages_processed
-
-    def workers(self) -> list[TopicWorker]:
-        with self._lock:
-            return list(self._roster)
-
-    def topics(self) -> list[str]:
-        """Topics on which somebody is known to work, sorted."""
-        with self._lock:
-            return sorted({worker.topic for worker in self._roster})
-
-    def tasks(self) -> list[str]:
-        """Names of all task classes that somebody offers, sorted."""
-        with self._lock:
-            return sorted(self._roster.tasks)
 
     def slots(self, queue: str) -> int:
         """How many tasks the live workers of `queue` run at once."""
@@ -113,10 +125,16 @@ class ProxyWorkerFinder:
             return found.slots if found is not None else 0
 
     def free(self, queue: str) -> int:
-        """How many of those slots were free when the workers last spoke."""
+        """How many of those slots were free when the workers last spoke.
+
+        Who was asked, and has not spoken for as long as makes others lost, has none.
+        """
         with self._lock:
             found = self._roster.queues.get(queue)
-            return found.free if found is not None else 0
+            if found is None:
+                return 0
+            since = self._clock.monotonic() - SILENT_PERIODS * self._interval
+            return sum(w.free for w in found.members.values() if w.last_seen >= since)
 
     def speaks(self, queue: str) -> bool:
         """Whether the workers of `queue` speak more than plain TaskFlow."""
@@ -146,35 +164,33 @@ class ProxyWorkerFinder:
         rank = self._rank(next(iter(found.members.values())).topic)
         return (found.free + found.slots) / (2.0 * (waiting + 1)), -rank
 
-    def get_worker_for_task(self, task: Any) -> TopicWorker | None:
-        """A live worker that performs `task`, the least busy of them, or None."""
-        name = task_name(task)
-        with self._lock:
-            able = [
-                worker
-                for queue in self._roster.tasks.get(name, ())
-                for worker in self._roster.queues[queue].members.values()
-                if worker.performs(name)
-            ]
-            return max(able, key=lambda worker: worker.slots - worker.running, default=None)
-
-    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
-        """Wait until `workers` worker processes are known; return how many are still missing.
-
-        :raises ValueError: fewer than one worker is asked for.
-        """
-        if workers <= 0:
-            raise ValueError(f"can only wait for one worker or more, not {workers}")
-        with self._lock:
-            self._changed.wait_for(lambda: len(self._roster.identities) >= workers, timeout)
-            return max(0, workers - len(self._roster.identities))
-
     # Asking and hearing.
+
+    @property
+    def hurry(self) -> bool:
+        """Whether it matters now what workers say of themselves."""
+        return self._hurry
+
+    @hurry.setter
+    def hurry(self, value: bool) -> None:
+        if value and not self._hurry:
+            # Nobody was asked for long: that they were silent means nothing.
+            self._hurried = self._clock.monotonic()
+        self._hurry = value
 
     @property
     def _interval(self) -> float:
         """Seconds between two questions: many workers are asked less often."""
-        return max(self.period, 0.01 * len(self._roster))
+        pace = max(self.period, SECONDS_PER_WORKER * len(self._roster))
+        # Of several plain peers on a topic one hears each question.
+        often = self._hurry or self._waiters or self._interop
+        return pace if often else AT_EASE * pace
+
+    @property
+    def _pause(self) -> float:
+        if self._interop or not (self.urgent or self._clock.monotonic() < self._aftermath):
+            return self._interval
+        return max(min(URGENT, self.period), SECONDS_PER_WORKER * len(self._roster))
 
     def maybe_publish(self) -> bool:
         """Ask who is there, unless it was asked a moment ago; call it as often as is convenient.
@@ -183,7 +199,8 @@ class ProxyWorkerFinder:
         """
         now = self._clock.monotonic()
         headers = {env.WBE_VERSION: env.VERSION, env.WBE_PERIOD: self.period}
-        due = self._last_asked is None or now - self._last_asked >= self._interval
+        due = self._last_asked is None or now - self._last_asked >= self._pause
+        due = due or (now - (self._last_asked or now) >= self.period and self._worries(now))
         if due:
             self._last_asked = now
             for key in self._topics if self._interop else (env.ALL_WORKERS,):
@@ -197,11 +214,22 @@ class ProxyWorkerFinder:
             )
         return due
 
+    def _worries(self, now: float) -> bool:
+        """Whether somebody owes an answer, and has not been heard of in the last period."""
+        with self._lock:
+            return bool(self._strangers) or any(
+                now - worker.last_seen > (worker.period or math.inf) and self._owes(worker)
+                for worker in self._roster
+            )
+
+    def _owes(self, worker: TopicWorker) -> bool:
+        return self._holds is not None and self._holds(worker.identity)
+
     def next_due(self) -> float | None:
         """When `maybe_publish` has something to publish next, on the finder's clock."""
         if self._last_asked is None or self._last_pinged is None:
             return None
-        return min(self._last_asked + self._interval, self._last_pinged + self.period)
+        return min(self._last_asked + self._pause, self._last_pinged + self.period)
 
     def process_response(self, data: Any, message: Any) -> None:
         """Take in a validated NOTIFY; `message` is the kombu message or anything with `headers`."""
@@ -217,16 +245,41 @@ class ProxyWorkerFinder:
             return
         gained: set[str] = set()
         lost: list[TopicWorker] = []
+        identity = NO_IDENTITY if self._interop else notify.text(env.WBE_WORKER) or NO_IDENTITY
+        if self.clocks is not None:
+            self.clocks.check(identity, notify, self._clock)
         with self._lock:
             self._messages_processed += 1
-            identity = notify.text(env.WBE_WORKER) or NO_IDENTITY
             state = headers.get(env.WBE_STATE)
             if state == env.STOPPED:
                 lost = self._roster.leave(identity) or self._estrange(identity)
+                self._answered.pop(identity, None)
+                for worker in lost:
+                    worker.goodbye = True
             else:
                 gained = self._hear(identity, topic, notify, beat=state == env.BEAT)
             self._changed.notify_all()
         self._tell(gained, lost)
+        if gained and isinstance(identity, str):
+            self._agree(identity, notify)
+        ids = headers.get(env.WBE_IDS)
+        if self._on_ids is not None and isinstance(ids, list) and isinstance(identity, str):
+            self._on_ids(identity, {name for name in ids if isinstance(name, str)})
+
+    def _agree(self, identity: str, notify: env.Envelope) -> None:
+        """A worker that is new may not know yet how often it should be heard of.
+
+        It answers at once: if it does not, its silence counts as that of one who knows.
+        """
+        if (notify.seconds(env.WBE_PERIOD) or 0.0) <= self.period:
+            return
+        headers = {env.WBE_VERSION: env.VERSION, env.WBE_PERIOD: self.period}
+        self._proxy.publish(pr.Notify(), identity, reply_to=self.uuid, headers=headers, first=True)
+        with self._lock:
+            for worker in self._roster:
+                if worker.identity == identity:
+                    worker.period = self.period
+                    worker.last_seen += _GRACE
 
     def _listens_to(self, topic: str) -> bool:
         words = topic.split(".")
@@ -246,31 +299,44 @@ class ProxyWorkerFinder:
                 self._strangers[identity] = self._clock.monotonic()
             return set()
         if worker is None or (not beat and tasks != worker.tasks):
+            joined = self._clock.monotonic()
             if worker is not None:
+                joined = worker.joined
                 self._roster.remove(worker)
             worker = TopicWorker(topic, tasks, identity)
+            worker.joined = joined
             worker.queue = notify.text(env.WBE_QUEUE) or topic
             self._roster.add(worker)
             self._strangers.pop(identity, None)
             gained = set(tasks)
         else:
             gained = set()
-        worker.last_seen = self._clock.monotonic()
+        now = worker.last_seen = self._clock.monotonic()
         worker.period = min(MOST_PERIOD, notify.seconds(env.WBE_PERIOD) or 0.0) or worker.period
+        worker.life = life.Life.from_header(notify.headers.get(env.WBE_LIFE)) or worker.life
         slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))
-        self._roster.update(worker, slots, notify.number(env.WBE_RUNNING, worker.running))
+        running = notify.number(env.WBE_RUNNING, worker.running)
+        if worker.life is not None and worker.life.state in _RESTING:
+            running = max(running, slots)  # a slot that takes nothing is not free
+        self._roster.update(worker, slots, running)
+        told = env.WBE_RUNNING in notify.headers  # plain peers do not
+        worker.report(now, worker.period or self.period, told and running < slots)
         return gained
 
     # Noticing silence.
 
-    def watch(self, identity: str) -> None:
-        """Somebody holds work: if no announcement of theirs was heard, their silence counts too.
+    def watch(self, identity: str, silence: float = 0.0) -> None:
+        """Somebody holds work, and said so `silence` seconds ago: they are heard of now.
 
-        Whoever is not heard of within the time that known workers have is told as lost.
+        If no announcement of theirs was heard, their silence counts too: who is not heard of within
+        three periods is told as lost.
         """
         with self._lock:
-            if self._expiry is not None and identity not in self._roster.identities:
-                self._strangers[identity] = self._clock.monotonic()
+            now = self._clock.monotonic()
+            if identity in self._roster.identities:
+                self._answered[identity] = now - silence
+            elif self._expiry is not None:
+                self._strangers[identity] = now - silence
 
     def _estrange(self, identity: Any) -> list[TopicWorker]:
         known = self._strangers.pop(identity, None) is not None
@@ -280,11 +346,26 @@ class ProxyWorkerFinder:
         """This engine heard itself: after a gap, all workers get a full grace period."""
         now = self._clock.monotonic()
         with self._lock:
-            if self._last_echo is not None and now - self._last_echo > 2 * self.period:
-                for worker in self._roster:
-                    worker.last_seen = now
-                self._strangers = dict.fromkeys(self._strangers, now)
-            self._last_echo = now
+            if self._hearing.echo(now, self._patience):
+                self._forgive(now)
+
+    def turn(self, now: float, channel: Any = None) -> None:
+        """This engine's loop comes by, and listens on `channel`.  If it is late by more than a
+        beat, the engine slept, and if it is another channel, the broker was away: that others
+        seemed silent means nothing.
+        """
+        before, self._turned = self._turned, now
+        other, self._channel = self._channel is not channel, channel
+        if now - before > self._late or (other and before < now):
+            self._aftermath = now + _AFTERMATH * self.period
+            with self._lock:
+                self._hearing.sleep(before, now)
+                self._forgive(now)
+
+    def _forgive(self, now: float) -> None:
+        for worker in self._roster:
+            worker.last_seen = now
+        self._strangers = dict.fromkeys(self._strangers, now)
 
     def clean(self) -> int:
         """Forget the workers that fell silent; return how many processes that were."""
@@ -292,14 +373,21 @@ class ProxyWorkerFinder:
             return 0
         now = self._clock.monotonic()
         with self._lock:
-            if self._last_echo is None or now - self._last_echo > 2 * self.period:
+            if self._hearing.is_deaf(now, self._patience):
                 return 0
             silent = self._roster.silent(lambda worker: self._silent(worker, now))
+        busy = self._busy(silent)
+        with self._lock:
+            for worker in self._roster:
+                if worker.topic in busy:  # it is looked at again in a while
+                    worker.last_seen = now - self._expiry + self.period
+            silent = self._roster.silent(lambda worker: self._silent(worker, now))
             lost = [worker for identity in silent for worker in self._roster.leave(identity)]
+            self._answered = {k: v for k, v in self._answered.items() if k not in silent}
             for worker in lost:
                 LOG.warning("lost %r: silent for %.1f s", worker, now - worker.last_seen)
             for identity, seen in tuple(self._strangers.items()):
-                if now - seen > SILENT_PERIODS * self._interval:
+                if now - seen > SILENT_PERIODS * self.period:
                     LOG.warning("lost worker %s, which never announced itself", identity)
                     lost += self._estrange(identity)
             if lost:
@@ -307,21 +395,33 @@ class ProxyWorkerFinder:
         self._tell(set(), lost)
         return len(silent)
 
+    def _busy(self, silent: Collection[Any]) -> set[str]:
+        """The topics of silent plain peers that somebody takes from.  Costs a round trip each."""
+        if self._served is None or not (self._interop and silent):
+            return set()
+        asked = [topic for topic in self.topics() if nameless(topic) in silent]
+        return {topic for topic in asked if self._served(topic)}
+
     def _silent(self, worker: TopicWorker, now: float) -> bool:
-        if worker.period is not None:
-            limit = SILENT_PERIODS * max(worker.period, self._interval)
-        else:
+        seen = max(worker.last_seen, self._answered.get(worker.identity, -math.inf))
+        if worker.period is None:
             assert self._expiry is not None
-            limit = self._expiry
-        return now - worker.last_seen > limit
+            return now - seen > self._expiry
+        pace = worker.period
+        if not self._owes(worker):
+            seen, pace = max(seen, self._hurried), max(pace, self._interval)
+        return now - seen > SILENT_PERIODS * pace
 
     def reset(self) -> None:
         """Forget everything, as if just made."""
         with self._lock:
             self._roster = Roster()
             self._strangers.clear()
+            self._answered.clear()
+            self._turned = math.inf
             self._messages_processed = 0
-            self._last_asked = self._last_pinged = self._last_echo = None
+            self._last_asked = self._last_pinged = None
+            self._hearing = hearing.Hearing()
 
     def _tell(self, gained: set[str], lost: list[TopicWorker]) -> None:
         if self._on_change is not None and (gained or lost):
@@ -333,7 +433,9 @@ def _sound(notify: env.Envelope, topic: str) -> bool:
     try:
         for header in (env.WBE_WORKER, env.WBE_QUEUE):
             if header in notify.headers:
-                _names.check_label(header, notify.headers[header])
+                name = _names.check_label(header, notify.headers[header])
+                if name in (env.ALL_WORKERS, env.ALL_ENGINES):
+                    raise ValueError(f"{name} is the name of many, not of {header}")
         if notify.ours:
             _names.check_label("topic", topic)
     except ValueError as error:

@@ -3,70 +3,65 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import math
-import os
-import platform
-import re
-import socket
 import threading
 import time
-import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from futurist import periodics
-
-from wbengine import __version__, _names, invocation, loops
-from wbengine import exceptions as exc
-from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import asking, dispatcher, endpoint, proxy, server, topology
+from wbengine import _names, loops, pools
+from wbengine.engines.worker_based import (
+    asking,
+    beating,
+    cancelling,
+    controlling,
+    describing,
+    dispatcher,
+    endpoint,
+    patience,
+    performing,
+    proxy,
+    reporting,
+    server,
+    topology,
+)
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based import life as lives
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.outbox import Parcel
 from wbengine.engines.worker_based.slots import default_slots, make_pool
-from wbengine.types import failure as ft
 
 __all__ = ["Worker", "default_slots"]
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two beats, unless an engine asks for more frequent ones.
-PERIOD: Final = 5.0
+#: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
+BURST_IDLE_TIME: Final = 2.0
 
-#: Seconds between two looks at whether a beat is due: engines may ask for more frequent ones.
-BEAT_RESOLUTION: Final = 0.25
-
-#: Seconds before a request goes back to its queue whose ledger could not be asked.
-LEDGER_PAUSE: Final = 0.5
-
-#: So much of its topic is in the name of a queue, which cannot be longer than a topic.
-_TOPIC_SHOWN: Final = 100
-
-_BANNER: Final = """\
-wbengine {version}, worker {identity}
-  broker    {uri}
-  exchange  {exchange}
-  topics    {topics}
-  tasks     {tasks}
-  slots     {slots} {kind}
-  process   {pid} on {host}, Python {python}
-"""
+#: Seconds that it takes at most to stop taking; without a broker there is nothing to take.
+STOP_TIMEOUT: Final = 5.0
 
 
 class Worker:
     """Take requests for `tasks` from `topic` (or several, the first served first), and run them.
 
     `tasks` are task classes, modules, or names of either.  They run in `executor` if one is given,
-    else in `processes_count` child processes, else in `threads_count` threads.  `ledger` is the
-    place of the ledger that it shares with its engines, unless it is the broker's own.
+    else in a pool of one kind (`pool`: 'threads', 'processes', or 'solo': in the thread that calls
+    `run`) with `concurrency` slots; `processes_count` and `threads_count` are such pools too.  A
+    child process is replaced after `max_tasks_per_child` tasks, or when it uses more than
+    `max_memory_per_child` bytes.  `ledger` is the place of the ledger that it shares with its
+    engines, unless it is the broker's own; `result_ttl` is how many seconds results stay there that
+    nobody wants any more.
 
-    `run` blocks until `stop` is called (from any thread, or a signal handler's thread), or, with
-    `max_idle_time`, until nothing was to be done for that many seconds.  A stopped worker takes
-    nothing new, finishes what runs, says goodbye and deletes its private queue.
+    `run` blocks until the worker ends: `stop` was called (from any thread, or a signal handler's
+    thread), somebody told it to `drain`, it began `max_tasks` tasks, or nothing was to be done for
+    `max_idle_time` seconds (`burst`: 2).  It then takes nothing new, hands back what did not begin,
+    finishes what runs, says goodbye and deletes its private queue.  What still runs
+    `drain_timeout` seconds later is given up.
+
+    `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
     """
 
     def __init__(
@@ -82,52 +77,101 @@ class Worker:
         retry_options: Mapping[str, Any] | None = None,
         *,
         processes_count: int | None = None,
+        pool: str | None = None,
+        concurrency: int | None = None,
+        max_tasks_per_child: int | None = None,
+        max_memory_per_child: int | None = None,
+        burst: bool = False,
+        max_tasks: int | None = None,
         max_idle_time: float | None = None,
+        drain_timeout: float | None = None,
+        exception_handlers: Iterable[Any] = (),
         interop: str | None = None,
         ledger: str | None = None,
+        result_ttl: float | None = ledgers.base.STALE_AFTER,
     ) -> None:
-        self._topics = tuple(
-            _names.check_label("topic", name)
-            for name in ((topic,) if isinstance(topic, str) else topic)
-        )
+        topics = (topic,) if isinstance(topic, str) else topic
+        self._topics = tuple(_names.check_label("topic", name) for name in topics)
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
-        self._pool, self._slots, self._kind = make_pool(executor, threads_count, processes_count)
+        _check_limits(max_tasks, max_idle_time, drain_timeout)
+        handlers = reporting.find_handlers(exception_handlers)
+        self._pool, self._slots, self._kind = make_pool(
+            executor,
+            threads_count,
+            processes_count,
+            kind=pool,
+            concurrency=concurrency,
+            max_calls=max_tasks_per_child,
+            max_memory=max_memory_per_child,
+        )
         # Children have loops of their own.
-        self._loop = None if processes_count is not None else loops.Loop()
-        self._max_idle_time = max_idle_time
-        self.identity = _identity()
-        self._interop = topology.check_interop(interop)
-        self._place = ledgers.check_place(ledger, "worker")
-        self._queues = {
-            name: name if interop else _queue(exchange, name, self._offered)
+        self._loop = None if isinstance(self._pool, pools.ProcessPool) else loops.Loop()
+        self.identity = describing.identity()
+        self._interop = topology.check_alone(interop, ledger)
+        self._place = None if self._interop else ledgers.check_place(ledger, "worker")
+        self._result_ttl = ledgers.check_result_ttl(result_ttl)
+        self._queues = self._name_queues()
+        idle = BURST_IDLE_TIME if burst and max_idle_time is None else max_idle_time
+        self._patience = patience.Patience(idle, time.monotonic())
+        self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
+        self._beats = beating.Beats(self.identity, self._beat)
+        self._server, self._hands = self._make_core(max_tasks, handlers)
+        self._proxy.dispatcher.type_handlers.update(self._make_handlers())
+        self._drain_timeout = drain_timeout
+        self._draining = threading.Event()
+        self._done = threading.Event()
+        #: Set when it gave up what ran, because `drain_timeout` was over; and when all is told.
+        self.gave_up = threading.Event()
+        self.ended = threading.Event()
+
+    def _name_queues(self) -> dict[str, str]:
+        if self._interop:
+            return {name: name for name in self._topics}
+        return {
+            name: describing.queue_name(self._exchange, name, self._offered)
             for name in self._topics
         }
-        self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
-        self._ledger: ledgers.base.Ledger | None = None
-        self._lock = threading.RLock()
-        self._server = server.Server(self.identity, self._queues, self._offered, self._slots)
-        self._period = PERIOD
-        self._next_beat = 0.0
-        # When the ledger was last told that this worker lives.
-        self._renewed = -math.inf
-        self._announced = False
-        self._last_busy = time.monotonic()
-        self._draining = threading.Event()
-        self._unacked = 0
-        self._done = threading.Event()
+
+    def _make_core(
+        self, max_tasks: int | None, handlers: Iterable[reporting.ExceptionHandler]
+    ) -> tuple[server.Server, performing.Performer]:
+        core = server.Server(
+            self.identity,
+            self._queues,
+            self._offered,
+            self._slots,
+            max_tasks=max_tasks,
+            birth=time.time(),
+            plain=self._interop is not None,
+        )
+        hands = performing.Performer(
+            core,
+            self._proxy,
+            self._pool,
+            self._loop,
+            reporting.Reports(self.identity, handlers),
+            self._beats,
+            on_drain=self._stop_taking,
+        )
+        return core, hands
+
+    def _make_handlers(self) -> dict[str, dispatcher.Handler]:
+        made = dispatcher.Handler
+        return {
+            pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
+            pr.REQUEST: made(self._hands.take, pr.Request.validate, owns_ack=True),
+            asking.ASK: made(self._on_ask, asking.validate),
+            cancelling.CANCEL: made(self._on_cancel, cancelling.validate),
+            controlling.CONTROL: made(self._on_control, controlling.validate),
+        }
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
-        handlers = {
-            pr.NOTIFY: dispatcher.Handler(self._on_notify, pr.Notify.validate),
-            pr.REQUEST: dispatcher.Handler(self._on_request, pr.Request.validate, owns_ack=True),
-            asking.ASK: dispatcher.Handler(self._on_ask, asking.validate),
-        }
         made = proxy.Proxy(
             self.identity,
             self._exchange,
-            handlers,
-            self._on_wait,
+            None,
+            None if self._patience.most is None else self._on_wait,
             *broker,
             bindings=(env.ALL_WORKERS,),
             interop=self._interop,
@@ -141,21 +185,13 @@ class Worker:
     @property
     def banner(self) -> str:
         """Who this is, where it listens, and what it does, for people."""
-        names = list(self._offered)
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        details = self._proxy.connection_details
-        return _BANNER.format(
-            version=__version__,
-            identity=self.identity,
-            uri=details["uri"],
-            exchange=self._exchange,
-            topics=", ".join(self._topics),
-            tasks=", ".join(names[:5]) + more,
-            slots=self._slots,
-            kind=self._kind,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            python=platform.python_version(),
+        return describing.banner(
+            self.identity,
+            self._proxy.connection_details["uri"],
+            self._exchange,
+            self._topics,
+            list(self._offered),
+            f"{self._slots} {self._kind}",
         )
 
     @property
@@ -166,8 +202,19 @@ class Worker:
     @property
     def counts(self) -> dict[str, int]:
         """How many tasks ended (by state) and how many messages were not run (by reason)."""
-        with self._lock:
+        with self._hands.lock:
             return dict(self._server.counts)
+
+    @property
+    def folded(self) -> int:
+        """How many tasks ended before anybody was told that they run: one message less each."""
+        return self._hands.folded
+
+    @property
+    def life(self) -> lives.Life:
+        """What it tells of itself."""
+        with self._hands.lock:
+            return self._server.life
 
     # Its life.
 
@@ -182,33 +229,70 @@ class Worker:
         if display_banner:
             write = banner_writer or (lambda text: LOG.info("%s", text.rstrip()))
             write(self.banner)
-        self._ledger = ledgers.choose(self._place, self._proxy.target, "worker")
-        self._server.ledger = self._ledger.digest if self._ledger is not None else None
+        self._open_ledger()
         self._pool.start()
-        # A lambda: futurist sets attributes on what it calls, a bound method takes none.
-        beats = periodics.PeriodicWorker(
-            [(periodics.periodic(BEAT_RESOLUTION)(lambda: self._beat()), (), {})]
-        )
-        beating = threading.Thread(target=beats.start, name="wbengine-beats", daemon=True)
+        self._proxy.call_soon(self._introduce)
         ending = threading.Thread(target=self._end, name="wbengine-drain", daemon=True)
-        beating.start()
+        self._beats.start()
         ending.start()
         try:
-            self._proxy.start()
+            self._serve()
         finally:
             self._draining.set()
             self._done.set()
-            beats.stop()
-            self._pool.stop()
+            self._hands.close()
+            self._beats.stop()
+            self._pool.stop(wait=not self.gave_up.is_set(), kill=self.gave_up.is_set())
             if self._loop is not None:
                 self._loop.stop()
             ending.join()
-            if self._ledger is not None:
-                self._ledger.close()
+            if self._hands.ledger is not None:
+                self._hands.ledger.close()
+
+    def _open_ledger(self) -> None:
+        target = self._proxy.target
+        found = ledgers.choose(self._place, target, "worker", result_ttl=self._result_ttl)
+        ledgers.fuse(found, target, self.identity)
+        self._hands.ledger = self._beats.ledger = found
+        self._server.ledger = found.digest if found is not None else None
+
+    def _serve(self) -> None:
+        """Until the proxy ends: in this thread, unless that is where tasks run."""
+        if not isinstance(self._pool, pools.SoloPool):
+            self._proxy.start()
+            return
+        errors: list[BaseException] = []
+        broker = threading.Thread(
+            target=self._serve_beside, args=(errors,), name="wbengine-broker", daemon=True
+        )
+        broker.start()
+        self._pool.serve()
+        broker.join()
+        if errors:
+            raise errors[0]
+
+    def _serve_beside(self, errors: list[BaseException]) -> None:
+        try:
+            self._proxy.start()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            self._pool.stop(wait=False)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the worker takes requests; False if time ran out."""
         return self._proxy.wait(timeout)
+
+    def suspend(self) -> None:
+        """Take nothing new until `resume`; what did not begin is handed back.  Idempotent."""
+        self._proxy.stop_taking()
+        self._tell(self._server.suspend)
+
+    def resume(self) -> None:
+        """Take what comes again.  Idempotent; not after `stop`."""
+        if not self._draining.is_set():
+            self._tell(self._server.resume)
+            self._proxy.take_again()
 
     def stop(self) -> None:
         """Take nothing new, finish what runs, and end `run`.  Returns at once; idempotent."""
@@ -216,193 +300,125 @@ class Worker:
             LOG.info("taking nothing new, finishing %d running tasks", self._server.running)
             self._draining.set()
 
+    def _stop_taking(self) -> None:
+        self._proxy.stop_taking()  # at once: what comes now is handed back
+        self.stop()
+
     def abandon(self) -> None:
         """Give up what runs: say goodbye, so that engines need not wait for silence.
 
         Running threads cannot be ended; the caller ends the process.
         """
-        self._announce(env.STOPPED)
+        self._give_up()
         self._proxy.flush(1.0)
         self._pool.stop(wait=False, kill=True)
 
     def _end(self) -> None:
         """Wait for `stop`, then for what runs, and then end the proxy (a thread of its own)."""
         self._draining.wait()
-        self._proxy.stop_taking()
-        while not self._done.wait(0.01):
-            with self._lock:
-                if not self._server.running and not self._unacked:
-                    break
-        self._announce(env.STOPPED)
+        if not self._done.is_set():
+            stopped = threading.Event()
+            self._proxy.stop_taking()
+            # What was delivered by then has been handed out, and is waited for.
+            self._proxy.call_soon(stopped.set)
+            self._tell(lambda period: self._server.drain(time.time(), period))
+            stopped.wait(STOP_TIMEOUT)
+            if not self._hands.wait_idle(self._drain_timeout) and not self._done.is_set():
+                LOG.warning(
+                    "giving up %d tasks that still run after %g s",
+                    self._server.running, self._drain_timeout,
+                )  # fmt: skip
+                self._give_up()
+                self.gave_up.set()
+        self._die()
         self._proxy.stop()
+        self.ended.set()
+
+    def _give_up(self) -> None:
+        """Engines are told first: what tasks make of it is not told any more."""
+        with self._hands.lock:
+            jobs = self._server.begun
+        self._die()
+        for job in jobs:
+            self._hands.cancel(job)
+
+    def _die(self) -> None:
+        self._tell(lambda period: self._server.die(time.time(), period))
+
+    def _tell(self, change: Callable[[float], list[server.Effect]]) -> None:
+        """Change the server's life, and let others know."""
+        with self._hands.lock:
+            effects = change(self._beats.period)
+        self._hands.apply(self._fit(effects))
+
+    def _introduce(self) -> None:
+        self._tell(functools.partial(self._server.announce, [env.ALL_ENGINES], env.READY))
+
+    def _fit(self, effects: list[server.Effect]) -> list[server.Effect]:
+        """TaskFlow's engines ask; nobody listens to what they did not ask for."""
+        if not self._interop:
+            return effects
+        return [
+            effect
+            for effect in effects
+            if not (isinstance(effect, server.Reply) and effect.job is None)
+        ]
 
     # What comes.
 
     def _on_notify(self, data: Any, message: Any) -> None:
         question = env.received(data, message)
-        asked = question.seconds(env.WBE_PERIOD)
-        if asked is not None:
-            self._period = min(self._period, max(env.LEAST_PERIOD, asked))
-        with self._lock:
-            effects = self._server.on_notify(question, self._period)
-        self._apply(effects)
-
-    def _on_request(self, data: Any, message: Any) -> None:
-        self._last_busy = time.monotonic()
-        request = env.received(data, message)
-        with self._lock:
-            self._unacked += 1
-            effects = self._server.on_request(request, message)
-        self._apply(effects)
+        self._beats.obey(question)
+        with self._hands.lock:
+            effects = self._server.on_notify(question, self._beats.period)
+        self._hands.apply(effects)
 
     def _on_ask(self, data: Any, message: Any) -> None:
-        reply_to = env.received(data, message).reply_to
-        with self._lock:
-            effects = self._server.on_ask(asking.read(data), reply_to)
-        self._apply(effects)
+        question = env.received(data, message)
+        in_person = env.WBE_ASK in question.headers
+        with self._hands.lock:
+            effects = self._server.on_ask(asking.read(data), question.reply_to, in_person)
+        self._hands.apply(effects)
+
+    def _on_cancel(self, data: Any, message: Any) -> None:
+        with self._hands.lock:
+            effects = self._server.on_cancel(cancelling.read(data))
+        self._hands.apply(effects)
+
+    def _on_control(self, data: Any, message: Any) -> None:
+        what = controlling.read(data)
+        LOG.info("told to %s", what)
+        {
+            controlling.SUSPEND: self.suspend,
+            controlling.RESUME: self.resume,
+            controlling.DRAIN: self.stop,
+        }[what]()
 
     def _on_wait(self) -> None:
-        if not self._announced:
-            self._announced = True
-            self._announce(env.READY)
-        if self._max_idle_time is None or self._draining.is_set():
-            return
         now = time.monotonic()
-        with self._lock:
-            busy = bool(self._server.running or self._unacked)
-        if busy:
-            self._last_busy = now
-        elif now - self._last_busy >= self._max_idle_time:
-            LOG.info("nothing to do for %.1f s", now - self._last_busy)
+        self._patience.since = max(self._patience.since, self._hands.taken)
+        busy = self._hands.busy or self._server.suspended
+        if self._patience.is_over(now, busy) and not self._draining.is_set():
+            LOG.info("nothing to do for %.1f s", self._patience.idle(now))
             self.stop()
 
-    def _announce(self, state: str) -> None:
-        if self._interop:
-            return  # TaskFlow's engines ask; nobody listens to what they did not ask for
-        with self._lock:
-            effects = self._server.announce([env.ALL_ENGINES], state, self._period)
-        self._apply(effects)
-
-    def _beat(self) -> None:
-        now = time.monotonic()
-        if not self._interop and self._proxy.is_running and now >= self._next_beat:
-            self._next_beat = now + self._period
-            with self._lock:
-                effects = self._server.beat(self._period)
-                busy = self._server.running
-            self._apply(effects)
-            if busy and self._ledger is not None:
-                self._renew(now)
-
-    def _renew(self, now: float) -> None:
-        assert self._ledger is not None
-        if now - self._renewed >= self._period / 2:
-            self._ledger.renew(self.identity)
-            self._renewed = now
-
-    # What is to be done.
-
-    def _apply(self, effects: Iterable[server.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case server.Claim(job):
-                    self._claim(job)
-                case server.Run(job):
-                    self._run(job)
-                case server.Reply(job, envelope, terminal):
-                    self._reply(job, envelope, terminal)
-                case server.Finish(job, frozen):
-                    self._finish(job, frozen)
-                case server.Acknowledge(receipt):
-                    self._acknowledge(receipt)
-
-    def _claim(self, job: server.Job) -> None:
-        assert self._ledger is not None
-        crashpoint("worker.before-claim")
-        try:
-            # After a long rest its last beat is old: who looks at the row would take it for dead.
-            self._renew(time.monotonic())
-            claim = self._ledger.claim(job.id, job.epoch, self.identity)
-        except Exception:
-            with self._lock:
-                self._server.forget(job)
-                self._unacked -= 1
-            # Whatever ails the ledger, asking it again at once would only burn the processor.
-            self._draining.wait(LEDGER_PAUSE)
-            job.receipt.requeue()
-            raise
-        crashpoint("worker.after-claim")
-        with self._lock:
-            effects = self._server.on_claim(job, claim)
-        self._apply(effects)
-
-    def _run(self, job: server.Job) -> None:
-        assert job.endpoint is not None
-        try:
-            self._pool.submit(
-                job.endpoint.run,
-                (job.unit, self._loop),
-                functools.partial(self._ran, job),
-                functools.partial(self._told, job),
-            )
-        except Exception as error:  # a given executor may be shut down by whoever gave it
-            self._ran(job, ft.Failure.from_exception(error))
-
-    def _told(self, job: server.Job, event_type: str, details: dict[str, Any]) -> None:
-        with self._lock:
-            effects = self._server.on_event(job, event_type, details)
-        self._apply(effects)
-
-    def _ran(self, job: server.Job, value: Any) -> None:
-        outcome = value if isinstance(value, invocation.Outcome) else invocation.Outcome(value)
-        with self._lock:
-            effects = self._server.on_finished(job, outcome)
-        self._apply(effects)
-
-    def _reply(self, job: server.Job | None, envelope: env.Envelope, terminal: bool) -> None:
-        parcel = Parcel(envelope)
-        if job is None:
-            self._proxy.send(parcel, first=True)
+    def _beat(self, now: float) -> None:
+        if self._interop or not self._proxy.is_running:
             return
-        if terminal:
-            if job.running is not None and job.ours:
-                # Nobody needs to hear that it runs any more, except TaskFlow's state machine.
-                job.running.withdrawn = True
-            parcel.after = functools.partial(self._acknowledge, job.receipt)
-            parcel.failed = lambda _: self._acknowledge(job.receipt)
-        elif envelope.body["state"] == pr.RUNNING:
-            job.running = parcel
-        self._proxy.send(parcel)
-
-    def _finish(self, job: server.Job, frozen: bytes) -> None:
-        assert self._ledger is not None
-        crashpoint("worker.before-finish")
-        try:
-            if not self._ledger.finish(job.id, job.epoch, self.identity, frozen):
-                LOG.warning("request %s was given up by its engine while it ran here", job.id)
-        except exc.LedgerFailure as error:  # the engine is answered all the same
-            LOG.warning("the answer to request %s cannot be stored: %s", job.id, error)
-        crashpoint("worker.after-finish")
-        with self._lock:
-            effects = self._server.on_stored(job)
-        self._apply(effects)
-
-    def _acknowledge(self, receipt: Any) -> None:
-        self._proxy.ack(receipt)
-        with self._lock:
-            self._unacked -= 1
-        self._last_busy = time.monotonic()
+        with self._hands.lock:
+            effects = self._server.beat(self._beats.period)
+            busy = self._server.running
+        self._hands.apply(effects)
+        if busy:
+            self._beats.renew(now)
 
 
-def _identity() -> str:
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60] or "host"
-    return f"{host}-{os.getpid()}-{uuids.uuid4().hex[:8]}"
-
-
-def _queue(exchange: str, topic: str, names: Iterable[str]) -> str:
-    """The queue of all workers that offer these tasks on this topic of this exchange.
-
-    It begins with the topic, for people; other exchanges of the same broker have queues of theirs.
-    """
-    text = "\n".join((exchange, topic, *sorted(names)))
-    return f"{topic[:_TOPIC_SHOWN]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+def _check_limits(
+    max_tasks: int | None, max_idle_time: float | None, drain_timeout: float | None
+) -> None:
+    if max_tasks is not None and (type(max_tasks) is not int or max_tasks < 1):
+        raise ValueError(f"max_tasks must be a whole number of at least 1, not {max_tasks!r}")
+    for name, value in (("max_idle_time", max_idle_time), ("drain_timeout", drain_timeout)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 <= value < math.inf):
+            raise ValueError(f"{name} must be seconds, not {value!r}")

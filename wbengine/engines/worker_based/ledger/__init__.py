@@ -20,8 +20,10 @@ LEDGER_VARIABLE: Final = "WBENGINE_LEDGER"
 NONE: Final = "none"
 
 _FORMS: Final = (
-    "memory://NAME, dir:///PATH, sqlite:////PATH, mysql://USER@HOST/DB or postgresql://USER@HOST/DB"
+    "memory://NAME, dir:///PATH, redis://HOST/DB, sqlite:////PATH, mysql://USER@HOST/DB or"
+    " postgresql://USER@HOST/DB"
 )
+_REDIS: Final = ("redis", "rediss")
 _DATABASES: Final = ("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql")
 
 
@@ -43,31 +45,47 @@ def check_place(place: str | None, role: str = "engine") -> str | None:
     kind, rest = _split(place)
     if kind in _DATABASES:
         _databases().check(place)
+    elif kind in _REDIS:
+        _redis().check(place)
     elif kind not in ("memory", "dir") or not rest:
         shown = f"{kind}://..." if kind else repr(place)
         raise ValueError(f"no ledger at {shown}: use {_FORMS}")
     return place
 
 
-def choose(place: str | None, target: Target, role: str = "engine") -> base.Ledger | None:
-    """Open the ledger at a place that was checked; without one, that of the broker."""
+def choose(
+    place: str | None,
+    target: Target,
+    role: str = "engine",
+    result_ttl: float | None = base.STALE_AFTER,
+) -> base.Ledger | None:
+    """Open the ledger at a place that was checked; without one, that of the broker.
+
+    `result_ttl`: see `open_ledger`.
+    """
     if place is None:
-        return for_target(target, role)
-    return None if place == NONE else open_ledger(place, role)
+        return for_target(target, role, result_ttl)
+    return None if place == NONE else open_ledger(place, role, result_ttl)
 
 
-def open_ledger(place: str | Target, role: str = "engine") -> base.Ledger:
-    """Open a ledger, made when it is not there: `memory://NAME`, `dir:///PATH`, the URL of a
-    database, or a broker's target.
+def open_ledger(
+    place: str | Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER
+) -> base.Ledger:
+    """Open a ledger, made when it is not there: `memory://NAME`, `dir:///PATH`, the URL of a Redis
+    or of a database, or a broker's target.
 
     The ledger of a folder transport is `ledger` in the folder that requests go to: `out` of an
     engine, `in` of a worker (`role`), so that both open the same.  That of a memory broker belongs
-    to the broker.
+    to the broker, that of our Redis transport is beside its queues.
 
-    :raises ValueError: it is another place.
-    :raises ImportError: what a database takes is not installed.
+    Results that nobody fetched are swept when they are older than `result_ttl` seconds, and an hour
+    (None: never); whoever opens it looks, but not more often than each hour.
+
+    :raises ValueError: it is another place, or `result_ttl` is below 0.
+    :raises ImportError: what a database or Redis takes is not installed.
     :raises LedgerFailure: it cannot be used.
     """
+    check_result_ttl(result_ttl)
     if isinstance(place, str):
         if place == NONE:
             raise ValueError(f"no ledger at {place!r}: use {_FORMS}")
@@ -76,34 +94,66 @@ def open_ledger(place: str | Target, role: str = "engine") -> base.Ledger:
         if kind == "memory":
             return _of_broker(place)
         if kind == "dir":
-            return _of_folder(unquote(rest))
-        found: base.Ledger = _databases().SQLLedger(place)
+            return directory.DirectoryLedger(unquote(rest), result_ttl)
+        found: base.Ledger = (
+            _redis().RedisLedger(_redis().check(place), result_ttl)
+            if kind in _REDIS
+            else _databases().SQLLedger(place, result_ttl)
+        )
         return found
     if place.broker is not None:
         return _of_broker(f"memory://{place.broker}")
     if place.folders is not None:
         folder_in, folder_out = place.folders
-        return _of_folder(f"{folder_in if role == 'worker' else folder_out}/ledger")
-    raise ValueError(f"no ledger of its own at {place.url}: name one")
+        folder = folder_in if role == "worker" else folder_out
+        return directory.DirectoryLedger(f"{folder}/ledger", result_ttl)
+    where = place.redis
+    if where is not None:
+        of_redis: base.Ledger = _redis().RedisLedger(where, result_ttl, consumes=True)
+        return of_redis
+    raise ValueError(f"no ledger of its own at {place.shown}: name one")
 
 
-def for_target(target: Target, role: str = "engine") -> base.Ledger | None:
+def check_result_ttl(seconds: float | None) -> float | None:
+    """`seconds`, if results may be kept for so long: 0 or more, or None for ever.
+
+    :raises ValueError: it is less, or no number.
+    """
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0
+    ):
+        raise ValueError(f"result_ttl is {seconds!r}: it must be 0 or more seconds, or None")
+    return seconds
+
+
+def for_target(
+    target: Target, role: str = "engine", result_ttl: float | None = base.STALE_AFTER
+) -> base.Ledger | None:
     """The ledger that comes with a broker; None when none does.  See `open_ledger`.
 
     :raises TransportFailure: a broker whose ledger cannot be used cannot be used.
     """
-    if target.broker is None and target.folders is None:
+    if target.broker is None and target.folders is None and target.redis is None:
         return None
     try:
-        return open_ledger(target, role)
+        return open_ledger(target, role, result_ttl)
     except exceptions.LedgerFailure as exc:
         raise exceptions.TransportFailure(
-            f"the broker at {target.url} cannot be used: {exc}"
+            f"the broker at {target.shown} cannot be used: {exc}"
         ) from exc
 
 
-def _of_folder(folder: str) -> base.Ledger:
-    return directory.DirectoryLedger(folder)
+def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
+    """Claim for `holder` while messages are taken, where broker and ledger are the same Redis.
+
+    Then messages that are taken on connections to `target` which are made from now on have a
+    `claim`.  False, and nothing changes, where that cannot be.
+    """
+    claims = None if ledger is None else ledger.claims(target.redis, holder)
+    if claims is None:
+        return False
+    target.options["claims"] = claims
+    return True
 
 
 def _of_broker(url: str) -> base.Ledger:
@@ -126,3 +176,14 @@ def _databases() -> Any:
     from wbengine.engines.worker_based.ledger import sql
 
     return sql
+
+
+def _redis() -> Any:
+    # As above.
+    try:
+        from wbengine.engines.worker_based.ledger import redis
+    except ImportError as error:
+        raise ImportError(
+            "a ledger in Redis takes redis-py: pip install 'wbengine[redis]'"
+        ) from error
+    return redis

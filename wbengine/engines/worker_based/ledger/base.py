@@ -7,14 +7,15 @@ it:
              ^  \\--revoke--> (no row)
              +------reopen, at a higher epoch---+   (from OPEN and CLAIMED)
 
-and `drop` removes it in any state.  *No row means: do not run.*  So nothing depends on a time to
-live, and a message that is delivered long after its request ended does nothing.
+and `drop` removes it in any state; `release` is a `claim` undone.  *No row means: do not run.*  So
+nothing depends on a time to live, and a message that is delivered long after its request ended does
+nothing.
 
 Each call is one atomic step among all processes that opened the same ledger: of two claims of one
-row one wins, and of `finish` and `reopen` one wins.  `claim`, `finish` and `renew` are the calls
-of workers; `open`, `reopen`, `revoke` and `drop` those of the engine that owns the request.  All
-may be called from any thread.  Each raises `LedgerFailure` when the place of the ledger cannot be
-reached or written, and ValueError for an id or holder that is no label.
+row one wins, and of `finish` and `reopen` one wins.  `claim`, `release`, `finish` and `renew` are
+the calls of workers; `open`, `reopen`, `revoke` and `drop` those of the engine that owns the
+request.  All may be called from any thread.  Each raises `LedgerFailure` when the place of the
+ledger cannot be reached or written, and ValueError for an id or holder that is no label.
 """
 
 from __future__ import annotations
@@ -101,6 +102,16 @@ class Ledger(abc.ABC):
         """Make the row, OPEN at `epoch`; changes nothing when there is a row, whatever its
         epoch."""
 
+    def offer(self, id: str, epoch: int) -> None:
+        """As `open`, but a row that is OPEN at an older epoch is replaced: by who made it and was
+        frozen then, nothing was published."""
+        while True:
+            self.open(id, epoch)
+            row = self.state(id)
+            if row is None or row.epoch >= epoch or row.state != ROW_OPEN:
+                return
+            self.revoke(id, row.epoch)
+
     @abc.abstractmethod
     def claim(self, id: str, epoch: int, holder: str) -> Claim:
         """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`, or say why not."""
@@ -123,6 +134,13 @@ class Ledger(abc.ABC):
         False, and nothing changes, when the row is not that (any more): the result must not be
         used.
         """
+
+    def release(self, id: str, epoch: int, holder: str) -> bool:
+        """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started.
+
+        False, and nothing changes, when the row is not that (any more), or where that cannot be.
+        """
+        return False
 
     @abc.abstractmethod
     def reopen(self, id: str, epoch: int) -> bytes | None:
@@ -155,11 +173,28 @@ class Ledger(abc.ABC):
         """The ids of all rows, in whatever state, and of those that were not dropped to the end."""
 
     @abc.abstractmethod
-    def sweep(self, older_than: float) -> int:
-        """Remove rows that did not change for so many seconds; how many.
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        """Remove rows (that are DONE) that did not change for so many seconds; how many.
 
         A CLAIMED row stays while its holder renews.
         """
+
+    def sweep_stale(self, result_ttl: float | None) -> int:
+        """Remove what nobody came back for, as one does who opens the ledger.
+
+        Results that are older than `result_ttl` seconds, and other rows that are older than that
+        and `STALE_AFTER`; what is younger than `SWEEP_EVERY` stays, for its engine may only have
+        been frozen.  None: nothing.
+        """
+        if result_ttl is None:
+            return 0
+        count = self.sweep(max(result_ttl, SWEEP_EVERY), True)
+        return count + self.sweep(max(result_ttl, STALE_AFTER))
+
+    def claims(self, place: object, holder: str) -> object:
+        """What a transport at `place` needs to claim rows for `holder` while it takes messages;
+        None where it cannot."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
         """Forget the holders of this process that hold nothing, free the rest; the rows stay."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import threading
 import time
@@ -37,6 +38,8 @@ LOG = logging.getLogger(__name__)
 _FIRST: Final = 1
 _LOCKS: Final = 16
 _LOCK_PATIENCE: Final = 5.0
+#: Clocks that go by so many seconds differently between two looks were set.
+_JUMP: Final = 2.0
 _RESULT_LIMIT: Final = 1 << 30
 _FOLDERS: Final = (
     "open", "held", "done", "results", "epochs", "beats", "locks", "spare", "temp",
@@ -46,7 +49,7 @@ _FOLDERS: Final = (
 class DirectoryLedger(base.Ledger):
     """Rows as files below one folder, made (mode 0700) when it is not there."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, result_ttl: float | None = base.STALE_AFTER) -> None:
         try:
             self._root = _files.make_folder(folder)
             for name in _FOLDERS:
@@ -64,13 +67,16 @@ class DirectoryLedger(base.Ledger):
         self._beats = f"{self._root}/beats"
         self._locks = tuple(_Lock(f"{self._root}/locks/{n}") for n in range(_LOCKS))
         self._known_holders: set[str] = set()
+        # Between the clock of the files and our monotonic one, and when it changed last.
+        self._offset: float | None = None
+        self._jumped = -math.inf
         _files.sweep_temp(temp)
-        self._sweep_stale()
+        self._sweep_stale(result_ttl)
 
-    def _sweep_stale(self) -> None:
+    def _sweep_stale(self, result_ttl: float | None = base.STALE_AFTER) -> None:
         try:
             if _files.due(f"{self._root}/swept", base.SWEEP_EVERY):
-                self.sweep(base.STALE_AFTER)
+                self.sweep_stale(result_ttl)
         except (OSError, ValueError, exceptions.LedgerFailure) as exc:  # nobody needs it today
             LOG.warning("ledger %s cannot be swept: %s", self._root, exc)
 
@@ -126,7 +132,20 @@ class DirectoryLedger(base.Ledger):
             changed = os.stat(f"{self._beats}/{_label(holder, 'holder')}").st_mtime
         except FileNotFoundError:
             return None
-        return max(0.0, time.time() - changed)
+        return min(max(0.0, self._now() - changed), time.monotonic() - self._jumped)
+
+    def _now(self) -> float:
+        """The time by the clock of the files; a jump of that is noticed.
+
+        Then beats from before it tell nothing of silence: who lives has time to send another one.
+        """
+        now, monotonic = _files.clock(self._root), time.monotonic()
+        offset = now - monotonic
+        if self._offset is not None and abs(offset - self._offset) > _JUMP:
+            LOG.warning("the clock of ledger %s jumped", self._root)
+            self._jumped = monotonic
+        self._offset = offset
+        return now
 
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         name = f"{_label(id)}.{int(epoch)}"
@@ -140,6 +159,13 @@ class DirectoryLedger(base.Ledger):
                 return True
             _files.remove(f"{self._results}/{name}")
             return False
+
+    def release(self, id: str, epoch: int, holder: str) -> bool:
+        name = f"{_label(id)}.{int(epoch)}"
+        # Locked, as it moves a token back: who looks for it would miss it.
+        with self._failures(), self._locked(id):
+            held = f"{self._held}/{_label(holder, 'holder')}/{name}"
+            return self._rename(held, f"{self._open}/{name}")
 
     # -- the engine
 
@@ -225,11 +251,11 @@ class DirectoryLedger(base.Ledger):
             notes = os.listdir(self._epochs)
         return {name.rpartition(".")[0] for name in names}.union(notes)
 
-    def sweep(self, older_than: float) -> int:
-        before = time.time() - older_than
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        before = _files.clock(self._root) - older_than
         count = 0
         with self._failures():
-            for holder in os.listdir(self._held):
+            for holder in () if only_done else os.listdir(self._held):
                 silence = self.silence(holder)
                 folder = f"{self._held}/{holder}"
                 if silence is None or silence >= older_than:
@@ -240,7 +266,7 @@ class DirectoryLedger(base.Ledger):
                         _files.remove(f"{self._beats}/{holder}")
                     except OSError:
                         pass
-            for folder in (self._open, self._done):
+            for folder in (self._done,) if only_done else (self._open, self._done):
                 count += sum(self._drop_one(name) for name in _older(folder, before))
             # What an interrupted call left: results and notes without a row.
             for name in _older(self._results, before):

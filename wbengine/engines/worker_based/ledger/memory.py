@@ -64,6 +64,13 @@ class MemoryLedger(base.Ledger):
             self._put(base.Row(id, epoch, base.ROW_DONE, None, result))
             return True
 
+    def release(self, id: str, epoch: int, holder: str) -> bool:
+        with self._lock:
+            if self._rows.get(id) != base.Row(id, epoch, base.ROW_CLAIMED, holder):
+                return False
+            self._put(base.Row(id, epoch, base.ROW_OPEN))
+            return True
+
     def reopen(self, id: str, epoch: int) -> bytes | None:
         with self._lock:
             row = self._rows.get(id)
@@ -97,13 +104,14 @@ class MemoryLedger(base.Ledger):
         with self._lock:
             return set(self._rows)
 
-    def sweep(self, older_than: float) -> int:
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
         with self._lock:
             before = self._clock.monotonic() - older_than
             old = [
                 id
                 for id, row in self._rows.items()
                 if self._changed[id] <= before
+                and (row.state == base.ROW_DONE or not only_done)
                 and (row.holder is None or self._beats.get(row.holder, before) <= before)
             ]
             for id in old:

@@ -90,7 +90,7 @@ class _Statements:
 
     def __init__(self, dialect: str) -> None:
         now = dialects.now(dialect)
-        live = f"(SELECT holder FROM wbe_ledger_holders WHERE beat > {now} - :age)"
+        self._sweeping(now)
         self.open = dialects.upsert(
             dialect,
             "wbe_ledger",
@@ -110,6 +110,10 @@ class _Statements:
             f" changed = {now} WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED}"
             " AND holder = :holder"
         ).bindparams(sa.bindparam("result", type_=sa.LargeBinary))
+        self.release = sa.text(
+            f"UPDATE wbe_ledger SET state = {_OPEN}, holder = NULL, changed = {now}"
+            f" WHERE id = :id AND epoch = :epoch AND state = {_CLAIMED} AND holder = :holder"
+        )
         self.reopen = sa.text(
             f"UPDATE wbe_ledger SET epoch = :epoch, state = {_OPEN}, holder = NULL,"
             f" changed = {now} WHERE id = :id AND epoch < :epoch AND state <> {_DONE}"
@@ -124,14 +128,6 @@ class _Statements:
             "DELETE FROM wbe_ledger_holders WHERE holder = :holder AND NOT EXISTS"
             " (SELECT 1 FROM wbe_ledger l WHERE l.holder = :holder)"
         )
-        self.sweep = sa.text(
-            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age"
-            f" AND (holder IS NULL OR holder NOT IN {live})"
-        )
-        self.sweep_holders = sa.text(
-            f"DELETE FROM wbe_ledger_holders WHERE beat <= {now} - :age AND holder NOT IN"
-            " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
-        )
         self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
         self.tell = dialects.upsert(
             dialect,
@@ -142,6 +138,20 @@ class _Statements:
             given={"format": str(_FORMAT), "swept": now},
         )
         self.due = sa.text(f"UPDATE wbe_ledger_about SET swept = {now} WHERE swept <= {now} - :age")
+
+    def _sweeping(self, now: str) -> None:
+        live = f"(SELECT holder FROM wbe_ledger_holders WHERE beat > {now} - :age)"
+        self.sweep = sa.text(
+            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age"
+            f" AND (holder IS NULL OR holder NOT IN {live})"
+        )
+        self.sweep_done = sa.text(
+            f"DELETE FROM wbe_ledger WHERE changed <= {now} - :age AND state = {_DONE}"
+        )
+        self.sweep_holders = sa.text(
+            f"DELETE FROM wbe_ledger_holders WHERE beat <= {now} - :age AND holder NOT IN"
+            " (SELECT holder FROM wbe_ledger WHERE holder IS NOT NULL)"
+        )
 
 
 def check(place: str) -> _sql.Options:
@@ -171,7 +181,7 @@ class SQLLedger(base.Ledger):
     :raises LedgerFailure: the database cannot be used.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, result_ttl: float | None = base.STALE_AFTER) -> None:
         told = check(place)
         url = told.url
         # Whatever else is in a URL may be a secret.
@@ -186,7 +196,7 @@ class SQLLedger(base.Ledger):
         self._known_holders: set[str] = set()
         try:
             self._digest = self._find_or_make()
-            self._sweep_stale()
+            self._sweep_stale(result_ttl)
         except BaseException:
             self._engine.dispose()
             raise
@@ -226,6 +236,10 @@ class SQLLedger(base.Ledger):
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         what = {"id": id, "epoch": epoch, "holder": holder, "result": result}
         return self._changes("finishing", self._sql.finish, what) > 0
+
+    def release(self, id: str, epoch: int, holder: str) -> bool:
+        what = {"id": id, "epoch": epoch, "holder": holder}
+        return self._changes("releasing", self._sql.release, what) > 0
 
     # -- the engine
 
@@ -269,7 +283,9 @@ class SQLLedger(base.Ledger):
 
         return self._run("asking", work, self._reads)
 
-    def sweep(self, older_than: float) -> int:
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        if only_done:
+            return self._changes("sweeping", self._sql.sweep_done, {"age": older_than})
         count = self._changes("sweeping", self._sql.sweep, {"age": older_than})
         self._changes("sweeping", self._sql.sweep_holders, {"age": older_than})
         return count
@@ -334,10 +350,10 @@ class SQLLedger(base.Ledger):
             if postgresql:
                 connection.execute(sa.text(f"SELECT pg_advisory_unlock({_MAKING})"))
 
-    def _sweep_stale(self) -> None:
+    def _sweep_stale(self, result_ttl: float | None) -> None:
         try:
             if self._changes("sweeping", self._sql.due, {"age": base.SWEEP_EVERY}):
-                self.sweep(base.STALE_AFTER)
+                self.sweep_stale(result_ttl)
         except exceptions.LedgerFailure as error:  # nobody needs it today
             LOG.warning("%s", error)
 

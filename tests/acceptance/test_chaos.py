@@ -1,0 +1,70 @@
+"""Workers, engines and brokers are hurt in all ways: nothing is lost, and nothing runs twice.
+
+These are small versions of `tools/chaos`, which does the same on all brokers and for longer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tools import _servers
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it hurts by ways of Linux's own")
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "chaos"
+BRIEFLY = ("--expiry", "1.5")
+
+
+def _chaos(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """The figures of a run, which has to end so."""
+    if "redis" in arguments and _servers.find("redis") is None:
+        servers.skip_or_fail(_servers.reason(["redis"]))
+    file = folder / "figures"
+    command = [sys.executable, str(TOOL), "--here", "--json", str(file), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_all_kinds_of_faults_on_folders(tmp_path: Path) -> None:
+    found = _chaos(tmp_path, "--minutes", "0.07", "--seed", "4", *BRIEFLY)
+    assert found["flows"] > 0 and found["tasks"] > 0 and found["faults"]
+    assert found["lost"] == found["stuck"] == found["wrong"] == 0
+
+
+def test_kills_of_workers_on_redis(tmp_path: Path) -> None:
+    found = _chaos(tmp_path, "--transport", "redis", "--kills", "8", "--tasks", "160", *BRIEFLY)
+    assert found["faults"] == {"kill worker": 8}
+    assert found["tasks"] >= 140
+    assert found["most runs of one epoch"] == 1
+
+
+def test_the_control_fails(tmp_path: Path) -> None:
+    """What is known to lose tasks is seen to lose them."""
+    arguments = ("--engine", "taskflow", "--transport", "redis", "--patience", "4")
+    found = _chaos(tmp_path, *arguments, "--kills", "6", "--tasks", "80", code=1)
+    assert found["stuck"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--transport", "filesystem", "--broker-restarts", "1"), "folders have no broker"),
+        (("--minutes", "0"), "not a number above 0"),
+        (("--kills", "1", "--stops", "1"), "not allowed with"),
+        (("--engine", "taskflow", "--ledger", "sqlite"), "TaskFlow knows no ledger"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], told: str) -> None:
+    command = [sys.executable, str(TOOL), "--here", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert told in ended.stderr and len(ended.stderr.splitlines()) == 1

@@ -1,0 +1,37 @@
+"""Hostile messages: workers and engines live on, work, and count each of them once.
+
+These are small versions of `tools/fuzz`, which sends as many as one likes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Place
+from tests.hostile import running
+
+
+def _fuzz(kind: str, folder: Path, count: int, where: str | None = None) -> None:
+    found = running.run(kind, folder, count, seed=4, batch=100, where=where)
+    assert not found.problems, "\n".join(found.problems)
+    assert found.inputs > count
+    # All kinds of ends are among them.
+    ends = ("format", "type", "body", *(() if kind == "amqp" else ("unreadable",)))
+    for who in ("worker", "engine"):
+        for why in ends:
+            assert found.counted[f"{who} refused {why}"], found.counted
+
+
+@pytest.mark.parametrize("kind", ["memory", "filesystem"])
+def test_in_this_process_and_in_folders(kind: str, tmp_path: Path) -> None:
+    _fuzz(kind, tmp_path, 1000)
+
+
+def test_on_redis(redis_url: Place, tmp_path: Path) -> None:
+    _fuzz("redis", tmp_path, 600, redis_url)
+
+
+def test_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
+    _fuzz("amqp", tmp_path, 400, rabbitmq_url)

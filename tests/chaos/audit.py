@@ -1,0 +1,76 @@
+"""What tasks did, line by line, in a file that outlives whoever runs them.
+
+A line is one write of one process to a file that was opened to append.  Times are of the monotonic
+clock, which all processes of a host share and no fault touches.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+STARTED, ENDED, BEGUN, FLOW = "S", "E", "B", "F"
+
+_file = -1
+
+
+@dataclass(frozen=True)
+class Line:
+    """A task started or ended, or a flow did (`BEGUN`, `FLOW`); of a flow, only `name`, `state`,
+    `pid` and `at`.
+    """
+
+    what: str
+    name: str
+    request: str
+    epoch: int
+    attempt: int
+    pid: int
+    at: float
+
+    @property
+    def state(self) -> str:
+        return self.request
+
+
+def begin(path: Path) -> None:
+    """Open it, for this process and all that it forks."""
+    global _file
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    _file = os.open(path, flags, 0o600)
+
+
+def end() -> None:
+    global _file
+    if _file >= 0:
+        os.close(_file)
+    _file = -1
+
+
+def note(what: str, name: str, request: str = "-", epoch: int = 0, attempt: int = 0) -> None:
+    line = f"{what} {name} {request} {epoch} {attempt} {os.getpid()} {time.monotonic():.6f}\n"
+    os.write(_file, line.encode())
+
+
+def parse(text: str) -> Iterator[Line]:
+    for line in text.splitlines():
+        what, name, request, epoch, attempt, pid, at = line.split(" ")
+        yield Line(what, name, request, int(epoch), int(attempt), int(pid), float(at))
+
+
+class Reader:
+    """Reads what was added since it was last asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115  (closed by `close`)
+        self._rest = b""
+
+    def more(self) -> list[Line]:
+        *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
+        return list(parse(b"\n".join(whole).decode()))
+
+    def close(self) -> None:
+        self._file.close()

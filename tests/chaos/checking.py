@@ -1,0 +1,200 @@
+"""The judge: it reads the audit file and the store, and nothing else that was said meanwhile.
+
+Pure: what is known goes in as a `History`, out come a `Verdict` and its problems.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos import audit, flows
+from tests.chaos.audit import Line
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done, when, to which process (0: to none), and when it was over."""
+
+    kind: str
+    at: float
+    pid: int = 0
+    until: float = math.inf
+
+    @property
+    def kills(self) -> bool:
+        return self.kind.startswith(("kill ", "no broker"))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the store says of a flow in the end; `results` of the atoms that succeeded."""
+
+    name: str
+    state: str | None
+    results: Mapping[str, object]
+
+
+@dataclass
+class History:
+    lines: Sequence[Line]
+    kept: Sequence[Kept]
+    faults: Sequence[Fault] = ()
+    #: With a ledger, a task runs again only when its holder was lost.
+    ledger: bool = False
+    #: How long a worker must have been silent to be lost.
+    expiry: float = 0.0
+    #: What the brokers and stores still had in the end.
+    left: Sequence[str] = ()
+
+
+@dataclass
+class Run:
+    """One run of a task: when it began, and when it ended, if it did."""
+
+    name: str
+    request: str
+    epoch: int
+    attempt: int
+    pid: int
+    began: float
+    ended: float = math.inf
+
+
+@dataclass
+class Verdict:
+    problems: list[str] = field(default_factory=list)
+    #: How many of what there were.
+    counts: Counter[str] = field(default_factory=Counter)
+    #: Seconds from the loss of a worker to the next run of what it ran, sorted.
+    detected: list[float] = field(default_factory=list)
+
+    def percentile(self, share: float) -> float:
+        """The detection time that so large a share did not exceed."""
+        if not self.detected:
+            return math.nan
+        return self.detected[min(len(self.detected) - 1, int(share * len(self.detected)))]
+
+
+def judge(history: History) -> Verdict:
+    verdict = Verdict()
+    runs = runs_of(history.lines, verdict.problems)
+    verdict.counts["runs"] = len(runs)
+    _flows(history, verdict, {run.name for run in runs})
+    _once(runs, verdict)
+    if history.ledger:
+        _again(runs, history, verdict)
+    verdict.detected = sorted(_detected(runs, history.faults, history.expiry))
+    verdict.problems += [f"left behind: {what}" for what in history.left]
+    return verdict
+
+
+def runs_of(lines: Sequence[Line], problems: list[str]) -> list[Run]:
+    """The runs, in the order of their begins."""
+    found: list[Run] = []
+    open_: dict[tuple[str, str, int, int], Run] = {}
+    for line in lines:
+        key = (line.name, line.request, line.epoch, line.pid)
+        if line.what == audit.STARTED:
+            open_[key] = Run(line.name, line.request, line.epoch, line.attempt, line.pid, line.at)
+            found.append(open_[key])
+        elif line.what == audit.ENDED:
+            run = open_.pop(key, None)
+            if run is None:
+                problems.append(f"{line.name} ended in {line.pid}, and never began")
+            else:
+                run.ended = line.at
+    return found
+
+
+def _flows(history: History, verdict: Verdict, ran: set[str]) -> None:
+    """Every flow has ended as it must, with the right results, which its tasks produced."""
+    for kept in history.kept:
+        wanted = flows.end_of(kept.name)
+        verdict.counts["flows"] += 1
+        if kept.state != wanted:
+            stuck = kept.state not in ("SUCCESS", "REVERTED")
+            verdict.counts["stuck" if stuck else "wrong ends"] += 1
+            how = "is stuck in" if stuck else "ended as"
+            verdict.problems.append(f"{kept.name} {how} {kept.state}, not {wanted}")
+            continue
+        for name, value in flows.results(kept.name).items():
+            if kept.results.get(name) != value:
+                verdict.counts["wrong results"] += 1
+                verdict.problems.append(f"{name} is {kept.results.get(name)!r:.80}, not {value}")
+        for name in flows.tasks_of(kept.name):
+            verdict.counts["tasks"] += 1
+            if name not in ran:
+                verdict.counts["lost"] += 1
+                verdict.problems.append(f"{name} never ran")
+
+
+def _once(runs: Sequence[Run], verdict: Verdict) -> None:
+    """At most one run for each epoch of a request."""
+    counts = Counter((run.name, run.request, run.epoch) for run in runs if run.request != "-")
+    verdict.counts["most runs of one epoch"] = max(counts.values(), default=0)
+    for (name, request, epoch), count in counts.items():
+        if count > 1:
+            pids = [run.pid for run in runs if (run.request, run.epoch) == (request, epoch)]
+            verdict.counts["doubled"] += 1
+            verdict.problems.append(
+                f"{name} ran {count} times under epoch {epoch} of {request}, in {pids}"
+            )
+
+
+def _again(runs: Sequence[Run], history: History, verdict: Verdict) -> None:
+    """A request ran again only when whoever ran it before was lost."""
+    for name, earlier, later in _pairs(runs):
+        verdict.counts["again"] += 1
+        if not _lost(earlier, later.began, history):
+            verdict.counts["again without a loss"] += 1
+            verdict.problems.append(
+                f"{name} ran again under epoch {later.epoch} in {later.pid}, though {earlier.pid},"
+                f" which had it under epoch {earlier.epoch}, was not lost"
+            )
+
+
+def _pairs(runs: Sequence[Run]) -> list[tuple[str, Run, Run]]:
+    by: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.request != "-":
+            by[run.request].append(run)
+    return [
+        (found[0].name, earlier, later)
+        for found in by.values()
+        for earlier, later in itertools.pairwise(found)
+        if earlier.epoch != later.epoch
+    ]
+
+
+def _lost(run: Run, then: float, history: History) -> bool:
+    """Whether the process of a run was killed, or silent for too long, before `then`."""
+    for fault in history.faults:
+        if fault.pid != run.pid or fault.at > then or fault.until < run.began:
+            continue
+        # Beats are looked for now and then: it may have been silent a little before.
+        if fault.kills or min(fault.until, then) - fault.at > history.expiry * 0.5:
+            return True
+    return False
+
+
+def _detected(runs: Sequence[Run], faults: Sequence[Fault], expiry: float) -> list[float]:
+    """How long after the loss of a worker what it ran was run again, for each such run."""
+    by: defaultdict[str, list[Run]] = defaultdict(list)
+    held: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        by[run.name].append(run)
+        held[run.pid].append(run)
+    found = []
+    for fault in faults:
+        if not (fault.kills or fault.until - fault.at > expiry):
+            continue
+        for run in held.get(fault.pid, ()):
+            if run.began <= fault.at < run.ended:
+                after = [each.began for each in by[run.name] if each.began > fault.at]
+                # A stopped worker's own late end is no detection.
+                found += [min(after) - fault.at] if after else []
+    return found

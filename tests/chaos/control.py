@@ -1,0 +1,139 @@
+"""The control: the same faults happen to OpenStack TaskFlow, which must come out red.
+
+It waits for ever for what a dead worker had: so the judge has to find flows that are stuck.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taskflow import engines, task
+from taskflow.engines.worker_based import worker
+from taskflow.patterns import linear_flow, unordered_flow
+from taskflow.persistence import backends, models
+
+from tests.chaos import audit, flows, tasks
+from tests.chaos.checking import Kept
+from tests.chaos.engines import ENDED, Work
+
+EXCHANGE, TOPIC = "control", "control"
+_MODULE = "tests.chaos.control"
+
+
+class Step(task.Task):  # type: ignore[misc]
+    """Does what our own does, under no request that it would know of."""
+
+    def execute(self, seconds: float, long: float) -> int:
+        audit.note(audit.STARTED, self.name)
+        tasks.rest(self.name, seconds, long)
+        audit.note(audit.ENDED, self.name)
+        return tasks.value(self.name)
+
+
+class Sum(task.Task):  # type: ignore[misc]
+    def execute(self, **parts: int) -> int:
+        audit.note(audit.STARTED, self.name)
+        audit.note(audit.ENDED, self.name)
+        return sum(parts.values())
+
+
+def work(options: Mapping[str, Any], slots: int) -> None:
+    """Be a worker, until it is killed."""
+    made = worker.Worker(
+        EXCHANGE,
+        TOPIC,
+        [f"{_MODULE}:Step", f"{_MODULE}:Sum"],
+        threads_count=slots,
+        url=options["url"],
+    )
+    made.run(display_banner=False)
+
+
+def make(flow: str) -> Any:
+    """A flow of the kind `plain`."""
+    wide = unordered_flow.Flow(f"{flow}.wide")
+    wide.add(*(Step(part, provides=part) for part in flows.parts(flow)))
+    total = f"{flow}.sum"
+    return linear_flow.Flow(flow).add(
+        wide, Sum(total, requires=flows.parts(flow), provides=total, auto_extract=False)
+    )
+
+
+def run(work: Work) -> None:
+    """Be an engine's process: take up what an earlier one left, go on until it is enough."""
+    life = _Life(work)
+    threads = [threading.Thread(target=life.serve, daemon=True) for _ in range(work.threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class _Life:
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._backend = _backend(work)
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            connection.upgrade()
+            books = list(connection.get_logbooks())
+        self._next = len(books)
+        self._left = [(book, detail) for book in books for detail in book
+                      if detail.state not in ENDED]  # fmt: skip
+
+    def serve(self) -> None:
+        while (found := self._take()) is not None:
+            self._run(*found)
+
+    def _take(self) -> tuple[Any, Any] | None:
+        with self._lock:
+            if self._left:
+                return self._left.pop()
+            enough = self._work.flows
+            if self._work.enough.exists() or (enough is not None and self._next >= enough):
+                return None
+            name = self._work.name(self._next)
+            self._next += 1
+            book = models.LogBook(name)
+            detail = models.FlowDetail(name, f"{name}-flow")
+            book.add(detail)
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                connection.save_logbook(book)
+            return book, detail
+
+    def _run(self, book: Any, detail: Any) -> None:
+        engine = engines.load(
+            make(detail.name),
+            store=flows.store(self._work.seconds, self._work.long),
+            flow_detail=detail,
+            book=book,
+            backend=self._backend,
+            engine="worker-based",
+            exchange=EXCHANGE,
+            topics=[TOPIC],
+            url=self._work.options["url"],
+        )
+        try:
+            engine.run()
+        except Exception as error:
+            print(f"note: {detail.name}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
+        audit.note(audit.FLOW, detail.name, str(detail.state))
+
+
+def _backend(work: Work) -> Any:
+    path = work.folder / f"engine-{work.number}.taskflow"
+    return backends.fetch({"connection": "dir", "path": str(path)})
+
+
+def kept(work: Work) -> Iterator[Kept]:
+    """What its store says of all flows."""
+    backend = _backend(work)
+    with contextlib.closing(backend.get_connection()) as connection:
+        for book in connection.get_logbooks():
+            for detail in book:
+                results = {atom.name: atom.results for atom in detail if atom.state == "SUCCESS"}
+                yield Kept(detail.name, detail.state, results)

@@ -1,0 +1,204 @@
+"""One life of an engine process: it takes up what an earlier one left, and goes on with new flows
+until it is told that there are enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import inspect
+import json
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent import futures
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import audit, clocks, flows, workers
+from tests.crashing import children
+from wbengine import engines as loading
+from wbengine import exceptions, states
+from wbengine.engines.worker_based import engine as engines
+from wbengine.engines.worker_based import executor as executors
+from wbengine.persistence import backends, base, models
+
+ENDED = (states.SUCCESS, states.REVERTED)
+#: What stops a run that can go on later: its broker, its ledger, or its store cannot be reached.
+PASSING = (
+    exceptions.TransportFailure,
+    exceptions.LedgerFailure,
+    exceptions.StorageFailure,
+    exceptions.FlowBusy,
+    exceptions.LeaseLost,
+)
+PAUSE = 0.3
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all lives of one engine process do."""
+
+    folder: Path
+    number: int
+    store: str
+    options: Mapping[str, Any]
+    #: So many flows at a time, each in a thread.
+    threads: int
+    kinds: tuple[str, ...]
+    width: int
+    seconds: float
+    long: float
+    #: So many flows, or as many as come until there is a file `enough`.
+    flows: int | None = None
+    #: The engines of the process share one executor.
+    shared: bool = False
+    clocks: clocks.Clocks = field(default_factory=lambda: clocks.Clocks(1))
+    clock: int = 0
+    control: bool = False
+
+    @property
+    def conf(self) -> dict[str, str]:
+        if self.store == "dir":
+            return {"connection": "dir", "path": str(self.folder / f"engine-{self.number}.store")}
+        return {"connection": f"sqlite:///{self.folder}/engine-{self.number}.sqlite"}
+
+    def name(self, index: int) -> str:
+        kind = self.kinds[index % len(self.kinds)]
+        return flows.name(kind, self.width, f"{self.number}_{index}")
+
+    @property
+    def enough(self) -> Path:
+        return self.folder / "enough"
+
+
+def start(work: Work, life: int) -> int:
+    """Let the `life`-th process live; its pid.  It ends with 0 when all its flows have ended."""
+
+    def run() -> None:
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr)
+        if work.control:
+            from tests.chaos import control
+
+            control.run(work)
+            return
+        work.clocks.install(work.clock)
+        _Life(work, life).run()
+
+    return children.fork(run, work.folder / f"engine-{work.number}.log", patience=36_000)
+
+
+class _Life:
+    def __init__(self, work: Work, life: int) -> None:
+        self._work = work
+        self._life = life
+        self._lock = threading.Lock()
+        self._left: list[str] = []
+        self._next = 0
+        self._ignored: Counter[str] = Counter()
+        self._shared: executors.WorkerTaskExecutor | None = None
+
+    def run(self) -> None:
+        work = self._work
+        where = {"exchange": workers.EXCHANGE, "topics": [workers.TOPIC]}
+        options = {**work.options, **where}
+        known = engines.WorkerBasedActionEngine.OPTIONS
+        self._options = {key: value for key, value in options.items() if key in known}
+        if work.shared:
+            taken = inspect.signature(executors.WorkerTaskExecutor).parameters
+            given = {key: value for key, value in options.items() if key in taken}
+            name = f"shared-{work.number}-{self._life}"
+            self._shared = executors.WorkerTaskExecutor(name, **given)
+            self._options = {"executor": self._shared}
+        with backends.backend(work.conf) as backend:
+            self._look(backend)
+            with futures.ThreadPoolExecutor(work.threads) as pool:
+                for done in [pool.submit(self._serve, backend) for _ in range(work.threads)]:
+                    done.result()
+        if self._shared is not None:
+            self._count(self._shared)
+            self._shared.stop()
+        counts = work.folder / f"engine-{work.number}.counts"
+        with counts.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(self._ignored) + "\n")
+
+    def _look(self, backend: base.Backend) -> None:
+        """What earlier lives left."""
+        known = {}
+        with contextlib.closing(backend.get_connection()) as connection:
+            for book in connection.get_logbooks():
+                for detail in book:
+                    known[detail.name] = detail.state
+        self._next = len(known)
+        self._left = [name for name, state in known.items() if state not in ENDED]
+
+    def _take(self, backend: base.Backend) -> str | None:
+        """The name of a flow to be run; its records are there."""
+        with self._lock:
+            if self._left:
+                return self._left.pop()
+            enough = self._work.flows
+            if self._work.enough.exists() or (enough is not None and self._next >= enough):
+                return None
+            name = self._work.name(self._next)
+            self._next += 1
+            book = models.LogBook(name, uuid=name)
+            book.add(models.FlowDetail(name, uuid=f"{name}-flow"))
+            # Under the lock: how many books there are is the number of the next flow.
+            with contextlib.closing(backend.get_connection()) as connection:
+                connection.save_logbook(book)
+            return name
+
+    def _serve(self, backend: base.Backend) -> None:
+        while True:
+            try:
+                name = self._take(backend)
+            except exceptions.StorageFailure as error:
+                print(f"note: {error}", file=sys.stderr)
+                with self._lock:
+                    self._next -= 1
+                time.sleep(PAUSE)
+                continue
+            if name is None:
+                return
+            while not self._ends(name, backend):
+                time.sleep(PAUSE)
+
+    def _ends(self, name: str, backend: base.Backend) -> bool:
+        """Run a flow; whether it has come to its end."""
+        engine: Any = None
+        try:
+            with contextlib.closing(backend.get_connection()) as connection:
+                detail = connection.get_flow_details(f"{name}-flow")
+            if detail.state not in ENDED:
+                engine = loading.load(
+                    flows.make(name),
+                    store=flows.store(self._work.seconds, self._work.long),
+                    flow_detail=detail,
+                    backend=backend,
+                    engine="worker-based",
+                    **self._options,
+                )
+                audit.note(audit.BEGUN, name)
+                engine.run()
+        except PASSING as error:
+            print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            return False
+        except (ValueError, exceptions.ExecutionFailure, exceptions.WrappedFailure) as error:
+            print(f"note: {name}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
+        finally:
+            if engine is not None and self._shared is None:
+                self._count(engine.executor)
+        state = engine.storage.get_flow_state() if engine is not None else detail.state
+        if state not in ENDED:
+            return False
+        audit.note(audit.FLOW, name, state)
+        return True
+
+    def _count(self, executor: Any) -> None:
+        with self._lock:
+            self._ignored.update(executor.ignored)

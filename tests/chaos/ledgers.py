@@ -1,0 +1,60 @@
+"""The ledgers that engines and workers share besides the broker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import brokers, servers
+from tests.chaos.media import Left, keys
+from tests.crashing import stores
+
+WORDS = ("sqlite", "dir", "postgresql", "redis")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it is (None: the broker's own, if it has any), and what is left in it."""
+
+    url: str | None
+    left: Callable[[], list[Left]] = list
+
+
+@contextlib.contextmanager
+def place(what: str | None, folder: Path) -> Iterator[Place]:
+    """Of a word, a new one that nobody else has; else `what` is the place itself."""
+    if what == "sqlite":
+        url = f"sqlite:///{folder / 'ledger.sqlite'}"
+        yield Place(url, lambda: _rows(url))
+    elif what == "dir":
+        ledger = folder / "ledger"
+        yield Place(f"dir://{ledger}", lambda: _files(ledger))
+    elif what == "postgresql":
+        with servers.postgresql() as server, server.database() as url:
+            yield Place(url, lambda: _rows(url))
+    elif what == "redis":
+        with brokers.redis() as broker:
+            yield Place(broker.url(), lambda: keys(broker))
+    else:
+        yield Place(what)
+
+
+def _rows(url: str) -> list[Left]:
+    """Who was killed is still written down; what it is about stays."""
+    return [
+        Left(what, what.endswith("_holders"))
+        for what in stores.left_in({"connection": url})
+        if not what.endswith("_about")
+    ]
+
+
+def _files(ledger: Path) -> list[Left]:
+    places = ("open", "held", "done", "epochs", "results", "beats")
+    return [
+        Left(str(path.relative_to(ledger)))
+        for name in places
+        for path in (ledger / name).rglob("*")
+        if path.is_file()
+    ]

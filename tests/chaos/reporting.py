@@ -1,0 +1,118 @@
+"""From the options of `tools/chaos` to a run, and from its end to a summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import modes, stage
+from tests.chaos.checking import Verdict
+
+#: So many problems are told one by one.
+SHOWN = 40
+
+
+def run(options: Any, folder: Path) -> dict[str, Any]:
+    """The figures; prints how it goes, and a summary."""
+    began = time.monotonic()
+    plan, act = chosen(options)
+    verdict, played = stage.run(plan, folder, act)
+    found = figures(verdict, played, time.monotonic() - began)
+    for line in summary(verdict, found):
+        print(line)
+    return found
+
+
+def chosen(options: Any) -> tuple[stage.Plan, stage.Act]:
+    """What there is, and who hurts it."""
+    plan = stage.Plan(options.transport, options.seed, options.ledger)
+    plan.control = options.engine == "taskflow"
+    act: stage.Act
+    if options.kills:
+        _many_short(plan, options.tasks)
+        act = modes.Kills(options.kills, options.tasks)
+    elif options.stops:
+        plan.expiry, plan.long = 3.0, 1.0
+        act = modes.Stops(options.stops)
+    elif options.freeze_engine:
+        plan.engines, plan.threads, plan.width = 2, 3, 60
+        plan.seconds, plan.long, plan.kinds = 0.5, 5.0, ("plain",)
+        act = modes.Frozen(options.freeze_engine)
+    elif options.broker_restarts:
+        act = modes.Restarts(options.broker_restarts)
+    else:
+        act = modes.Weather(options.minutes or 1)
+    for name in ("expiry", "workers", "engines", "patience"):
+        if getattr(options, name) is not None:
+            setattr(plan, name, getattr(options, name))
+    if plan.control:
+        plan.kinds = ("plain",)
+    return plan, act
+
+
+def _many_short(plan: stage.Plan, tasks: int) -> None:
+    plan.kinds, plan.seconds, plan.long, plan.expiry = ("plain",), 0.004, 0.02, 2.0
+    plan.width = max(4, min(99, tasks // 12))
+    plan.flows = max(1, tasks // (plan.width + 1))
+    plan.threads = 4
+
+
+def figures(verdict: Verdict, played: stage.Stage, seconds: float) -> dict[str, Any]:
+    counts = verdict.counts
+    plan = played.plan
+    return {
+        "transport": plan.transport,
+        "ledger": plan.ledger,
+        "engine": "taskflow" if plan.control else "wbengine",
+        "seed": plan.seed,
+        "seconds": round(seconds, 1),
+        "faults": modes.fault_counts(played),
+        "flows": counts["flows"],
+        "tasks": counts["tasks"],
+        "runs": counts["runs"],
+        "lost": counts["lost"],
+        "stuck": counts["stuck"],
+        "wrong": counts["wrong ends"] + counts["wrong results"],
+        "most runs of one epoch": counts["most runs of one epoch"],
+        "runs again": counts["again"],
+        "runs again without a loss": counts["again without a loss"],
+        "detection s": {
+            "count": len(verdict.detected),
+            "p50": _rounded(verdict.percentile(0.5)),
+            "p99": _rounded(verdict.percentile(0.99)),
+            "max": _rounded(verdict.percentile(1.0)),
+        },
+        "ignored answers": dict(stage.ignored(played)),
+        "notes": played.notes,
+        "problems": len(verdict.problems),
+        "first problems": verdict.problems[:SHOWN],
+    }
+
+
+def _rounded(seconds: float) -> float | None:
+    return None if seconds != seconds else round(seconds, 2)
+
+
+def summary(verdict: Verdict, found: Mapping[str, Any]) -> list[str]:
+    lines = [f"PROBLEM {problem}" for problem in verdict.problems[:SHOWN]]
+    if len(verdict.problems) > SHOWN:
+        lines.append(f"... and {len(verdict.problems) - SHOWN} more")
+    faults = ", ".join(f"{count} x {kind}" for kind, count in found["faults"].items())
+    took = found["detection s"]
+    ledger = found["ledger"] or ("none" if found["transport"] == "amqp" else "the broker's")
+    detection = f"p50 {took['p50']} s, p99 {took['p99']} s, max {took['max']} s"
+    runs = f"{found['runs']} runs ({found['runs again']} again under a later epoch)"
+    wrong = f"lost {found['lost']}, stuck {found['stuck']}, wrong {found['wrong']}"
+    most = f"at most {found['most runs of one epoch']} runs of one epoch"
+    ended = f"{found['seconds']:.0f} s, {found['problems']} problems"
+    return [
+        *lines,
+        f"{found['engine']} over {found['transport']}, ledger: {ledger}, seed {found['seed']}",
+        f"faults: {faults or 'none'}",
+        f"detection of lost tasks: {took['count']}, {detection}",
+        f"answers that were ignored: {found['ignored answers'] or 'none'}",
+        *(f"{name}: {value}" for name, value in found["notes"].items()),
+        f"{found['flows']} flows, {found['tasks']} tasks, {runs}; {wrong}, {most}; {ended}",
+    ]

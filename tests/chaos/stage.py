@@ -1,0 +1,274 @@
+"""One run: brokers, engines and workers come, somebody hurts them, they go, and are judged."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import audit, checking, clocks, crew, engines, ledgers, media, workers
+from tests.chaos.checking import History, Kept, Verdict
+from tests.chaos.flows import KINDS
+from tests.crashing import children
+from tests.crashing import engines as crashing
+from wbengine.persistence import backends
+
+#: Seconds between two looks at what goes on.
+TICK = 0.01
+
+
+@dataclass
+class Plan:
+    """What there is, before anybody hurts it.  Times are in seconds."""
+
+    transport: str
+    seed: int = 0
+    ledger: str | None = None
+    workers: int = 4
+    slots: int = 4
+    engines: int = 3
+    #: Flows at a time in each engine's process, and how many in all (None: until it is enough).
+    threads: int = 3
+    flows: int | None = None
+    kinds: tuple[str, ...] = KINDS
+    width: int = 12
+    seconds: float = 0.05
+    long: float = 2.0
+    #: The silence after which a worker is lost.
+    expiry: float = 5.0
+    #: Within which all must end, once nobody is hurt any more.  Without a ledger, an engine that
+    #: goes on waits for 60 s for what its predecessor sent, if it may not be sent again.
+    patience: float = 150.0
+    control: bool = False
+
+
+@dataclass
+class Stage:
+    """What those who hurt have to do with."""
+
+    plan: Plan
+    folder: Path
+    medium: media.Medium
+    crew: crew.Crew
+    clocks: clocks.Clocks
+    chance: random.Random
+    reader: audit.Reader
+    began: float = field(default_factory=time.monotonic)
+    lines: list[audit.Line] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    #: The flows that began, and did not end.
+    running: set[str] = field(default_factory=set)
+    notes: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _over: set[str] = field(default_factory=set)
+    _told: float = 0.0
+    _moved: float = field(default_factory=time.monotonic)
+
+    def tick(self, seconds: float = TICK) -> list[audit.Line]:
+        """Let some time pass; what was done meanwhile."""
+        time.sleep(seconds)
+        self.crew.look()
+        more = self.reader.more()
+        now = time.monotonic()
+        if more:
+            self.lines += more
+            self.counts.update(line.what for line in more)
+            for line in more:
+                self._note(line)
+            self._moved = now
+        if now - self._told > 10:
+            self._told = now
+            self.say()
+        return more
+
+    def _note(self, line: audit.Line) -> None:
+        flow = line.name.partition(".")[0]
+        if line.what == audit.FLOW:
+            self.running.discard(flow)
+            self._over.add(flow)
+        elif flow not in self._over:  # a worker may come to an end that nobody waits for
+            self.running.add(flow)
+
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.tick(min(TICK, left))
+
+    @property
+    def still(self) -> float:
+        """For how long nothing was done."""
+        return time.monotonic() - self._moved
+
+    def say(self) -> None:
+        faults = Counter(fault.kind for fault in self.crew.faults)
+        told = ", ".join(f"{count} x {kind}" for kind, count in sorted(faults.items()))
+        print(
+            f"{time.monotonic() - self.began:5.0f} s  {self.counts[audit.FLOW]} flows and"
+            f" {self.counts[audit.ENDED]} tasks ended; {told or 'no fault yet'}",
+            flush=True,
+        )
+
+    def fault(self, kind: str, until: float = 0.0) -> None:
+        """Something was done to what has no process here."""
+        now = time.monotonic()
+        self.crew.faults.append(checking.Fault(kind, now, 0, until or now))
+
+
+Act = Callable[[Stage], None]
+
+
+def run(plan: Plan, folder: Path, act: Act) -> tuple[Verdict, Stage]:
+    """Let `act` hurt them; what came of it."""
+    crashing.preload(["dir", "sqlite"])
+    if plan.control:
+        importlib.import_module("tests.chaos.control")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "audit"
+    audit.begin(path)
+    try:
+        with (
+            media.medium(plan.transport, folder) as medium,
+            ledgers.place(plan.ledger, folder) as ledger,
+            contextlib.closing(audit.Reader(path)) as reader,
+        ):
+            stage = _set(plan, folder, medium, ledger.url, reader)
+            try:
+                return _play(stage, act, ledger), stage
+            finally:
+                stage.crew.end()
+    finally:
+        audit.end()
+
+
+def _set(
+    plan: Plan, folder: Path, medium: media.Medium, ledger: str | None, reader: audit.Reader
+) -> Stage:
+    hands = clocks.Clocks(plan.workers + plan.engines)
+    where = {"url": medium.url, **({"ledger": ledger} if ledger is not None else {})}
+    hire = workers.Hire(folder, where, plan.slots, hands, plan.control)
+    options = {
+        **where,
+        "worker_expiry": plan.expiry,
+        "max_resends": 500,
+    }
+    works = [
+        engines.Work(
+            folder,
+            number,
+            ("sqlite", "dir")[number % 2],
+            options,
+            plan.threads,
+            plan.kinds,
+            plan.width,
+            plan.seconds,
+            plan.long,
+            flows=_share(plan.flows, plan.engines, number),
+            shared=number % 3 == 2,
+            clocks=hands,
+            clock=plan.workers + number,
+            control=plan.control,
+        )
+        for number in range(plan.engines)
+    ]
+    hired = crew.Crew(hire, plan.workers, works)
+    return Stage(plan, folder, medium, hired, hands, random.Random(plan.seed), reader)
+
+
+def _share(flows: int | None, engines: int, number: int) -> int | None:
+    return None if flows is None else flows // engines + (number < flows % engines)
+
+
+def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:
+    stage.crew.begin()
+    act(stage)
+    (stage.folder / "enough").touch()
+    stage.medium.mend()
+    stage.crew.heal()
+    healed = time.monotonic()
+    while not stage.crew.done and time.monotonic() - healed < stage.plan.patience:
+        stage.tick()
+    stage.notes["seconds until all had ended"] = round(time.monotonic() - healed, 1)
+    if not stage.crew.done:
+        stage.crew.tell_stacks()
+        stage.problems.append(f"engines do not end within {stage.plan.patience:.0f} s")
+    done = stage.crew.done
+    stage.crew.dismiss()
+    stage.crew.end()
+    stage.tick()
+    left = _left(stage, ledger) if done else []
+    history = History(
+        stage.lines,
+        list(_kept(stage)),
+        stage.crew.faults,
+        ledger=ledger.url is not None or stage.plan.transport != "amqp",
+        expiry=stage.plan.expiry,
+        left=[] if stage.plan.control else left,
+    )
+    verdict = checking.judge(history)
+    verdict.problems[:0] = stage.problems
+    if not stage.plan.control:  # which says a lot, and does not end when it is asked to
+        verdict.problems[:0] = stage.crew.problems
+        verdict.problems += _noise(stage)
+    return verdict
+
+
+def _noise(stage: Stage) -> list[str]:
+    """What logs may not say, whatever happened: each kind of it once."""
+    found: Counter[str] = Counter()
+    for problem in children.Clean.problems(stage.crew.logs(stage.folder)):
+        _, _, line = problem.partition(" says: ")
+        if not line.startswith(" "):
+            found[re.sub(r"[0-9a-f]*\d[0-9a-f]*", "N", line)] += 1
+    return [f"logs say {count} times: {line}" for line, count in found.most_common()]
+
+
+def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
+    """What somebody should have removed.  What the killed had, or what could not be removed while
+    there was no way to the broker, has to expire.
+    """
+    left = [*stage.medium.left(), *ledger.left()]
+    pids = {str(fault.pid) for fault in stage.crew.faults if fault.kills and fault.pid}
+    dead = re.compile(rf"-({'|'.join(pids)})-[0-9a-f]+" if pids else "(?!)")
+    hurt = any(fault.kills or not fault.pid for fault in stage.crew.faults)
+    found = [one for one in left if not (hurt and one.expires) and not dead.search(one.what)]
+    if len(left) > len(found):
+        stage.notes["left by the killed, to expire"] = len(left) - len(found)
+    return [one.what for one in found]
+
+
+def _kept(stage: Stage) -> Iterator[Kept]:
+    """What the stores say of all flows."""
+    for hand in stage.crew.engines:
+        assert hand.work is not None
+        if stage.plan.control:
+            from tests.chaos import control
+
+            yield from control.kept(hand.work)
+            continue
+        with (
+            backends.backend(hand.work.conf) as backend,
+            contextlib.closing(backend.get_connection()) as connection,
+        ):
+            for book in connection.get_logbooks():
+                for detail in book:
+                    full = connection.get_flow_details(detail.uuid)
+                    results = {atom.name: atom.results for atom in full if atom.state == "SUCCESS"}
+                    yield Kept(full.name, full.state, results)
+
+
+def ignored(stage: Stage) -> Counter[str]:
+    """The answers that engines did not believe, by reason, of those lives that came to an end."""
+    found: Counter[str] = Counter()
+    for path in stage.folder.glob("engine-*.counts"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            found.update(json.loads(line))
+    return found

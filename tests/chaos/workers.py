@@ -1,0 +1,82 @@
+"""Workers that are killed and stopped: forks of one process that has imported everything."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import clocks, tasks
+from tests.crashing import children
+from wbengine import exceptions
+from wbengine.engines.worker_based import worker
+
+EXCHANGE, TOPIC = "chaos", "chaos"
+#: How a worker is asked to end.
+ASKED = (signal.SIGTERM,)
+#: The exit code of one that found no broker when it started.
+AWAY = 3
+
+
+@dataclass(frozen=True)
+class Hire:
+    """How workers are made: where they find the broker, and what else they are told."""
+
+    folder: Path
+    options: Mapping[str, Any]
+    slots: int = 4
+    clocks: clocks.Clocks = field(default_factory=lambda: clocks.Clocks(1))
+    #: Of TaskFlow, as the control.
+    control: bool = False
+
+
+def start(hire: Hire, number: int) -> int:
+    """Start one in a child process; its pid."""
+
+    def work() -> None:
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr)
+        if hire.control:
+            from tests.chaos import control
+
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
+            control.work(hire.options, hire.slots)
+            return
+        hire.clocks.install(number)
+        made = worker.Worker(EXCHANGE, TOPIC, [tasks], threads_count=hire.slots, **hire.options)
+
+        def stop(signum: int, frame: object) -> None:
+            threading.Thread(target=made.stop, daemon=True).start()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
+        try:
+            made.run(display_banner=False)
+        except (exceptions.TransportFailure, exceptions.LedgerFailure) as error:
+            # As its command does: who watches over it starts it again.
+            print(f"note: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(AWAY)
+
+    # One that is asked to end while it begins is to end as others do.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ASKED)
+    try:
+        return children.fork(work, hire.folder / f"worker-{number}.log", patience=36_000)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
+
+
+def stop(pid: int, seconds: float = 30) -> int:
+    """Ask one to end; its exit code, or minus the number of the signal it died by."""
+    os.kill(pid, signal.SIGTERM)
+    code = children.ended(pid, seconds)
+    if code is None:
+        os.kill(pid, signal.SIGUSR1)
+        children.ended(pid, 0.3)
+        children.kill(pid)
+        return -signal.SIGKILL
+    return code

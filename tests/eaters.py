@@ -1,0 +1,69 @@
+"""A server that does what it is asked, and whose answer is lost.
+
+with contextlib.closing(Eater(server.port)) as eater:
+    eater.eat = b"some bytes of the request"
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+
+
+class Eater:
+    """Between a client and a server: on demand, it eats one answer, and ends the connection."""
+
+    def __init__(self, port: int) -> None:
+        self._server = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.eat = b""
+        self.eaten = threading.Event()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listening.accept()
+            if self._listening.fileno() < 0 or not self.port:
+                near.close()
+                return
+            made = threading.Thread(target=self._serve, args=(near,))
+            self._threads.append(made)
+            made.start()
+
+    def _serve(self, near: socket.socket) -> None:
+        with near:
+            try:
+                far = socket.create_connection(("127.0.0.1", self._server))
+            except OSError:  # it is away
+                return
+            with far:
+                self._move(near, far)
+
+    def _move(self, near: socket.socket, far: socket.socket) -> None:
+        asked = b""
+        while True:
+            ready, _, _ = select.select([near, far], [], [])
+            for source in ready:
+                try:
+                    data = source.recv(65536)
+                except OSError:
+                    return
+                if not data:
+                    return
+                if source is near:
+                    asked = data
+                elif self.eat and self.eat in asked:
+                    self.eat = b""
+                    self.eaten.set()
+                    return
+                (far if source is near else near).sendall(data)
+
+    def close(self) -> None:
+        port, self.port = self.port, 0
+        socket.create_connection(("127.0.0.1", port)).close()
+        for thread in self._threads:
+            thread.join()
+        self._listening.close()

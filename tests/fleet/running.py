@@ -1,0 +1,224 @@
+"""One fleet, from the first worker to what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests import brokers, workers
+from tests.crashing import children
+from tests.fleet.hosts import EXCHANGE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Megabytes that a worker may have that has nothing to do.
+MOST_MEMORY = 60.0
+#: Seconds until all know all.
+PATIENCE = 60.0
+
+
+@dataclass
+class Plan:
+    transport: str
+    workers: int = 64
+    engines: int = 20
+    #: Of each engine's flow.
+    tasks: int = 200
+    #: How many workers stop, and how many come.
+    change: int = 10
+    #: Seconds in which nobody has anything to do.
+    idle: float = 60.0
+    #: How many are started as people start them, to see what one needs.
+    alone: int = 2
+
+
+@dataclass
+class Report:
+    figures: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def check(self, right: object, problem: str) -> None:
+        if not right:
+            self.problems.append(problem)
+
+
+class Host:
+    """A process of `hosts`."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fleet.hosts", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
+        )  # fmt: skip
+
+    def ask(self, **order: Any) -> Any:
+        """Tell it to do something; what it says of that."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(40)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def memory_of(pid: int) -> tuple[float, float]:
+    """Megabytes that a process has, and its share of them."""
+    found = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        found[name] = int(rest.split()[0]) / 1024
+    return found["Rss"], found["Pss"]
+
+
+def seconds_of(pid: int) -> float:
+    """Processor seconds of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def place(kind: str) -> Iterator[brokers.Place]:
+    """A part of a broker of one's own."""
+    made = brokers.redis() if kind == "redis" else brokers.rabbitmq()
+    with made as broker, broker.place() as url:
+        yield url
+
+
+def run(plan: Plan, folder: Path, url: brokers.Place | None = None) -> Report:
+    """`url`: the broker, else one of its own."""
+    if url is None:
+        with place(plan.transport) as own:
+            return run(plan, folder, own)
+    report = Fleet(plan, folder, url).play()
+    left = url.left()
+    report.check(not left, f"the broker is left with {left}")
+    return report
+
+
+class Fleet:
+    def __init__(self, plan: Plan, folder: Path, url: str) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._url = url
+        self._pids: list[int] = []
+        self.report = Report()
+
+    def play(self) -> Report:
+        """All of it; whoever was started has ended afterwards."""
+        hired = Host("workers", self._url, str(self._folder))
+        with contextlib.closing(hired):
+            began = time.monotonic()
+            self._pids = hired.ask(start=self._plan.workers)
+            engines = Host("engines", self._url, str(self._folder), str(self._plan.engines))
+            with contextlib.closing(engines):
+                self._meet(engines, began)
+                self._work(engines)
+                self._rest(engines)
+                self._work(engines)
+                self._change(hired, engines)
+                self._work(engines)
+                self._end(engines)
+            codes = hired.ask(stop=self._pids)
+            self.report.check(not any(codes), f"workers ended with {codes}")
+        logs = {path.name: path for path in self._folder.glob("*.log")}
+        self.report.problems += children.Clean.problems(logs)
+        return self.report
+
+    def _meet(self, engines: Host, began: float) -> None:
+        count = self._plan.workers
+        found = engines.ask(do="wait", workers=count, seconds=PATIENCE)
+        self.report.figures["seconds until all were known"] = round(time.monotonic() - began, 2)
+        self.report.check(
+            all(one["missing"] == 0 and one["more"] == 1 for one in found),
+            f"wait_for_workers({count}) says {found}",
+        )
+        self._see(engines, "at first")
+
+    def _see(self, engines: Host, when: str) -> None:
+        found = engines.ask(do="look", pids=self._pids, seconds=PATIENCE)
+        wrong = [one["known"] for one in found if not one["right"]]
+        self.report.check(not wrong, f"{when} engines know {wrong} of {len(self._pids)} workers")
+        self.report.figures[f"seconds until known {when}"] = round(
+            max(one["seconds"] for one in found), 2
+        )
+
+    def _work(self, engines: Host) -> None:
+        plan = self._plan
+        found = engines.ask(do="run", tasks=plan.tasks)
+        wrong = [one for one in found if (one["state"], one["results"]) != ("SUCCESS", plan.tasks)]
+        self.report.check(not wrong, f"flows ended otherwise: {wrong[:3]}")
+        took = max(one["seconds"] for one in found)
+        self.report.figures.setdefault("tasks per second", []).append(
+            round(plan.tasks * plan.engines / took) if took else 0
+        )
+        self.report.figures.setdefault("slowest flow, seconds", []).append(round(took, 2))
+
+    def _rest(self, engines: Host) -> None:
+        """Nobody has anything to do: what that costs."""
+        figures, plan = self.report.figures, self._plan
+        time.sleep(min(2.0, plan.idle))
+        before, used = sum(engines.ask(do="count")), sum(map(seconds_of, self._pids))
+        began = time.monotonic()
+        time.sleep(plan.idle)
+        took = time.monotonic() - began
+        heard = sum(engines.ask(do="count")) - before
+        used = sum(map(seconds_of, self._pids)) - used
+        figures["messages per second that all engines hear, idle"] = round(heard / took, 1)
+        figures["processor of all workers, idle, percent"] = round(100 * used / took, 1)
+        found = [memory_of(pid) for pid in self._pids]
+        worst = max(rss for rss, _ in found)
+        figures["MB of an idle worker, most"] = round(worst, 1)
+        figures["MB of an idle worker, its share, mean"] = round(
+            sum(pss for _, pss in found) / len(found), 1
+        )
+        self.report.check(worst < MOST_MEMORY, f"an idle worker has {worst:.1f} MB")
+        if plan.alone:
+            self._alone()
+
+    def _alone(self) -> None:
+        """As people start them: all that it has is its own."""
+        arguments = ("--exchange", EXCHANGE, "--topic", "alone", "--tasks", "tests.fleet.tasks",
+                     "--url", self._url, "--concurrency", "2")  # fmt: skip
+        with workers.workers(self._folder, *arguments, count=self._plan.alone) as found:
+            time.sleep(4.0)
+            worst = max(memory_of(one.process.pid)[0] for one in found)
+            codes = [one.stop() for one in found]
+        self.report.figures["MB of a worker by itself"] = round(worst, 1)
+        self.report.check(worst < MOST_MEMORY, f"a worker by itself has {worst:.1f} MB")
+        self.report.check(not any(codes), f"workers by themselves ended with {codes}")
+
+    def _change(self, hired: Host, engines: Host) -> None:
+        """Some stop, as many come, and then both at once."""
+        few = self._plan.change
+        if not few:
+            return
+        gone, self._pids = self._pids[:few], self._pids[few:]
+        codes = hired.ask(stop=gone)
+        self.report.check(not any(codes), f"workers ended with {codes}")
+        self._see(engines, f"when {few} had stopped")
+        self._pids += hired.ask(start=few)
+        self._see(engines, f"when {few} had come")
+        gone, kept = self._pids[:few], self._pids[few:]
+        self._pids = kept + hired.ask(start=few)
+        hired.ask(stop=gone)
+        self._see(engines, f"when {few} came and {few} stopped")
+
+    def _end(self, engines: Host) -> None:
+        refused = [one for one in engines.ask(do="end") if one]
+        self.report.check(not refused, f"engines refused messages: {refused}")

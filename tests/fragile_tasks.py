@@ -1,0 +1,77 @@
+"""Tasks that kill or stop the worker they run on, with their runs in a file that outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.resuming_tasks import note, runs
+from wbengine import task
+
+__all__ = ["Killer", "Mortal", "Once", "Sleeper", "Undone", "runs"]
+
+
+class Killer(task.Task):
+    """Kills every worker that runs it."""
+
+    idempotent = True
+
+    def execute(self, folder: str) -> None:
+        note(folder, f"execute-{os.getpid()}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(task.Task):
+    """Kills the first worker that runs it, and does no harm to the others."""
+
+    idempotent = True
+
+    def execute(self, folder: str, number: int = 0) -> int:
+        note(folder, f"execute-{self.name}")
+        try:
+            Path(folder, f"killed-{self.name}").touch(exist_ok=False)
+        except FileExistsError:
+            return number
+        os.kill(os.getpid(), signal.SIGKILL)
+        return -1
+
+
+class Once(Mortal):
+    """The same, and nobody may run it a second time."""
+
+    idempotent = False
+
+
+class Undone(task.Task):
+    """Its first reversion kills the worker; then comes a failure that reverts it."""
+
+    idempotent = True
+
+    def execute(self, folder: str) -> None:
+        note(folder, "execute")
+
+    def revert(self, folder: str, **rest: object) -> None:
+        note(folder, "revert")
+        try:
+            Path(folder, "killed-revert").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Sleeper(task.Task):
+    """The first worker that runs it is stopped in the midst of it, and goes on when it is woken."""
+
+    idempotent = True
+
+    def execute(self, folder: str) -> str:
+        note(folder, f"execute-{os.getpid()}")
+        try:
+            Path(folder, "slept").touch(exist_ok=False)
+        except FileExistsError:
+            return "second"
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.1)
+        return "first"

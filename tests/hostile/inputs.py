@@ -1,0 +1,248 @@
+"""Hostile messages: what is valid, bent in one place or several, and what never was a message."""
+
+from __future__ import annotations
+
+import bz2
+import copy
+import json
+import random
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.hostile import texts
+
+ALL_WORKERS = "wbe.workers"
+TASK = "tests.sample_tasks.Nothing"
+
+
+@dataclass
+class Input:
+    """One message: `raw` is all of it, below what a transport of ours would write."""
+
+    kind: str
+    body: bytes = b""
+    properties: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict)
+    raw: bytes | None = None
+
+
+Inputs = Iterator[Input]
+
+
+@dataclass(frozen=True)
+class Victim:
+    """Whom they are meant for: those who know his names get further than the rest."""
+
+    name: str
+    #: What such a one listens to, by type.
+    words: Mapping[str, Callable[[random.Random, Victim], Input]]
+    ledger: str | None = None
+
+
+def _ids(chance: random.Random) -> str:
+    return str(uuid.UUID(int=chance.getrandbits(128)))
+
+
+def _message(kind: str, body: Any, **more: Any) -> Input:
+    headers = more.pop("headers", {})
+    return Input(
+        kind,
+        json.dumps(body).encode(),
+        {"type": kind, "content_type": "application/json", "content_encoding": "utf-8", **more},
+        {"wbe-version": "1", **headers},
+    )
+
+
+# What is valid.
+
+
+def _request(chance: random.Random, victim: Victim) -> Input:
+    body = {
+        "action": chance.choice(("execute", "revert")),
+        "arguments": {},
+        "task_cls": chance.choice((TASK, TASK, "tests.sample_tasks.Missing", "os.system")),
+        "task_name": "hostile",
+        "task_version": [1, 0],
+    }
+    if chance.random() < 0.3:
+        body["result"] = ["failure", copy.deepcopy(_FAILURE)]
+        body["failures"] = {"a": copy.deepcopy(_FAILURE)}
+    headers: dict[str, Any] = {"wbe-epoch": chance.choice((1, 1, 2, 7)), "wbe-attempt": 1}
+    if victim.ledger is not None and chance.random() < 0.5:
+        headers["wbe-ledger"] = victim.ledger
+    return _message(
+        "REQUEST", body, correlation_id=_ids(chance), reply_to="nobody-here", headers=headers
+    )
+
+
+def _question(chance: random.Random, victim: Victim) -> Input:
+    return _message("NOTIFY", {}, reply_to="nobody-here", headers={"wbe-period": 5.0})
+
+
+def _asked(chance: random.Random, victim: Victim) -> Input:
+    pairs = [[_ids(chance), chance.choice((1, 5, 2**40))] for _ in range(chance.choice((1, 9)))]
+    return _message("wbe-ask", {"asked": pairs}, reply_to="nobody-here", headers={"wbe-ask": 1})
+
+
+def _cancel(chance: random.Random, victim: Victim) -> Input:
+    return _message("wbe-cancel", {"cancel": [[_ids(chance), chance.choice((1, 9, 10**30))]]})
+
+
+def _control(chance: random.Random, victim: Victim) -> Input:
+    return _message("wbe-control", {"do": "resume"})
+
+
+def _announcement(chance: random.Random, victim: Victim) -> Input:
+    body = {"topic": chance.choice(("t", "video.hd")), "tasks": ["hostile.Task", "hostile.Other"]}
+    headers = {
+        "wbe-worker": f"host-{chance.randrange(200)}-beef",
+        "wbe-queue": "t.0123456789ab",
+        "wbe-state": chance.choice(("ready", "beat", "stopped")),
+        "wbe-slots": 4,
+        "wbe-running": 1,
+        "wbe-period": 5.0,
+        "wbe-time": 1e9,
+        "wbe-ids": [_ids(chance)],
+        "wbe-life": {},
+    }
+    return _message("NOTIFY", body, headers=headers)
+
+
+def _answer(chance: random.Random, victim: Victim) -> Input:
+    state = chance.choice(("WAITING", "PENDING", "RUNNING", "SUCCESS", "FAILURE", "EVENT"))
+    data: dict[str, Any] = {}
+    if state == "EVENT":
+        data = {"event_type": "update_progress", "details": {"progress": 0.5}}
+    elif state == "SUCCESS":
+        data = {"result": chance.choice((None, 7, "x", [1, 2]))}
+    elif state == "FAILURE":
+        data = {"result": copy.deepcopy(_FAILURE)}
+    headers = {"wbe-epoch": 1, "wbe-seq": 1, "wbe-worker": "host-1-beef", "wbe-started": 1e9}
+    if chance.random() < 0.2:
+        headers["wbe-ask"] = chance.choice((0, 1, 2**53))
+    if chance.random() < 0.2:
+        headers["wbe-lost"] = 1
+    body = {"state": state, "data": data}
+    return _message("RESPONSE", body, correlation_id=_ids(chance), headers=headers)
+
+
+_FAILURE: dict[str, Any] = {
+    "exception_str": "bad",
+    "traceback_str": None,
+    "exc_type_names": ["ValueError", "Exception"],
+    "exc_args": ["bad"],
+    "version": 1,
+}
+
+WORKER = {
+    "REQUEST": _request,
+    "NOTIFY": _question,
+    "wbe-ask": _asked,
+    "wbe-cancel": _cancel,
+    "wbe-control": _control,
+}
+ENGINE = {"NOTIFY": _announcement, "RESPONSE": _answer}
+
+
+# What is bent.
+
+
+def _places(tree: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in pairs:
+        found.append((tree, key))
+        if isinstance(value, dict | list):
+            _places(value, found)
+    return found
+
+
+def _bend(chance: random.Random, tree: Any) -> None:
+    """Remove, replace or add one thing somewhere in it."""
+    places = _places(tree, [])
+    if not places or chance.random() < 0.15:
+        if isinstance(tree, dict):
+            tree[chance.choice(("extra", "", "__type__", "$ref"))] = texts.value(chance)
+        return
+    held, key = chance.choice(places)
+    if chance.random() < 0.3:
+        del held[key]
+    else:
+        held[key] = texts.value(chance)
+
+
+def _bent_body(chance: random.Random, made: Input) -> None:
+    tree = json.loads(made.body)
+    for _ in range(chance.choice((1, 1, 1, 3))):
+        _bend(chance, tree)
+    if json.loads(made.body).get("do") != tree.get("do") and tree.get("do") in texts.ORDERS:
+        tree["do"] = "?"
+    made.body = json.dumps(tree).encode()
+
+
+def _bent_headers(chance: random.Random, made: Input) -> None:
+    for _ in range(chance.choice((1, 1, 4))):
+        name = chance.choice((*made.headers, *texts.HEADERS))
+        made.headers[name] = texts.value(chance)
+
+
+def _bent_properties(chance: random.Random, made: Input) -> None:
+    name = chance.choice(("type", "correlation_id", "reply_to", "content_type", "content_encoding"))
+    if chance.random() < 0.2:
+        made.properties.pop(name, None)
+    else:
+        made.properties[name] = texts.text(chance)
+
+
+def _another_text(chance: random.Random, made: Input) -> None:
+    made.body = texts.body(chance, made.body)
+
+
+def _packed(chance: random.Random, made: Input) -> None:
+    """A body of a few bytes that is a hundred megabytes, to who expands it."""
+    made.headers["compression"] = chance.choice(texts.COMPRESSIONS)
+    made.body = chance.choice((_BOMB, made.body, b"", bz2.compress(made.body)))
+
+
+_BOMB = bz2.compress(bytes(30_000_000))
+
+
+def _untouched(chance: random.Random, made: Input) -> None:
+    """Valid, of nobody who was asked."""
+
+
+_BENDS: tuple[tuple[int, Callable[[random.Random, Input], None]], ...] = (
+    (6, _bent_body),
+    (4, _bent_headers),
+    (4, _bent_properties),
+    (5, _another_text),
+    (1, _packed),
+    (2, _untouched),
+)
+
+
+def sound(seed: int, victim: Victim, kinds: Sequence[str]) -> Iterator[Input]:
+    """Valid ones, without end."""
+    chance = random.Random(f"{seed} {victim.name} sound")
+    while True:
+        yield victim.words[chance.choice(kinds)](chance, victim)
+
+
+def inputs(seed: int, victim: Victim, raw: bool) -> Iterator[Input]:
+    """Without end, and the same for the same seed; `raw`: also what transports do not write."""
+    chance = random.Random(f"{seed} {victim.name}")
+    weights = [weight for weight, _ in _BENDS]
+    bends = [bend for _, bend in _BENDS]
+    while True:
+        kind = chance.choice(tuple(victim.words))
+        made = victim.words[kind](chance, victim)
+        bend = chance.choices(bends, weights)[0]
+        bend(chance, made)
+        if made.properties.get("reply_to") == ALL_WORKERS:
+            made.properties["reply_to"] = "nobody-here"  # the answer would be counted as well
+        made.kind = f"{kind}, {bend.__name__.strip('_').replace('_', ' ')}"
+        if raw and chance.random() < 0.2:
+            made.raw = texts.raw(chance, made, victim.ledger)
+            made.kind = f"{kind}, raw"
+        yield made

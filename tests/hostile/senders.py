@@ -1,0 +1,95 @@
+"""Those who put messages into queues, on each transport, past all that would refuse them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import amqp
+import kombu
+from amqp.exceptions import FrameSyntaxError
+
+from tests import brokers
+from tests.hostile.inputs import Input
+from wbengine import transports
+from wbengine.transports._base import Transport
+
+KINDS = ("redis", "amqp", "filesystem", "memory")
+
+
+class Sender(Protocol):
+    """`raw`: whether it takes messages of bytes alone."""
+
+    url: str
+    raw: bool
+
+    def send(self, queue: str, given: Input) -> bool:
+        """Put a message into a queue; False if it is none that can be written at all."""
+
+
+class Ours:
+    """Into the store of a transport of ours, whatever the bytes are."""
+
+    raw = True
+
+    def __init__(self, url: str, connection: kombu.Connection) -> None:
+        self.url = url
+        transport: Transport = connection.transport
+        self._store = transport.store
+
+    def send(self, queue: str, given: Input) -> bool:
+        data = given.raw
+        if data is None:
+            head = {
+                "exchange": "default",
+                "routing_key": queue,
+                "content-type": given.properties.get("content_type"),
+                "content-encoding": given.properties.get("content_encoding"),
+                "properties": given.properties,
+                "headers": given.headers,
+                "size": len(given.body),
+            }
+            data = json.dumps(head).encode() + b"\n" + given.body
+        assert self._store.put(queue, 0, data), f"there is no queue {queue}"
+        return True
+
+
+class Rabbitmq:
+    raw = False
+
+    def __init__(self, url: str, channel: Any) -> None:
+        self.url = url
+        self._channel = channel
+
+    def send(self, queue: str, given: Input) -> bool:
+        made = amqp.Message(given.body, application_headers=given.headers, **given.properties)
+        try:
+            if len(made._serialize_properties()) > 100_000:
+                return False  # nor is there room for it
+        except (amqp.AMQPError, FrameSyntaxError, struct.error, ValueError):  # it cannot say that
+            return False
+        self._channel.basic_publish_confirm(made, routing_key=queue, mandatory=True)
+        return True
+
+
+@contextlib.contextmanager
+def sender(kind: str, folder: Path, where: str | None = None) -> Iterator[Sender]:
+    """One for a broker of its own, or for that of the URL `where`."""
+    if kind in ("redis", "amqp") and where is None:
+        broker = brokers.redis() if kind == "redis" else brokers.rabbitmq()
+        with broker as found, found.place() as place, sender(kind, folder, place) as made:
+            yield made
+        return
+    url = where or (
+        f"filesystem://{folder / 'broker'}" if kind == "filesystem" else "memory://hostile"
+    )
+    with transports.resolve(url, exchange="default").connect() as connection:
+        connection.connect()
+        if kind == "amqp":
+            yield Rabbitmq(url, connection.channel())
+        else:
+            yield Ours(url, connection)

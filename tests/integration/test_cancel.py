@@ -1,0 +1,280 @@
+"""`engine.cancel` on all kinds of engines: what runs is told, or killed, and what ran is undone."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import cancelled_tasks as tasks
+from tests.workers import until, worker_in_thread
+from wbengine import engines, exceptions, retry, states, task
+from wbengine.patterns import linear_flow, unordered_flow
+
+LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
+KINDS = ("serial", "threads", "processes", "memory", "filesystem")
+CHILDREN = ("processes",)
+
+
+@contextlib.contextmanager
+def kind_of(name: str, folder: Path, slots: int = 3) -> Iterator[dict[str, Any]]:
+    """Options for one kind of engine."""
+    if name == "serial":
+        yield {}
+    elif name in ("threads", "processes"):
+        yield {"engine": "parallel", "executor": name, "max_workers": slots}
+    else:
+        url = f"memory://{folder.name}" if name == "memory" else f"filesystem://{folder / 'broker'}"
+        with worker_in_thread(url, tasks, threads_count=slots):
+            yield {"engine": "worker-based", "url": url}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with kind_of(request.param, tmp_path) as options:
+        yield options
+
+
+class Log:
+    """What tasks did, in the order in which they did it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def lines(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        return [line.split()[0] for line in self.path.read_text().splitlines()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "log")
+
+
+class Runner(threading.Thread):
+    """Runs an engine until the end of a `with` block at the latest, and keeps what it raises."""
+
+    def __init__(self, engine: Any, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.engine = engine
+        self.options = options
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.engine.run(**self.options)
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> Runner:
+        self.engine.compile()
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.join(30)
+        assert not self.is_alive()
+
+
+def load(flow: Any, log: Log, kind: dict[str, Any], **more: Any) -> Any:
+    return engines.load(
+        flow, store={"path": str(log.path), **more.pop("store", {})}, **kind, **more
+    )
+
+
+def began(log: Log, *names: str) -> None:
+    until(lambda: {f"+{name}" for name in names} <= set(log.lines))
+
+
+@pytest.mark.parametrize("cls", [tasks.Heeds, tasks.Threads, tasks.Waits])
+def test_what_runs_is_told(cls: Any, kind: dict[str, Any], log: Log) -> None:
+    """And what ran before is undone; what comes after never starts."""
+    flow = LINE("f").add(tasks.Quick("a"), cls("b"), tasks.Quick("c"))
+    engine = load(flow, log, kind)
+    with Runner(engine) as run:
+        began(log, "b")
+        assert engine.cancel(reason="enough")
+    assert type(run.error) is exceptions.Cancelled and str(run.error).endswith("enough")
+    assert [line for line in log.lines if line[0] != "!"] == ["+a", "+b", "-b", "-a"]
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert engine.storage.get_execute_failures()["b"].check(exceptions.Cancelled)
+
+
+def test_one_of_several(kind: dict[str, Any], log: Log, request: pytest.FixtureRequest) -> None:
+    """The others come to their end, and are undone then."""
+    if "engine" not in kind:
+        pytest.skip("it runs one at a time")
+    engine = load(WIDE("f").add(tasks.Heeds("a"), tasks.Heeds("b")), log, kind)
+    with Runner(engine):
+        began(log, "a", "b")
+        engine.cancel("a")
+        until(lambda: "-a" in log.lines)
+        assert "!b" not in log.lines
+        engine.cancel("b")
+    assert sorted(log.lines) == ["!a", "!b", "+a", "+b", "-a", "-b"]
+
+
+def test_what_waits_never_starts(kind: dict[str, Any], log: Log) -> None:
+    """More than there is room for; each that ran is undone, and no other."""
+    names = [f"t{n}" for n in range(12)]
+    engine = load(WIDE("f").add(*[tasks.Heeds(name) for name in names]), log, kind)
+    with Runner(engine) as run:
+        until(lambda: len(log.lines) >= (3 if "engine" in kind else 1))
+        engine.cancel()
+    assert isinstance(run.error, exceptions.Cancelled)
+    ran = {line[1:] for line in log.lines if line[0] == "+"}
+    assert len(ran) < len(names)
+    assert sorted(line for line in log.lines if line[0] == "-") == sorted(f"-{n}" for n in ran)
+    found = {name: engine.storage.get_atom_state(name) for name in names}
+    assert {name for name, state in found.items() if state == "REVERTED"} == ran
+
+
+def test_a_retry_does_not_run_it_again(kind: dict[str, Any], log: Log) -> None:
+    flow = LINE("f", retry=retry.Times(5, "r")).add(tasks.Quick("a"), tasks.Heeds("b"))
+    engine = load(flow, log, kind)
+    with Runner(engine) as run:
+        began(log, "b")
+        engine.cancel("b")
+    assert isinstance(run.error, exceptions.Cancelled)
+    assert log.lines == ["+a", "+b", "!b", "-b", "-a"]
+
+
+def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
+    flow = LINE("f").add(task.Map(tasks.Item("i"), name="m", max_in_flight=3))
+    engine = load(flow, log, kind, store={"items": list(range(9))})
+    with Runner(engine) as run:
+        began(log, "m[0]", "m[1]", "m[2]")
+        engine.cancel("m")
+    assert isinstance(run.error, exceptions.Cancelled)
+    ran = {line[1:] for line in log.lines if line[0] == "+"}
+    assert {"m[0]", "m[1]", "m[2]"} <= ran and "m[8]" not in ran
+    # One may have been on its way to a process, and never begun there.
+    undone = {line[1:] for line in log.lines if line[0] == "-"}
+    assert ran <= undone and len(undone) <= len(ran) + 1
+
+
+@pytest.mark.parametrize("name", CHILDREN)
+def test_who_does_not_listen_is_killed(name: str, tmp_path: Path, log: Log) -> None:
+    """After the grace; alone, and undone like what ended by itself."""
+    with kind_of(name, tmp_path) as kind:
+        flow = WIDE("f").add(tasks.Deaf("a"), tasks.Heeds("b"))
+        engine = load(flow, log, kind, cancel_grace=0.2)
+        with Runner(engine) as run:
+            began(log, "a", "b")
+            engine.cancel("a")
+            until(lambda: "-a" in log.lines)
+            assert "!b" not in log.lines
+            engine.cancel()
+        assert isinstance(run.error, exceptions.Cancelled)
+        assert "-b" in log.lines
+        assert "killed" in str(engine.storage.get_execute_failures()["a"].exception)
+
+
+def test_who_goes_on_reverts(kind: dict[str, Any], log: Log, tmp_path: Path) -> None:
+    """Suspended while it is reverted, and gone on with by another engine."""
+    flow = LINE("f").add(tasks.Quick("a"), tasks.Heeds("b"))
+    engine = load(flow, log, kind, backend=f"dir://{tmp_path / 'store'}")
+    with Runner(engine) as run:
+        began(log, "b")
+        engine.suspend()
+        engine.cancel(reason="enough")
+    assert run.error is None and engine.storage.get_flow_state() == states.SUSPENDED
+    assert log.lines == ["+a", "+b", "!b"]
+    again = load(
+        flow, log, kind, backend=engine.storage.backend, flow_detail=engine.storage.flow_detail
+    )
+    with pytest.raises(exceptions.Cancelled, match="enough"):
+        again.run()
+    assert log.lines == ["+a", "+b", "!b", "-b", "-a"]
+
+
+def shape(chance: random.Random) -> Any:
+    """A flow of a dozen or two tasks."""
+    number = itertools.count()
+
+    def some(size: int) -> list[Any]:
+        return [tasks.Quick(f"t{next(number)}") for _ in range(size)]
+
+    flow = LINE("f").add(*some(2))
+    for place in range(chance.randint(1, 3)):
+        wide = WIDE(f"w{place}").add(*some(chance.randint(1, 6)))
+        wide.add(LINE(f"l{place}", retry.Times(2, f"r{place}", backoff=0.001)).add(*some(2)))
+        flow.add(wide, *some(1))
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("name", "lives"), [("serial", 60), ("threads", 60), ("processes", 12), ("memory", 25)]
+)
+def test_at_random_moments(name: str, lives: int, tmp_path: Path) -> None:
+    """Cancelled, suspended, out of time, in any order: what was executed is undone once, and run
+    says what came first."""
+    ends = set()
+    with kind_of(name, tmp_path) as kind:
+        for seed in range(lives):
+            chance = random.Random(seed)
+            log = Log(tmp_path / f"log-{seed}")
+            engine = load(shape(chance), log, kind)
+            try:
+                ends.add(live(engine, chance))
+                check(engine, log)
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}: {error}\n{log.lines}") from error
+    assert "Cancelled" in ends
+
+
+def live(engine: Any, chance: random.Random) -> str:
+    """Run it to its end, with somebody who interferes; what that was."""
+    cancelled = False
+    for _ in range(50):
+        begun = threading.Event()
+        engine.notifier.register(states.RUNNING, lambda state, details, e=begun: e.set())
+        deadline = chance.choice([None, None, 0.005, 0.02])
+        with Runner(engine, deadline=deadline) as run:
+            assert begun.wait(30)
+            for what in chance.choices(["cancel", "one", "suspend", "nothing"], k=3):
+                time.sleep(chance.random() * chance.choice([0.0, 0.003, 0.03]))
+                if what == "cancel":
+                    engine.cancel()
+                elif what == "one":
+                    engine.cancel(f"t{chance.randint(0, 5)}")
+                elif what == "suspend":
+                    engine.suspend()
+        engine.notifier.reset()
+        state = engine.storage.get_flow_state()
+        if cancelled:
+            assert state == states.SUSPENDED or isinstance(run.error, exceptions.Cancelled), (
+                run.error
+            )
+        cancelled = cancelled or "cancelled" in engine.storage.flow_meta
+        if state != states.SUSPENDED:
+            assert (run.error is None) == (state == states.SUCCESS), run.error
+            assert cancelled == isinstance(run.error, exceptions.Cancelled)
+            return type(run.error).__name__ if run.error else state
+        assert run.error is None
+    raise AssertionError("it never ends")
+
+
+def check(engine: Any, log: Log) -> None:
+    """All of it happened, or all that did is undone."""
+    done = [line[1:] for line in log.lines if line[0] == "+"]
+    undone = [line[1:] for line in log.lines if line[0] == "-"]
+    names = {name for name in engine.compilation.plan.by_name if name[0] == "t"}
+    if engine.storage.get_flow_state() == states.SUCCESS:
+        assert set(done) == names and not undone
+    else:
+        # What was sent to a process may be cancelled before it begins there.
+        failures = engine.storage.get_execute_failures()
+        early = {name for name in undone if name not in done}
+        assert all(failures[name].check(exceptions.Cancelled) for name in early)
+        assert set(done) <= set(undone)
+    assert len(done) == len(set(done)) and len(undone) == len(set(undone)), "twice"

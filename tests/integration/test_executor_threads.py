@@ -1,0 +1,171 @@
+"""Threads of one executor that come in between each other, at the worst moment."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import resuming_tasks as tasks
+from tests import workers
+from wbengine import _crash, invocation
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import effects as fx
+from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based import types
+
+
+@pytest.fixture(autouse=True)
+def no_hook() -> Iterator[None]:
+    yield
+    _crash.install(None)
+
+
+class Ends(queue.SimpleQueue[Any]):
+    """Outcomes, as they are told."""
+
+    def __call__(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
+        self.put(outcome.value)
+
+
+def meanwhile(do: Callable[[], object], seconds: float | None = None) -> threading.Thread:
+    """Something happens on another thread; wait until it did, or that long."""
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    thread.join(20 if seconds is None else seconds)
+    assert seconds is not None or not thread.is_alive()
+    return thread
+
+
+def made(atom: Any, folder: Path, uuid: str = "atom") -> invocation.Invocation:
+    return invocation.Invocation(
+        atom, "execute", uuid, 1, {"folder": str(folder)}, flow_uuid="flow"
+    )
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+@pytest.fixture
+def executor(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """With a worker that has one slot; `held` is that worker."""
+    url = f"memory://{request.node.name.partition('[')[0][:60]}"
+    found = executors.WorkerTaskExecutor("e", "default", url=url)
+    with workers.worker_in_thread(url, tasks, threads_count=1):
+        found.wait_for_workers(1, 10)
+        yield found
+        _crash.install(None)
+        found.disown()
+        found.stop()
+
+
+def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
+    executor: Any, ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker of the queue is lost while a request is being published."""
+    ledger, call = executor._ledger, made(tasks.Plain("p"), tmp_path)
+    (queue_name,) = {worker.queue for worker in executor.finder.workers()}
+    look, looked, started = ledger.state, threading.Event(), threading.Event()
+
+    def slowly(request_id: str) -> Any:
+        row = look(request_id)
+        if not looked.is_set():
+            assert row is None
+            looked.set()
+            assert started.wait(20)
+        return row
+
+    def lose_another() -> None:
+        other = types.TopicWorker("default", (), "other")
+        other.queue = queue_name
+        executor._on_workers(set(), [other])
+
+    def publishing(name: str) -> None:
+        if name == "executor.before-open":
+            executor._proxy.call_soon(lose_another)
+            assert looked.wait(20)
+
+    monkeypatch.setattr(ledger, "state", slowly)
+    _crash.install(publishing)
+    executor.submit(call, ends)
+    workers.until(lambda: tasks.runs(tmp_path) == ["execute-p"])
+    started.set()
+    assert ends.get(timeout=20) == "done-p"
+
+
+def test_row_that_was_just_revoked_is_no_lost_one(
+    executor: Any, ends: Ends, tmp_path: Path
+) -> None:
+    """It is looked at before the book knows why it is gone."""
+    first, call = made(tasks.Gated("a"), tmp_path, "a"), made(tasks.Plain("b"), tmp_path, "b")
+    executor.submit(first, lambda *_: None)
+    workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+    executor.submit(call, ends)
+    assert executor._proxy.flush(10)
+    entry, looking = call.ticket, []
+
+    def look(name: str) -> None:
+        if name == "executor.after-revoke":
+            do = lambda: executor._apply([fx.Inspect(entry)])  # noqa: E731
+            looking.append(meanwhile(do, 0.2))
+
+    _crash.install(look)
+    executor.cancel([call])
+    looking[0].join(20)
+    outcome = ends.get(timeout=20)
+    assert outcome.check(exc.Cancelled), outcome
+    (tmp_path / "gate-execute").touch()
+
+
+def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_path: Path) -> None:
+    """A second message of a request was on its way to the broker when the first came to its end:
+    a third that waits in the broker must not be granted.
+    """
+    call, ledger = made(tasks.Gated("a"), tmp_path), executor._ledger
+    executor.submit(call, ends)
+    workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+    entry, claims = call.ticket, []
+    again = entry.envelope("e", executor._terms, ours=True, ledger=ledger.digest)
+
+    def end(name: str) -> None:
+        if name == "executor.before-open":
+            (tmp_path / "gate-execute").touch()
+            assert ends.get(timeout=20) == "done-a"
+            meanwhile(lambda: executor.retire([call]))
+        elif name == "executor.after-open":
+            claims.append(ledger.claim(entry.id, 1, "another"))
+
+    _crash.install(end)
+    executor._apply([fx.Dispatch(entry, 1, again)])
+    assert executor._proxy.flush(20)
+    assert not any(claim.granted for claim in claims)
+    if not tmp_path.joinpath("gate-execute").exists():
+        end("executor.before-open")
+    assert ledger.ids() == set()
+
+
+@pytest.mark.parametrize("how", ["disown", "withdraw"])
+def test_nobody_waits_for_what_is_forgotten(
+    executor: Any, ends: Ends, tmp_path: Path, how: str
+) -> None:
+    """The lease is lost, or the flow suspended, while an engine waits for its tasks."""
+    executor.submit(made(tasks.Gated("a"), tmp_path, "a"), ends)
+    workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+    executor.submit(made(tasks.Plain("b"), tmp_path, "b"), ends)
+    assert executor._proxy.flush(10)
+    waiting = meanwhile(lambda: executor.finish("flow"), 0.1)
+    assert waiting.is_alive()
+    if how == "disown":
+        executor.disown("flow")
+    else:
+        assert len(executor.withdraw("flow")) == 1
+        (tmp_path / "gate-execute").touch()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    (tmp_path / "gate-execute").touch()

@@ -1,0 +1,258 @@
+"""Tasks that stay in the engine's process while others run on workers: `local`, `local_tasks`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import cancelled_tasks, sample_tasks
+from tests.integration.test_cancel import Log, Runner
+from tests.workers import until, worker_in_thread
+from wbengine import engines, exceptions, invocation, retry, states, task
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence.backends import memory
+
+LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
+
+
+class Near(task.Task):
+    """No worker offers it."""
+
+    default_provides = "near"
+
+    def execute(self) -> str:
+        self.update_progress(0.5)
+        return threading.current_thread().name
+
+
+class Further(Near):
+    """A class of its own."""
+
+
+class Each(task.Task):
+    def execute(self, item: int) -> int:
+        return item * os.getpid()
+
+    def revert(self, item: int, result: Any, flow_failures: Any) -> None:
+        undone.append(item)
+
+
+undone: list[int] = []
+
+
+class Falls(task.Task):
+    """Fails twice."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        super().__init__(name)
+        self.log = log
+
+    def execute(self) -> None:
+        self.log.append("+")
+        if len(self.log) < 4:
+            raise OSError(self.name)
+
+    def revert(self, result: Any, flow_failures: Any) -> None:
+        self.log.append("-")
+
+
+class Awaits(task.Task):
+    async def execute(self) -> str:
+        await asyncio.sleep(0.001)
+        return "awaited"
+
+
+@pytest.fixture(params=["memory", "filesystem"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of nobody else."""
+    if request.param == "memory":
+        return f"memory://{tmp_path.name}"
+    return f"filesystem://{tmp_path / 'broker'}"
+
+
+@pytest.fixture
+def remote(broker: str) -> Iterator[dict[str, Any]]:
+    """A worker that offers sample tasks, and none of the above."""
+    with worker_in_thread(broker, sample_tasks):
+        yield {"engine": "worker-based", "url": broker, "transition_timeout": 5}
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["n", "f"],
+        [Near],
+        "n, f",
+        ["tests.integration.test_local_tasks.Near"],
+        ["tests.integration.test_local_tasks:Further", "n"],
+        Near,
+        {Further, "n"},
+    ],
+)
+def test_they_run_here_without_a_worker(broker: str, chosen: Any, tmp_path: Path) -> None:
+    """Named, or of a class; nothing is sent, and no row is opened."""
+    flow = LINE("flow").add(Near("n"), Further("f", provides="g"))
+    engine = engines.load(
+        flow, engine="worker-based", url=broker, local_tasks=chosen, transition_timeout=1
+    )
+    progress: list[float] = []
+    flow_tasks = list(flow)
+    flow_tasks[0].notifier.register(
+        "update_progress", lambda event, details: progress.append(details["progress"])
+    )
+    engine.run()
+    assert engine.storage.fetch("near").startswith("wbengine")
+    assert progress == [0.0, 0.5, 1.0]
+    attempt = engine.storage.get_attempt("n")
+    assert attempt is not None and attempt.worker == "local" and attempt.runtime is not None
+    sent = invocation.request_id(engine.storage.get_atom_uuid("n"), "execute", 1)
+    assert not [path for path in tmp_path.rglob("*") if sent in str(path)]
+    assert not engine.executor.ignored
+
+
+def test_the_others_go_to_workers(remote: dict[str, Any]) -> None:
+    flow = LINE("flow").add(Near("n"), sample_tasks.Echo("e", rebind={"value": "near"}))
+    engine = engines.load(flow, local_tasks=["n"], **remote)
+    engine.run()
+    assert engine.storage.fetch("echo") == engine.storage.fetch("near")
+    assert engine.storage.get_attempt("e").worker != "local"  # type: ignore[union-attr]
+
+
+def test_the_children_of_a_pool_are_elsewhere_too() -> None:
+    flow = LINE("flow").add(Near("n"), sample_tasks.Nothing("p"))
+    engine = engines.load(flow, engine="parallel", executor="processes", local_tasks="n")
+    engine.run()
+    assert engine.storage.fetch("near").startswith("wbengine")
+
+
+def test_serial_and_threads_have_no_use_for_it() -> None:
+    for kind in ("serial", "parallel"):
+        engine = engines.load(LINE("flow").add(Near("n")), engine=kind, local_tasks="n")
+        engine.run()
+        assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error", "words"),
+    [
+        (["nn"], ValueError, "local_tasks names 'nn', which is no task .* mean 'n'"),
+        ("tests.integration.test_local_tasks.Nera", ValueError, "mean '.*test_local_tasks.Near'"),
+        ([7], TypeError, "names and classes of tasks, not 7"),
+        ([str], TypeError, "names and classes of tasks, not <class 'str'>"),
+        (7, TypeError, "not 7"),
+    ],
+)
+def test_what_is_no_task(chosen: Any, error: type[Exception], words: str) -> None:
+    """Is refused before anything runs, with the nearest there is."""
+    engine = engines.load(LINE("flow").add(Near("n")), engine="serial")
+    assert engine.storage.get_flow_state() == states.PENDING
+    with pytest.raises(error, match=words):
+        engines.load(LINE("flow").add(Near("n")), engine="serial", local_tasks=chosen).run()
+
+
+def test_retried_and_reverted(remote: dict[str, Any]) -> None:
+    log: list[str] = []
+    flow = LINE("flow", retry=retry.Times(3, "r")).add(Falls("f", log))
+    engines.load(flow, local_tasks=["f"], **remote).run()
+    assert log == ["+", "-", "+", "-", "+"] or log == ["+", "-", "+", "-", "+", "-"]
+
+
+def test_async_bodies(remote: dict[str, Any]) -> None:
+    engine = engines.load(
+        WIDE("flow").add(*[Awaits(f"a{n}") for n in range(50)]), local_tasks=[Awaits], **remote
+    )
+    engine.run()
+    assert engine.storage.get("a7") == "awaited"
+
+
+def test_a_map_and_its_items(remote: dict[str, Any]) -> None:
+    """By the name of the Map, or by the class of what its items are."""
+    for chosen in ("m", Each):
+        undone.clear()
+        flow = LINE("flow").add(
+            task.Map(Each("i"), name="m", provides="found"), sample_tasks.Fail(name="fail")
+        )
+        engine = engines.load(flow, store={"items": [1, 2, 3]}, local_tasks=chosen, **remote)
+        with pytest.raises(Exception, match="wrong"):
+            engine.run()
+        assert undone == [3, 2, 1]
+        items = engine.storage.flow_detail.find(engine.storage.get_atom_uuid("m")).items
+        assert items is not None and {item.worker for item in items} == {"local"}
+        assert all(item.submitted is not None for item in items)
+
+
+def test_an_attempt_whose_engine_died_is_made_again(remote: dict[str, Any]) -> None:
+    """Nobody remembers it; also if it was sent before, and stays here now."""
+    backend = memory.MemoryBackend()
+    flow = LINE("flow").add(Near("n"))
+    engine = engines.load(flow, backend=backend, local_tasks=["n"], **remote)
+    engine.compile()
+    engine.prepare()
+    record = engine.storage.record("n")
+    record.state, record.attempt, record.epoch = states.RUNNING, 1, 1
+    engine.run()
+    assert engine.storage.get_attempt("n").attempt == 2  # type: ignore[union-attr]
+
+
+def test_cancelled_with_what_runs_on_workers(broker: str, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+    with worker_in_thread(broker, cancelled_tasks, threads_count=2):
+        flow = WIDE("flow").add(
+            cancelled_tasks.Waits("here"),
+            cancelled_tasks.Heeds("too"),
+            cancelled_tasks.Heeds("there"),
+        )
+        engine = engines.load(
+            flow,
+            store={"path": str(log.path)},
+            engine="worker-based",
+            url=broker,
+            local_tasks=["here", "too"],
+        )
+        with Runner(engine) as run:
+            until(lambda: {"+here", "+too", "+there"} <= set(log.lines))
+            engine.cancel("here", "too")
+            until(lambda: {"-here", "-too"} <= set(log.lines))
+            assert "!there" not in log.lines
+            engine.cancel()
+    assert isinstance(run.error, exceptions.Cancelled)
+    assert {"-here", "-there"} <= set(log.lines)
+
+
+def test_limits_hold_here(remote: dict[str, Any]) -> None:
+    class Long(task.Task):
+        timelimit = (0.05, None)
+
+        def execute(self) -> None:
+            for _ in range(1000):
+                threading.Event().wait(0.01)
+
+    engine = engines.load(LINE("flow").add(Long("l")), local_tasks=[Long], **remote)
+    with pytest.raises(exceptions.SoftTimeLimitExceeded):
+        engine.run()
+
+
+def test_when_it_was_submitted(remote: dict[str, Any], tmp_path: Path) -> None:
+    """Each attempt says when the engine handed it out, also to who reads the store later."""
+    place = f"dir://{tmp_path / 'store'}"
+    flow = LINE("flow").add(Near("n"), sample_tasks.Echo("e", rebind={"value": "near"}))
+    before = time.time()
+    heard: list[dict[str, Any]] = []
+    engine = engines.load(flow, local_tasks=["n"], backend=place, **remote)
+    engine.atom_notifier.register(states.SUCCESS, lambda state, details: heard.append(details))
+    engine.run()
+    again = engines.load(flow, flow_detail=engine.storage.flow_detail, backend=place, **remote)
+    for name, details in zip("ne", heard, strict=True):
+        attempt = again.storage.get_attempt(name)
+        assert attempt is not None and attempt == engine.storage.get_attempt(name)
+        assert attempt.submitted is not None and attempt.started is not None
+        assert before <= attempt.submitted <= attempt.started + 0.001
+        assert details["submitted"] == attempt.submitted
+        assert details["runtime"] == attempt.runtime

@@ -1,0 +1,221 @@
+"""Real workers that die, or stand still, while an engine lives; over folders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fragile_tasks as tasks
+from tests import sample_tasks, workers
+from wbengine import engines, invocation
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import executor as executors
+from wbengine.patterns import linear_flow, unordered_flow
+
+#: A worker is lost after so many seconds of silence, three of its beats.
+EXPIRY = 2.0
+
+
+@contextlib.contextmanager
+def fleet(folder: Path, count: int, *more: str) -> Iterator[list[workers.WorkerProcess]]:
+    arguments = ["--url", url(folder), "--topic", "t", "--threads", "1", *more]
+    arguments += ["--tasks", "tests.fragile_tasks", "--tasks", "tests.sample_tasks"]
+    with workers.workers(folder, *arguments, count=count) as started:
+        yield started
+
+
+def url(folder: Path) -> str:
+    return f"filesystem://{folder / 'broker'}"
+
+
+def load(flow: Any, folder: Path, **options: Any) -> Any:
+    options = {"worker_expiry": EXPIRY, **options}
+    return engines.load(
+        flow, store={"folder": str(folder)}, engine="worker-based", url=url(folder), **options
+    )
+
+
+def test_what_may_be_run_twice_survives_its_worker(tmp_path: Path) -> None:
+    with fleet(tmp_path, 2):
+        engine = load(linear_flow.Flow("f").add(tasks.Mortal("m", provides="m")), tmp_path)
+        engine.run()
+    assert tasks.runs(tmp_path) == ["execute-m"] * 2
+    assert engine.storage.fetch("m") == 0
+
+
+def test_what_must_not_be_run_twice_is_not(tmp_path: Path) -> None:
+    with fleet(tmp_path, 1):
+        engine = load(linear_flow.Flow("f").add(tasks.Once("o")), tmp_path)
+        with pytest.raises(exc.WorkerLost):
+            engine.run()
+    assert tasks.runs(tmp_path) == ["execute-o"]
+
+
+def test_a_task_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
+    with fleet(tmp_path, 2):
+        engine = load(linear_flow.Flow("f").add(tasks.Killer("k")), tmp_path, max_resends=1)
+        with pytest.raises(exc.WorkerLost, match="it was lost with 2 workers"):
+            engine.run()
+    assert len(set(tasks.runs(tmp_path))) == len(tasks.runs(tmp_path)) == 2
+
+
+def test_a_worker_may_die_while_it_reverts(tmp_path: Path) -> None:
+    flow = linear_flow.Flow("f").add(tasks.Undone("u"), sample_tasks.Fail(name="bad"))
+    with fleet(tmp_path, 2):
+        engine = load(flow, tmp_path)
+        with pytest.raises(exc.WrappedFailure) as caught:
+            engine.run()
+    assert caught.value.check(ValueError) and not caught.value.check(exc.WorkerLost)
+    assert tasks.runs(tmp_path) == ["execute", "revert", "revert"]
+    assert engine.storage.get_flow_state() == "REVERTED"
+
+
+def test_an_answer_that_comes_too_late_is_refused(tmp_path: Path) -> None:
+    """A worker is stopped for longer than it may be silent; another does what it had begun."""
+    with fleet(tmp_path, 2) as started:
+        executor = executors.WorkerTaskExecutor("e", "default", url=url(tmp_path), worker_expiry=2)
+        executor.wait_for_workers(2, 20)
+        flow = linear_flow.Flow("f").add(tasks.Sleeper("s", provides="who"))
+        engine = load(flow, tmp_path, executor=executor)
+        engine.run()
+        assert engine.storage.fetch("who") == "second"
+        first = int(tasks.runs(tmp_path)[0].partition("-")[2])
+        os.kill(first, signal.SIGCONT)
+        (stopped,) = [each for each in started if each.process.pid == first]
+        workers.until(lambda: "given up" in stopped.text or executor.ignored)
+        executor.stop()
+        assert engine.storage.fetch("who") == "second"
+        assert len(tasks.runs(tmp_path)) == 2
+
+
+def test_nobody_is_lost_because_the_engine_stood_still(tmp_path: Path) -> None:
+    """Its loop does not turn for much longer than workers may be silent."""
+    with workers.worker_in_thread(url(tmp_path), sample_tasks, threads_count=2):
+        executor = executors.WorkerTaskExecutor("e", "default", url=url(tmp_path), worker_expiry=2)
+        executor.wait_for_workers(1, 10)
+        lost: list[Any] = []
+        tell = executor._on_workers
+        executor.finder._on_change = lambda gained, gone: (lost.extend(gone), tell(gained, gone))
+        executor._proxy.call_soon(lambda: time.sleep(2.5))
+        ended = threading.Event()
+        call = invocation.Invocation(sample_tasks.Nothing(name="n"), "execute", "atom", 1)
+        executor.submit(call, lambda _, outcome: ended.set())
+        assert ended.wait(20)
+        assert not lost
+        executor.stop()
+
+
+def test_each_worker_gets_what_it_offers_and_each_task_runs_once(tmp_path: Path) -> None:
+    """Two workers of one topic offer different tasks, a third is on another topic; the engine asks
+    for both topics, one of them twice."""
+    flow = unordered_flow.Flow("f")
+    flow.add(*(sample_tasks.Nothing(name=f"n{n}") for n in range(60)))
+    flow.add(*(sample_tasks.Echo(name=f"e{n}", provides=f"e{n}") for n in range(60)))
+    place = "memory://offers"
+    with (
+        workers.worker_in_thread(place, sample_tasks.Nothing, topic="video.hd") as first,
+        workers.worker_in_thread(place, sample_tasks.Echo, topic="video.hd") as second,
+        workers.worker_in_thread(place, sample_tasks.Echo, topic="video.sd") as third,
+    ):
+        engine = engines.load(
+            flow, store={"value": 1}, engine="worker-based", url=place,
+            topics=["video.*", "video.hd"],
+        )  # fmt: skip
+        engine.run()
+        assert first.counts["SUCCESS"] == 60
+        assert second.counts.get("SUCCESS", 0) + third.counts.get("SUCCESS", 0) == 60
+
+
+def test_a_hundred_engines_share_an_executor() -> None:
+    """Each gets its own; one that fails, and one that is cancelled, are nothing to the others."""
+    place = "memory://hundred"
+    executor = executors.WorkerTaskExecutor("shared", "default", url=place)
+    failed: list[int] = []
+
+    def run(number: int) -> None:
+        flow = unordered_flow.Flow(f"f{number}")
+        flow.add(*(sample_tasks.Echo(name=f"e{n}", provides=f"v{n}") for n in range(5)))
+        if number % 10 == 3:
+            flow.add(sample_tasks.Fail(name="bad"))
+        engine = engines.load(
+            flow, store={"value": number}, engine="worker-based", url=place, executor=executor
+        )
+        try:
+            engine.run()
+        except exc.WrappedFailure:
+            failed.append(number)
+        else:
+            assert {engine.storage.fetch(f"v{n}") for n in range(5)} == {number}
+
+    with workers.worker_in_thread(place, sample_tasks, threads_count=4):
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(100)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert sorted(failed) == list(range(3, 100, 10))
+    assert len(executor._book) == 0 and not executor._book._flows
+    # Nobody uses it any more, and nobody asked it to go on all the same.
+    assert executor._thread is None and executor._users == 0
+
+
+def test_rows_that_could_not_be_removed_are_removed_later() -> None:
+    place = "memory://undropped"
+    executor = executors.WorkerTaskExecutor("e", "default", url=place, worker_expiry=2)
+    with workers.worker_in_thread(place, sample_tasks):
+        executor.wait_for_workers(1, 10)
+        ledger = executor._ledger
+        assert ledger is not None
+        drop, away = ledger.drop, True
+
+        def refuse(request_id: str) -> None:
+            if away:
+                raise exc.LedgerFailure("it is away")
+            drop(request_id)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ledger, "drop", refuse)
+            flow = linear_flow.Flow("f").add(sample_tasks.Nothing(name="n"))
+            engines.load(flow, engine="worker-based", executor=executor).run()
+            assert len(ledger.ids()) == len(executor._undropped) == 1
+            away = False
+            workers.until(lambda: not ledger.ids())
+        executor.stop()
+
+
+def test_a_request_that_could_not_be_claimed_comes_again() -> None:
+    """Nobody has to find out that it is gone."""
+    place = "memory://unclaimed"
+    with (
+        workers.worker_in_thread(place, sample_tasks) as made,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        ledger = made._hands.ledger
+        assert ledger is not None
+        claim, tries = ledger.claim, 0
+
+        def refuse(*which: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise exc.LedgerFailure("it is away")
+            if tries == 2:
+                raise RuntimeError("it is broken")
+            return claim(*which)
+
+        patch.setattr(ledger, "claim", refuse)
+        flow = linear_flow.Flow("f").add(sample_tasks.Nothing(name="n"))
+        began = time.monotonic()
+        engines.load(flow, engine="worker-based", url=place).run()
+        assert tries == 3 and time.monotonic() - began < 5
+        assert made.counts == {"returned": 2, "SUCCESS": 1}
+        assert not made._proxy.dispatcher.refused

@@ -1,0 +1,107 @@
+"""A transport that is kombu's own, and has neither confirms nor bindings that others see."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import sample_tasks
+from tests.workers import REPOSITORY, until, worker_in_thread
+from wbengine import engines, task
+from wbengine.engines.worker_based.proxy import Proxy
+from wbengine.patterns import unordered_flow
+
+
+class Fragile(task.Task):
+    """Ends its worker, the first time; may run again."""
+
+    idempotent = True
+
+    def execute(self, folder: str) -> str:
+        try:
+            os.close(os.open(f"{folder}/ran", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return "survived"
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "unreachable"
+
+
+WARNS = "ignore:The ``noload`` loader strategy is deprecated"
+
+
+@pytest.mark.filterwarnings(WARNS)
+def test_a_database_as_broker(tmp_path: Path) -> None:
+    url = f"sqlalchemy+sqlite:///{tmp_path}/broker.db"
+    with worker_in_thread(url, sample_tasks) as worker:
+        names = [f"n{number}" for number in range(50)]
+        flow = unordered_flow.Flow("f").add(*[sample_tasks.Nothing(name=name) for name in names])
+        engines.run(flow, engine="worker-based", url=url)
+        assert worker.counts["SUCCESS"] == 50
+
+
+@contextlib.contextmanager
+def two_workers(folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Like those of `tests.workers`, where the database's own library may warn of itself."""
+    command = [sys.executable, "-m", "wbengine.worker", *arguments]
+    started = []
+    with open(folder / "log", "wb") as log, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            made = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+            started.append(stack.enter_context(made))
+            stack.callback(made.kill)
+        yield started
+
+
+@pytest.mark.skipif(not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1")
+@pytest.mark.filterwarnings(WARNS)
+def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
+    """Two workers, 50 tasks, and one of the workers is killed by its work."""
+    url = f"sqlalchemy+sqlite:///{tmp_path}/broker.db"
+    flow = unordered_flow.Flow("f").add(
+        *[sample_tasks.Nothing(name=f"n{number}") for number in range(49)],
+        Fragile(name="fragile", provides="how"),
+    )
+    options = ("--url", url, "--topic", "t", "--threads", "2", "--tasks", "tests.sample_tasks")
+    with two_workers(tmp_path, *options, "--tasks", __name__) as started:
+        loaded = engines.load(
+            flow,
+            store={"folder": str(tmp_path)},
+            engine="worker-based",
+            url=url,
+            worker_expiry=2,
+        )
+        loaded.run()
+        assert loaded.storage.fetch("how") == "survived"
+        until(lambda: sum(worker.poll() is None for worker in started) == 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("nothing://h", "there is none of this name"),
+        ("zookeeper://me:s3cret@h", "pip install 'kombu[zookeeper]'"),
+        ("me:s3cret@h", "begins with its transport, as in amqp://h"),
+    ],
+)
+def test_what_cannot_be_used_says_so(url: str, says: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Proxy("a", "x", {}, url=url)
+    assert says in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_redis_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: Any = None
+    for name in ("redis", "wbengine.transports.redis"):
+        monkeypatch.setitem(__import__("sys").modules, name, gone)
+    monkeypatch.delattr("wbengine.transports.redis", raising=False)
+    with pytest.raises(ValueError, match=r"pip install 'wbengine\[redis\]'$"):
+        Proxy("a", "x", {}, url="redis://h")

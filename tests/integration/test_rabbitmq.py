@@ -1,0 +1,578 @@
+"""Proxies on a real RabbitMQ: what is published arrives, and what is taken is answered for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import kombu
+import pytest
+
+from tests import brokers, tcp_proxy
+from tests.workers import REPOSITORY, until
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import confirms, dispatcher, receiving
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.proxy import Proxy
+
+QUICK = {"heartbeat": 1}
+
+
+class Side:
+    """A proxy that runs, and what came to it."""
+
+    def __init__(self, url: str, topic: str, **options: Any) -> None:
+        handler = dispatcher.Handler(self._on_message, owns_ack=True)
+        self.keeps = options.pop("keeps", False)
+        self.queues = options.pop("queues", ())
+        slots = options.pop("slots", 2)
+        self.proxy = Proxy(topic, "x", {"TEST": handler}, url=url, **options)
+        self.got: list[int] = []
+        self.messages: list[Any] = []
+        if self.queues:
+            self.proxy.take_from(self.queues, slots)
+
+    def _on_message(self, data: Any, message: Any) -> None:
+        self.got.append(data["n"])
+        self.messages.append(message)
+        if not self.keeps:
+            self.proxy.ack(message)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Side]:
+        thread = threading.Thread(target=self.proxy.start, daemon=True)
+        thread.start()
+        assert self.proxy.wait(20)
+        try:
+            yield self
+        finally:
+            self.proxy.stop()
+            thread.join(20)
+            assert not thread.is_alive()
+
+    def arrives(self, to: str) -> bool:
+        """Whether what is sent comes here, by now."""
+        self.send(0, to)
+        return bool(self.got)
+
+    def rest(self) -> None:
+        """Stop taking; nothing is taken any more when this returns."""
+        rests = threading.Event()
+        self.proxy.stop_taking()
+        self.proxy.call_soon(rests.set)
+        assert rests.wait(10)
+
+    def send(self, number: int, to: str, **options: Any) -> Parcel:
+        more = {name: options.pop(name) for name in ("priority", "persistent") if name in options}
+        headers = options.pop("headers", {})
+        envelope = env.Envelope("TEST", {"n": number}, routing_key=to, headers=headers, **more)
+        parcel = Parcel(envelope, **options)
+        self.proxy.send(parcel)
+        return parcel
+
+
+@pytest.fixture
+def through(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Any]:
+    """(a URL through a proxy that can break, the proxy)."""
+    with tcp_proxy.threaded(rabbitmq_server.port) as made:
+        yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{made.port}/"), made
+
+
+def queues(server: brokers.Rabbitmq, url: str) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in server.queues(url.rpartition("/")[2])}
+
+
+def waiting(url: str, queue: str) -> int:
+    with kombu.Connection(url) as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).message_count)
+
+
+# Publishing.
+
+
+def test_everything_is_confirmed_in_order_and_nothing_is_left(rabbitmq_url: Any) -> None:
+    after: list[int] = []
+    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+        started = time.perf_counter()
+        for number in range(3000):
+            a.send(number, "b", after=lambda n=number: after.append(n))
+        assert a.proxy.flush(30)
+        print(f"{3000 / (time.perf_counter() - started):.0f} confirmed publishes a second")
+        until(lambda: len(b.got) == 3000)
+        assert b.got == after == list(range(3000))
+    assert rabbitmq_url.left() == []
+
+
+def test_what_no_queue_takes_is_told(rabbitmq_url: str) -> None:
+    told: list[str] = []
+    with Side(rabbitmq_url, "a").running() as a:
+        for number in (1, 2, 3):
+            to = "nobody" if number == 2 else "a"
+            a.send(
+                number,
+                to,
+                after=lambda n=number: told.append(f"after {n}"),
+                unrouted=lambda n=number: told.append(f"unrouted {n}"),
+            )
+        assert a.proxy.flush(10)
+        assert sorted(told) == ["after 1", "after 3", "unrouted 2"]
+        until(lambda: a.got == [1, 3])
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_persistence_and_priority_travel(rabbitmq_url: str, persistent: bool) -> None:
+    with Side(rabbitmq_url, "a").running() as a:
+        a.send(1, "a", persistent=persistent, priority=7)
+        until(lambda: a.messages)
+        properties = a.messages[0].properties
+        assert (properties["delivery_mode"] == 2, properties["priority"]) == (persistent, 7)
+
+
+def test_what_the_broker_refuses_for_ever_fails_alone(
+    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that breaks the channel, with others on their way at the same time."""
+    vhost = rabbitmq_url.rpartition("/")[2]
+    failed: list[BaseException] = []
+    with Side(rabbitmq_url, "a").running() as a:
+        only = {"exchange": "x", "write": r"^(a|wbe\..*)$", "read": ".*"}
+        rabbitmq_server.ask("PUT", "topic-permissions", vhost, brokers.USER, body=only)
+        for number in range(5):
+            a.send(number, "not-allowed" if number == 2 else "a", failed=failed.append)
+        assert a.proxy.flush(20)
+        until(lambda: set(a.got) == {0, 1, 3, 4})
+    assert len(failed) == 1
+    assert "ACCESS_REFUSED" in str(failed[0])
+
+
+def test_cut_connections_lose_nothing_and_keep_the_order(through: Any) -> None:
+    url, between = through
+    after: list[int] = []
+    with Side(url, "a").running() as a, Side(url, "b").running() as b:
+        for number in range(2000):
+            a.send(number, "b", after=lambda n=number: after.append(n))
+            if number % 400 == 250:
+                until(lambda n=number: len(after) > n / 2)
+                between.cut()
+        assert a.proxy.flush(30)
+        until(lambda: len(set(b.got)) == 2000)
+        assert sorted(after) == list(range(2000))
+        assert list(dict.fromkeys(b.got)) == list(range(2000))
+
+
+def test_what_was_confirmed_before_the_connection_ended_is(through: Any, rabbitmq_url: str) -> None:
+    """The confirmations and the end are read in one go."""
+    url, between = through
+    after: list[int] = []
+    goes_on = threading.Event()
+
+    def done(number: int) -> None:
+        after.append(number)
+        assert goes_on.wait(20)
+
+    with Side(url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+        with a.proxy._outbox._lock:
+            for number in range(40):
+                a.send(number, "b", after=lambda n=number: done(n))
+        until(lambda: len(b.got) >= 16 and after)
+        between.half_close()
+        goes_on.set()
+        assert a.proxy.flush(20)
+        assert sorted(after) == list(range(40))
+
+
+def test_what_never_arrived_is_published_again_in_order(through: Any) -> None:
+    url, between = through
+    with Side(url, "a").running() as a, Side(url, "b").running() as b:
+        a.send(0, "b")
+        until(lambda: b.got == [0])
+        between.stall()
+        post = a.proxy._outbox._post
+        assert post is not None
+        for number in range(1, 100):
+            a.send(number, "b")
+        until(lambda: len(post.unconfirmed) == 99)
+        between.cut()
+        between.resume()
+        until(lambda: len(b.got) >= 100)
+        assert b.got == list(range(100))
+
+
+def test_nothing_counts_as_sent_that_was_not_confirmed(
+    through: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection stays, and nobody answers: it is given up, and who wants to know is told."""
+    monkeypatch.setattr(confirms, "CONFIRM_TIMEOUT", 1.0)
+    url, between = through
+    told: list[str] = []
+    with Side(url, "a").running() as a, Side(url, "b").running() as b:
+        a.send(0, "b")
+        assert a.proxy.flush(10)
+        between.stall()
+        a.send(1, "b", after=lambda: told.append("after 1"))
+        unsure = {"uncertain": lambda: told.append("uncertain 2")}
+        a.send(2, "b", after=lambda: told.append("after 2"), **unsure)
+        until(lambda: told)
+        assert told == ["uncertain 2"]
+        assert a.proxy.flush(0) is False
+        between.resume()
+        assert a.proxy.flush(20)
+        until(lambda: 1 in b.got)
+        assert told == ["uncertain 2", "after 1"]
+    assert "confirmed nothing" in caplog.text
+
+
+def test_a_stalled_connection_is_noticed_while_idle(
+    through: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its heartbeats, on both sides of the proxy."""
+    url, between = through
+    with Side(url, "a", transport_options=QUICK).running() as a:
+        between.stall()
+        until(lambda: "lost the broker" in caplog.text, 10)
+        until(lambda: "cannot publish" in caplog.text, 10)
+        between.resume()
+        a.send(1, "a")
+        until(lambda: a.got == [1])
+
+
+@pytest.mark.skipif(not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1")
+def test_a_busy_connection_stays(rabbitmq_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Heartbeats go out between messages, and while nothing happens at all."""
+    with Side(rabbitmq_url, "a", transport_options=QUICK).running() as a:
+        ends = time.monotonic() + 2.5
+        number = 0
+        while time.monotonic() < ends:
+            a.send(number, "a", after=lambda: time.sleep(0.02))
+            number += 1
+            until(lambda n=number: len(a.got) == n)
+        assert a.got == list(range(number))
+        time.sleep(2.5)  # nothing is to happen in it
+        a.send(number, "a")
+        until(lambda: len(a.got) == number + 1)
+    assert not caplog.text
+
+
+def test_a_consumer_that_went_deaf_is_rebuilt(
+    rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(receiving, "QUIET", 0.2)
+    monkeypatch.setattr(receiving, "DEAF", 0.4)
+    with Side(rabbitmq_url, "a").running() as a:
+        with kombu.Connection(rabbitmq_url) as connection:
+            connection.channel().queue_unbind("a", "x", "a")
+        until(lambda: "not even what was sent to oneself" in caplog.text)
+        until(lambda: a.arrives("a"))
+
+
+def test_the_broker_ends_under_load_and_comes_back(
+    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
+) -> None:
+    after: list[int] = []
+    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+        for number in range(3000):
+            a.send(number, "b", persistent=True, after=lambda n=number: after.append(n))
+        until(lambda: len(after) > 300)
+        rabbitmq_server.kill()
+        rabbitmq_server.start()
+        assert a.proxy.flush(30)
+        until(lambda: len(set(b.got)) == 3000)
+        assert sorted(after) == list(range(3000))
+
+
+# Taking.
+
+
+def test_no_more_is_taken_than_there_are_slots(rabbitmq_url: str) -> None:
+    side = Side(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True)
+    with side.running() as w:
+        for number in range(10):
+            w.send(number, "q")
+        assert w.proxy.flush(10)
+        until(lambda: len(w.got) == 3)
+        for taken in range(3, 10):
+            assert waiting(rabbitmq_url, "q") == 10 - taken
+            w.proxy.ack(w.messages[taken - 3])
+            until(lambda n=taken: len(w.got) == n + 1)
+        assert w.got == list(range(10))
+        for message in w.messages[7:]:
+            w.proxy.ack(message)
+
+
+def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """And an acknowledgement that comes too late is none."""
+    url, between = through
+    with Side(url, "w", queues=("q",), slots=2, keeps=True).running() as w:
+        for number in range(4):
+            w.send(number, "q")
+        until(lambda: w.got == [0, 1])
+        between.cut()
+        w.send(9, "w")
+        until(lambda: 9 in w.got)
+        w.proxy.ack(w.messages[2])
+        assert w.got == [0, 1, 9]
+        w.proxy.ack(w.messages[0])
+        until(lambda: len(w.got) == 4)
+        again = w.messages[3]
+        assert (w.got[3], again.delivery_info["redelivered"]) == (0, True)
+        w.proxy.ack(w.messages[1])
+        until(lambda: len(w.got) == 5)
+        w.proxy.ack(again)
+        until(lambda: len(w.got) == 6)
+        assert w.got[4:] == [1, 2]
+    assert "cannot be acknowledged" not in caplog.text
+
+
+def test_what_runs_for_long_is_acknowledged_early_and_keeps_its_slot(
+    rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Side(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
+    work = side.proxy._work
+    assert work is not None
+    work._ack_after = 0.3
+    with side.running() as w:
+        for number in range(5):
+            w.send(number, "q")
+        until(lambda: w.got == [0, 1])
+        until(lambda: len(work._early) == 2)
+        w.send(9, "w")
+        until(lambda: 9 in w.got)
+        assert w.got == [0, 1, 9]
+        w.proxy.ack(w.messages[0])
+        until(lambda: w.got == [0, 1, 9, 2])
+        until(lambda: len(work._early) == 2)
+        w.proxy.ack(w.messages[1])
+        w.proxy.ack(w.messages[3])
+        until(lambda: w.got == [0, 1, 9, 2, 3, 4])
+        for message in w.messages[4:]:
+            w.proxy.ack(message)
+        until(lambda: not work.held)
+
+
+def test_taking_is_suspended_and_resumed(rabbitmq_url: str) -> None:
+    with Side(rabbitmq_url, "w", queues=("q",), slots=2).running() as w:
+        w.rest()
+        w.rest()
+        for number in range(5):
+            w.send(number, "q")
+        w.send(9, "w")
+        until(lambda: w.got == [9])
+        assert waiting(rabbitmq_url, "q") == 5
+        w.proxy.take_again()
+        w.proxy.take_again()
+        until(lambda: sorted(w.got) == [0, 1, 2, 3, 4, 9])
+
+
+@pytest.mark.parametrize("header", [{}, {env.WBE_LEDGER: "x"}])
+def test_what_was_not_started_is_given_back(rabbitmq_url: str, header: dict[str, str]) -> None:
+    """Where no ledger knows that it was not started, nobody may take it for a redelivered one."""
+    with Side(rabbitmq_url, "w", queues=("q",), slots=1, keeps=True).running() as w:
+        w.send(1, "q", headers=header, priority=4, persistent=True)
+        until(lambda: w.got == [1])
+        w.rest()
+        w.proxy.give_back(w.messages[0])
+        with Side(rabbitmq_url, "v", queues=("q",)).running() as v:
+            until(lambda: v.got == [1])
+            message = v.messages[0]
+            assert message.delivery_info["redelivered"] is bool(header)
+            assert message.properties["priority"] == 4
+            assert message.properties["delivery_mode"] == 2
+    assert rabbitmq_url.left() == []
+
+
+def test_what_is_acknowledged_in_the_last_moment_is(rabbitmq_url: Any) -> None:
+    with Side(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True).running() as w:
+        for number in range(3):
+            w.send(number, "q")
+        until(lambda: len(w.got) == 3)
+        for message in w.messages:
+            w.proxy.ack(message)
+    assert rabbitmq_url.left() == []
+
+
+def test_what_is_not_acknowledged_at_the_end_stays(rabbitmq_url: Any) -> None:
+    with Side(rabbitmq_url, "w", queues=("q",), keeps=True).running() as w:
+        w.send(1, "q")
+        until(lambda: w.got == [1])
+    assert rabbitmq_url.left() == ["exchange x", "queue q"]
+    assert waiting(rabbitmq_url, "q") == 1
+
+
+def test_the_highest_priority_comes_first(rabbitmq_url: str) -> None:
+    with Side(rabbitmq_url, "w", queues=("q",), slots=1).running() as w:
+        w.rest()
+        for number, priority in enumerate([0, 5, 9, 5, 0, 9]):
+            w.send(number, "q", priority=priority)
+        assert w.proxy.flush(10)
+        w.proxy.take_again()
+        until(lambda: len(w.got) == 6)
+        assert w.got == [2, 5, 1, 3, 0, 4]
+
+
+def test_the_first_queue_is_emptied_first(rabbitmq_url: str) -> None:
+    with Side(rabbitmq_url, "w", queues=("p", "q", "r"), slots=2, keeps=True).running() as w:
+        w.send(100, "q")
+        until(lambda: w.got == [100])  # while nothing waits, whatever comes is taken
+        w.proxy.ack(w.messages[0])
+        w.rest()
+        for number in range(5):
+            for start, queue in ((30, "r"), (20, "q"), (10, "p")):
+                w.send(start + number, queue)
+        assert w.proxy.flush(10)
+        w.proxy.take_again()
+        done = 1
+        while done < 16:
+            until(lambda n=done: len(w.got) > n)
+            w.proxy.ack(w.messages[done])
+            done += 1
+            if done == 8:  # one that comes late passes all of the queues behind its own
+                w.send(15, "p")
+                assert w.proxy.flush(10)
+        until(lambda: len(w.got) == 17)
+        w.proxy.ack(w.messages[16])
+        assert w.got[1:6] == [10, 11, 12, 13, 14]
+        assert w.got.index(15) < w.got.index(24)
+        assert w.got[-5:] == [30, 31, 32, 33, 34]
+
+
+def test_a_queue_that_somebody_deletes_is_there_again(rabbitmq_url: str) -> None:
+    with Side(rabbitmq_url, "w", queues=("q",)).running() as w:
+        with kombu.Connection(rabbitmq_url) as connection:
+            connection.channel().queue_delete("q")
+        until(lambda: w.arrives("q"))
+
+
+def test_who_stops_leaves_what_others_use(rabbitmq_url: Any) -> None:
+    with Side(rabbitmq_url, "v", queues=("q", "other")).running() as v:
+        with Side(rabbitmq_url, "w", queues=("q",)).running():
+            pass
+        v.send(1, "q")
+        until(lambda: v.got == [1])
+        v.rest()
+        v.send(2, "other")
+        assert v.proxy.flush(10)
+    assert rabbitmq_url.left() == ["exchange x", "queue other"]  # somebody waits for that
+
+
+def test_queues_are_durable_and_go_when_nobody_used_them_for_a_week(
+    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
+) -> None:
+    with Side(rabbitmq_url, "w", queues=("q",)).running():
+        found = queues(rabbitmq_server, rabbitmq_url)
+        assert set(found) == {"w", "q"}
+        for each in found.values():
+            assert each["durable"] and not each["auto_delete"] and not each["exclusive"]
+        week = 7 * 24 * 3600 * 1000
+        assert found["q"]["arguments"]["x-expires"] == week
+        assert found["q"]["arguments"]["x-max-priority"] == 9
+        # Nobody inherits the name of a worker.
+        assert found["w"]["arguments"]["x-expires"] == 600 * 1000
+        with Side(rabbitmq_url, "e").running():
+            found = queues(rabbitmq_server, rabbitmq_url)
+            assert found["e"]["arguments"]["x-expires"] == week
+
+
+def test_who_is_gone_is_buried(rabbitmq_url: Any) -> None:
+    """But not who only seemed to be; and the exchange goes with the last queue."""
+    with kombu.Connection(rabbitmq_url) as connection, Side(rabbitmq_url, "e").running() as e:
+        exchange = kombu.Exchange("x", "topic", auto_delete=True)
+        kombu.Queue("gone", exchange, "gone")(connection.channel()).declare()
+        with Side(rabbitmq_url, "w", queues=("q",)).running() as w:
+            e.proxy.bury("gone")
+            e.proxy.bury("gone")
+            e.proxy.bury("w")
+            e.send(1, "e")
+            until(lambda: e.got == [1])
+            until(lambda: "queue gone" not in rabbitmq_url.left())
+            e.send(2, "w")
+            until(lambda: w.got == [2])
+    assert rabbitmq_url.left() == []
+
+
+FROZEN = """
+import sys, threading
+from tests.integration.test_rabbitmq import QUICK, Side
+side = Side(sys.argv[1], "shared", transport_options=QUICK)
+with side.running():
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_who_is_frozen_does_not_keep_what_is_for_its_heir(rabbitmq_url: str) -> None:
+    """Both have the same name: half of the answers go to who cannot read them."""
+    command = [sys.executable, "-c", FROZEN, rabbitmq_url]
+    frozen = subprocess.Popen(
+        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert frozen.stdout is not None and frozen.stdout.readline() == b"up\n"
+        os.kill(frozen.pid, signal.SIGSTOP)
+        with Side(rabbitmq_url, "shared", transport_options=QUICK).running() as heir:
+            for number in range(20):
+                heir.send(number, "shared")
+            assert heir.proxy.flush(10)
+            until(lambda: sorted(set(heir.got)) == list(range(20)), 15)
+    finally:
+        frozen.kill()
+        frozen.communicate()
+
+
+# The first start.
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[int]:
+    """A port that accepts, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def refusal(url: str) -> str:
+    proxy = Proxy("a", "x", {}, url=url)
+    started = time.monotonic()
+    with pytest.raises(exc.TransportFailure) as caught:
+        proxy.start()
+    assert time.monotonic() - started < 10.5
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", ["password", "vhost"])
+def test_a_start_that_cannot_succeed_fails_at_once(
+    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str, wrong: str
+) -> None:
+    started = time.monotonic()
+    if wrong == "password":
+        text = refusal(rabbitmq_url.replace(rabbitmq_server.password, "s3cret"))
+        assert "it refuses this user or password" in text
+        assert "s3cret" not in text
+    else:
+        text = refusal(rabbitmq_url.rpartition("/")[0] + "/missing")
+        assert "it has no such virtual host" in text
+        assert rabbitmq_server.password not in text
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("case", ["port", "silent", "name"])
+def test_a_start_that_reaches_nobody_fails_soon(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setattr("wbengine.engines.worker_based.proxy.CONNECT_TIMEOUT", 2.0)
+    with silent() as port:
+        host, says = {
+            "port": ("127.0.0.1:1", "nothing listens there"),
+            "silent": (f"127.0.0.1:{port}", "does not answer"),
+            "name": ("no-such-host.invalid", "cannot be resolved"),
+        }[case]
+        text = refusal(f"amqp://me:s3cret@{host}//")
+    assert says in text
+    assert f"amqp://me:**@{host}" in text
+    assert "s3cret" not in text

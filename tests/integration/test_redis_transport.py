@@ -1,0 +1,579 @@
+"""What our Redis transport promises beyond the contract of all: faults, and neighbours."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import kombu
+import pytest
+
+from tests import brokers, eaters, server_kinds, tcp_proxy
+from tests.workers import until
+from wbengine import exceptions
+from wbengine.transports import redis as transport
+from wbengine.transports import resolve
+from wbengine.transports._redis_link import LOST, Place
+
+SOON = 0.6  # less than anybody polls
+
+
+class End:
+    """A connection with a channel; what came is in `got`."""
+
+    def __init__(self, url, prefix="ex", **options):
+        self.connection = resolve(str(url), None, options, exchange=prefix).connect()
+        self.connection.connect()
+        self.channel = self.connection.channel()
+        kombu.Exchange("ex", type="topic")(self.channel).declare()
+        self.producer = kombu.Producer(self.channel, auto_declare=False, serializer="json")
+        self.got = []
+        self.messages = []
+
+    @property
+    def store(self):
+        return self.connection.transport.store
+
+    def queue(self, name, *keys, **options):
+        bindings = [kombu.binding(kombu.Exchange("ex", type="topic"), routing_key=k) for k in keys]
+        kombu.Queue(name, bindings=bindings, **options)(self.channel).declare()
+        return self
+
+    def send(self, body, key="k", **options):
+        return self.producer.publish(body, exchange="ex", routing_key=key, **options)
+
+    def consume(self, *queues, prefetch=0, ack=True):
+        def receive(message):
+            self.got.append(message.decode())
+            self.messages.append(message)
+            if ack:
+                message.ack()
+
+        self.channel.basic_qos(0, prefetch, False)
+        for name in queues:
+            self.channel.basic_consume(name, False, receive, consumer_tag=name)
+        return self
+
+    def drain(self, count, timeout=10.0):
+        end = time.monotonic() + timeout
+        while len(self.got) < count:
+            self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
+        return self.got
+
+    def nothing_comes(self, timeout=0.05):
+        with pytest.raises(TimeoutError):
+            self.connection.drain_events(timeout=timeout)
+
+    @contextlib.contextmanager
+    def drained(self):
+        """By a thread of its own."""
+        stop = threading.Event()
+
+        def run():
+            while not stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    self.connection.drain_events(timeout=5)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            self.connection.transport.wake()
+            thread.join()
+
+    def close(self):
+        self.connection.release()
+
+
+@pytest.fixture
+def ends(redis_url):
+    """Make ends; they are closed."""
+    with contextlib.ExitStack() as stack:
+
+        def make(url=redis_url, **options):
+            return stack.enter_context(contextlib.closing(End(url, **options)))
+
+        yield make
+
+
+# -- neighbours
+
+
+def test_nothing_is_left_and_nobody_is_disturbed(redis_url, redis_server, ends):
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        client.set("wbe:other", "1")
+        client.rpush("k", "2")
+        one, two = ends().queue("q", "k").consume("q"), ends()
+        stranger = ends(prefix="stranger").queue("q", "k").consume("q")
+        for number in range(3):
+            assert two.send(number)
+        one.drain(3)
+        stranger.nothing_comes()
+        names = {key.split("}:")[0] for key in redis_url.left()}
+        assert names == {"wbe:{ex", "wbe:{stranger", "wbe:other", "k"}
+        stranger.close()
+        two.close()
+        assert any(key.startswith("wbe:{ex}") for key in redis_url.left())
+        one.close()
+        assert redis_url.left() == ["k", "wbe:other"]
+
+
+def test_messages_outlive_those_who_left(redis_url, ends):
+    with contextlib.closing(ends().queue("q", "k")) as first:
+        first.send("kept")
+    assert redis_url.left()
+    second = ends().consume("q")
+    assert second.drain(1) == ["kept"]
+    assert second.messages[0].delivery_info["redelivered"] is False
+    second.close()
+    assert redis_url.left() == []
+
+
+def test_everything_expires_one_day(redis_url, redis_server, ends):
+    one = ends().queue("q", "k").queue("mine", exclusive=True).consume("q", ack=False)
+    one.send(1)
+    one.send(2)
+    one.drain(1)
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        keys = client.keys()
+        assert len(keys) >= 8
+        assert all(0 < client.pttl(key) <= 7 * 24 * 3600 * 1000 for key in keys), keys
+
+
+# -- waiting
+
+
+def test_each_of_those_who_wait_is_woken(ends):
+    takers = [ends().queue("q", "k").consume("q", prefetch=1, ack=False) for _ in range(4)]
+    sender = ends()
+    for round in range(1, 4):
+        with contextlib.ExitStack() as stack:
+            for taker in takers:
+                stack.enter_context(taker.drained())
+            time.sleep(0.05)  # all of them wait
+            started = time.monotonic()
+            for number in range(4):
+                sender.send(number)
+            until(lambda: all(len(taker.got) == round for taker in takers), 5)  # noqa: B023
+            assert time.monotonic() - started < SOON
+        for taker in takers:
+            taker.messages[-1].ack()
+
+
+def test_a_full_consumer_leaves_the_bell_to_others(ends):
+    full = ends().queue("q", "k").consume("q", prefetch=1, ack=False)
+    other, sender = ends().queue("q", "k"), ends()
+    with full.drained():
+        sender.send("first")
+        until(lambda: full.got)
+        other.consume("q")
+        with other.drained():
+            time.sleep(0.02)
+            for number in range(5):
+                started = time.monotonic()
+                sender.send(number)
+                until(lambda: len(other.got) == number + 1)  # noqa: B023
+                assert time.monotonic() - started < SOON
+    assert full.got == ["first"]
+
+
+def test_who_takes_one_of_two_leaves_the_bell_to_the_next(ends):
+    one, two, sender = ends().queue("q", "k").store, ends().store, ends()
+    group = [(1, ["q"])]
+    assert two.take_many(group) == []
+    sender.send(1)
+    sender.send(2)  # nobody waits: one bell for both
+    one.wait(5, ["q"])
+    assert len(one.take_many(group)) == 1
+    started = time.monotonic()
+    two.wait(5, ["q"])
+    assert time.monotonic() - started < SOON
+    assert len(two.take_many(group)) == 1
+
+
+def test_who_hears_a_bell_and_cannot_take_rings_it_again(ends):
+    full, other, sender = ends().queue("q", "k").store, ends().store, ends()
+    full.wait(0.01, ["q"])  # goes on in the server
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.wait, 5, ["q"])
+        time.sleep(0.05)
+        sender.send(1)  # heard by who waited first
+        full.wait(0.01, [])
+        started = time.monotonic()
+        waiting.result(5)
+        assert time.monotonic() - started < SOON
+    assert len(other.take_many([(1, ["q"])])) == 1
+
+
+def test_a_lost_bell_costs_one_poll(redis_url, redis_server, ends):
+    taker, sender = ends().queue("q", "k").consume("q"), ends()
+    with redis_server.client(redis_url.rpartition("/")[2]) as client, taker.drained():
+        for number in range(2):
+            time.sleep(0.05)
+            queue = "wbe:{ex}:q:q", "wbe:{ex}:d:q"
+            data = _raw(sender, number)
+            with client.pipeline(transaction=True) as pipe:  # put, without ringing
+                pipe.hset(queue[1], str(900 + number), data)
+                pipe.zadd(queue[0], {str(900 + number): 5.0})
+                pipe.execute()
+            started = time.monotonic()
+            until(lambda: len(taker.got) == number + 1, 5)  # noqa: B023
+            assert time.monotonic() - started < 1.5
+
+
+def _raw(end, body):
+    from wbengine.transports import _envelope
+
+    message = end.channel.prepare_message(
+        f"{body}", content_type="application/json", content_encoding="utf-8", properties={}
+    )
+    return _envelope.encode(message, "ex", "k")
+
+
+def test_waiting_asks_for_little(redis_url, redis_server, ends):
+    taker = ends().queue("q", "k").consume("q")
+    with redis_server.client() as client:
+        taker.nothing_comes(0.5)
+        before = client.info("stats")["total_commands_processed"]
+        taker.nothing_comes(3.0)
+        after = client.info("stats")["total_commands_processed"]
+    # Commands within scripts count; a look each second, and now and then for the dead.
+    assert after - before < 120
+
+
+def test_nudges_cost_no_round_trip(redis_url, redis_server, ends):
+    taker = ends().queue("q", "k").consume("q")
+    taker.nothing_comes()
+    with redis_server.client() as client, taker.drained():
+        time.sleep(0.05)
+        before = client.info("commandstats").get("cmdstat_blpop", {}).get("calls", 0)
+        for _ in range(50):
+            taker.connection.transport.store.nudge()
+            time.sleep(0.002)
+        after = client.info("commandstats")["cmdstat_blpop"]["calls"]
+    assert after - before <= 2
+
+
+# -- the server forgets, ends, or has no memory
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(redis_url, redis_server, ends):
+    one = ends().queue("q", "k").consume("q")
+    with redis_server.client() as client:
+        for number in range(3):
+            client.script_flush()
+            one.send(number)
+            client.script_flush()
+            one.drain(number + 1)
+    assert one.got == [0, 1, 2]
+
+
+def test_what_a_wiped_server_forgot_is_declared_again(redis_url, redis_server, ends, caplog):
+    taker = ends().queue("q", "k").queue("mine", "m", exclusive=True).consume("q", "mine")
+    sender = ends()
+    held = ends().consume("q", ack=False)
+    sender.send("before")
+    held.drain(1)
+    with taker.drained():
+        with redis_server.client(redis_url.rpartition("/")[2]) as client:
+            client.flushdb()
+        assert held.messages[0].channel.basic_ack(held.messages[0].delivery_tag) is False
+        until(lambda: sender.send("after"), 5)
+        until(lambda: "after" in taker.got, 5)
+        assert sender.send("own", "m")
+        until(lambda: taker.got == ["after", "own"], 5)
+    assert "declared again" in caplog.text
+    for end in (taker, sender, held):
+        end.close()
+    assert redis_url.left() == []
+
+
+def test_a_server_that_ends_and_comes_back_has_lost_nothing(redis_server, ends):
+    # Of the session: what else is in it is not touched.
+    taker = ends(dead_after=1.5).queue("q", "k").consume("q", prefetch=2, ack=False)
+    sender = ends()
+    for number in range(5):
+        sender.send(number)
+    taker.drain(2)
+    redis_server.kill()
+    with pytest.raises(taker.connection.recoverable_connection_errors):
+        taker.connection.drain_events(timeout=5)
+    with pytest.raises(sender.connection.recoverable_connection_errors):
+        sender.send("lost")
+    taker.close()
+    redis_server.start()
+    with pytest.raises(LOST):  # a connection that was lost is not opened again
+        sender.send("never")
+    again = ends(dead_after=1.5).consume("q")
+    again.drain(5)
+    assert sorted(again.got) == [0, 1, 2, 3, 4]
+    marked = {m.decode() for m in again.messages if m.delivery_info["redelivered"]}
+    assert marked == {0, 1}
+
+
+def test_no_memory_is_told_and_loses_nothing(ends):
+    with brokers.redis() as server:
+        taker = ends(server.url()).queue("q", "k").consume("q", prefetch=2)
+        sender = ends(server.url())
+        for number in range(5):
+            sender.send(number)
+        with server.client() as client:
+            client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+            with pytest.raises(exceptions.TransportFailure, match="maxmemory"):
+                sender.send("too much")
+            assert taker.drain(5) == [0, 1, 2, 3, 4]
+            taker.nothing_comes(1.2)  # it is still heard of
+            client.config_set("maxmemory", 0)
+        assert sender.send(5)
+        assert taker.drain(6)[-1] == 5
+        assert [m.delivery_info["redelivered"] for m in taker.messages] == [False] * 6
+
+
+# -- the network
+
+
+@pytest.mark.parametrize("fault", ["stall", "cut"])
+def test_a_connection_that_went_deaf_is_noticed(redis_url, redis_server, ends, fault):
+    with tcp_proxy.threaded(redis_server.port) as proxy:
+        url = redis_url.replace(f":{redis_server.port}/", f":{proxy.port}/")
+        taker = ends(url, socket_timeout=0.5).queue("q", "k").consume("q")
+        sender = ends(url, socket_timeout=0.5)
+        taker.nothing_comes()
+        getattr(proxy, fault)()
+        started = time.monotonic()
+        with pytest.raises(taker.connection.recoverable_connection_errors):
+            sender.send(1)
+        with pytest.raises(taker.connection.recoverable_connection_errors):
+            taker.connection.drain_events(timeout=10)
+        assert time.monotonic() - started < 4
+        proxy.resume()
+        for end in (taker, sender):
+            end.close()
+    assert redis_url.left() == []
+
+
+@pytest.fixture
+def eater(redis_server):
+    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
+        yield made
+
+
+def test_what_was_taken_and_never_heard_of_goes_back_unmarked(redis_url, redis_server, ends, eater):
+    from wbengine.transports import _redis_scripts
+
+    taker = ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/"))
+    taker.queue("q", "k")
+    sender = ends()
+    sender.send("first")
+    taker.consume("q", ack=False, prefetch=3)
+    taker.drain(1)
+    sender.send("second")
+    eater.eat = _redis_scripts.TAKE.digest.encode()
+    with pytest.raises(LOST):
+        while True:
+            with contextlib.suppress(TimeoutError):
+                taker.connection.drain_events(timeout=5)
+    assert eater.eaten.is_set()
+    taker.close()
+    other = ends().consume("q")
+    assert other.drain(2) == ["first", "second"]
+    assert [m.delivery_info["redelivered"] for m in other.messages] == [True, False]
+
+
+# -- consumers that are gone, or seem so
+
+HOARDER = """
+import sys
+from wbengine.transports import resolve
+connection = resolve(sys.argv[1], None, {"dead_after": 1.5}, exchange="ex").connect()
+channel = connection.channel()
+channel.basic_qos(0, 2, False)
+def receive(message):
+    print(message.decode(), int(message.delivery_info["redelivered"]), flush=True)
+    kept.append(message)
+kept = []
+channel.basic_consume(queue="q", no_ack=False, callback=receive, consumer_tag="x")
+while True:
+    try:
+        connection.drain_events(timeout=0.2)
+    except TimeoutError:
+        pass
+    if kept and len(sys.argv) > 2:
+        sys.stdin.readline()
+        print("acked", [message.channel.basic_ack(message.delivery_tag) for message in kept],
+              flush=True)
+        kept.clear()
+"""
+
+
+def test_frozen_consumers_lose_what_they_held_and_begin_anew(redis_url, ends):
+    taker = ends(dead_after=1.5).queue("q", "k")
+    for number in range(3):
+        taker.send(number)
+    command = [sys.executable, "-c", HOARDER, str(redis_url), "thaw"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert [process.stdout.readline() for _ in range(2)] == ["0 0\n", "1 0\n"]
+        os.kill(process.pid, signal.SIGSTOP)
+        taker.consume("q", prefetch=2, ack=False)
+        assert taker.drain(1) == [2]
+        taker.nothing_comes(0.5)  # it may still be there
+        taker.drain(2)
+        assert taker.got == [2, 0]
+        os.kill(process.pid, signal.SIGCONT)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "acked [False, False]\n"
+        assert process.stdout.readline() == "1 1\n"  # it is a consumer like any other
+        process.kill()
+    for message in taker.messages:
+        message.ack()
+    assert taker.drain(3, timeout=5) == [2, 0, 1]
+
+
+def test_queues_go_with_owners_that_are_not_heard_of(redis_url, redis_server, ends):
+    gone = ends().queue("gone", "g", exclusive=True).queue("left", "l", exclusive=True)
+    alive = ends(dead_after=1.5).queue("alive", "a", exclusive=True).consume("alive")
+    for key in "gla":
+        assert gone.send(key, key)
+    assert alive.drain(1) == ["a"]
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        own, about = "wbe:{ex}:own", "wbe:{ex}:m"
+        client.hincrby(about, "since", -601_000)
+        for queue in ("gone", "alive"):
+            client.zadd(own, {queue: client.zscore(own, queue) - 601_000})
+        alive.nothing_comes(1.2)
+        assert client.zcard(own) == 2
+    assert not gone.send("g", "g")
+    assert gone.send("l", "l") and gone.send("a", "a")
+
+
+def test_nobody_is_dead_because_the_server_was_away(redis_url, redis_server, ends):
+    """Who comes back first does not take from the others what they had no time to hold on to."""
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        held = ends(dead_after=1.5).queue("q", "k").consume("q", ack=False)
+        held.send(1)
+        held.drain(1)
+        other = ends(dead_after=1.5).consume("q")
+        other.nothing_comes()
+        who = client.zrange("wbe:{ex}:c", 0, -1)
+        away = 3_600_000  # milliseconds
+        with client.pipeline(transaction=True) as pipe:
+            for name in who:
+                pipe.zincrby("wbe:{ex}:c", -away, name)
+            pipe.zadd("wbe:{ex}:own", {"q": 5.0})
+            for name in ("t", "since"):
+                pipe.hincrby("wbe:{ex}:m", name, -away)
+            pipe.execute()
+        other.nothing_comes(1.0)
+        held.nothing_comes()
+        other.nothing_comes(1.0)
+        held.messages[0].ack()
+        assert client.zcard("wbe:{ex}:own") == 1
+
+
+# -- where it is
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://host:99999/0", "port"),
+        ("redis://host/zero", "numbers"),
+        ("redis://host/0?prefix=a/b", "prefix"),
+        ("redis://host/0?prefx=a", "did you mean 'prefix'"),
+        ("redis://host/0?socket_timeout=0", "above 0"),
+        ("redis://host/0?ssl_ca_certs=/x", "rediss"),
+        ("rediss://host/0?ssl_check_hostname=maybe", "true or false"),
+        ("amqp://host/0", "scheme"),
+    ],
+)
+def test_wrong_urls(url, why):
+    with pytest.raises(ValueError, match=why):
+        transport.place(url)
+
+
+def test_urls_are_understood_and_shown_without_secrets():
+    place = Place.parse("redis://me:p%40ss@[::1]:1234/7?prefix=a&socket_timeout=2")
+    assert place.prefix == "wbe:{a}:"
+    assert {name: place.settings[name] for name in ("host", "port", "db", "password")} == {
+        "host": "::1", "port": 1234, "db": 7, "password": "p@ss",
+    }  # fmt: skip
+    assert place.settings["socket_timeout"] == 2
+    assert place.shown == "redis://[::1]:1234/7"
+    assert "ss" not in repr(place).replace("redis", "").replace("tls", "")
+    secure = Place.parse("rediss://host", {"ssl_ca_certs": "/ca", "other": 1})
+    assert secure.settings["ssl_cert_reqs"] == "required"
+    assert secure.settings["ssl_check_hostname"] is True
+    assert secure.settings["ssl_ca_certs"] == "/ca"
+    connection = resolve("redis://:secret@localhost/0", exchange="x").connect()
+    assert "secret" not in connection.as_uri()
+
+
+@pytest.fixture(scope="module")
+def tls_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    folder.chmod(0o755)
+    for parent in list(folder.parents)[:3]:
+        with contextlib.suppress(OSError):
+            parent.chmod(0o755)
+    key, cert = folder / "key", folder / "cert"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    key.chmod(0o644)
+    port = str(server_kinds.free_port())
+    settings = {"tls-port": port, "tls-cert-file": str(cert), "tls-key-file": str(key),
+                "tls-ca-cert-file": str(cert), "tls-auth-clients": "no"}  # fmt: skip
+    with brokers.redis(**settings) as server:
+        yield f"rediss://:{server.password}@localhost:{port}/0", cert
+
+
+def test_certificates_and_host_names_are_verified(tls_server, ends):
+    url, cert = tls_server
+    for wrong in (url, url.replace("localhost", "127.0.0.1") + f"?ssl_ca_certs={cert}"):
+        connection = resolve(wrong, exchange="ex").connect()
+        with pytest.raises(connection.recoverable_connection_errors, match=r"(?i)certificate"):
+            connection.transport.establish_connection()
+        connection.release()
+    one = ends(f"{url}?ssl_ca_certs={cert}").queue("q", "k").consume("q")
+    two = ends(url, ssl_ca_certs=str(cert))
+    with one.drained():
+        for number in range(20):
+            two.send([number, "x" * 50_000])
+            until(lambda: len(one.got) == number + 1)  # noqa: B023
+
+
+def test_a_wrong_password_is_told(redis_server):
+    connection = resolve(f"redis://:wrong@127.0.0.1:{redis_server.port}/0").connect()
+    with pytest.raises(connection.recoverable_connection_errors, match=r"(?i)password"):
+        connection.transport.establish_connection()
+    connection.release()
+
+
+def test_messages_that_are_none_are_thrown_away(redis_url, redis_server, ends, caplog):
+    caplog.set_level(logging.WARNING)
+    taker = ends().queue("q", "k")
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        for number, data in enumerate((b"", b"{", b"!", b"!a b c\n", b"\xff" * 100), 100):
+            client.hset("wbe:{ex}:d:q", str(number), data)
+            client.zadd("wbe:{ex}:q:q", {str(number): number})
+    taker.consume("q")
+    taker.send("good")
+    assert taker.drain(1) == ["good"]
+    assert caplog.text.count("thrown away") == 5
+    taker.close()
+    assert redis_url.left() == []

@@ -1,0 +1,79 @@
+"""Engines and workers over Redis, end to end."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+
+from tests import sample_tasks, workers
+from tests.workers import until
+from wbengine import engines, exceptions, states
+from wbengine.engines.worker_based.ledger import _redis_steps as steps
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.transports import _redis_scripts
+
+#: Megabytes an idle worker may take.
+LIMIT = 60
+
+
+def load(flow, url, **options):
+    return engines.load(flow, engine="worker-based", url=str(url), topics=["t"], **options)
+
+
+def test_a_flow_runs_and_leaves_nothing(redis_url):
+    flow = linear_flow.Flow("f").add(sample_tasks.Add("a"), sample_tasks.Double("b"))
+    with workers.worker_in_thread(str(redis_url), sample_tasks.Add, sample_tasks.Double):
+        engine = load(flow, redis_url, store={"x": 3, "y": 4})
+        engine.run()
+        assert engine.storage.fetch("double") == 14
+        assert any(key.startswith("wbe:{default}:") for key in redis_url.left())
+    assert redis_url.left() == []
+
+
+def test_requests_are_claimed_by_the_take_alone(redis_url, redis_server):
+    """Of what an engine and a worker ask for, no step is a claim."""
+    flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(50)))
+    with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing):
+        load(flow, redis_url).run()
+        with redis_server.client() as client:
+            claim, take = steps.CLAIM.digest, _redis_scripts.TAKE.digest
+            assert client.script_exists(claim, take) == [False, True]
+
+
+def test_an_idle_worker_is_small(redis_url):
+    command = workers.command(
+        "--url", str(redis_url), "--topic", "t", "--tasks", "tests.sample_tasks"
+    )
+    with subprocess.Popen(command, cwd=workers.REPOSITORY, stderr=subprocess.DEVNULL) as process:
+        until(lambda: any(":qs" in key for key in redis_url.left()))
+        time.sleep(0.3)
+        with open(f"/proc/{process.pid}/status") as file:
+            (size,) = (line.split()[1] for line in file if line.startswith("VmRSS"))
+        process.terminate()
+        assert process.wait(20) == 0
+    assert int(size) / 1024 < LIMIT
+    assert redis_url.left() == []
+
+
+def test_a_wiped_server_loses_what_was_in_it_and_nothing_else(redis_url, redis_server):
+    """Worker and engine find each other again, and the next flow runs."""
+    with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing) as worker:
+        load(linear_flow.Flow("f").add(sample_tasks.Nothing("a")), redis_url).run()
+        with redis_server.client(redis_url.rpartition("/")[2]) as client:
+            client.flushdb()
+            until(lambda: client.zcard("wbe:{default}:c"))
+        engine = load(linear_flow.Flow("g").add(sample_tasks.Nothing("a")), redis_url)
+        engine.run()
+        assert engine.storage.get_flow_state() == states.SUCCESS
+        assert worker.counts["SUCCESS"] == 2
+
+
+def test_no_server_is_told_soon(redis_url, redis_server):
+    redis_server.kill()
+    engine = load(linear_flow.Flow("f").add(sample_tasks.Nothing("a")), redis_url)
+    started = time.monotonic()
+    with pytest.raises(exceptions.TransportFailure, match="cannot be"):
+        engine.run()
+    assert time.monotonic() - started < 11

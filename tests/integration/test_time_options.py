@@ -1,0 +1,85 @@
+"""The options `timelimit` and `cancel_grace` of engines that run tasks on this host."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from wbengine import engines, exceptions, task
+from wbengine._core import executors
+from wbengine.patterns import linear_flow
+
+KINDS: dict[str, dict[str, Any]] = {
+    "serial": {},
+    "threads": {"engine": "parallel"},
+    "processes": {"engine": "parallel", "executor": "processes", "max_workers": 1},
+}
+
+
+class Long(task.Task):
+    def execute(self) -> None:
+        for _ in range(2000):
+            time.sleep(0.005)
+
+
+class Patient(Long):
+    timelimit = (None, 30.0)
+
+    def execute(self) -> None:
+        time.sleep(0.2)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return KINDS[request.param]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ((0.1, None), exceptions.SoftTimeLimitExceeded),
+        (0.1, exceptions.TimeLimitExceeded),
+        ("0.1,none", exceptions.SoftTimeLimitExceeded),
+    ],
+)
+def test_a_limit_for_all(kind: dict[str, Any], given: Any, error: type[Exception]) -> None:
+    engine = engines.load(linear_flow.Flow("f").add(Long("t")), timelimit=given, **kind)
+    with pytest.raises(error):
+        engine.run()
+
+
+def test_a_task_knows_better(kind: dict[str, Any]) -> None:
+    engines.load(linear_flow.Flow("f").add(Patient("t")), timelimit=(0.05, 0.1), **kind).run()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error", "words"),
+    [
+        ("timelimit", "soon", TypeError, "Option timelimit must be"),
+        ("timelimit", (2, 1), ValueError, "soft limit of Option timelimit"),
+        ("timelimit", 0, ValueError, "Option timelimit must be above 0"),
+        ("timelimit", "1,2,3", TypeError, "Option timelimit must be"),
+        ("cancel_grace", -1, ValueError, "cancel_grace=-1 is no number of 0 or more"),
+        ("cancel_grace", "x", ValueError, "cancel_grace='x'"),
+    ],
+)
+def test_odd_values_are_refused_at_once(
+    kind: dict[str, Any], option: str, value: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        engines.load(linear_flow.Flow("f").add(Long("t")), **{option: value}, **kind)
+
+
+@pytest.mark.parametrize("value", [None, "none", "None", 3, "3", 0])
+def test_graces(kind: dict[str, Any], value: Any) -> None:
+    engines.load(linear_flow.Flow("f").add(Long("t")), cancel_grace=value, **kind)
+
+
+def test_an_executor_that_was_made_is_not_changed() -> None:
+    made = executors.ThreadTaskExecutor(max_workers=1)
+    flow = linear_flow.Flow("f").add(Patient("t"))
+    with pytest.raises(ValueError, match="make it with limit="):
+        engines.load(flow, engine="parallel", executor=made, timelimit=1)
+    engines.load(flow, engine="parallel", executor=made, timelimit=None).run()

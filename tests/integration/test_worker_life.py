@@ -1,0 +1,301 @@
+"""Workers that are suspended, told to end, given limits, and asked for what they gave up."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import sample_tasks
+from tests import worker_tasks as tasks
+from tests.workers import until, worker_in_thread
+from wbengine import engines, exceptions
+from wbengine.engines.worker_based import cancelling, controlling, proxy
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import worker as workers
+from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.patterns import linear_flow, unordered_flow
+
+
+@pytest.fixture(params=["memory", "filesystem", "no-ledger"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Where to meet: with a ledger, and without one."""
+    if request.param == "filesystem":
+        return {"url": f"filesystem://{tmp_path / 'broker'}"}
+    options = {"ledger": "none"} if request.param == "no-ledger" else {}
+    return {"url": f"memory://{tmp_path.name}", **options}
+
+
+def many(count: int, rest: float = 0.0) -> Any:
+    flow = unordered_flow.Flow("f")
+    return flow.add(*(tasks.Where(name=f"t{n}", provides=f"w{n}") for n in range(count)))
+
+
+def load(flow: Any, place: dict[str, Any], **store: Any) -> Any:
+    return engines.load(flow, store=store or {"rest": 0.0}, engine="worker-based", **place)
+
+
+def ran(loaded: Any, count: int) -> Counter[str]:
+    """How many tasks each worker ran."""
+    return Counter(loaded.storage.get_attempt(f"t{n}").worker for n in range(count))
+
+
+def tell(url: str, *envelopes: Any) -> None:
+    """Publish messages."""
+    speaker = proxy.Proxy("speaker", "default", url=url)
+    thread = threading.Thread(target=speaker.start)
+    thread.start()
+    try:
+        assert speaker.wait(10)
+        for envelope in envelopes:
+            speaker.send(Parcel(envelope))
+        assert speaker.flush(10)
+    finally:
+        speaker.stop()
+        thread.join(10)
+
+
+def test_a_suspended_worker_leaves_everything_to_others(place: dict[str, Any]) -> None:
+    url = place["url"]
+    with (
+        worker_in_thread(url, tasks, threads_count=2) as one,
+        worker_in_thread(url, tasks, threads_count=2) as other,
+    ):
+        tell(url, controlling.order("suspend", one.identity))
+        until(lambda: one.life.state == "suspended")
+        loaded = load(many(30), place)
+        loaded.run()
+        assert ran(loaded, 30) == {other.identity: 30}
+        other.suspend()
+        tell(url, controlling.order("resume"))
+        until(lambda: one.life.state == other.life.state == "idle")
+        loaded = load(many(30), place, rest=0.005)
+        loaded.run()
+        assert ran(loaded, 30).keys() == {one.identity, other.identity}
+        assert one.life.successes + other.life.successes == 60
+
+
+def test_what_was_not_started_goes_to_others(place: dict[str, Any]) -> None:
+    """A worker that is told to end in the middle of many tasks: none fails, none runs twice."""
+    url = place["url"]
+    loaded = load(many(40), place, rest=0.01)
+    with worker_in_thread(url, tasks, threads_count=2) as other:
+        with worker_in_thread(url, tasks, threads_count=2) as one:
+            thread = threading.Thread(target=loaded.run)
+            thread.start()
+            until(lambda: one.life.successes)
+            tell(url, controlling.order("drain", one.identity))
+            until(lambda: one.life.state == "dead")
+        thread.join(30)
+        assert loaded.storage.get_flow_state() == "SUCCESS"
+        done = ran(loaded, 40)
+        assert sum(done.values()) == 40
+        assert done[one.identity] == one.life.successes > 0
+        assert done[other.identity] == other.life.successes
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_so_many_tasks_and_no_more(place: dict[str, Any], most: int) -> None:
+    url = place["url"]
+    loaded = load(many(12), place)
+    with worker_in_thread(url, tasks, threads_count=3, max_tasks=most) as one:
+        thread = threading.Thread(target=loaded.run)
+        thread.start()
+        until(lambda: one.life.state == "dead")
+        assert one.counts["SUCCESS"] == most
+        with worker_in_thread(url, tasks, threads_count=3):
+            thread.join(30)
+    assert ran(loaded, 12)[one.identity] == most
+    assert loaded.storage.get_flow_state() == "SUCCESS"
+
+
+def test_solo_tasks_run_in_the_thread_that_runs_the_worker(place: dict[str, Any]) -> None:
+    with worker_in_thread(place["url"], tasks, pool="solo") as made:
+        names = {thread.name for thread in threading.enumerate()}
+        loaded = load(many(5), place)
+        loaded.run()
+        where = {loaded.storage.fetch(f"w{n}") for n in range(5)}
+        assert len(where) == 1
+        pid, name = where.pop()
+        assert pid == os.getpid() and name in names and "wbengine" not in name
+        assert made.life.successes == 5
+
+
+def test_solo_workers_tell_when_the_broker_can_not_be_reached(tmp_path: Path) -> None:
+    made = workers.Worker("x", "t", [tasks], url="filesystem:///proc/nowhere", pool="solo")
+    with pytest.raises(exceptions.TransportFailure):
+        made.run(display_banner=False)
+
+
+def test_what_runs_longer_than_it_may_drain_is_given_up(
+    place: dict[str, Any], tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    patience = tmp_path / "started.cancelled"
+    loaded = load(linear_flow.Flow("f").add(tasks.Patient(name="p")), place, started=str(started))
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            loaded.run()
+        except BaseException as error:
+            errors.append(error)
+
+    with worker_in_thread(place["url"], tasks, threads_count=1, drain_timeout=0.1) as made:
+        thread = threading.Thread(target=run)
+        thread.start()
+        until(started.exists)
+        made.stop()
+        thread.join(20)
+        until(made.ended.is_set)
+        assert made.gave_up.is_set()
+        until(patience.exists)  # in a thread it can only be told
+    (error,) = errors
+    assert isinstance(error, exceptions.WorkerLost)
+
+
+def test_what_runs_is_told_that_it_is_cancelled(place: dict[str, Any], tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    loaded = load(linear_flow.Flow("f").add(tasks.Patient(name="p")), place, started=str(started))
+    with worker_in_thread(place["url"], tasks, threads_count=1) as made:
+        thread = threading.Thread(target=loaded.run)
+        thread.start()
+        until(started.exists)
+        ((request_id, _),) = made.life.current
+        tell(place["url"], *cancelling.orders([(request_id, 10_000)], made.identity))
+        thread.join(20)
+    assert loaded.storage.fetch("patience") == "cancelled"
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_exception_handlers(tmp_path: Path, pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = tmp_path / "calls"
+    monkeypatch.setenv(tasks.CALLS, str(calls))
+    place = {"url": f"memory://{tmp_path.name}"}
+    handlers = ["tests.worker_tasks:first", tasks.last, tasks.never]
+    with worker_in_thread(
+        place["url"], tasks, pool=pool, concurrency=1, exception_handlers=handlers
+    ) as made:
+        with pytest.raises(ValueError, match="bad as ever"):
+            load(linear_flow.Flow("f").add(tasks.Bad(name="b")), place).run()
+        until(lambda: calls.exists() and "last" in calls.read_text())
+    assert calls.read_text().splitlines() == [
+        f"first b {os.getpid()} ValueError bad as ever bad as ever",
+        "last execute",
+    ]
+    assert (made.life.successes, made.life.failures) == (0, 1)
+
+
+@pytest.mark.parametrize("place", ["memory", "filesystem"], indirect=True)
+def test_a_turn_that_comes_late_looks_at_the_ledger_first(place: dict[str, Any]) -> None:
+    with worker_in_thread(place["url"], tasks, threads_count=1) as made:
+        ledger: Any = made._hands.ledger
+        looked = []
+        _make_late(made)
+        state = ledger.state
+        ledger.state = lambda request_id: looked.append(request_id) or state(request_id)
+        loaded = load(many(3), place)
+        loaded.run()
+        assert len(looked) == 3
+    assert made.counts == {"SUCCESS": 3}
+
+
+def test_a_turn_that_comes_too_late_is_nobodys(tmp_path: Path) -> None:
+    """Its engine gave the request to somebody else while this worker was frozen."""
+    place: dict[str, Any] = {"url": f"memory://{tmp_path.name}"}
+    with worker_in_thread(place["url"], tasks, threads_count=1) as made:
+        ledger: Any = made._hands.ledger
+        state = ledger.state
+
+        def thaw(request_id: str) -> Any:
+            ledger.reopen(request_id, state(request_id).epoch + 1)
+            return state(request_id)
+
+        _make_late(made)
+        ledger.state = thaw
+        loaded = load(many(1), place)
+        thread = threading.Thread(target=lambda: _quietly(loaded.run), daemon=True)
+        thread.start()
+        until(lambda: made.counts.get("thawed"))
+        assert made.life.successes == 0
+        del ledger.state
+        loaded.suspend()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def _make_late(made: workers.Worker) -> None:
+    """It seems to have stood still after each claim."""
+    ledger: Any = made._hands.ledger
+    claim = ledger.claim
+
+    def claim_late(*what: Any) -> Any:
+        for job in made._server._roll.jobs.values():
+            job.fresh = -math.inf
+        return claim(*what)
+
+    ledger.claim = claim_late
+
+
+def _quietly(call: Any) -> None:
+    try:
+        call()
+    except exceptions.WbengineException:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_tasks": 0}, "max_tasks"),
+        ({"max_tasks": 1.5}, "max_tasks"),
+        ({"max_idle_time": -1}, "max_idle_time"),
+        ({"drain_timeout": "soon"}, "drain_timeout"),
+        ({"drain_timeout": math.nan}, "drain_timeout"),
+        ({"pool": "fibres"}, "fibres"),
+        ({"exception_handlers": [7]}, "exception handler 7"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        workers.Worker("x", "t", [tasks], url="memory://x", **options)
+
+
+RUNNING, SUCCESS = "RUNNING", "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        (True, [(RUNNING, True), (SUCCESS, False)]),
+        (False, [(RUNNING, False), (RUNNING, False), (SUCCESS, False)]),
+    ],
+)
+def test_running_is_left_out_when_the_end_is_told_with_it(
+    tmp_path: Path, ours: bool, told: list[tuple[str, bool]]
+) -> None:
+    """Nothing is published yet.  TaskFlow's engines need to hear both."""
+    url = f"memory://{tmp_path.name}"
+    made = workers.Worker("x", "t", [sample_tasks], url=url, threads_count=1)
+    body = {
+        "action": "execute",
+        "arguments": {},
+        "task_cls": "tests.sample_tasks.Nothing",
+        "task_name": "w",
+        "task_version": [1, 0],
+    }
+    headers = {env.WBE_VERSION: env.VERSION} if ours else {}
+    properties = {"type": "REQUEST", "correlation_id": "id-1", "reply_to": "e"}
+    message = types.SimpleNamespace(properties=properties, headers=headers, delivery_info={})
+    made._hands.take(body, message)
+    parcels = made._proxy._outbox._parcels
+    until(lambda: len(parcels) == len(told))
+    assert [(parcel.envelope.body["state"], parcel.withdrawn) for parcel in parcels] == told
+    assert made.folded == ours
+    made._pool.stop()

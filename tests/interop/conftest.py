@@ -1,0 +1,29 @@
+"""One process that has TaskFlow, for all tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.brokers import Brokers, Place
+from tests.interop.peers import TaskFlow
+
+
+@pytest.fixture(scope="session")
+def taskflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskFlow]:
+    with contextlib.closing(TaskFlow(tmp_path_factory.mktemp("taskflow"))) as side:
+        yield side
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, broker_servers: Brokers) -> Iterator[Place]:
+    """A part of a broker of that kind, of the test's own."""
+    with broker_servers[kind].place() as place:
+        yield place

@@ -1,0 +1,72 @@
+"""A process that has TaskFlow, and forks its workers and engines: `python -m` this module.
+
+Each line that it reads orders one, each line that it writes says what became of an order: the
+process it made, at once, and what an engine came to, when it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+os.environ["WBENGINE_TEST_SIDE"] = "taskflow"
+
+from kombu.utils import json as kombu_json
+from taskflow.engines.worker_based import worker
+
+from tests.interop import flows
+
+TASKS = ["tests.interop.tasks"]
+
+
+def work(order: dict[str, Any]) -> None:
+    """Be a worker, until it is killed."""
+    made = worker.Worker(
+        order["exchange"], order["topic"], TASKS, threads_count=order["threads"],
+        url=order["url"], retry_options=order.get("retry_options"),
+    )  # fmt: skip
+    made.run(display_banner=False)
+
+
+def run(order: dict[str, Any]) -> None:
+    """Be an engine, until its flow has ended."""
+    options = order["options"]
+    done = flows.Run(
+        order["flow"], kombu_json.loads(order["store"]), order["made"], url=order["url"], **options
+    ).go()
+    with open(order["into"] + ".part", "w", encoding="utf-8") as file:
+        file.write(kombu_json.dumps(done.told()))
+    os.rename(order["into"] + ".part", order["into"])
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what was forked
+    print("ready", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = os.fork()
+        if pid:
+            print(pid, flush=True)
+            continue
+        code = 1
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            logging.basicConfig(level="WARNING")
+            logging.getLogger("taskflow.engines.worker_based.types").setLevel("INFO")
+            {"work": work, "run": run}[order["do"]](order)
+            code = 0
+        except BaseException:
+            logging.exception("it ended")
+        finally:
+            os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""Engines and workers of OpenStack TaskFlow and our own, together, over Redis and RabbitMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+
+from tests.brokers import Brokers, Place
+from tests.interop import peers, tasks
+from tests.interop.flows import ENDS, Run
+from tests.workers import until, worker_in_thread
+from wbengine import exceptions as exc
+from wbengine import states
+
+PATHS = ("fails", "flaky")
+
+#: Flows of a task each, at which a worker of TaskFlow would be lost for words, or for good.
+BAD = ("exits", "odd", "limited")
+
+THOROUGH = pytest.mark.skipif(
+    not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1"
+)
+
+#: TaskFlow gives a broker up for lost after three seconds, unless it is told otherwise.
+PATIENT = {"retry_options": {"max_retries": 60}}
+
+
+def store_of(flow: str, folder: Path) -> dict[str, Any]:
+    if flow == "adds":
+        return {"x": 1, "y": 2}
+    if flow == "swaps":
+        odd = {1: "one", None: "none"}
+        return {"values": tasks.VALUES, "pair": (1, (2, 3)), "odd": odd}
+    return {"path": str(folder / flow)} if flow in PATHS else {}
+
+
+def our_run(url: str, flow: str, store: Mapping[str, Any], **options: Any) -> Run:
+    """An engine of ours that has begun to run a flow."""
+    made = options.pop("made", {})
+    options = {"topics": [peers.TOPIC], "interop": "taskflow", **options}
+    run = Run(flow, store, made, url=str(url), **options)
+    run.start()
+    return run
+
+
+def check_ends(ended: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """What came of each flow, whoever ran it on whomsoever."""
+    for flow, values in ENDS.items():
+        told = ended[flow]
+        assert told["state"] == states.SUCCESS, (flow, told)
+        assert {name: told["values"][name] for name in values} == values
+    steps = ended["steps"]["progress"]
+    assert steps == sorted(steps) and {0.25, 0.5, 0.75, 1.0} <= set(steps)
+    told = ended["fails"]
+    assert told["state"] == states.REVERTED
+    failure = told["failures"]["bad"]
+    assert failure["types"] == ["ValueError", "Exception"]
+    assert (failure["text"], failure["args"]) == ("('no such luck', 7)", ["no such luck", 7])
+    assert 'raise ValueError("no such luck", 7) from error' in failure["traceback"]
+    assert failure["causes"] == ["'absent'"]
+    why = "because of bad: ('no such luck', 7) ValueError True"
+    assert (folder / "fails").read_text(encoding="utf-8").splitlines() == [
+        "first ran",
+        "second ran",
+        f"bad undone of a failure: ('no such luck', 7) {why}",
+        f"second undone of {{'of': 'second', 'n': [1, 2]}} {why}",
+        f"first undone of {{'of': 'first', 'n': [1, 2]}} {why}",
+    ]
+    again = (folder / "flaky").read_text(encoding="utf-8").splitlines()
+    assert again.count("flaky ran") == again.count("note ran") == 3
+    assert again.count("flaky undone") == 2
+
+
+# Our engines, their workers ----------------------------------------------------------------------
+
+
+def test_our_engines_on_their_workers(
+    taskflow: peers.TaskFlow, url: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Several at once; the worker comes when they wait already."""
+    names = (*ENDS, "fails")
+    runs = {name: our_run(url, name, store_of(name, tmp_path)) for name in names}
+    with taskflow.worker(url) as worker:
+        ended = {name: run.told() for name, run in runs.items()}
+        assert worker.log == ""
+    check_ends(ended, tmp_path)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    error = runs["fails"].error
+    assert isinstance(error, ValueError) and isinstance(error, exc.WrappedFailure)
+    assert runs["adds"].attempt("a").worker == peers.TOPIC
+
+
+def test_where_nobody_is_and_where_somebody_was(
+    taskflow: peers.TaskFlow, url: Place, tmp_path: Path
+) -> None:
+    """A worker that is busy is as silent as one that was killed, and is waited for."""
+    path = tmp_path / "path"
+    soon = {"worker_expiry": 1, "transition_timeout": 10}
+    with (
+        taskflow.worker(url, "dead") as dead,
+        taskflow.worker(url, "busy", threads=1),
+    ):
+        absent = our_run(url, "adds", {"x": 1, "y": 2}, topics=["nobody"], transition_timeout=0.5)
+        lost = our_run(url, "rests", {"seconds": 60, "path": str(path)}, topics=["dead"], **soon)
+        busy = our_run(url, "rests", {"seconds": 2.2}, topics=["busy"], **soon)
+        until(path.exists)
+        dead.kill()
+        assert absent.told()["state"] == lost.told()["state"] == states.REVERTED
+        assert isinstance(absent.error, exc.NeverStarted)
+        assert isinstance(lost.error, exc.WorkerLost)
+        assert "was lost while it ran task 'r0'" in str(lost.error)
+        assert busy.told()["values"]["p0"] == "r0"
+
+
+def test_what_is_not_for_them_stays_at_home(taskflow: peers.TaskFlow, rabbitmq_url: Place) -> None:
+    """A local task sends no message; and nothing at all goes to exchanges or keys of ours."""
+    with taskflow.worker(rabbitmq_url):
+        run = our_run(rabbitmq_url, "where", {}, made={"count": 2}, local_tasks=["w0"])
+        values = run.told()["values"]
+    assert values["p0"] == [os.getpid(), "wbengine"]
+    assert values["p1"][1] == "taskflow"
+    assert [left for left in rabbitmq_url.left() if "wbe" in left] == []
+
+
+def test_their_workers_take_no_orders(url: Place) -> None:
+    run = Run("adds", {}, {}, url=str(url), topics=["t"], interop="taskflow")
+    with pytest.raises(ValueError, match="workers cannot be told to drain"):
+        run.engine.executor.control("drain")
+
+
+def test_a_flow_is_cancelled_when_their_worker_is_done(
+    taskflow: peers.TaskFlow, url: Place, tmp_path: Path
+) -> None:
+    """It hears nothing of that; nor does a queue come to be that nobody reads."""
+    path = tmp_path / "path"
+    with taskflow.worker(url):
+        run = our_run(url, "rests", {"seconds": 0.5, "path": str(path)})
+        until(path.exists)
+        run.engine.cancel()
+        assert run.told()["state"] == states.REVERTED
+        assert isinstance(run.error, exc.Cancelled)
+        assert [left for left in url.left() if "wbe" in left] == []
+
+
+# Their engines, our workers ----------------------------------------------------------------------
+
+
+def test_their_engines_on_our_workers(
+    taskflow: peers.TaskFlow, url: Place, kind: str, tmp_path: Path
+) -> None:
+    """Several at once; the worker comes when they wait already, then one of theirs beside it."""
+    bad = BAD if kind == "redis" else ()
+    with contextlib.ExitStack() as stack:
+        runs = {
+            name: stack.enter_context(taskflow.engine(url, name, store_of(name, tmp_path)))
+            for name in (*ENDS, "fails", *bad)
+        }
+        worker = stack.enter_context(peers.our_worker(tmp_path, url, "--threads", "2"))
+        ended = {name: engine.told(what=name) for name, engine in runs.items()}
+        check_ends(ended, tmp_path)
+        if bad:
+            check_bad(ended)
+        check_mixed(taskflow, url)
+        assert worker.stop() == 0
+        lines = [line for line in worker.text.splitlines() if " ERROR " in line or "WARN" in line]
+        assert all(" failed after " in line for line in lines), lines
+
+
+def check_bad(ended: Mapping[str, Mapping[str, Any]]) -> None:
+    assert all(ended[name]["state"] == states.REVERTED for name in BAD)
+    failures = {name: ended[name]["failures"][name] for name in BAD}
+    assert failures["exits"]["types"] == ["SystemExit", "BaseException"]
+    assert failures["odd"]["text"].startswith("result['things'][1]: builtin_function")
+    assert failures["limited"]["types"][0] == "wbengine.exceptions.SoftTimeLimitExceeded"
+
+
+def check_mixed(taskflow: peers.TaskFlow, url: Place) -> None:
+    """One of each kind on a topic: both get something to do, from engines of both kinds."""
+    with taskflow.worker(url):
+        until(lambda: len(sides_of(our_run(url, "where", {}, made={"count": 8}).told())) == 2)
+        made = {"count": 16}
+        with taskflow.engine(url, "where", {"seconds": 0.05}, made) as engine:
+            assert len(sides_of(engine.told())) == 2
+
+
+def sides_of(told: Mapping[str, Any]) -> set[str]:
+    assert told["state"] == states.SUCCESS
+    return {value[1] for name, value in told["values"].items() if name.startswith("p")}
+
+
+def test_their_engine_hears_of_the_loss_of_our_worker(
+    taskflow: peers.TaskFlow, rabbitmq_url: Place, tmp_path: Path
+) -> None:
+    """From the next worker that RabbitMQ gives the request to, and that does not run it."""
+    path = tmp_path / "path"
+    store = {"seconds": 60, "path": str(path)}
+    with (
+        taskflow.engine(rabbitmq_url, "rests", store) as engine,
+        peers.our_worker(tmp_path, rabbitmq_url) as worker,
+    ):
+        until(path.exists)
+        with worker_in_thread(rabbitmq_url, tasks, topic=peers.TOPIC, interop="taskflow") as other:
+            worker.signal(signal.SIGKILL)
+            told = engine.told()
+            assert other.counts["lost"] == 1
+    assert told["state"] == states.REVERTED
+    failure = told["failures"]["r0"]
+    assert failure["types"][0] == "wbengine.exceptions.WorkerLost"
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 1
+
+
+@THOROUGH
+def test_a_busy_worker_of_ours_is_not_forgotten(
+    taskflow: peers.TaskFlow, url: Place, tmp_path: Path
+) -> None:
+    """They ask every five seconds; one of theirs would answer when its slot is free."""
+    with (
+        peers.our_worker(tmp_path, url, "--threads", "1"),
+        taskflow.engine(url, "rests", {"seconds": 14.0}, worker_expiry=7) as long,
+    ):
+        with taskflow.engine(url, "rests", {"seconds": 0.1}, transition_timeout=20) as short:
+            assert long.told()["values"]["p0"] == short.told()["values"]["p0"] == "r0"
+        assert "Removed worker" not in long.log
+
+
+def test_no_success_comes_without_a_word_before(url: Place) -> None:
+    """It would end the thread that TaskFlow's engine reads with."""
+    exchange = kombu.Exchange("default", durable=False, auto_delete=True)
+    requests, answers = (
+        kombu.Queue(f"default_{key}", exchange, key, durable=False, auto_delete=True)
+        for key in (peers.TOPIC, "me")
+    )
+    body = {"task_cls": f"{tasks.__name__}.Add", "task_name": "a", "task_version": [1, 0],
+            "action": "execute", "arguments": {"x": 1, "y": 2}}  # fmt: skip
+    told: dict[str, list[str]] = {}
+    with worker_in_thread(url, tasks, topic=peers.TOPIC, interop="taskflow") as worker:
+        with kombu.Connection(str(url)) as connection, connection.channel() as channel:
+            replies = answers(channel)
+            replies.declare()
+            producer = connection.Producer()
+            for number in range(100):
+                producer.publish(
+                    body, routing_key=peers.TOPIC, exchange=exchange, declare=[requests],
+                    type="REQUEST", reply_to="me", correlation_id=f"id-{number}",
+                )  # fmt: skip
+
+            def hear() -> bool:
+                while (message := replies.get(no_ack=True)) is not None:
+                    state = message.payload["state"]
+                    told.setdefault(message.properties["correlation_id"], []).append(state)
+                return len(told) == 100 and all("SUCCESS" in heard for heard in told.values())
+
+            until(hear)
+        assert worker.folded == 0
+    assert {tuple(dict.fromkeys(heard)) for heard in told.values()} == {("RUNNING", "SUCCESS")}
+
+
+# Brokers that are gone for a while ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["redis", pytest.param("rabbitmq", marks=THOROUGH)])
+def test_a_broker_is_killed_and_comes_back(
+    taskflow: peers.TaskFlow, url: Place, kind: str, broker_servers: Brokers, tmp_path: Path
+) -> None:
+    """What runs ends, at both ends, where TaskFlow is told to be patient."""
+    server = broker_servers[kind]
+    seconds = 0.6 if kind == "redis" else 6.0
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    with (
+        taskflow.worker(url, "theirs", **PATIENT),
+        peers.our_worker(tmp_path, url, topic="ours"),
+        taskflow.engine(
+            url, "rests", {"seconds": seconds, "path": str(ours)}, topics=["ours"], **PATIENT
+        ) as engine,
+    ):
+        run = our_run(url, "rests", {"seconds": seconds, "path": str(theirs)}, topics=["theirs"])
+        until(lambda: ours.exists() and theirs.exists())
+        server.kill()
+        server.start()
+        assert engine.told(60)["values"]["p0"] == "r0"
+        assert run.told(60)["values"]["p0"] == "r0"
+
+
+# Wrong use ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "needs topics"),
+        ({"topics": ["video.*"]}, "takes no patterns"),
+        ({"topics": ["t"], "ledger": "sqlite:////tmp/l.db"}, "goes without a ledger"),
+    ],
+)
+def test_what_goes_without(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Run("adds", {}, {}, url="memory://no", interop="taskflow", **options)
+
+
+def test_a_worker_goes_without_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="goes without a ledger"):
+        worker_in_thread("memory://no", tasks, interop="taskflow", ledger="memory://x").__enter__()
+    monkeypatch.setenv("WBENGINE_LEDGER", "memory://x")  # for other ones
+    with worker_in_thread("memory://no", tasks, interop="taskflow"):
+        assert threading.active_count() > 1

@@ -1,0 +1,377 @@
+"""The kinds of private servers: how each is made, started and ended; see `server_keeper`.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import random
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60.0
+ATTEMPTS = 3
+#: Below those from which the system takes the near ends of connections: who tries again and again
+#: to reach a server that is down would at some time be connected to itself, and keep its port.
+PORTS = range(16_384, 32_768)
+
+PR_SET_PDEATHSIG = 1
+
+
+class NoServer(Exception):
+    pass
+
+
+class Keeper:
+    """What is alike for all kinds."""
+
+    #: The server runs as the first of these that there is; only root has to choose.
+    users: tuple[str, ...]
+    #: What it says when it can be used, and when somebody else has its port.
+    ready: str
+    taken = "in use"
+    #: What makes a server go at once and leave nothing outside its folder.
+    ending = signal.SIGKILL
+
+    def __init__(self, program: str, folder: Path, settings: Mapping[str, str]) -> None:
+        self.program = program
+        self.bin = Path(program).parent
+        self.folder = folder
+        self.settings = settings
+        self.data = folder / "data"
+        self.log = folder / "log"
+        self.password = secrets.token_hex(8)
+        self.user: dict[str, Any] = {}
+        self.environment: dict[str, str] | None = None
+        self.port = 0
+        self.server: subprocess.Popen[bytes] | None = None
+        if os.geteuid() == 0:
+            found = next(filter(None, map(_account, self.users)))
+            os.chown(folder, found.pw_uid, found.pw_gid)
+            self.user = {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
+
+    def make(self) -> None:
+        """What is to be done once, before it starts."""
+
+    def command(self) -> list[str]:
+        """The server, on `self.port`."""
+        raise NotImplementedError
+
+    def more(self) -> dict[str, Any]:
+        """What else is to be told."""
+        return {}
+
+    def start(self) -> dict[str, Any]:
+        """What is to be told."""
+        self.make()
+        for attempt in range(ATTEMPTS):  # somebody else may take the port before the server does
+            self.port = free_port()
+            if self.serve():
+                told = {"port": self.port, "password": self.password, "version": self.version()}
+                return {**told, **self.pid(), **self.more()}
+            said = self.log.read_text(errors="replace")
+            if attempt + 1 == ATTEMPTS or self.taken not in said:
+                raise NoServer("\n".join(said.splitlines()[-10:]))
+        raise AssertionError("unreachable")
+
+    def do(self, word: str) -> dict[str, Any]:
+        """What is asked for on the standard input; the answer."""
+        assert self.server is not None
+        if word == "kill":
+            self.server.kill()
+            self.server.wait()
+        elif word == "start":
+            if self.server.poll() is None:
+                return {"error": "it runs"}
+            if not self.serve():
+                return {"error": self.log.read_text(errors="replace")[-2000:]}
+        elif word in ("pause", "resume"):
+            self.server.send_signal(signal.SIGSTOP if word == "pause" else signal.SIGCONT)
+        else:
+            return {"error": f"what is {word!r}?"}
+        return self.pid()
+
+    def pid(self) -> dict[str, Any]:
+        assert self.server is not None
+        return {"pid": self.server.pid}
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.touch(0o600)
+        path.write_text(text)
+        if self.user:
+            os.chown(path, self.user["user"], self.user["group"])
+        return path
+
+    def make_data(self) -> None:
+        self.data.mkdir(mode=0o700)
+        if self.user:
+            os.chown(self.data, self.user["user"], self.user["group"])
+
+    def call(self, command: list[str], said: bytes = b"") -> None:
+        done = subprocess.run(
+            command, input=said, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=self.folder, preexec_fn=self.follow, timeout=PATIENCE, **self.user,
+        )  # fmt: skip
+        if done.returncode:
+            raise NoServer("\n".join(done.stdout.decode(errors="replace").splitlines()[-10:]))
+
+    def run(self, command: list[str], log: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+            preexec_fn=self.follow, env=self.environment, **self.user,
+        )  # fmt: skip
+
+    def serve(self) -> bool:
+        """Whether it started."""
+        with open(self.log, "wb") as log:
+            self.server = self.run(self.command(), log)
+        deadline = time.monotonic() + PATIENCE
+        while self.ready not in self.log.read_text(errors="replace"):
+            if self.server.poll() is not None or time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def follow(self) -> None:
+        """In the child: end with the keeper, should somebody kill that."""
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, self.ending)
+
+    def version(self) -> str:
+        told = subprocess.run([self.program, "--version"], capture_output=True, text=True).stdout
+        found = re.search(r"\d+\.\d+(\.\d+)?", told)
+        return found[0] if found else told.strip()
+
+    def stop(self) -> None:
+        if self.server is not None:
+            end(self.server, self.ending)
+
+
+class Postgresql(Keeper):
+    users = ("postgres", "nobody")
+    ready = "database system is ready to accept"
+    ending = signal.SIGQUIT
+
+    def make(self) -> None:
+        secret = self.write("password", self.password)
+        self.call(
+            [str(self.bin / "initdb"), "-D", str(self.data), "--no-sync", "--encoding=UTF8",
+             "--locale=C", "--username=wbe", "--auth=scram-sha-256", f"--pwfile={secret}"]
+        )  # fmt: skip
+
+    def command(self) -> list[str]:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "dynamic_shared_memory_type": "mmap",
+            "max_connections": 200,
+        }
+        flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        return [self.program, "-D", str(self.data), *flags]
+
+
+class Mysql(Keeper):
+    users = ("mysql", "nobody")
+    ready = "ready for connections"
+
+    def make(self) -> None:
+        # What `mariadb-install-db` does, without the help texts and the rest that takes long.
+        scripts = self.bin.parent / "share" / "mysql"
+        parts = ["create database mysql;\nuse mysql;\nset @auth_root_socket=null;\n"]
+        for name in ("tables", "tables_data"):
+            parts.append((scripts / f"mysql_system_{name}.sql").read_text())
+            if name == "tables":
+                parts.append((scripts / "mysql_performance_tables.sql").read_text())
+        self.make_data()
+        self.call(
+            [*self.common(), "--bootstrap", "--log-warnings=0", "--enforce-storage-engine=",
+             "--innodb-flush-log-at-trx-commit=0"],
+            "".join(parts).encode(),
+        )  # fmt: skip
+
+    def command(self) -> list[str]:
+        # One statement per line.
+        first = self.write(
+            "first.sql",
+            "DELETE FROM mysql.global_priv WHERE User IN ('', 'root');\n"
+            "FLUSH PRIVILEGES;\n"
+            f"CREATE OR REPLACE USER wbe@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
+            "GRANT ALL ON *.* TO wbe@'127.0.0.1' WITH GRANT OPTION;\n",
+        )
+        return [
+            *self.common(),
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--socket={self.folder}/socket",
+            f"--init-file={first}",
+            "--skip-name-resolve",
+            "--max-allowed-packet=64M",
+            "--max-connections=200",
+        ]
+
+    def common(self) -> list[str]:
+        return [self.program, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self.data}",
+                "--innodb-log-file-size=64M", "--performance-schema=0"]  # fmt: skip
+
+    def version(self) -> str:
+        return f"MariaDB {super().version()}"
+
+
+class Redis(Keeper):
+    """With a log of what it did, so that a kill loses nothing; settings are its own."""
+
+    users = ("redis", "nobody")
+    ready = "Ready to accept connections"
+
+    def make(self) -> None:
+        self.make_data()
+
+    def command(self) -> list[str]:
+        settings = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "requirepass": self.password,
+            "dir": str(self.data),
+            "appendonly": "yes",
+            "save": '""',
+            "databases": "4096",
+            "set-proc-title": "no",  # who looks for it finds it by its folder
+            **self.settings,
+        }
+        lines = "".join(f"{key} {value}\n" for key, value in settings.items())
+        return [self.program, str(self.write("redis.conf", lines))]
+
+
+class Rabbitmq(Keeper):
+    """A node with a cookie and a port mapper of its own; settings are those of rabbitmq.conf.
+
+    The management plugin makes vhosts, and tells what is in them, in some milliseconds each;
+    `rabbitmqctl` starts an Erlang each time.
+    """
+
+    users = ("rabbitmq", "nobody")
+    ready = "Server startup complete"
+    taken = "eaddrinuse"
+
+    def make(self) -> None:
+        self.make_data()
+        self.write(".erlang.cookie", secrets.token_hex(16)).chmod(0o400)
+        self.write("plugins", "[rabbitmq_management].")
+        self.mapper: subprocess.Popen[bytes] | None = None
+        self.pages = 0
+
+    def command(self) -> list[str]:
+        if self.mapper is None or self.mapper.poll() is not None or self.pages == 0:
+            self.pages, mapped = free_port(), free_port()
+            self.environment = self.words(mapped)
+            # Nobody else starts one, which would stay for ever; see ERL_ZFLAGS.
+            mapper = [shutil.which("epmd") or "epmd", "-port", str(mapped), "-address", "127.0.0.1"]
+            self.mapper = self.run(mapper, subprocess.DEVNULL)
+        self.write("rabbitmq.conf", self.configuration())
+        return [self.program]
+
+    def configuration(self) -> str:
+        settings = {
+            "listeners.tcp.1": f"127.0.0.1:{self.port}",
+            "num_acceptors.tcp": "4",
+            "management.tcp.ip": "127.0.0.1",
+            "management.tcp.port": str(self.pages),
+            "management_agent.disable_metrics_collector": "true",
+            "default_user": "wbe",
+            "default_pass": self.password,
+            "loopback_users.wbe": "true",
+            "log.console": "true",
+            "log.console.level": "info",
+            "log.file": "false",
+            "vm_memory_high_watermark.absolute": "1GB",
+            "disk_free_limit.absolute": "1MB",
+            **self.settings,
+        }
+        return "".join(f"{key} = {value}\n" for key, value in settings.items())
+
+    def words(self, mapped: int) -> dict[str, str]:
+        near = "-kernel inet_dist_use_interface {127,0,0,1}"
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": str(mapped),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_ZFLAGS": "-start_epmd false",
+            "ERL_CRASH_DUMP": os.devnull,
+            "RABBITMQ_CONF_ENV_FILE": os.devnull,
+            "RABBITMQ_NODENAME": f"wbe-{os.getpid()}@localhost",
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": str(self.data),
+            "RABBITMQ_LOG_BASE": str(self.data),
+            "RABBITMQ_PID_FILE": str(self.data / "pid"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(self.data / "config"),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+            # One scheduler: less memory, and its threads do not take the turns of who is tested.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S 1:1 +SDio 4 +A 4 {near}",
+            # The script becomes the server, and does not stay as its parent.
+            "detached": "yes",
+        }
+
+    def more(self) -> dict[str, Any]:
+        return {"pages": self.pages}
+
+    def version(self) -> str:
+        said = self.log.read_text(errors="replace")
+        found = re.search(r"Starting RabbitMQ (\S+)", said)
+        return found[1] if found else "?"
+
+    def stop(self) -> None:
+        super().stop()
+        if self.mapper is not None:
+            end(self.mapper, signal.SIGKILL)
+
+
+KINDS: Mapping[str, type[Keeper]] = {
+    "postgresql": Postgresql,
+    "mysql": Mysql,
+    "redis": Redis,
+    "rabbitmq": Rabbitmq,
+}
+
+
+def _account(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def free_port() -> int:
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise NoServer("there is no free port")
+
+
+def end(process: subprocess.Popen[bytes], number: int) -> None:
+    if process.poll() is None:
+        process.send_signal(number)
+        if number != signal.SIGKILL:
+            process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

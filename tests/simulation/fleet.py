@@ -1,0 +1,332 @@
+"""A worker of the simulated world: a real `Server`, and tasks that only take time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.broker import Message
+from tests.simulation.processes import PAUSE, Letter, Process
+from wbengine import exceptions as exc
+from wbengine import invocation
+from wbengine.engines.worker_based import asking, cancelling, controlling, endpoint, server
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.types.failure import Failure
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PERIOD = 5.0
+
+#: Seconds that a task runs until its request is acknowledged early.
+LONG = 30.0
+
+
+class Worker(Process):
+    """The shell of a worker, in one thread."""
+
+    def __init__(
+        self, world: World, name: str, ahead: float, offer: list[Any], topics: list[str], slots: int
+    ) -> None:
+        super().__init__(world, name, ahead)
+        shown = "".join(cls.__name__ for cls in offer)
+        self.queues = {topic: f"{topic}.{shown}" for topic in topics}
+        self.slots = slots
+        self.core = server.Server(
+            name,
+            self.queues,
+            endpoint.endpoints_of(offer),
+            slots,
+            ledger=self.line.digest if self.line is not None else None,
+        )
+        self.running: dict[server.Job, float] = {}
+        #: What the pool is to start, and until when what it starts is certainly this worker's.
+        self.starts: deque[tuple[server.Job, float]] = deque()
+        #: Until when a job that was claimed is certainly this worker's.
+        self.fresh: dict[server.Job, float] = {}
+        self.next_beat = self.now
+        self.renewed = -100.0
+        self.stopping = False
+        #: It came when the world was healed.
+        self.heals = False
+        self.declare()
+        self.announce(env.READY)
+
+    def declare(self) -> None:
+        broker = self.world.broker
+        broker.declare(self.name, (self.name, env.ALL_WORKERS))
+        broker.consume(self.name, self)
+        for queue in self.queues.values():
+            broker.declare(queue, (queue,))
+            if not (self.stopping or self.core.suspended):
+                broker.consume(queue, self)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes what comes."""
+        return not (self.stopping or self.core.suspended)
+
+    def takes(self, queue: str) -> bool:
+        if self.dead or not self.connected:
+            return False
+        if self.frozen and not self.world.broker.model.pushes:
+            return False
+        if queue == self.name:
+            return True
+        return self.serves and len(self.unacked) + len(self.stale) < self.slots
+
+    def take(self, message: Message) -> None:
+        if message.kind == pr.REQUEST:
+            self.world.judge.on_take(self, message)
+            if self.world.setting.claiming and self.world.ledger is not None:
+                id, epoch = message.envelope.correlation_id or "", message.headers[env.WBE_EPOCH]
+                message.claim = self.world.ledger.claim(id, epoch, self.name)
+                message.taken = self.now
+            super().take(message)
+        else:
+            self.inbox.append(message)
+
+    # What comes.
+
+    def receive(self, message: Message) -> None:
+        envelope = message.envelope
+        if message.kind == pr.REQUEST:
+            pr.Request.validate(envelope.body)
+            if message.redelivered:
+                envelope = replace(envelope, redelivered=True)
+            claimed = message.claim is not None
+            now = self.clock.time()
+            self.do(self.core.on_request(envelope, message, now, claimed=claimed))
+        elif message.kind == asking.ASK:
+            asking.validate(envelope.body)
+            asked, in_person = asking.read(envelope.body), env.WBE_ASK in envelope.headers
+            self.do(self.core.on_ask(asked, envelope.reply_to, in_person))
+        elif message.kind == cancelling.CANCEL:
+            cancelling.validate(envelope.body)
+            self.do(self.core.on_cancel(cancelling.read(envelope.body)))
+        elif message.kind == controlling.CONTROL:
+            controlling.validate(envelope.body)
+            self.obey(controlling.read(envelope.body))
+        elif message.kind == pr.NOTIFY:
+            if envelope.reply_to is not None:
+                self.do(self.core.on_notify(envelope, PERIOD))
+        else:
+            raise AssertionError(f"nothing handles {message!r}")
+
+    # What is to be done.
+
+    def perform(self, effect: Any) -> None:
+        match effect:
+            case server.Reply(job, made, terminal):
+                self.reply(job, made, terminal)
+            case server.Acknowledge(receipt):
+                self.acknowledge(receipt)
+            case server.Claim(job):
+                self.claim(job)
+            case server.Run(job):
+                self.run(job)
+            case server.Finish(job, frozen):
+                self.finish(job, frozen)
+            case server.Check(job):
+                self.check(job)
+            case server.Cancel(job):
+                if job in self.running:
+                    self.running[job] = min(self.running[job], self.world.now + 0.2)
+            case server.Release(job):
+                self.release(job)
+            case server.Return(job, fresh):
+                self.give_back(job, fresh)
+            case server.Drain():
+                self.stop()
+            case _:
+                raise AssertionError(f"nobody performs {effect!r}")
+
+    def claim(self, job: server.Job) -> None:
+        assert self.line is not None
+        claim = job.receipt.claim
+        self.fresh[job] = (self.now if claim is None else job.receipt.taken) + PERIOD
+        try:
+            if claim is None:
+                self.renew()
+                claim = self.line.claim(job.id, job.epoch, self.name)
+        except exc.LedgerFailure:
+            self.core.forget(job)
+            del self.fresh[job]
+            self.requeue(job.receipt)
+            self.goes_on = self.world.now + PAUSE
+            return
+        effects = self.core.on_claim(job, claim)
+        if not any(isinstance(effect, server.Run) for effect in effects):
+            self.fresh.pop(job, None)
+        self.do(effects)
+
+    def run(self, job: server.Job) -> None:
+        self.starts.append((job, self.fresh.pop(job, math.inf)))
+
+    def has_work(self) -> bool:
+        return bool(self.starts) or super().has_work()
+
+    def others(self) -> bool:
+        if not self.starts:
+            return False
+        job, fresh = self.starts.popleft()
+        if job.ledger and self.now > fresh:
+            self.do(self.core.on_unstarted(job))
+        else:
+            self.world.judge.on_run(self, job)
+            assert job.unit is not None
+            self.running[job] = self.world.now + job.unit.arguments["seconds"]
+            if job.unit.task_cls.endswith("Bad"):
+                self.world.strike(self, "kill")
+        return True
+
+    def check(self, job: server.Job) -> None:
+        assert self.line is not None
+        try:
+            row = self.line.state(job.id)
+        except exc.LedgerFailure:
+            self.starts.append((job, self.now - 1))  # it is looked at again
+            return
+        effects = self.core.on_checked(job, row)
+        if any(isinstance(effect, server.Run) for effect in effects):
+            self.starts.append((job, self.now + PERIOD))
+            effects = [effect for effect in effects if not isinstance(effect, server.Run)]
+        self.do(effects)
+
+    def finish(self, job: server.Job, frozen: bytes) -> None:
+        assert self.line is not None
+        fenced = False
+        try:
+            if not self.line.finish(job.id, job.epoch, self.name, frozen):
+                row = self.line.state(job.id)
+                done = row is not None and row.state == ledgers.ROW_DONE
+                fenced = row is not None and not (done and row.epoch == job.epoch)
+        except exc.LedgerFailure:
+            pass
+        self.do(self.core.on_stored(job, fenced))
+
+    def release(self, job: server.Job) -> None:
+        assert self.line is not None
+        released = False
+        try:
+            released = self.line.release(job.id, job.epoch, self.name)
+        except exc.LedgerFailure:
+            pass
+        self.do(self.core.on_released(job, released))
+
+    def give_back(self, job: server.Job, fresh: bool) -> None:
+        message = job.receipt
+        if not fresh:
+            self.requeue(message)
+            return
+        again = replace(message.envelope, redelivered=False)
+        self.post(Letter(again, after=lambda: self.acknowledge(message)))
+
+    def reply(self, job: server.Job | None, made: env.Envelope, terminal: bool) -> None:
+        if job is None:
+            self.post(Letter(made), first=True)
+            return
+        letter = Letter(made)
+        if terminal:
+            if job.running is not None and job.ours:
+                job.running.withdrawn = True
+            letter.after = lambda: self.answered(job)
+        elif made.body["state"] == pr.RUNNING:
+            job.running = letter
+        self.post(letter)
+
+    def answered(self, job: server.Job) -> None:
+        self.acknowledge(job.receipt)
+        self.core.on_answered(job)
+
+    # Its tasks.
+
+    def end(self, job: server.Job, how: str = "value") -> None:
+        """A task ends: its result is the epoch under which it ran."""
+        if self.running.pop(job, None) is None:
+            return
+        value: Any = job.epoch
+        if how == "failure":
+            value = Failure.from_exception(RuntimeError("no"))
+        elif how == "unsendable":
+            value = object()
+        self.do(self.core.on_finished(job, invocation.Outcome(value)))
+
+    def tell(self, job: server.Job, number: int) -> None:
+        self.do(self.core.on_event(job, "update", {"n": number}))
+
+    # Its clock.
+
+    def due(self) -> float | None:
+        found = self.next_beat - self.now + self.world.now + 1e-6
+        for at in self.running.values():
+            found = min(found, at)
+        return max(found, self.world.now)
+
+    def on_time(self) -> None:
+        now = self.world.now
+        for job in [job for job, at in self.running.items() if at <= now]:
+            self.end(job)
+        if self.world.broker.model.redelivers:
+            self.acknowledge_early()
+        if self.now >= self.next_beat:
+            self.next_beat = self.now + PERIOD
+            self.do(self.core.beat(PERIOD))
+            if self.core.running and self.line is not None:
+                try:
+                    self.renew()
+                except exc.LedgerFailure:
+                    pass
+        if self.stopping and not (self.running or self.core.running or self.unacked or self.starts):
+            self.do(self.core.die(self.clock.time(), PERIOD))
+            self.work()
+            self.world.end(self)
+
+    def acknowledge_early(self) -> None:
+        """What runs for very long: its slot is still taken, and nobody else is given it."""
+        late = self.world.now - LONG
+        for job in self.running:
+            message = job.receipt
+            if message.taker is self and self.world.judge.began[job.id] <= late:
+                message.taker = None
+                self.unacked.pop(message)
+                self.stale[message] = None
+                self.world.judge.seen["acknowledged early"] += 1
+
+    def renew(self) -> None:
+        assert self.line is not None
+        if self.now - self.renewed >= PERIOD / 2:
+            self.line.renew(self.name)
+            self.renewed = self.now
+
+    def announce(self, state: str) -> None:
+        self.do(self.core.announce([env.ALL_ENGINES], state, PERIOD))
+
+    def stop(self) -> None:
+        """Warm: nothing new; it ends with what runs."""
+        if not self.stopping:
+            self.stopping = True
+            self.next_beat = self.now  # look at it soon
+            self.take_nothing()
+            self.do(self.core.drain(self.clock.time(), PERIOD))
+
+    def take_nothing(self) -> None:
+        for queue in self.queues.values():
+            line = self.world.broker.consumers.get(queue)
+            if line and self in line:
+                line.remove(self)
+
+    def obey(self, what: str) -> None:
+        self.blemished()  # what waited for it meanwhile was not served
+        if what == controlling.DRAIN:
+            self.stop()
+        elif what == controlling.SUSPEND:
+            self.take_nothing()
+            self.do(self.core.suspend(PERIOD))
+        elif not self.stopping:
+            self.do(self.core.resume(PERIOD))
+            self.declare()

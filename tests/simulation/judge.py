@@ -1,0 +1,283 @@
+"""What must hold in the simulated world, whatever happens in it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.broker import Message
+from tests.simulation.evidence import Evidence
+from tests.simulation.store import ENDED, RUNNING
+from wbengine import exceptions as exc
+from wbengine import invocation
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.reasons import LOOK
+from wbengine.types.failure import Failure
+
+if TYPE_CHECKING:
+    from tests.simulation.engines import Engine
+    from tests.simulation.fleet import Worker
+    from tests.simulation.processes import Process
+    from tests.simulation.store import Atom
+    from tests.simulation.world import World
+
+#: A worker that did nothing wrong for so long cannot be lost: three periods of silence, and the
+#: round of the finder that notices.
+TRUSTED = 25.0
+
+#: After so many seconds an answer has come that nothing holds up.
+PROMPT: Final = 1.0
+
+#: What may become of tasks here.
+FAILURES = frozenset(
+    (
+        "Cancelled",
+        "Expired",
+        "NeverStarted",
+        "NotEncodable",
+        "RequestTimeout",
+        "RuntimeError",
+        "WorkerLost",
+    )
+)
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+class Judge:
+    """Watches everything; each method is called when what it is named for happens."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.runs: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        self.reopened: Counter[str] = Counter()
+        self.settled: dict[tuple[str, str, int], Any] = {}
+        self.saved: dict[tuple[str, int], Any] = {}
+        self.events: set[tuple[str, str, int, int]] = set()
+        self.undropped: set[str] = set()
+        #: What happened, and how often; for figures.
+        self.seen: Counter[str] = Counter()
+        self.tasks: dict[str, Any] = {}
+        self.atoms: dict[str, Atom] = {}
+        #: When a request was last begun.
+        self.began: dict[str, float] = {}
+        #: What was sent again because workers of its queue were lost.
+        self.gambled: set[str] = set()
+        #: How many engines went on with a request.
+        self.lives: Counter[str] = Counter()
+
+    def evidence(self, engine: Engine) -> Evidence:
+        return Evidence(engine)
+
+    def fail(self, text: str) -> None:
+        raise Violation(text)
+
+    def repeats(self, task: Any) -> bool:
+        """Whether a task may be run twice."""
+        if task.idempotent is None:
+            return self.world.setting.on_worker_lost == "resend"
+        return bool(task.idempotent)
+
+    # Runs.
+
+    def on_take(self, worker: Worker, message: Message) -> None:
+        if worker.core.running >= worker.slots:
+            self.fail(f"{worker.name} takes {message}, and runs {worker.core.running} already")
+
+    def on_run(self, worker: Worker, job: Any) -> None:
+        before = self.runs[job.id]
+        atom = self.atoms[job.id]
+        if self.world.ledger is not None and (atom.uuid, job.attempt) in self.saved:
+            self.fail(f"{job} begins, and its end was saved before")
+        most = 1 + self.world.terms.max_resends
+        if len(before) >= most * (1 + self.lives[job.id]):
+            self.fail(f"{job} runs without end: {before}")
+        self.seen["runs"] += 1
+        if any(epoch == job.epoch for epoch, _ in before):
+            self.fail(f"{job.id} ran twice under epoch {job.epoch}: {before}, {worker.name}")
+        if before:
+            self.seen["runs again"] += 1
+            task = self.tasks[job.id]
+            if self.world.ledger is not None:
+                if not self.repeats(task):
+                    self.fail(f"{task} is not idempotent, and ran again: {before}, {job.epoch}")
+                if len(before) > self.reopened[job.id]:
+                    self.fail(f"{task} ran again, and nobody took it from its holder: {before}")
+            elif not self.repeats(task):
+                # Who is lost with its queue may have begun what he did not tell of, and who never
+                # told anything may have it.
+                heard = self.world.workers.get(before[-1][1])
+                if job.id not in self.gambled and heard is not None and self.sound(heard):
+                    self.fail(f"{task} is not idempotent, and ran again: {before}, {job.epoch}")
+                self.seen["runs again, not idempotent"] += 1
+        before.append((job.epoch, worker.name))
+        self.began[job.id] = self.world.now
+
+    def on_reopen(self, engine: Engine, entry: Any, epoch: int) -> None:
+        self.reopened[entry.id] += 1
+        if not self.repeats(entry.invocation.task):
+            self.fail(f"{entry.request} is not idempotent, and taken from its holder")
+
+    # Outcomes.
+
+    def on_settled(self, engine: Engine, entry: Any, outcome: invocation.Outcome) -> None:
+        call = entry.invocation
+        key = (engine.name, entry.id, call.epoch)
+        if key in self.settled:
+            self.fail(f"{entry.request} was settled twice: {self.settled[key]}, {outcome.value}")
+        self.settled[key] = outcome.value
+        if entry.state not in pr.STOP_STATES or entry.shelf is not None:
+            self.fail(f"{entry.request} was settled, and did not end")
+        value = outcome.value
+        if isinstance(value, int):
+            self.seen["results"] += 1
+            if not any(epoch == value for epoch, _ in self.runs[entry.id]):
+                self.fail(f"{entry.request} has a result of epoch {value}, which never ran")
+            engine.evidence.results(entry, value)
+        else:
+            kind = next(iter(value)).rsplit(".", 1)[-1]
+            self.seen[kind] += 1
+            if kind not in FAILURES:
+                self.fail(
+                    f"{entry.request} failed in a way that nobody meant: {value.pformat(True)}"
+                )
+            self._on_failure(engine, entry, value)
+
+    def _on_failure(self, engine: Engine, entry: Any, failure: Failure) -> None:
+        """None is given up that runs, or fails for its age while it only waits for its turn."""
+        if failure.check(exc.WorkerLost) is not None:
+            for worker in self.world.workers.values():
+                runs = any(job.id == entry.id for job in worker.running)
+                if runs and worker.awake and entry.worker == worker.name:
+                    # Whatever others say, he has to be lost first, or to say that it is not so.
+                    if worker.name not in engine.evidence.gone and not entry.invocation.recovered:
+                        self.fail(f"{entry.request} is given up, and {worker.name} runs it")
+                runs = runs and self.sound(worker)
+                if not runs or self.world.now - engine.blemish <= TRUSTED:
+                    continue
+                # Without a ledger it may have waited somewhere until it was given up; and he
+                # answers to whoever sent it, until he is asked by whoever went on with it.
+                young = TRUSTED if entry.invocation.recovered else PROMPT
+                if engine.line is not None or self.world.now - self.began[entry.id] > young:
+                    self.fail(f"{entry.request} is given up, and {worker.name} runs it")
+        if failure.check(exc.RequestTimeout) is None:
+            return
+        if failure.check(exc.NeverStarted) is not None and self.runs[entry.id]:
+            self.fail(f"{entry.request} ran, and is said to have never been started")
+        for queue, messages in self.world.broker.queues.items():
+            if queue != entry.queue or not self.served(queue, engine):
+                continue
+            for message in messages:
+                fresh = self.world.now - message.due < 10.0
+                if message.envelope.correlation_id == entry.id and not fresh:
+                    self.fail(f"{entry.request} timed out although its workers are only busy")
+
+    def served(self, queue: str, engine: Engine) -> bool:
+        """Whether a queue has workers, who did nothing wrong, known to an engine that did not."""
+        world = self.world
+        if world.now - engine.blemish < TRUSTED:
+            return False
+        return any(
+            queue in worker.queues.values() and self.sound(worker) and worker.serves
+            for worker in world.workers.values()
+        )
+
+    def sound(self, process: Process) -> bool:
+        alive = process.awake and process.connected and self.world.broker.up
+        return alive and self.world.now - process.blemish > TRUSTED
+
+    def on_outcome(
+        self, engine: Engine, call: invocation.Invocation, outcome: invocation.Outcome
+    ) -> None:
+        pass
+
+    def on_saved(
+        self, atom: Atom, call: invocation.Invocation, outcome: invocation.Outcome
+    ) -> None:
+        key = (atom.uuid, call.attempt)
+        if key in self.saved:
+            self.fail(f"{key} ended twice: {self.saved[key]}, {outcome.value}")
+        if atom.state != RUNNING or atom.attempt != call.attempt:
+            self.fail(f"{key} was saved while it was {atom.state}, attempt {atom.attempt}")
+        self.saved[key] = outcome.value
+
+    def on_event(self, engine: Engine, atom: Atom, attempt: int, number: int) -> None:
+        self.seen["events"] += 1
+        key = (engine.name, atom.uuid, attempt, number)
+        if key in self.events:
+            self.fail(f"event {key} was told twice")
+        self.events.add(key)
+
+    # Workers.
+
+    def on_lost(self, engine: Engine, lost: list[Any]) -> None:
+        engine.evidence.loses(lost)
+        if any(e is not engine and e.uuid == engine.uuid for e in self.world.engines.values()):
+            return  # one that is frozen takes what is said to its heir
+        for each in lost:
+            worker = self.world.workers.get(each.identity)
+            if worker is None or worker.dead or worker.stopping:
+                continue
+            self.seen["lost, and alive"] += 1
+            if self.sound(worker):
+                self.fail(f"{engine.name} lost {worker.name}, which lives and beats")
+
+    # The broker.
+
+    def on_published(self, process: Process, envelope: env.Envelope) -> None:
+        self.seen["published"] += 1
+
+    # All the time, and in the end.
+
+    def books(self) -> None:
+        """Every live request of every book is somewhere, or looked for, and no other is."""
+        for engine in self.world.engines.values():
+            if engine.dead:
+                continue
+            for entry in engine.book._entries.values():
+                somewhere = entry.shelf is not None
+                if entry.live == somewhere:
+                    continue
+                # Nobody is known to have it; but it is looked for.
+                alarms = engine.book._alarms._heap
+                if not entry.live or not any(kind == LOOK and e is entry for *_, kind, e in alarms):
+                    self.fail(f"{entry.request} lives: {entry.live}; on a shelf: {entry.shelf}")
+
+    def end(self) -> None:
+        """All was healed, and long ago."""
+        world = self.world
+        self.books()
+        for flow in world.store.flows.values():
+            for atom in flow.atoms:
+                if atom.state != ENDED:
+                    self.fail(f"{atom} of {flow.name} never ended: {world.whereabouts(atom)}")
+        for engine in world.engines.values():
+            if not engine.dead:
+                self._check_empty(engine)
+        if world.ledger is not None:
+            left = set(world.ledger._rows) - self.undropped
+            if left:
+                self.fail(f"rows are left: {[world.ledger._rows[id] for id in left]}")
+        for worker in world.workers.values():
+            if not worker.dead and (worker.core.running or worker.unacked or worker.running):
+                self.fail(f"{worker.name} never ends: {worker.unacked}, {worker.running}")
+        for queue, messages in world.broker.queues.items():
+            wrong = [m for m in messages if m.kind == pr.REQUEST]
+            if wrong:
+                self.fail(f"requests are left in {queue}: {wrong}")
+
+    def _check_empty(self, engine: Engine) -> None:
+        book = engine.book
+        if len(book):
+            self.fail(f"{engine.name} keeps {list(book._entries.values())}")
+        shelves = (book._waiting, book._backlog, book._sent, book._held, book._left)
+        if any(shelves) or book._backlog._heaps or book._alarms or book._sent._reached:
+            self.fail(f"{engine.name} keeps something on a shelf, or an alarm")
+        if book.unasked or book._early:
+            self.fail(f"{engine.name} keeps questions or answers of nobody")
+
+    def lost_message(self, message: Message) -> None:
+        self.seen[f"lost {message.kind}"] += 1

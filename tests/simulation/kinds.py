@@ -1,0 +1,53 @@
+"""What there is to do in the simulated world, and who offers to do it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wbengine import task
+
+
+class One(task.Task):
+    """Must not be run twice."""
+
+    def execute(self, seconds: float) -> int:
+        raise AssertionError("tasks only take time")
+
+
+class Two(One):
+    """May be run twice."""
+
+    idempotent = True
+
+
+class Six(One):
+    """As `One`, and offered by few."""
+
+
+class Bad(Two):
+    """Whoever runs it dies of it."""
+
+
+OFFERS: Final = ([One, Two], [One], [Two, Six, Bad], [One, Two, Six])
+KINDS: Final = (One, Two, One, Two, Six, Two, One, Bad)
+#: Seconds that tasks take, and that pass at once.
+SECONDS: Final = (0.01, 0.5, 3.0, 0.1, 12.0, 0.01, 40.0, 1.0)
+PASSES: Final = (
+    0.002,
+    0.05,
+    1.0,
+    0.002,
+    5.0,
+    0.3,
+    0.01,
+    2.0,
+    16.0,
+    0.002,
+    0.1,
+    4.0,
+    30.0,
+    1.0,
+    70.0,
+    0.5,
+)
+HOLDS: Final = (0.5, 3.0, 20.0, 1.0, 70.0, 8.0)

@@ -1,0 +1,87 @@
+"""A ledger as one process sees it: the real one, behind a line that fails now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based.ledger import base, memory
+
+Found = TypeVar("Found")
+
+
+class Line(base.Ledger):
+    """`ail(n, applied)`: the next `n` calls fail; what they asked for was done all the same, if
+    `applied`.
+    """
+
+    def __init__(self, ledger: memory.MemoryLedger) -> None:
+        self.ledger = ledger
+        self._left = 0
+        self._applied = False
+        #: `(name, arguments, found)` of each call that was done, for whoever wants to know.
+        self.listener: Callable[[str, tuple[Any, ...], Any], None] | None = None
+
+    def ail(self, calls: int, applied: bool) -> None:
+        self._left, self._applied = calls, applied
+
+    @property
+    def ails(self) -> bool:
+        return self._left > 0
+
+    @property
+    def digest(self) -> str:
+        return "simulated"
+
+    def _call(self, method: Callable[..., Found], *arguments: Any) -> Found:
+        fails = self._left > 0
+        if fails:
+            self._left -= 1
+            if not self._applied:
+                raise exc.LedgerFailure(f"{method.__name__} was not done")
+        found = method(*arguments)
+        if self.listener is not None:
+            self.listener(method.__name__, arguments, found)
+        if fails:
+            raise exc.LedgerFailure(f"{method.__name__} was done, and nobody knows")
+        return found
+
+    def open(self, id: str, epoch: int) -> None:
+        self._call(self.ledger.open, id, epoch)
+
+    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
+        return self._call(self.ledger.claim, id, epoch, holder)
+
+    def renew(self, holder: str) -> None:
+        self._call(self.ledger.renew, holder)
+
+    def silence(self, holder: str) -> float | None:
+        return self._call(self.ledger.silence, holder)
+
+    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
+        return self._call(self.ledger.finish, id, epoch, holder, result)
+
+    def release(self, id: str, epoch: int, holder: str) -> bool:
+        return self._call(self.ledger.release, id, epoch, holder)
+
+    def reopen(self, id: str, epoch: int) -> bytes | None:
+        return self._call(self.ledger.reopen, id, epoch)
+
+    def revoke(self, id: str, epoch: int | None = None) -> bool:
+        return self._call(self.ledger.revoke, id, epoch)
+
+    def drop(self, id: str) -> None:
+        self._call(self.ledger.drop, id)
+
+    def state(self, id: str) -> base.Row | None:
+        return self._call(self.ledger.state, id)
+
+    def ids(self) -> set[str]:
+        return self._call(self.ledger.ids)
+
+    def offer(self, id: str, epoch: int) -> None:
+        self._call(self.ledger.offer, id, epoch)
+
+    def sweep(self, older_than: float, **options: Any) -> int:
+        return self._call(lambda: self.ledger.sweep(older_than, **options))

@@ -1,0 +1,277 @@
+"""The steps of a schedule: what each of them lets happen.
+
+The choice that comes with a step says to whom, and how; what is impossible does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.broker import Message
+from tests.simulation.kinds import HOLDS, KINDS, OFFERS, PASSES, SECONDS
+from wbengine.engines.worker_based import protocol as pr
+
+if TYPE_CHECKING:
+    from tests.simulation.fleet import Worker
+    from tests.simulation.world import World
+
+#: Processes of one kind at a time, and flows in all.
+MOST: Final = 4
+MOST_FLOWS: Final = 8
+
+
+def _some(found: list[Any], choice: int) -> Any:
+    return found[choice % len(found)] if found else None
+
+
+def _submit(world: World, choice: int) -> None:
+    """A flow of one to three tasks."""
+    if len(world.store.flows) >= MOST_FLOWS:
+        return
+    choice, kind = divmod(choice, len(KINDS))
+    choice, seconds = divmod(choice, len(SECONDS))
+    choice, more = divmod(choice, 3)
+    choice, own = divmod(choice, 2)
+    engines = [each for each in world.living(world.engines) if each.awake and not each.own]
+    engine = _some(engines, choice)
+    if engine is None or (own and len(world.engines) < MOST):
+        engine = world.new_engine(own=bool(own))
+    atoms = [
+        world.new_atom(
+            KINDS[(kind + i) % len(KINDS)],
+            SECONDS[(seconds + i) % len(SECONDS)],
+            priority=(choice + i) % 10,
+            retries=choice % 2,
+        )
+        for i in range(more + 1)
+    ]
+    choice, timed = divmod(choice, 8)
+    if timed < 2:
+        setattr(atoms[0].task, ("expires", "eta")[timed], HOLDS[choice % len(HOLDS)])
+    world.new_flow(engine, atoms)
+
+
+def _pass(world: World, choice: int) -> None:
+    world.pass_time(PASSES[choice % len(PASSES)])
+
+
+def _deliver(world: World, choice: int) -> None:
+    """What is on its way arrives now, before all else."""
+    message = _some(world.broker.in_flight(), choice)
+    if message is not None and world.broker.up:
+        world.broker.pull(message)
+        world.broker.arrive(message)
+
+
+def _hold(world: World, choice: int) -> None:
+    choice, seconds = divmod(choice, len(HOLDS))
+    message = _some(world.broker.in_flight(), choice)
+    if message is not None:
+        world.broker.pull(message)
+        message.due += HOLDS[seconds]
+        message.tampered = True
+        world.broker.send(message)
+        _blame(world, message)
+
+
+def _blame(world: World, message: Message) -> None:
+    """Something was done to a message: those whom it concerns may seem to be silent."""
+    if message.kind != pr.REQUEST:
+        for process in [*world.engines.values(), *world.workers.values()]:
+            process.blemish = max(process.blemish, message.due, world.now)
+
+
+def _lose(world: World, choice: int) -> None:
+    found = [m for m in world.broker.in_flight() if world.may_lose(m)]
+    message = _some(found, choice)
+    if message is not None:
+        world.broker.pull(message)
+        world.judge.lost_message(message)
+        _blame(world, message)
+
+
+def _double(world: World, choice: int) -> None:
+    choice, seconds = divmod(choice, len(HOLDS))
+    found = world.broker.in_flight()
+    if world.ledger is None:
+        # Without a ledger nothing can hold two workers back from the same message.
+        found = [m for m in found if m.kind != pr.REQUEST]
+    message = _some(found, choice)
+    if message is not None:
+        world.broker.again(message, world.now + HOLDS[seconds])
+
+
+def _jobs(world: World) -> list[tuple[Worker, Any]]:
+    return [(w, job) for w in world.workers.values() if w.awake for job in w.running]
+
+
+def _finish(world: World, choice: int) -> None:
+    choice, how = divmod(choice, 4)
+    found = _some(_jobs(world), choice)
+    if found is not None:
+        found[0].end(found[1], ("value", "failure", "value", "unsendable")[how])
+
+
+def _tell(world: World, choice: int) -> None:
+    found = _some(_jobs(world), choice)
+    if found is not None:
+        found[0].tell(found[1], next(world.ids))
+
+
+def _worker(world: World, choice: int) -> None:
+    if len(world.workers) < MOST:
+        choice, offer = divmod(choice, len(OFFERS))
+        choice, slots = divmod(choice, 3)
+        topics = [["t"], ["t", "u"], ["u"], ["t"]][choice % 4]
+        world.new_worker(list(OFFERS[offer]), slots + 1, topics)
+
+
+def _kill_worker(world: World, choice: int) -> None:
+    worker = _some(world.living(world.workers), choice)
+    if worker is not None:
+        world.end(worker)
+
+
+def _stop_worker(world: World, choice: int) -> None:
+    worker = _some(world.living(world.workers), choice)
+    if worker is not None and worker.awake:
+        worker.stop()
+
+
+def _freeze_worker(world: World, choice: int) -> None:
+    worker = _some(world.living(world.workers), choice)
+    if worker is not None:
+        world.strike(worker, "freeze")
+
+
+def _thaw(world: World, choice: int) -> None:
+    frozen = [p for p in [*world.engines.values(), *world.workers.values()] if p.frozen]
+    process = _some(frozen, choice)
+    if process is not None:
+        world.thaw(process)
+
+
+def _kill_engine(world: World, choice: int) -> None:
+    engine = _some(world.living(world.engines), choice)
+    if engine is not None:
+        world.end(engine)
+
+
+def _freeze_engine(world: World, choice: int) -> None:
+    engine = _some(world.living(world.engines), choice)
+    if engine is not None:
+        world.strike(engine, "freeze")
+
+
+def _resume(world: World, choice: int) -> None:
+    """Somebody goes on with a flow whose owner is gone, or seems to be."""
+    flow = _some(world.store.orphans(world.now), choice)
+    if flow is not None:
+        world.resume(flow)
+
+
+def _suspend(world: World, choice: int) -> None:
+    engine = _some([e for e in world.living(world.engines) if e.awake], choice)
+    if engine is not None and world.broker.up:
+        engine.suspend()
+
+
+def _trip(world: World, choice: int) -> None:
+    """A process dies, or freezes, after some more steps of its own."""
+    choice, fuse = divmod(choice, 24)
+    choice, fate = divmod(choice, 2)
+    process = _some(world.living(world.workers) + world.living(world.engines), choice)
+    if process is not None:
+        process.fuse, process.fate = fuse, ("kill", "freeze")[fate]
+
+
+def _slow(world: World, choice: int) -> None:
+    choice, seconds = divmod(choice, len(HOLDS))
+    process = _some(world.living(world.workers) + world.living(world.engines), choice)
+    if process is not None:
+        process.slow_until = world.now + HOLDS[seconds]
+        process.blemish = process.slow_until
+
+
+def _ail_ledger(world: World, choice: int) -> None:
+    choice, calls = divmod(choice, 3)
+    choice, applied = divmod(choice, 2)
+    process = _some(world.living(world.workers) + world.living(world.engines), choice)
+    if process is not None and process.line is not None:
+        process.line.ail(calls + 1, bool(applied))
+
+
+def _ail_store(world: World, choice: int) -> None:
+    choice, how = divmod(choice, 2)
+    engine = _some(world.living(world.engines), choice)
+    if engine is not None:
+        engine.ails = ("applied", "lost")[how]
+
+
+def _cut(world: World, choice: int) -> None:
+    """A connection breaks, and is made anew at once."""
+    process = _some(world.living(world.workers) + world.living(world.engines), choice)
+    if process is not None and world.broker.up and getattr(process, "began", True):
+        world.disconnect(process)
+        process.declare()
+
+
+def _doubt(world: World, choice: int) -> None:
+    """What an engine publishes next is not confirmed."""
+    choice, how = divmod(choice, 2)
+    engine = _some(world.living(world.engines), choice)
+    if engine is not None:
+        engine.doubtful = ("kept", "lost")[how]
+
+
+def _cancel(world: World, choice: int) -> None:
+    """An engine wants some of its tasks to end."""
+    engine = _some([e for e in world.living(world.engines) if e.awake and len(e.book)], choice)
+    if engine is not None:
+        entry = _some(list(engine.book._entries.values()), choice // 4)
+        engine.cancel(entry.invocation)
+
+
+def _order(world: World, choice: int) -> None:
+    """A worker is told to take nothing, or to go on."""
+    choice, what = divmod(choice, 2)
+    worker = _some([w for w in world.living(world.workers) if w.awake], choice)
+    if worker is not None:
+        worker.obey(("suspend", "resume")[what])
+
+
+def _bounce(world: World, choice: int) -> None:
+    """The broker goes away, and comes back."""
+    choice, seconds = divmod(choice, len(HOLDS))
+    world.go_down(HOLDS[seconds], world.losses[choice % len(world.losses)])
+
+
+STEPS: Final[dict[str, Callable[[World, int], None]]] = {
+    "submit": _submit,
+    "pass": _pass,
+    "deliver": _deliver,
+    "hold": _hold,
+    "lose": _lose,
+    "double": _double,
+    "finish": _finish,
+    "tell": _tell,
+    "worker": _worker,
+    "kill_worker": _kill_worker,
+    "stop_worker": _stop_worker,
+    "freeze_worker": _freeze_worker,
+    "thaw": _thaw,
+    "kill_engine": _kill_engine,
+    "freeze_engine": _freeze_engine,
+    "resume": _resume,
+    "suspend": _suspend,
+    "trip": _trip,
+    "slow": _slow,
+    "ail_ledger": _ail_ledger,
+    "ail_store": _ail_store,
+    "cut": _cut,
+    "doubt": _doubt,
+    "bounce": _bounce,
+    "cancel": _cancel,
+    "order": _order,
+}

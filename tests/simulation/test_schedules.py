@@ -1,0 +1,87 @@
+"""Random schedules, told by their seeds; `tools/simulate wire` lets many more of them happen.
+
+`WBENGINE_SCHEDULES=N` is how many of each kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.simulation import defects, schedules
+from tests.simulation.steps import STEPS
+from tests.simulation.world import World
+
+SCHEDULES = int(os.environ.get("WBENGINE_SCHEDULES", "60"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Nothing is logged of what goes wrong on purpose."""
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [schedules.LEDGER, schedules.NONE])
+def test_any_schedule_ends_well(kind: str) -> None:
+    found = schedules.run(range(SCHEDULES), 100, kind)
+    if found.wrong is not None:
+        pytest.fail(schedules.story(schedules.shrink(found.wrong)))
+    # It would prove little if little happened.
+    assert found.seen["results"] > SCHEDULES
+    for what in ("lost, and alive", "runs again", "WorkerLost", "sent again: idle"):
+        assert found.seen[what], what
+
+
+def test_same_seed_same_world() -> None:
+    for seed in range(5):
+        setting, plan = schedules.steps_of(seed, 60)
+        first, _ = schedules.attempt(setting, plan)
+        again, _ = schedules.attempt(*schedules.steps_of(seed, 60))
+        assert first.judge.seen == again.judge.seen
+        assert (first.count, first.now) == (again.count, again.now)
+
+
+def test_four_that_have_to_be_found_are_there() -> None:
+    assert set(defects.FOUR) <= set(defects.DEFECTS)
+
+
+def test_every_kind_of_step_has_a_weight() -> None:
+    assert set(schedules.WEIGHTS) == set(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    # Near a seed that finds it; `tools/simulate --defect all` begins with 0.
+    [("epoch-check", 30), ("missing-row", 0), ("running-after-success", 190), ("time-alone", 0)],
+)
+def test_defects_are_found(name: str, first: int) -> None:
+    tried, wrong = schedules.find(name, range(first, first + 1000), 100)
+    assert wrong is not None, f"not in {tried} schedules"
+
+
+def test_a_schedule_that_goes_wrong_is_told_as_a_test() -> None:
+    _, wrong = schedules.find("missing-row", range(100), 100)
+    assert wrong is not None
+    with defects.planted("missing-row"):
+        small = schedules.shrink(wrong)
+        assert len(small.trace) <= 12
+        test = schedules.story(small)
+        names: dict[str, Any] = {"World": World}
+        exec(test, names)
+        with pytest.raises(type(small.error)):
+            names[f"test_trace_{small.seed}"]()
+    names[f"test_trace_{small.seed}"]()
+
+
+def test_what_is_planted_is_taken_out_again() -> None:
+    for name, defect in defects.DEFECTS.items():
+        before = [(owner, what, getattr(owner, what)) for owner, what, _ in defect.patches]
+        with defects.planted(name):
+            assert any(getattr(owner, what) is not was for owner, what, was in before)
+        assert all(getattr(owner, what) is was for owner, what, was in before)

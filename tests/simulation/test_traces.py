@@ -1,0 +1,274 @@
+"""Histories that went wrong once.  `tools/simulate wire` tells new ones, ready to be pasted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.kinds import One, Two
+from tests.simulation.world import World
+from wbengine import exceptions as exc
+
+#: What went wrong -> the world, and the steps.
+TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a live worker was taken for lost after one answer of it was": (
+        {"broker": "amqp"},
+        ["worker 0", "pass 0", "submit 30", "pass 7", "finish 0", "bounce 2490", "pass 28"],
+    ),
+    "and without a ledger": (
+        {"broker": "amqp", "ledger": False},
+        ["worker 7", "submit 3793", "pass 4", "finish 0", "lose 0", "pass 60"],
+    ),
+    "what had run before its worker was lost was said to have never been started": (
+        {"broker": "amqp"},
+        ["worker 0", "submit 248", "pass 5", "freeze_worker 0", "pass 56", "pass 30"],
+    ),
+    "the same idleness was evidence twice": (
+        {"broker": "amqp", "ledger": False},
+        [
+            "worker 0", "submit 3466", "pass 7", "pass 0", "doubt 0", "pass 0", "kill_worker 0",
+            "pass 0", "pass 2",
+        ],
+    ),
+    "the backlog of a queue that requests left was not served": (
+        {"broker": "kombu", "ledger": False, "capacity": 2},
+        [
+            "worker 3", "submit 39", "doubt 1", "pass 0", "worker 1602", "doubt 5", "submit 3663",
+            "pass 40",
+        ],
+    ),
+    "a task that kills its workers was sent again without end": (
+        {"broker": "amqp", "ledger": False, "timeout": None},
+        ["worker 58", "submit 3070"],
+    ),
+    "a worker that was lost was forgotten when another took its place in the queue": (
+        {"broker": "kombu", "ledger": False, "timeout": None, "capacity": 2},
+        ["worker 6", "submit 1501", "pass 12", "worker 2"],
+    ),
+    "a worker that was frozen after its claim began what was somebody else's": (
+        {"broker": "kombu", "capacity": 2},
+        ["worker 2086", "trip 35", "submit 0", "worker 0", "submit 712", "pass 44"],
+    ),
+    "what expired while it was searched for was on no shelf": (
+        {"broker": "kombu", "ledger": False},
+        [
+            "worker 0", "submit 3203", "pass 0", "deliver 0", "deliver 0", "submit 0", "trip 1236",
+            "stop_worker 0", "pass 24", "thaw 0",
+        ],
+    ),
+    "what was routed anew was published again at once": (
+        {"broker": "amqp"},
+        [
+            "worker 5", "submit 0", "worker 0", "freeze_engine 0", "worker 62", "trip 1284",
+            "pass 46", "worker 2", "resume 0", "slow 7", "submit 2061", "submit 2441", "pass 46",
+        ],
+    ),
+    "a line had moved on before a request was sent again": (
+        {"broker": "kombu"},
+        [
+            "worker 2", "worker 0", "worker 6", "freeze_worker 4", "order 0", "submit 2345",
+            "submit 910", "pass 60", "pass 0",
+        ],
+    ),
+    "a backlog stood still when those before it were forgotten with their flow": (
+        {"broker": "kombu", "timeout": 20.0, "capacity": 2},
+        ["submit 3586", "trip 28", "pass 30", "worker 0", "pass 0", "thaw 0", "submit 789"],
+    ),
+    "what an earlier run had run was said to have never been started": (
+        {"broker": "amqp", "timeout": 20.0, "capacity": 2},
+        [
+            "worker 6", "deliver 0", "submit 2222", "pass 0", "submit 3887", "submit 0", "pass 4",
+            "worker 362", "pass 0", "pass 8", "worker 0", "kill_engine 0", "resume 0", "pass 14",
+        ],
+    ),
+    "a worker that was frozen after its claim began what had been given up": (
+        {"broker": "amqp", "timeout": None},
+        [
+            "worker 0", "pass 0", "submit 0", "pass 0", "hold 0", "kill_worker 0", "cancel 0",
+            "pass 0", "submit 2228", "submit 3990", "resume 0", "kill_engine 3", "pass 0",
+            "worker 6", "cancel 2008", "pass 0", "trip 25", "ail_store 7", "resume 0", "hold 2132",
+            "trip 575", "pass 60", "submit 0", "pass 12", "ail_store 0", "double 0", "thaw 0",
+            "pass 0", "resume 0",
+        ],
+    ),
+    "the slot of a dead worker seemed to be free": (
+        {"broker": "kombu", "ledger": False, "timeout": 20.0},
+        [
+            "worker 18", "worker 0", "submit 2274", "pass 11", "submit 3526", "pass 4",
+            "submit 3180", "worker 2", "pass 0", "submit 2695", "worker 2", "pass 24", "pass 8",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_trace(name: str) -> None:
+    options, steps = TRACES[name]
+    World(**options).play(steps)
+
+
+def failure_of(world: World, uuid: str) -> Any:
+    return world.store.atoms[uuid].outcome
+
+
+def test_lost_worker_is_named() -> None:
+    """It dies between its claim and its first word."""
+    world = World()
+    dead, _ = world.new_worker([One], 1), world.new_worker([One], 1)
+    engine = world.new_engine()
+    engine.begin()
+    world.pass_time(1.0)
+    atom = world.new_atom(One, 10.0)
+    world.new_flow(engine, [atom])
+    world.settle()
+    (request,) = [m for m in world.broker.in_flight() if m.kind == "REQUEST"]
+    world.broker.pull(request)
+    dead.take(request)
+    dead.slow_until = world.now + 100
+    world.settle()
+    assert world.judge.runs[atom.request_id] == [(1, dead.name)]
+    world.end(dead)
+    world.pass_time(60.0)
+    failure = failure_of(world, atom.uuid)
+    assert failure.check(exc.WorkerLost)
+    assert dead.name in failure.exception_str
+    world.heal()
+
+
+def test_worker_that_nobody_knew_is_lost_too() -> None:
+    """It answered, it died, and none of its announcements was ever heard."""
+    world = World()
+    engine = world.new_engine()
+    engine.begin()
+    world.new_worker([One], 1)
+    world.pass_time(1.0)
+    unknown = world.new_worker([One], 1)
+    world.settle()
+    for message in world.broker.in_flight():
+        world.broker.pull(message)
+    atom = world.new_atom(One, 100.0)
+    world.new_flow(engine, [atom])
+    world.settle()
+    (request,) = [m for m in world.broker.in_flight() if m.kind == "REQUEST"]
+    world.broker.pull(request)
+    unknown.take(request)
+    world.settle()
+    world.pass_time(0.01)
+    world.end(unknown)
+    world.pass_time(60.0)
+    failure = failure_of(world, atom.uuid)
+    assert failure.check(exc.WorkerLost)
+    assert unknown.name in failure.exception_str
+    world.heal()
+
+
+def test_answer_that_overtook_its_workers_goodbye_is_not_needed() -> None:
+    """The answer is held up, the worker stops, the row says that the request is done."""
+    world = World()
+    engine = world.new_engine()
+    engine.begin()
+    worker = world.new_worker([One], 1)
+    world.pass_time(1.0)
+    atom = world.new_atom(One, 5.0)
+    world.new_flow(engine, [atom])
+    world.pass_time(1.0)
+    worker.end(next(iter(worker.running)))
+    world.settle()
+    (late,) = [m for m in world.broker.in_flight() if m.kind == "RESPONSE"]
+    world.broker.pull(late)
+    worker.stop()
+    world.pass_time(10.0)
+    assert atom.outcome == 1
+    late.due = world.now + 1
+    world.broker.send(late)
+    world.pass_time(2.0)
+    assert engine.book.ignored["unknown"] == 1
+    world.heal()
+
+
+@pytest.mark.parametrize("kind", [One, Two])
+def test_answer_of_an_old_epoch_is_dropped(kind: Any) -> None:
+    """Without a ledger: a worker is taken for lost while it runs something, and answers later."""
+    world = World(broker="kombu", ledger=False)
+    engine = world.new_engine()
+    engine.begin()
+    old = world.new_worker([One, Two], 1)
+    world.pass_time(1.0)
+    atom = world.new_atom(kind, 40.0)
+    world.new_flow(engine, [atom])
+    world.pass_time(1.0)
+    world.strike(old, "freeze")
+    world.pass_time(30.0)
+    if kind is One:
+        assert atom.outcome.check(exc.WorkerLost)
+    else:
+        world.new_worker([One, Two], 1)
+        world.pass_time(5.0)
+        assert [epoch for epoch, _ in world.judge.runs[atom.request_id]] == [1, 2]
+    world.thaw(old)
+    world.pass_time(100.0)
+    assert engine.book.ignored["unknown" if kind is One else "old_epoch"] >= 1
+    assert atom.outcome == 2 if kind is Two else atom.outcome.check(exc.WorkerLost)
+    world.heal()
+
+
+@pytest.mark.parametrize("kind", [One, Two])
+def test_request_whose_row_vanished_ends_when_its_worker_is_lost(kind: Any) -> None:
+    """Nobody can take it from its holder, and nobody can tell what became of it."""
+    world = World()
+    engine = world.new_engine()
+    engine.begin()
+    worker = world.new_worker([One, Two], 1)
+    world.pass_time(1.0)
+    atom = world.new_atom(kind, 40.0)
+    world.new_flow(engine, [atom])
+    world.pass_time(1.0)
+    assert worker.running and world.ledger is not None
+    world.ledger.drop(atom.request_id)
+    world.end(worker)
+    world.pass_time(100.0)
+    if kind is One:
+        assert atom.outcome.check(exc.WorkerLost)
+    world.judge.reopened[atom.request_id] += 1  # what is not there any more cannot be taken
+    world.heal()
+    assert atom.state == "ENDED"
+
+
+def test_broker_that_was_killed_gives_what_waited_as_if_for_the_second_time() -> None:
+    """Nobody had begun it, so it is sent again, and run once, although it must not run twice."""
+    world = World(ledger=False)
+    engine = world.new_engine()
+    engine.begin()
+    world.new_worker([One], 1)
+    world.pass_time(1.0)
+    atoms = [world.new_atom(One, 1.0) for _ in range(3)]
+    world.new_flow(engine, atoms)
+    world.settle()
+    world.pass_time(0.5)
+    world.go_down(1.0, "transient")
+    world.pass_time(60.0)
+    assert [len(world.judge.runs[atom.request_id]) for atom in atoms] == [1, 1, 1]
+    assert [failure_of(world, atom.uuid) for atom in atoms] == [1, 2, 2]
+    world.heal()
+
+
+def test_what_was_not_confirmed_is_found_to_be_lost_although_nobody_is_ever_idle() -> None:
+    world = World(ledger=False)
+    engine, other = world.new_engine(), world.new_engine()
+    engine.begin()
+    other.begin()
+    world.new_worker([One], 1)
+    world.pass_time(1.0)
+    world.new_flow(other, [world.new_atom(One, 3.0) for _ in range(3)])
+    world.settle()
+    world.pass_time(1.0)
+    engine.doubtful = "lost"
+    atom = world.new_atom(One, 1.0)
+    world.new_flow(engine, [atom])
+    for _ in range(20):
+        world.new_flow(other, [world.new_atom(One, 3.0)])
+        world.settle()
+        world.pass_time(2.9)
+    assert failure_of(world, atom.uuid) == 2
+    world.heal()

@@ -1,0 +1,396 @@
+"""A world of engines, workers, a broker, a ledger and a store, in which everything can go wrong.
+
+Nothing in it is random and nothing takes time: what happens is what `do` is told to let happen, so
+that the same steps in the same `World` lead to the same end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.simulation.broker import MODELS, Broker, Message
+from tests.simulation.engines import Engine
+from tests.simulation.fleet import Worker
+from tests.simulation.judge import Judge
+from tests.simulation.kinds import OFFERS, Bad, One, Six, Two
+from tests.simulation.processes import Process
+from tests.simulation.steps import STEPS
+from tests.simulation.store import Atom, Flow, Store
+from wbengine._clock import Clock
+from wbengine.engines.worker_based import asking, terms
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.ledger import memory
+
+#: All ends within so many seconds after the world was healed.
+HEALED: Final = 400.0
+#: Seconds after which a broker cuts the connection of a process that is frozen, if it does so.
+HEARTBEATS: Final = 30.0
+#: More steps of processes at one moment are too many.
+BUSY: Final = 10_000
+Step = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What does not change in a world.  `timeout`: how long requests wait; `capacity`: how many of
+    a queue are in the broker (None: as many as usual).
+    """
+
+    broker: str = "amqp"
+    ledger: bool = True
+    timeout: float | None = 60.0
+    capacity: int | None = None
+    on_worker_lost: str = "fail"
+    #: Whether a request is claimed in the same step in which it is taken.
+    claiming: bool = False
+    #: Whether any message may be lost, and a broker may come back without what it held.
+    lossy: bool = True
+
+
+class TrueClock(Clock):
+    """The clock of the ledger's place."""
+
+    __slots__ = ("_world",)
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return self._world.now
+
+    time = monotonic  # type: ignore[assignment]
+
+
+class World:
+    """Engines and workers by name.  `trace` holds the steps that were taken."""
+
+    def __init__(self, setting: Setting | None = None, **options: Any) -> None:
+        self.setting = setting or Setting(**options)
+        self.now = 1000.0
+        self.timeout = self.setting.timeout
+        self.capacity = self.setting.capacity
+        self.terms = terms.Terms(on_worker_lost=self.setting.on_worker_lost)  # type: ignore[arg-type]
+        self.count = self.most_steps = 0
+        self.judge = Judge(self)
+        self.broker = Broker(MODELS[self.setting.broker])
+        self.ledger = memory.MemoryLedger(TrueClock(self)) if self.setting.ledger else None
+        self.store = Store()
+        self.engines: dict[str, Engine] = {}
+        self.workers: dict[str, Worker] = {}
+        self.ids = itertools.count(1)
+        self.back_at: float | None = None
+        self.cuts: list[tuple[float, Process]] = []
+        self.trace: list[Step] = []
+        #: What a broker that went away may have lost when it comes back.
+        self.losses = (
+            ("nothing", "transient", "all", "queues") if self.setting.lossy else ("nothing",)
+        )
+
+    # Steps.
+
+    def do(self, name: str, choice: int = 0) -> None:
+        """Let one thing happen; `choice` says to whom and how.  What is impossible does nothing.
+
+        :raises Violation: something that must hold does not.
+        """
+        self.trace.append((name, choice))
+        STEPS[name](self, choice)
+        self.settle()
+        self.judge.books()
+
+    def play(self, steps: Iterable[str]) -> None:
+        """Take the steps of a trace, as they are printed, and then `heal`."""
+        for step in steps:
+            name, _, choice = step.partition(" ")
+            if name != "heal":
+                self.do(name, int(choice or 0))
+        self.heal()
+
+    def settle(self) -> None:
+        """Let everybody do what there is to do, until nothing is left but to wait."""
+        self.most_steps = self.count + BUSY
+        moved = True
+        while moved:
+            moved = False
+            for process in [*self.engines.values(), *self.workers.values()]:
+                if process.has_work():
+                    moved |= process.work()
+            moved |= self.hand_out()
+
+    def hand_out(self) -> bool:
+        """Give what lies in queues to whoever takes it, in turns."""
+        if not self.broker.up:
+            return False
+        did = False
+        for queue, messages in self.broker.queues.items():
+            while messages:
+                line = self.broker.consumers[queue]
+                for _ in range(len(line)):
+                    process = line[0]
+                    line.rotate(-1)
+                    if process.takes(queue):
+                        process.take(messages.pop(0))
+                        did = True
+                        break
+                else:
+                    break
+        return did
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        turns = 0
+        while True:
+            self.settle()
+            due = self.next_due()
+            if due is None or due > until:
+                break
+            turns = turns + 1 if due <= self.now else 0
+            if turns > 100:
+                self.judge.fail(f"the time stands still: {self.clocks()}")
+            self.now = max(self.now, due)
+            if self.back_at is not None and self.now >= self.back_at:
+                self.back_up()
+            if self.cuts:
+                self.cut_frozen()
+            self.broker.land(self.now)
+            for process in [*self.engines.values(), *self.workers.values()]:
+                if process.awake:
+                    at = process.due()
+                    if at is not None and at <= self.now:
+                        process.on_time()
+        self.now = until
+
+    def clocks(self) -> dict[str, float | None]:
+        """In how many seconds each process has something to do."""
+        every = [*self.engines.values(), *self.workers.values()]
+        found = {each.name: each.due() for each in every if each.awake}
+        return {name: at and at - self.now for name, at in found.items()}
+
+    def next_due(self) -> float | None:
+        found = [due for due in (self.back_at, self.broker.next_due()) if due is not None]
+        found += [at for at, _ in self.cuts]
+        for process in [*self.engines.values(), *self.workers.values()]:
+            if process.awake:
+                at = process.due()
+                if at is not None:
+                    found.append(at)
+                found += [t for t in (process.slow_until, process.goes_on) if t > self.now]
+        return min(found, default=None)
+
+    # What happens to processes.
+
+    def living(self, processes: dict[str, Any]) -> list[Any]:
+        return [each for each in processes.values() if not each.dead]
+
+    def end(self, process: Process) -> None:
+        """It is gone, with all that it had not sent, and what it had not acknowledged goes back."""
+        if process.dead:
+            return
+        process.dead = True
+        self.disconnect(process)
+        for lane in (process.todo, process.inbox, process.first, process.letters):
+            lane.clear()
+        if isinstance(process, Worker):
+            process.running.clear()
+            self.broker.remove(process.name)  # in time
+            del self.workers[process.name]
+        elif isinstance(process, Engine):
+            self.judge.undropped |= process.undropped  # they are swept one day
+            if self.broker.model.ours or not process.own:
+                self.broker.remove(process.uuid)
+            del self.engines[process.name]
+
+    def disconnect(self, process: Process) -> None:
+        self.broker.cancel(process)
+        taken = list(process.unacked)
+        process.stale.update((m, None) for m in taken if m not in set(process.inbox))
+        process.unacked.clear()
+        for message in taken:
+            message.taker = None
+            if self.broker.model.redelivers or message.kind != pr.REQUEST:
+                self.broker.back(message)
+        process.inbox = type(process.inbox)(m for m in process.inbox if m not in set(taken))
+
+    def strike(self, process: Process, fate: str) -> None:
+        if process.dead:
+            return
+        if fate == "kill":
+            self.end(process)
+        elif not process.frozen:
+            process.frozen = True
+            if self.broker.model.pushes:
+                self.cuts.append((self.now + HEARTBEATS, process))
+
+    def cut_frozen(self) -> None:
+        """The broker hears nothing of who is frozen."""
+        due = [cut for cut in self.cuts if cut[0] <= self.now]
+        for cut in due:
+            self.cuts.remove(cut)
+            if cut[1].frozen and not cut[1].dead:
+                cut[1].connected = False
+                self.disconnect(cut[1])
+
+    def thaw(self, process: Process) -> None:
+        process.frozen = False
+        process.blemished()
+        if not process.connected:
+            process.connected = True
+            if self.broker.up and getattr(process, "began", True):
+                process.declare()
+
+    def new_worker(self, offer: list[Any], slots: int, topics: list[str] | None = None) -> Worker:
+        name = f"w{next(self.ids)}"
+        ahead = 37.0 * len(name) * (next(self.ids) % 5)
+        worker = Worker(self, name, ahead, offer, topics or ["t"], slots)
+        self.workers[name] = worker
+        return worker
+
+    def new_engine(self, own: bool = False) -> Engine:
+        name = f"e{next(self.ids)}"
+        engine = Engine(self, name, 11.0 * (next(self.ids) % 7), own=own)
+        self.engines[name] = engine
+        return engine
+
+    def new_flow(self, engine: Engine, atoms: list[Atom]) -> Flow:
+        flow = Flow(f"f{next(self.ids)}", atoms)
+        self.store.add(flow)
+        engine.own_flow(flow)
+        return flow
+
+    def new_atom(self, kind: Any, seconds: float = 0.01, **options: Any) -> Atom:
+        uuid = f"a{next(self.ids)}"
+        return Atom(uuid, kind(uuid), {"seconds": seconds}, **options)
+
+    def resume(self, flow: Flow) -> Engine:
+        """Somebody goes on with a flow that nobody owns any more."""
+        shared = [
+            e
+            for e in self.living(self.engines)
+            if e.awake and not e.own and flow.name not in e.flows
+        ]
+        if shared and len(self.trace) % 2:
+            engine: Engine = shared[0]
+        else:
+            engine = self.new_engine(own=not shared or len(self.trace) % 3 > 0)
+        engine.own_flow(flow)
+        return engine
+
+    # The broker.
+
+    def may_lose(self, message: Message) -> bool:
+        if self.setting.lossy or message.kind in (pr.NOTIFY, asking.ASK):
+            return True
+        state = message.envelope.body.get("state")
+        return message.kind == pr.RESPONSE and state not in pr.STOP_STATES
+
+    def go_down(self, seconds: float, loses: str) -> None:
+        """`loses`: "nothing", "transient", "all" messages, or "queues" too."""
+        if not self.broker.up:
+            return
+        self.broker.up = False
+        self.back_at = self.now + seconds
+        processes = [*self.engines.values(), *self.workers.values()]
+        for process in processes:
+            self.disconnect(process)
+        if loses == "nothing":
+            return
+        keeps = loses == "transient"
+        for queue, messages in list(self.broker.queues.items()):
+            kept = [m for m in messages if keeps and m.envelope.persistent]
+            for message in kept:
+                # As RabbitMQ does it with what was written to a disk before it was killed.
+                message.redelivered = message.redelivered or self.broker.model.pushes
+            messages[:] = kept
+            if loses == "queues":
+                self.broker.remove(queue)
+        flying = [m for m in self.broker.in_flight() if keeps and m.envelope.persistent]
+        self.broker.flying.clear()
+        for message in flying:
+            self.broker.send(message)
+
+    def back_up(self) -> None:
+        self.broker.up = True
+        self.back_at = None
+        for process in [*self.engines.values(), *self.workers.values()]:
+            if process.connected and getattr(process, "began", True):
+                process.declare()
+
+    def whereabouts(self, atom: Atom) -> str:
+        """Where a request is, for people."""
+        id = atom.request_id
+        found = [f"runs {self.judge.runs.get(id)}"]
+        if self.ledger is not None:
+            found.append(f"row {self.ledger._rows.get(id)}")
+        for queue, messages in self.broker.queues.items():
+            found += [f"in {queue}: {m}" for m in messages if m.envelope.correlation_id == id]
+        for engine in self.engines.values():
+            entry = engine.book._entries.get(id)
+            if entry is not None:
+                found.append(
+                    f"in {engine.name}: {entry.request} epoch {entry.epoch} doubts {entry.doubts}"
+                    f" dispatched {entry.dispatched} queue {entry.queue} worker {entry.worker}"
+                )
+        return "; ".join(found)
+
+    # The end.
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more; all has to come to its end.
+
+        :raises Violation: it does not, or something is left.
+        """
+        if self.back_at is not None:
+            self.back_up()
+        for process in [*self.engines.values(), *self.workers.values()]:
+            self.thaw(process)
+            process.fuse, process.slow_until, process.doubtful = -1, 0.0, ""
+            if isinstance(process, Worker):
+                process.obey("resume")
+            if process.line is not None:
+                process.line.ail(0, False)
+            if isinstance(process, Engine):
+                process.ails = ""
+        for message in self.broker.in_flight():
+            if message.due > self.now + 1:
+                self.broker.pull(message)
+                message.due = self.now + 0.5
+                self.broker.send(message)
+        until = self.now + HEALED
+        while self.now < until:
+            self.settle()
+            for flow in self.store.orphans(self.now):
+                self.resume(flow)
+            if not any(worker.heals for worker in self.workers.values()):
+                self.new_worker([One, Two, Six, Bad], 4).heals = True
+            if self.over():
+                break
+            self.pass_time(1.0)
+        for _ in range(12):
+            self.serve_all()
+            self.pass_time(1.0)
+            while self.now < until + HEALED and any(w.running for w in self.workers.values()):
+                self.pass_time(1.0)
+        for _ in range(4):  # what they tell each other when all is over
+            self.pass_time(0.5)
+        self.judge.end()
+
+    def serve_all(self) -> None:
+        """Somebody comes to the queues that were left: what is in them is too late to do harm."""
+        for queue, messages in list(self.broker.queues.items()):
+            topic, _, offer = queue.partition(".")
+            every = [*OFFERS, [One, Two, Six, Bad]]
+            found = [known for known in every if "".join(c.__name__ for c in known) == offer]
+            served = any(queue in worker.queues.values() for worker in self.workers.values())
+            if found and not served and any(m.kind == pr.REQUEST for m in messages):
+                self.new_worker(list(found[0]), 2, [topic])
+
+    def over(self) -> bool:
+        if not all(flow.finished for flow in self.store.flows.values()):
+            return False
+        if any(each.envelope.type in (pr.REQUEST, pr.RESPONSE) for each in self.broker.in_flight()):
+            return False
+        busy = any(w.running or w.core.running or w.unacked for w in self.workers.values())
+        return not busy and not any(e.results or len(e.book) for e in self.engines.values())

@@ -1,0 +1,295 @@
+"""Connections that can be broken: a small TCP proxy between who is tested and a server.
+
+    with tcp_proxy.threaded(server.port) as proxy: connect("127.0.0.1", proxy.port) ...
+
+What is asked for has happened when the call returns.  Who forks takes `forked`, as a process with
+threads should not fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+from tests.server_kinds import free_port
+
+_CHUNK = 65_536
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends RST
+
+
+class Proxy:
+    """What its owner holds; used by one thread at a time."""
+
+    def __init__(self, port: int, control: socket.socket) -> None:
+        self.port = port
+        self._control = control
+        self._said = control.makefile("r")
+
+    def stall(self) -> None:
+        """Bytes stay where they are, and nobody is told; new connections are as deaf."""
+        self._ask("stall")
+
+    def resume(self) -> None:
+        """After `stall`: all that waits goes on, in order; after `slow`: at full speed."""
+        self._ask("resume")
+
+    def slow(self, bytes_per_s: int) -> None:
+        """Let at most so many bytes a second pass, in each direction of each connection."""
+        self._ask(f"slow {bytes_per_s}")
+
+    def cut(self) -> int:
+        """Reset all connections, at both ends (RST); how many there were."""
+        return self._ask("cut")
+
+    def half_close(self) -> int:
+        """Tell who connected that nothing comes any more (FIN), yet go on taking from them."""
+        return self._ask("half_close")
+
+    def refuse(self) -> None:
+        """Refuse new connections; those that are there stay."""
+        self._ask("refuse")
+
+    def accept(self) -> None:
+        """After `refuse`: take them again, on the same port."""
+        self._ask("accept")
+
+    def connections(self) -> int:
+        """How many there are."""
+        return self._ask("count")
+
+    def _ask(self, word: str) -> int:
+        self._control.sendall(f"{word}\n".encode())
+        return int(self._said.readline())
+
+    def close(self) -> None:
+        self._said.close()
+        self._control.close()
+
+
+@contextlib.contextmanager
+def threaded(target: int) -> Iterator[Proxy]:
+    """A proxy to a port of this machine, in a thread of this process."""
+    ours, theirs = socket.socketpair()
+    server = _Server(target, theirs)
+    thread = threading.Thread(target=server.run, name="tcp-proxy")
+    thread.start()
+    proxy = Proxy(server.port, ours)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def forked(target: int) -> Iterator[Proxy]:
+    """The same in a process of its own, which ends with this one."""
+    ours, theirs = socket.socketpair()
+    server = _Server(target, theirs)
+    pid = os.fork()
+    if not pid:
+        try:
+            ours.close()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+            server.run()
+        finally:
+            os._exit(0)
+    server.forget()
+    proxy = Proxy(server.port, ours)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        os.waitpid(pid, 0)
+
+
+class _Flow:
+    """One direction of a connection."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self.source, self.sink = source, sink
+        self.waiting = b""
+        self.ended = False  # the source says nothing any more
+        self.closed = False  # and the sink knows
+        self.credit = 0.0
+
+
+class _Pair:
+    """A connection: who connected, and its other end."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        self.near, self.far = near, far
+        self.flows = (_Flow(near, far), _Flow(far, near))
+
+
+class _Server:
+    def __init__(self, target: int, control: socket.socket) -> None:
+        self._target = target
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._pairs: set[_Pair] = set()
+        self._stalled = False
+        self._speed = 0
+        self._then = time.monotonic()
+        self._asked = b""
+        self.port = free_port()
+        self._listening: socket.socket | None = self._listen()
+
+    def run(self) -> None:
+        """Until whoever controls it has gone."""
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._listening, selectors.EVENT_READ)  # type: ignore[arg-type]
+        try:
+            while True:
+                for key, _ in self._selector.select(0.01 if self._speed else None):
+                    if key.fileobj is self._listening:
+                        self._connect()
+                    elif key.fileobj is self._control and not self._controlled():
+                        return
+                self._move()
+        finally:
+            self._cut()
+            self._refuse()
+            self._selector.close()
+            self._control.close()
+
+    def forget(self) -> None:
+        """Somebody else runs it."""
+        assert self._listening is not None
+        self._listening.close()
+        self._control.close()
+        self._selector.close()
+
+    def _listen(self) -> socket.socket:
+        made = socket.create_server(("127.0.0.1", self.port), backlog=512)
+        made.setblocking(False)
+        return made
+
+    def _controlled(self) -> bool:
+        read = self._control.recv(1000)
+        *words, self._asked = (self._asked + read).split(b"\n")
+        for line in words:
+            word, _, number = line.decode().partition(" ")
+            self._control.sendall(b"%d\n" % self._do(word, int(number or 0)))
+        return bool(read)
+
+    def _do(self, word: str, number: int) -> int:
+        count = len(self._pairs)
+        if word == "stall":
+            self._stalled = True
+        elif word == "resume":
+            self._stalled, self._speed = False, 0
+        elif word == "slow":
+            self._speed = number
+        elif word == "cut":
+            self._cut()
+        elif word == "half_close":
+            for pair in self._pairs:
+                self._finish(pair.flows[1])
+        elif word == "refuse":
+            self._refuse()
+        elif word == "accept" and self._listening is None:
+            self._listening = self._listen()
+            self._selector.register(self._listening, selectors.EVENT_READ)
+        return count
+
+    def _refuse(self) -> None:
+        if self._listening is not None:
+            self._selector.unregister(self._listening)
+            self._listening.close()
+            self._listening = None
+
+    def _cut(self) -> None:
+        for pair in list(self._pairs):
+            self._end(pair)
+
+    def _connect(self) -> None:
+        assert self._listening is not None
+        try:
+            near, _ = self._listening.accept()
+        except OSError:
+            return  # it has gone again
+        try:
+            far = socket.create_connection(("127.0.0.1", self._target), 5)
+        except OSError:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            near.close()
+            return
+        for end in (near, far):
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._pairs.add(_Pair(near, far))
+
+    def _move(self) -> None:
+        """Take what there is to take, give what can be given, and say what to wait for."""
+        now = time.monotonic()
+        earned, self._then = (now - self._then) * self._speed, now
+        for pair in list(self._pairs):
+            try:
+                for flow in pair.flows:
+                    if not self._stalled:
+                        flow.credit = min(flow.credit + earned, self._speed)
+                        self._pass(flow)
+            except OSError:
+                self._end(pair)
+                continue
+            if all(flow.closed for flow in pair.flows):
+                self._end(pair, reset=False)
+                continue
+            for flow, back in (pair.flows, pair.flows[::-1]):
+                self._watch(flow.source, flow, back)
+
+    def _pass(self, flow: _Flow) -> None:
+        if not flow.waiting and not flow.ended:
+            with contextlib.suppress(BlockingIOError):
+                flow.waiting = flow.source.recv(_CHUNK)
+                flow.ended = not flow.waiting
+        if flow.waiting and not flow.closed:
+            part = flow.waiting[: int(flow.credit)] if self._speed else flow.waiting
+            with contextlib.suppress(BlockingIOError):
+                sent = flow.sink.send(part) if part else 0
+                flow.waiting = flow.waiting[sent:]
+                flow.credit -= sent
+        elif flow.closed:
+            flow.waiting = b""
+        if flow.ended and not flow.waiting:
+            self._finish(flow)
+
+    def _finish(self, flow: _Flow) -> None:
+        if not flow.closed:
+            flow.closed = True
+            with contextlib.suppress(OSError):
+                flow.sink.shutdown(socket.SHUT_WR)
+
+    def _watch(self, end: socket.socket, takes: _Flow, gives: _Flow) -> None:
+        """`takes` comes from this end, and `gives` goes to it."""
+        events = 0
+        if not self._stalled and not takes.waiting and not takes.ended:
+            events |= selectors.EVENT_READ
+        if not self._stalled and not self._speed and gives.waiting and not gives.closed:
+            events |= selectors.EVENT_WRITE
+        known = self._selector.get_map().get(end)
+        if known is not None and known.events == events:
+            return
+        if known is not None:
+            self._selector.unregister(end)
+        if events:
+            self._selector.register(end, events)
+
+    def _end(self, pair: _Pair, reset: bool = True) -> None:
+        self._pairs.discard(pair)
+        for end in (pair.near, pair.far):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(end)
+            with contextlib.suppress(OSError):
+                if reset:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            end.close()

@@ -1,0 +1,103 @@
+"""What a worker tells of its life, and what is read of it, whatever comes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wbengine.engines.worker_based.life import STATES, Career, Life
+
+FULL = Life(
+    "draining", 1.5, 20.0, 30.25, 7, 2, 12.5, (("id-1", "resize"), ("id-2", "a task \u00e9"))
+)
+#: Everything that JSON, or a hostile peer's idea of it, may hold.
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=2**1030, max_value=2**1040)
+    | st.floats(allow_nan=True, allow_infinity=True)
+    | st.text(max_size=8)
+    | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+FIELDS = ("birth", "shutdown_requested", "death", "successes", "failures", "working", "current")
+
+
+@pytest.mark.parametrize("life", [FULL, Life(), Life("idle", 1.0), Life("dead", successes=1)])
+def test_what_is_written_is_read(life: Life) -> None:
+    header = life.to_header()
+    assert Life.from_header(json.loads(json.dumps(header))) == life
+    assert Life.from_header(header) == life
+
+
+def test_what_is_as_by_default_does_not_travel() -> None:
+    assert Life("idle").to_header() == {"state": "idle"}
+
+
+@given(JUNK)
+def test_whatever_comes_is_a_life_or_none(junk: Any) -> None:
+    assert Life.from_header(junk) is None
+    assert Life.from_header({"state": junk}) is None
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(sorted(STATES)), st.sampled_from(FIELDS), JUNK)
+def test_one_bad_field_hurts_no_other(state: str, field: str, junk: Any) -> None:
+    header = {**FULL.to_header(), "state": state}
+    found = Life.from_header({**header, field: junk, "more": junk})
+    assert found is not None and found.state == state
+    for name in FIELDS:
+        value = getattr(found, name)
+        if name != field:
+            assert value == getattr(FULL, name)
+        elif name in ("successes", "failures"):
+            assert type(value) is int and 0 <= value <= 2**53
+        elif name == "current":
+            assert all(len(pair) == 2 and all(type(p) is str for p in pair) for pair in value)
+        else:
+            assert value is None or (type(value) is float and 0 <= value < math.inf)
+    assert found.to_header()  # it can be told on
+
+
+def test_too_much_is_not_read() -> None:
+    pairs = [["id", "x" * 600], ["a", "b"], *[["c", "d"]] * 2000]
+    found = Life.from_header({"state": "busy", "current": pairs})
+    assert found is not None and len(found.current) == 999
+    assert found.current[0] == ("a", "b")
+
+
+def test_a_career() -> None:
+    career = Career(5.0)
+    states = [career.life(()).state]
+    career.serving = True
+    states += [career.life(()).state, career.life([("id", "t")]).state]
+    career.suspend()
+    states.append(career.life([("id", "t")]).state)
+    assert not career.takes
+    career.resume()
+    assert career.takes
+    career.end(7.0)
+    states.append(career.life([("id", "t")]).state)
+    career.resume()
+    assert not career.takes
+    career.end(9.0, dead=True)
+    states.append(career.life(()).state)
+    assert states == ["started", "idle", "busy", "suspended", "draining", "dead"]
+    assert (career.shutdown_requested, career.death) == (7.0, 9.0)
+
+
+def test_a_death_without_warning() -> None:
+    career = Career(5.0)
+    career.end(9.0, dead=True)
+    assert (career.shutdown_requested, career.death) == (9.0, 9.0)
+
+
+def test_truth_is_no_number() -> None:
+    assert Life.from_header({"state": "idle", "birth": True, "successes": True}) == Life("idle")

@@ -1,0 +1,524 @@
+"""Limits and cancelling in pools: one call ends, its slot goes on, nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+from concurrent import futures
+from typing import Any
+
+import pytest
+
+from wbengine import _pool_children, exceptions, limits, loops, pools
+from wbengine.types import failure as ft
+
+WAIT = 25.0
+SOFT = exceptions.SoftTimeLimitExceeded
+HARD = exceptions.TimeLimitExceeded
+MIB = 2**20
+
+
+# What runs in the pools -------------------------------------------------------------------------
+
+
+def quick(emit: Any) -> int:
+    return os.getpid()
+
+
+def spin(emit: Any) -> None:
+    emit("begun", {"pid": os.getpid()})
+    while True:
+        pass
+
+
+def clean_up(emit: Any) -> str:
+    try:
+        spin(emit)
+    except SOFT:
+        emit("cleaning", {})
+        return "clean"
+    return "never"
+
+
+def stubborn(emit: Any) -> None:
+    """Ends at nobody's wish."""
+    emit("begun", {"pid": os.getpid()})
+    while True:
+        try:
+            time.sleep(0.001)
+        except SOFT:
+            pass
+
+
+def asleep(emit: Any) -> None:
+    emit("begun", {"pid": os.getpid()})
+    time.sleep(3600)
+
+
+def sleep(seconds: float, emit: Any) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def serving(pool: Any) -> set[int]:
+    """The children of a pool of two that make calls."""
+    box = Box()
+    for _ in range(2):
+        pool.submit(sleep, (0.1,), box)
+    return {box.get(), box.get()}
+
+
+def blocked(door: threading.Lock, emit: Any) -> str:
+    """In C, where no exception gets, until somebody lets it go."""
+    emit("begun", {"pid": os.getpid()})
+    door.acquire()
+    return "late"
+
+
+def closed_door() -> threading.Lock:
+    door = threading.Lock()
+    door.acquire()
+    return door
+
+
+def obedient(emit: Any) -> str:
+    emit("begun", {"pid": os.getpid()})
+    while not emit.cancelled:
+        time.sleep(0.001)
+    return "obeyed"
+
+
+def deadline(emit: Any) -> float | None:
+    found: float | None = emit.deadline
+    return found
+
+
+def is_cancelled(emit: Any) -> bool:
+    return bool(emit.cancelled)
+
+
+def sleeps_in_loop(cleans: bool, emit: Any) -> Any:
+    return loops.of_process().run(_sleeps, cleans)
+
+
+async def _sleeps(cleans: bool) -> str:
+    import asyncio
+
+    try:
+        await asyncio.sleep(3600)
+    except SOFT:
+        await asyncio.sleep(0.001)  # the interruption is over
+        if cleans:
+            return "clean"
+        raise
+    return "never"
+
+
+def eat(amount: int, emit: Any) -> str:
+    emit("begun", {"pid": os.getpid()})
+    food = bytearray(amount)
+    time.sleep(3600)
+    return str(len(food))
+
+
+_kept: list[bytearray] = []
+
+
+def keep(amount: int, emit: Any) -> int:
+    _kept.append(bytearray(amount))
+    return os.getpid()
+
+
+class Box:
+    """Collects what `done` and `on_event` are told."""
+
+    def __init__(self) -> None:
+        self.done = queue.SimpleQueue[Any]()
+        self.events = queue.SimpleQueue[Any]()
+
+    def __call__(self, value: Any) -> None:
+        self.done.put(value)
+
+    def event(self, event_type: str, details: dict[str, Any]) -> None:
+        self.events.put((event_type, details))
+
+    def get(self) -> Any:
+        return self.done.get(timeout=WAIT)
+
+    def failure(self, kind: type[BaseException]) -> str:
+        value = self.get()
+        assert isinstance(value, ft.Failure) and value.check(kind), value
+        return value.exception_str
+
+    def begun(self) -> int:
+        name, details = self.events.get(timeout=WAIT)
+        assert name == "begun"
+        pid: int = details["pid"]
+        return pid
+
+
+def limit(soft: float | None, hard: float | None = None) -> limits.TimeLimit:
+    return limits.TimeLimit(soft, hard)
+
+
+@pytest.fixture(params=["threads", "processes", "solo", "given"])
+def pool(request: pytest.FixtureRequest) -> Any:
+    if request.param == "threads":
+        with pools.ThreadPool(1) as made:
+            yield made
+    elif request.param == "processes":
+        with pools.ProcessPool(1) as made:
+            submit(made, quick)  # a child's first call takes longer
+            yield made
+    elif request.param == "solo":
+        solo = pools.SoloPool()
+        thread = threading.Thread(target=solo.serve)
+        thread.start()
+        yield solo
+        solo.stop()
+        thread.join(WAIT)
+        assert not thread.is_alive()
+    else:
+        with futures.ThreadPoolExecutor(1) as executor:
+            yield pools.GivenPool(executor)
+
+
+@pytest.fixture
+def processes() -> Any:
+    made, box = pools.ProcessPool(2), Box()
+    for _ in range(2):
+        made.submit(sleep, (0.05,), box)  # a child's first call takes longer
+    for _ in range(2):
+        box.get()
+    yield made
+    made.stop(kill=True)
+
+
+# All pools --------------------------------------------------------------------------------------
+
+
+def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
+    box = Box()
+    pool.submit(clean_up, (), box, box.event, limit(0.05, WAIT))
+    pool.submit(spin, (), box, None, limit(0.01))
+    pool.submit(quick, (), box, None, limit(WAIT))
+    assert box.get() == "clean"
+    assert [box.events.get(timeout=WAIT)[0] for _ in range(2)] == ["begun", "cleaning"]
+    box.failure(SOFT)
+    assert isinstance(box.get(), int)
+
+
+def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None:
+    box = Box()
+    pool.submit(stubborn, (), box, None, limit(0.1, 0.3), what="t")
+    pool.submit(quick, (), box)
+    assert "task 't' did not end within its hard limit of 0.3 s" in box.failure(HARD)
+    assert isinstance(box.get(), int)
+
+
+def test_a_coroutine_is_interrupted_where_it_waits(pool: Any) -> None:
+    box = Box()
+    before = getattr(pool, "lost", 0)
+    pool.submit(sleeps_in_loop, (True,), box, None, limit(0.15))
+    pool.submit(sleeps_in_loop, (False,), box, None, limit(0.05))
+    assert box.get() == "clean"
+    box.failure(SOFT)
+    pool.submit(sleeps_in_loop, (True,), box, None, limit(None, 0.1))
+    box.failure(HARD)
+    pool.submit(quick, (), box)
+    assert isinstance(box.get(), int)
+    assert getattr(pool, "lost", 0) == before
+    loops.stop_all()
+
+
+def test_the_deadline_is_told(pool: Any) -> None:
+    box = Box()
+    pool.submit(deadline, (), box, None, limit(None, 100))
+    assert abs(box.get() - time.time() - 100) < 30
+    for wanted in (limits.UNLIMITED, limit(10)):
+        pool.submit(deadline, (), box, None, wanted)
+        assert box.get() is None
+
+
+def test_cancelling_what_runs_and_what_waits(pool: Any) -> None:
+    box, waiting = Box(), Box()
+    first = pool.submit(obedient, (), box, box.event)
+    second = pool.submit(quick, (), waiting, what="w")
+    box.begun()
+    for _ in range(2):
+        second.cancel(0.0)
+        first.cancel()
+    assert "task 'w' was cancelled before it started" in waiting.failure(exceptions.Cancelled)
+    assert box.get() == "obeyed"
+    pool.submit(is_cancelled, (), box)
+    assert box.get() is False
+    first.cancel(0.0)  # it is over
+    assert isinstance(submit(pool, quick), int)
+    assert waiting.done.empty() and box.done.empty()
+
+
+def submit(pool: Any, fn: Any, *args: Any) -> Any:
+    box = Box()
+    pool.submit(fn, args, box)
+    return box.get()
+
+
+def test_what_was_withdrawn_cannot_be_cancelled_nor_the_other_way_round(pool: Any) -> None:
+    box, other = Box(), Box()
+    first = pool.submit(obedient, (), box, box.event)
+    box.begun()
+    tickets = [pool.submit(quick, (), other) for _ in range(3)]
+    tickets[1].cancel()
+    assert pool.withdraw() == [tickets[0], tickets[2]]
+    tickets[0].cancel()
+    other.failure(exceptions.Cancelled)
+    first.cancel()
+    assert box.get() == "obeyed"
+    assert other.done.empty()
+    assert submit(pool, is_cancelled) is False
+
+
+def test_a_limit_of_nothing_is_none(pool: Any) -> None:
+    box = Box()
+    assert pool.submit(quick, (), box, None, limit(None)).limit is limits.UNLIMITED
+    box.get()
+
+
+# Threads ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["threads", "solo"])
+def test_a_lost_thread_is_named_and_counted_and_replaced(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it returns in the end is dropped; stopping does not wait for it."""
+    door, box = closed_door(), Box()
+    pool: Any = pools.ThreadPool(1, name="p") if kind == "threads" else pools.SoloPool(name="p")
+    serving = threading.Thread(target=getattr(pool, "serve", int), daemon=True)
+    serving.start()
+    pool.submit(blocked, (door,), box, box.event, limit(None, 0.2))
+    pool.submit(quick, (), box)
+    box.begun()
+    box.failure(HARD)
+    assert box.get() == os.getpid()
+    assert (pool.lost, pool.idle) == (1, 1)
+    assert sum("is lost: it still ran blocked" in line for line in caplog.messages) == 1
+    started = time.monotonic()
+    pool.stop()
+    assert time.monotonic() - started < WAIT / 2
+    lost = [thread for thread in threading.enumerate() if thread.name.startswith("p-")]
+    door.release()
+    for thread in (*lost, serving):
+        thread.join(WAIT)
+        assert not thread.is_alive()
+    assert box.done.empty()
+
+
+def test_stopping_waits_for_the_thread_that_took_the_place_of_a_lost_one() -> None:
+    door, box = closed_door(), Box()
+    pool = pools.ThreadPool(1)
+    pool.submit(blocked, (door,), box, None, limit(None, 0.1))
+    for _ in range(3):
+        pool.submit(quick, (), box)
+    pool.stop()
+    assert box.done.qsize() == 4
+    door.release()
+
+
+def test_the_interpreter_ends_in_spite_of_a_lost_thread() -> None:
+    import subprocess
+
+    program = (
+        "import time, threading\n"
+        "from wbengine import limits, pools\n"
+        "told = threading.Event()\n"
+        "pool = pools.ThreadPool(1)\n"
+        "pool.submit(lambda emit: time.sleep(60), (), lambda v: told.set(), None,"
+        " limits.TimeLimit(None, 0.05))\n"
+        "assert told.wait(30)\n"
+        "pool.stop()\n"
+    )
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=50)
+    assert time.monotonic() - started < 30
+
+
+def test_a_solo_pool_is_served_once() -> None:
+    pool = pools.SoloPool()
+    pool.stop(wait=False)
+    pool.serve()
+    with pytest.raises(RuntimeError, match="is served"):
+        pool.serve()
+
+
+def test_a_solo_pool_in_the_main_thread_is_interrupted_in_c() -> None:
+    from wbengine import alarms
+
+    before = signal.getsignal(alarms.NUMBER)
+    pool, box, ran = pools.SoloPool(), Box(), list[Any]()
+    pool.submit(asleep, (), box, None, limit(0.02))
+    pool.submit(lambda emit: ran.append(threading.current_thread()), (), lambda _: pool.stop())
+    try:
+        pool.serve()
+    finally:
+        signal.signal(alarms.NUMBER, before)
+        alarms._installed = False
+    box.failure(SOFT)
+    assert ran == [threading.main_thread()]
+
+
+# Processes --------------------------------------------------------------------------------------
+
+
+def test_only_the_child_that_is_stuck_is_killed(processes: Any) -> None:
+    """Stopped, asleep, or deaf: the other child and its call do not notice."""
+    other = Box()
+    ticket = processes.submit(obedient, (), other, other.event)
+    pid = other.begun()
+    for fn in (asleep, stubborn, spin):
+        box = Box()
+        processes.submit(fn, (), box, box.event, limit(None, 0.5), what="stuck")
+        victim = box.begun()
+        if fn is asleep:
+            os.kill(victim, signal.SIGSTOP)
+        text = box.failure(HARD)
+        assert "task 'stuck' did not end within its hard limit of 0.5 s" in text
+        assert f"its process {victim} was killed" in text
+        assert submit(processes, quick) not in (victim, pid)
+    ticket.cancel()
+    assert other.get() == "obeyed"
+    assert pid in serving(processes)
+
+
+def test_the_soft_limit_interrupts_a_child_that_sleeps(processes: Any) -> None:
+    """And it goes on to serve."""
+    box = Box()
+    processes.submit(asleep, (), box, box.event, limit(0.2))
+    pid = box.begun()
+    started = time.monotonic()
+    box.failure(SOFT)
+    assert time.monotonic() - started < WAIT / 2
+    assert pid in serving(processes)
+
+
+def test_calls_that_end_about_when_their_limit_does() -> None:
+    """In a child: the exception is raised in that call, or nowhere, and the child lives on."""
+    count, told = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), Box()
+    often = {"initializer": sys.setswitchinterval, "initargs": (1e-5,)}
+    with pools.ProcessPool(1, **often) as pool:  # type: ignore[arg-type]
+        pid = submit(pool, quick)
+        for number in range(count):
+            soft = 0.0002 + number % 40 * 0.0004
+            pool.submit(_busy, (0.001,), told, None, limit(soft))
+            pool.submit(_busy, (0.0,), told)
+        found = [told.get() for _ in range(2 * count)]
+        assert submit(pool, quick) == pid
+    assert found[1::2] == ["ended"] * count
+    ended = sum(value == "ended" for value in found[::2])
+    assert ended + sum(isinstance(v, ft.Failure) and bool(v.check(SOFT)) for v in found) == count
+    assert 0 < ended < count
+
+
+def _busy(seconds: float, emit: Any) -> str:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+    return "ended"
+
+
+def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
+    box, other = Box(), Box()
+    innocent = processes.submit(obedient, (), other, other.event)
+    pid = other.begun()
+    ticket = processes.submit(stubborn, (), box, box.event, what="deaf")
+    victim = box.begun()
+    ticket.cancel(0.05)
+    text = box.failure(exceptions.Cancelled)
+    assert "task 'deaf' was cancelled, and did not end" in text and str(victim) in text
+    assert submit(processes, quick) not in (pid, victim)
+    innocent.cancel(WAIT)
+    assert other.get() == "obeyed"
+    assert pid in serving(processes)
+
+
+def test_one_that_obeys_in_time_is_not_killed(processes: Any) -> None:
+    for _ in range(5):
+        box = Box()
+        ticket = processes.submit(obedient, (), box, box.event)
+        pid = box.begun()
+        ticket.cancel(0.2)
+        assert box.get() == "obeyed"
+        assert pid in serving(processes)
+    time.sleep(0.25)  # longer than the grace
+    assert pid in serving(processes)
+
+
+def test_a_child_makes_no_more_calls_than_it_may() -> None:
+    with pools.ProcessPool(1, max_calls=3) as pool:
+        pids = [submit(pool, quick) for _ in range(9)]
+    assert [len(set(pids[at : at + 3])) for at in (0, 3, 6)] == [1, 1, 1]
+    assert len(set(pids)) == 3
+
+
+def test_a_child_that_takes_too_much_memory_is_killed_alone() -> None:
+    most = 150 * MIB
+    with pools.ProcessPool(2, max_memory=most) as pool:
+        box, other = Box(), Box()
+        innocent = pool.submit(obedient, (), other, other.event)
+        pid = other.begun()
+        pool.submit(eat, (300 * MIB,), box, box.event, what="greedy")
+        victim = box.begun()
+        text = box.failure(MemoryError)
+        innocent.cancel()
+        assert re.match(rf"process {victim} had [1-9]\d\d,\d+,\d+ bytes", text), text
+        assert f"when it ran task 'greedy', of {most:,} allowed" in text
+        assert submit(pool, quick) != victim
+        assert other.get() == "obeyed" and pid in serving(pool)
+
+
+def test_a_child_that_keeps_too_much_memory_is_replaced_after_its_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_pool_children, "_MEMORY_PERIOD", 60.0)  # not while it runs
+    with pools.ProcessPool(1, max_memory=150 * MIB) as pool:
+        first = submit(pool, quick)
+        assert submit(pool, keep, 1 * MIB) == first
+        assert submit(pool, keep, 300 * MIB) == first
+        assert submit(pool, quick) != first
+
+
+@pytest.mark.parametrize("options", [{"max_calls": 0}, {"max_memory": -1}, {"max_calls": True}])
+def test_maxima_that_are_none_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match="must be a whole number of at least 1"):
+        pools.ProcessPool(1, **options)
+
+
+def test_a_kill_reaches_the_child_of_its_call_and_no_later_one() -> None:
+    """Limits that end about when their calls do: the next call has the child, or a new one."""
+    told = Box()
+    with pools.ProcessPool(1) as pool:
+        submit(pool, quick)
+        for number in range(60):
+            pool.submit(_busy, (0.002,), told, None, limit(None, 0.0015 + number % 20 * 0.0001))
+            pool.submit(quick, (), told)
+        found = [told.get() for _ in range(120)]
+    assert all(isinstance(pid, int) for pid in found[1::2]), found
+    for value in found[::2]:
+        assert value == "ended" or value.check(HARD), value
+
+
+def test_the_descriptors_of_dead_children_are_given_back() -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with pools.ProcessPool(1, max_calls=1) as pool:
+        submit(pool, quick)
+        before = count()
+        for _ in range(5):
+            submit(pool, quick)
+        assert count() <= before + 4

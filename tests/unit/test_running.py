@@ -1,0 +1,299 @@
+"""What a task knows of its own run, and limits and cancelling, on every executor of this host."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions, invocation, limits, running, task
+from wbengine._core import executors
+from wbengine.engines.worker_based import endpoint, entries
+from wbengine.engines.worker_based import protocol as pr
+
+WAIT = 20.0
+KINDS = ["serial", "threads", "given threads", "processes", "given processes"]
+
+
+class Tells(task.Task):
+    def execute(self) -> Any:
+        return self.request, self.cancelled
+
+    def revert(self, **kwargs: Any) -> Any:
+        return self.request, self.cancelled
+
+
+class TellsLater(task.Task):
+    async def execute(self) -> Any:
+        await asyncio.sleep(0)
+        return self.request, self.cancelled
+
+
+class Obeys(task.Task):
+    """Until it is cancelled; asked by a thread of its own."""
+
+    def execute(self) -> str:
+        with futures.ThreadPoolExecutor(1) as own:
+            return own.submit(self.wait).result()
+
+    def wait(self) -> str:
+        self.update_progress(0.5)
+        while not self.cancelled:
+            time.sleep(0.001)
+        return "obeyed"
+
+
+class ObeysLater(task.Task):
+    async def execute(self) -> str:
+        self.update_progress(0.5)
+        while not self.cancelled:
+            await asyncio.sleep(0.001)
+        return "obeyed"
+
+
+class Spins(task.Task):
+    timelimit = (0.1, None)
+
+    def execute(self) -> None:
+        while True:
+            pass
+
+
+class Waits(task.Task):
+    """In the event loop."""
+
+    timelimit = (0.1, None)
+
+    async def execute(self) -> None:
+        await asyncio.sleep(3600)
+
+
+class Stubborn(task.Task):
+    def execute(self) -> None:
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            try:
+                time.sleep(0.001)
+            except exceptions.SoftTimeLimitExceeded:
+                pass
+
+
+class StubbornLater(task.Task):
+    async def execute(self) -> None:
+        while True:
+            try:
+                await asyncio.sleep(0.001)
+            except exceptions.SoftTimeLimitExceeded:
+                pass
+
+
+class Odd(task.Task):
+    timelimit: Any = ("soon", None)
+
+    def execute(self) -> None:
+        pass
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def given_processes() -> Iterator[futures.ProcessPoolExecutor]:
+    with futures.ProcessPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def make(kind: str, given_processes: Any) -> Iterator[Any]:
+    made: list[Any] = []
+    threads = futures.ThreadPoolExecutor(2)
+
+    def make(limit: limits.TimeLimit = limits.UNLIMITED) -> Any:
+        found: Any
+        if kind == "serial":
+            found = executors.SerialTaskExecutor(limit=limit)
+        elif kind == "threads":
+            found = executors.ThreadTaskExecutor(max_workers=1, limit=limit)
+        elif kind == "given threads":
+            found = executors.ThreadTaskExecutor(threads, limit=limit)
+        elif kind == "processes":
+            found = executors.ProcessTaskExecutor(1, limit=limit)
+        else:
+            found = executors.FutureProcessTaskExecutor(given_processes, limit=limit)
+        found.start()
+        made.append(found)
+        outcome(found, call(Tells("warm")))
+        return found
+
+    yield make
+    for found in made:
+        found.stop()
+    threads.shutdown()
+
+
+def call(made: task.Task, action: Any = "execute", **options: Any) -> invocation.Invocation:
+    return invocation.Invocation(made, action, "uuid", **options)
+
+
+def outcome(executor: Any, wanted: invocation.Invocation) -> Any:
+    ends = queue.SimpleQueue[Any]()
+    executor.submit(wanted, lambda _, found: ends.put(found.value))
+    return ends.get(timeout=WAIT)
+
+
+# What it is --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["execute", "revert"])
+def test_a_run_is_known_by_the_id_of_its_request(make: Any, action: Any) -> None:
+    wanted = call(Tells("t"), action, attempt=3, epoch=4, flow_uuid="f", index=2, resumed=1)
+    request, cancelled = outcome(make(), wanted)
+    name = entries.request_id("uuid", action, 3, 2, 1)
+    assert request == running.Request(name, 3, 4, "f", "local", None)
+    assert cancelled is False
+    assert (wanted.task.request, wanted.task.cancelled) == (None, False)
+
+
+def test_coroutines_know_it_too(make: Any) -> None:
+    request, cancelled = outcome(make(), call(TellsLater("t"), attempt=2))
+    assert (request.id, cancelled) == (entries.request_id("uuid", "execute", 2), False)
+
+
+def test_the_deadline_is_that_of_the_hard_limit(make: Any, kind: str) -> None:
+    executor = make(limits.TimeLimit(50, 100))
+    for made in (Tells("t"), TellsLater("t")):
+        request, _ = outcome(executor, call(made))
+        if kind == "given processes":
+            assert request.deadline is None  # nobody can end it
+        else:
+            assert abs(request.deadline - time.time() - 100) < 30
+
+
+def test_one_task_in_two_runs_at_once() -> None:
+    """Each knows its own, where one flow is run by several engines."""
+    found = queue.SimpleQueue[Any]()
+    meeting = threading.Barrier(2)
+
+    class Meets(task.Task):
+        def execute(self) -> Any:
+            meeting.wait(WAIT)
+            before = self.request
+            meeting.wait(WAIT)
+            return before, self.request
+
+    made = Meets("m")
+
+    def run(number: int) -> None:
+        found.put((number, invocation.invoke(call(made, attempt=number)).value))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        number, (before, after) = found.get(timeout=WAIT)
+        assert before == after and before.attempt == number
+    assert running.LATEST == {}
+
+
+def test_a_run_within_a_run() -> None:
+    inner = Tells("inner")
+
+    class Outer(task.Task):
+        def execute(self) -> Any:
+            assert inner.request is None
+            first = invocation.invoke(call(inner, attempt=7)).value[0].attempt
+            return first, self.request.attempt if self.request else None
+
+    assert invocation.invoke(call(Outer("o"), attempt=5)).value == (7, 5)
+
+
+def test_a_worker_tells_what_it_was_told() -> None:
+    request = running.Request("id", 3, 4, "flow", "worker-1", None)
+    unit = pr.WorkUnit("", "t", "execute", {}, None, {}, request)
+    found = endpoint.Endpoint(Tells).run(unit, None, lambda *_: None)
+    assert found.value == (request, False)
+
+
+# Cancelling --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [Obeys, ObeysLater])
+def test_what_runs_is_told_that_it_is_cancelled(make: Any, kind: str, made: Any) -> None:
+    if kind == "given processes":
+        pytest.skip("nobody can tell it")
+    executor, begun = make(), threading.Event()
+    ends = queue.SimpleQueue[Any]()
+    wanted = call(made("o"), events=lambda *_: begun.set())
+
+    def cancel() -> None:
+        begun.wait(WAIT)
+        executor.cancel([wanted])
+        executor.cancel([wanted])
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    executor.submit(wanted, lambda _, found: ends.put(found.value))
+    value = ends.get(timeout=WAIT)
+    # A coroutine may be interrupted where it waits before it asks.
+    assert value == "obeyed" or (made is ObeysLater and value.check(exceptions.Cancelled))
+    canceller.join()
+    executor.cancel([wanted])
+    assert outcome(executor, call(Tells("t")))[1] is False
+    assert ends.empty()
+
+
+def test_what_waits_is_cancelled_at_once(make: Any, kind: str) -> None:
+    if kind in ("serial", "given processes"):
+        pytest.skip("nothing waits there, or nobody knows what does")
+    executor, begun = make(), threading.Semaphore(0)
+    ends = queue.SimpleQueue[Any]()
+    count = 2 if kind == "given threads" else 1
+    holding = [call(Obeys(f"h{n}"), events=lambda *_: begun.release()) for n in range(count)]
+    executor.submit_many(holding, lambda _, found: None)
+    for _ in holding:
+        assert begun.acquire(timeout=WAIT)
+    waiting = [call(Tells(f"w{n}")) for n in range(3)]
+    executor.submit_many(waiting, lambda which, found: ends.put((which, found.value)))
+    executor.cancel(waiting[1:2])
+    which, value = ends.get(timeout=WAIT)
+    assert which is waiting[1] and value.check(exceptions.Cancelled)
+    assert executor.withdraw() == [waiting[0], waiting[2]]
+    executor.cancel([*waiting, *holding])
+    assert ends.empty()
+
+
+# Limits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [Spins, Waits])
+def test_the_soft_limit_of_a_task(make: Any, made: Any) -> None:
+    executor = make()
+    assert outcome(executor, call(made("s"))).check(exceptions.SoftTimeLimitExceeded)
+    assert outcome(executor, call(Tells("t")))[1] is False
+
+
+@pytest.mark.parametrize("made", [Stubborn, StubbornLater])
+def test_the_hard_limit_of_an_executor(make: Any, kind: str, made: Any) -> None:
+    executor = make(limits.TimeLimit(0.1, 0.2))
+    started = time.monotonic()
+    assert outcome(executor, call(made("s"))).check(exceptions.TimeLimitExceeded)
+    assert time.monotonic() - started < 1.5
+    free = Tells("t")
+    free.timelimit = (None, None)
+    assert outcome(executor, call(free))[0].deadline is None
+
+
+def test_a_limit_that_is_none_fails_its_task_alone(make: Any) -> None:
+    executor = make()
+    failure = outcome(executor, call(Odd("o")))
+    assert failure.check(TypeError) and "the timelimit of task 'o'" in failure.exception_str
+    assert outcome(executor, call(Tells("t")))[1] is False

@@ -1,0 +1,99 @@
+"""What is told of workers and requests to those who look on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from wbengine.engines.worker_based import life, roster, snapshots
+
+
+def request(number: int = 1, state: Any = "finished", **more: Any) -> snapshots.RequestSnapshot:
+    return snapshots.RequestSnapshot(
+        f"id-{number}", "resize", "tasks.Resize", "execute", 1, 1, state, **more
+    )
+
+
+def test_a_history_keeps_the_last_ones() -> None:
+    history = snapshots.History(3)
+    for number in range(5):
+        history.add(request(number, "failed" if number % 2 else "finished"))
+    assert [one.id for one in history] == ["id-2", "id-3", "id-4"]
+    assert len(history) == 3
+
+
+def test_a_history_may_grow_while_it_is_read() -> None:
+    history = snapshots.History()
+    history.add(request(1))
+    for _ in history:
+        history.add(request(2))
+    assert len(history) == 2
+
+
+def test_a_history_may_be_of_nothing() -> None:
+    history = snapshots.History(0)
+    history.add(request())
+    assert list(history) == []
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, None, True])
+def test_a_history_of_an_odd_length(most: Any) -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        snapshots.History(most)
+
+
+@pytest.mark.parametrize("state", ["queued", "started", "deferred"])
+def test_what_did_not_end_is_no_history(state: Any) -> None:
+    with pytest.raises(ValueError, match=f"id-1 is {state}"):
+        snapshots.History().add(request(state=state))
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "runtime"),
+    [(1.0, 3.5, 2.5), (3.0, 1.0, 0.0), (None, 3.0, None), (1.0, None, None)],
+)
+def test_a_runtime(started: Any, ended: Any, runtime: Any) -> None:
+    assert request(started=started, ended=ended).runtime == runtime
+
+
+def test_states_that_can_be_asked_for() -> None:
+    assert [snapshots.check_state(state) for state in (None, *snapshots.STATES)] == [
+        None, "deferred", "queued", "started", "finished", "failed",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="did you mean 'started'"):
+        snapshots.check_state("startd")
+
+
+def topic_worker(topic: str, identity: Any = "w1", **more: Any) -> roster.TopicWorker:
+    made = roster.TopicWorker(topic, ["a.B", f"a.{topic}"], identity)
+    made.queue = f"{topic}.123"
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_process_is_one_on_all_its_topics() -> None:
+    alive = life.Life("busy", birth=3.0)
+    workers = [
+        topic_worker("t", last_seen=10.0, slots=4, running=1),
+        topic_worker("u", "w2", last_seen=12.0),
+        topic_worker("u", last_seen=11.0, slots=4, running=2, life=alive),
+    ]
+    first, second = snapshots.of_workers(workers, now=20.0, wall=1000.0)
+    assert first == snapshots.WorkerSnapshot(
+        "w1", ("t", "u"), ("t.123", "u.123"), ("a.B", "a.t", "a.u"), 4, 2, 991.0, alive
+    )
+    assert (first.state, second.state, second.identity) == ("busy", "idle", "w2")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.slots = 5  # type: ignore[misc]
+
+
+def test_peers_without_identity_are_one_for_each_topic() -> None:
+    workers = [topic_worker(name, roster.NO_IDENTITY, running=1) for name in ("t", "u")]
+    found = snapshots.of_workers(workers, now=0.0, wall=0.0)
+    assert [(one.identity, one.topics, one.state) for one in found] == [
+        (None, ("t",), "busy"),
+        (None, ("u",), "busy"),
+    ]

@@ -1,0 +1,59 @@
+"""Channels of kombu's own transports whose messages are taken as they came."""
+
+from __future__ import annotations
+
+import bz2
+
+import kombu
+import pytest
+
+from tests.brokers import Place
+from wbengine import exceptions
+from wbengine.engines.worker_based import envelope as env
+from wbengine.transports import wary
+
+#: To who expands it, a thousand times as much.
+BOMB = bz2.compress(b'{"a": 1}' + b" " * 1_000_000)
+
+
+@pytest.fixture(params=["memory", "amqp"])
+def connection(request: pytest.FixtureRequest) -> kombu.Connection:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("rabbitmq_url")
+    return kombu.Connection(url)
+
+
+def _sent(connection: kombu.Connection, body: bytes, **more: object) -> kombu.Message:
+    """What comes of a message that is sent."""
+    with connection:
+        channel = wary.channel_of(connection)
+        queue = kombu.Queue("wary", kombu.Exchange(""), routing_key="wary")(channel)
+        queue.declare()
+        kombu.Producer(channel).publish(body, routing_key="wary", **more)
+        found = queue.get(no_ack=True)
+    assert isinstance(found, wary.Message)
+    return found
+
+
+@pytest.mark.parametrize("how", ["bzip2", "application/x-gzip", "no such"])
+def test_what_is_compressed_stays_so_and_is_refused(connection: kombu.Connection, how: str) -> None:
+    found = _sent(connection, BOMB, headers={"compression": how, "a": 1}, content_encoding="binary")
+    assert found.compressed and not found.errors
+    assert bytes(found.body) == BOMB
+    assert found.headers == {"a": 1}
+    with pytest.raises(exceptions.InvalidFormat, match="compressed"):
+        env.body_of(found)
+
+
+def test_all_else_is_as_it_was(connection: kombu.Connection) -> None:
+    found = _sent(connection, b'{"a": 1}', headers={"a": 1}, content_encoding="utf-8")
+    assert not found.compressed
+    assert found.headers == {"a": 1}
+    assert env.body_of(found) == {"a": 1}
+
+
+def test_no_codec_that_a_message_names_is_used(rabbitmq_url: Place) -> None:
+    body = '{"a": 1}'.encode("utf-16")
+    found = _sent(kombu.Connection(rabbitmq_url), body, content_encoding="utf-16")
+    assert found.body == body
+    with pytest.raises(exceptions.InvalidFormat, match="UTF-8"):
+        env.body_of(found)

@@ -1,0 +1,91 @@
+"""One thread that serves many moments."""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+from typing import Any
+
+import pytest
+
+from wbengine import watch
+
+WAIT = 30.0
+
+
+def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
+    clock, told = watch.Watch("test-watch"), queue.SimpleQueue[Any]()
+
+    def tell(seconds: float) -> None:
+        told.put((seconds, threading.current_thread().name))
+
+    for seconds in (0.03, 0.01, 0.02):
+        clock.after(seconds, functools.partial(tell, seconds))
+    found = [told.get(timeout=WAIT) for _ in range(3)]
+    assert found == [(seconds, "test-watch") for seconds in (0.01, 0.02, 0.03)]
+    assert len(clock) == 0
+
+
+def test_no_thread_before_the_first_timer() -> None:
+    before = threading.active_count()
+    watch.Watch()
+    assert threading.active_count() == before
+
+
+def test_an_earlier_timer_wakes_the_thread() -> None:
+    clock, told = watch.Watch(), queue.SimpleQueue[Any]()
+    far = clock.after(1e9, lambda: told.put("far"))
+    clock.after(0.001, lambda: told.put("near"))
+    assert told.get(timeout=WAIT) == "near"
+    assert clock.call_off(far)
+    assert not clock.call_off(far)
+    assert len(clock) == 0
+
+
+def test_what_was_called_off_is_not_called() -> None:
+    clock, told = watch.Watch(), queue.SimpleQueue[Any]()
+    timers = [clock.after(0.02, functools.partial(told.put, n)) for n in range(1000)]
+    off = [n for n in range(1000) if n % 10 and clock.call_off(timers[n])]
+    clock.after(0.03, lambda: told.put("last"))
+    found = []
+    while (got := told.get(timeout=WAIT)) != "last":
+        found.append(got)
+    assert sorted([*found, *off]) == list(range(1000))
+
+
+def test_called_off_timers_do_not_pile_up() -> None:
+    """Limits of an hour, and thousands of calls that take a moment."""
+    clock = watch.Watch()
+    for _ in range(10_000):
+        clock.call_off(clock.after(3600, int))
+    assert len(clock._heap) < 200
+    assert len(clock) == 0
+
+
+def test_what_fails_is_logged_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    clock, told = watch.Watch(), queue.SimpleQueue[Any]()
+
+    def fails() -> None:
+        raise SystemExit("of all things")
+
+    clock.after(0.0, fails)
+    clock.after(0.001, lambda: told.put("next"))
+    assert told.get(timeout=WAIT) == "next"
+    assert "something that was due failed" in caplog.messages
+
+
+def test_a_process_has_one_and_a_fork_its_own() -> None:
+    found = watch.of_process()
+    assert watch.of_process() is found
+    found.call_off(found.after(3600, int))
+    pid = os.fork()
+    if pid == 0:
+        told = threading.Event()
+        try:
+            watch.of_process().after(0.001, told.set)
+            os._exit(0 if told.wait(WAIT) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

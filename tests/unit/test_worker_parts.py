@@ -1,0 +1,237 @@
+"""The smaller parts of a worker: patience, reports, orders, and the log of its command."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from wbengine import _log_lines, invocation
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import (
+    controlling,
+    describing,
+    endpoint,
+    jobs,
+    patience,
+    reporting,
+)
+from wbengine.engines.worker_based import envelope as env
+from wbengine.types.failure import Failure
+
+CALLED: list[Any] = []
+
+
+def remember(request: reporting.FailedRequest, *info: Any) -> None:
+    CALLED.append(("remember", request, *info))
+
+
+def stop(request: reporting.FailedRequest, *info: Any) -> bool:
+    CALLED.append(("stop", request.id))
+    return False
+
+
+def falsy(request: reporting.FailedRequest, *info: Any) -> int:
+    CALLED.append(("falsy", request.id))
+    return 0
+
+
+def broken(request: reporting.FailedRequest, *info: Any) -> None:
+    CALLED.append(("broken", request.id))
+    raise SystemExit("no")
+
+
+@pytest.fixture(autouse=True)
+def nothing_called() -> None:
+    CALLED.clear()
+
+
+def a_job() -> jobs.Job:
+    headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_ATTEMPT: 2, env.ROOT_ID: "flow-1"}
+    request = env.Envelope("REQUEST", {}, correlation_id="id-1", reply_to="e", headers=headers)
+    return endpoint.job_of(request, None)
+
+
+def failed(error: BaseException) -> invocation.Outcome:
+    try:
+        raise error
+    except BaseException:
+        return invocation.Outcome(Failure(), "w1", 10.0, 12.5)
+
+
+# Exception handlers -------------------------------------------------------------------------------
+
+
+def test_handlers_are_called_in_order_until_one_returns_false(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reports = reporting.Reports("w1", (remember, falsy, stop, broken))
+    reports.ended(a_job(), failed(ValueError("secret\nof two lines")))
+    (first, *others) = CALLED
+    assert others == [("falsy", "id-1"), ("stop", "id-1")]
+    _, request, kind, value, _ = first
+    assert (request.id, request.epoch, request.attempt, request.flow) == ("id-1", 3, 2, "flow-1")
+    assert (request.worker, request.started, request.ended) == ("w1", 10.0, 12.5)
+    assert kind is ValueError and value.args == ("secret\nof two lines",)
+    assert request.failure.check(ValueError)
+    assert caplog.records == []  # the last word was somebody else's
+
+
+def test_what_a_handler_raises_is_logged_and_the_next_is_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reporting.Reports("w1", (broken, falsy)).ended(a_job(), failed(ValueError("two\nlines")))
+    assert CALLED == [("broken", "id-1"), ("falsy", "id-1")]
+    raised, last = caplog.records
+    assert raised.levelno == logging.ERROR and "broken failed" in raised.getMessage()
+    assert raised.exc_info is not None
+    assert last.levelno == logging.WARNING
+    assert "failed after 2.500 s: ValueError: two lines" in last.getMessage()
+
+
+def test_a_failure_without_its_exception(caplog: pytest.LogCaptureFixture) -> None:
+    data = failed(KeyError("k")).value.to_dict()
+    outcome = invocation.Outcome(Failure.from_dict(data))
+    reporting.Reports("w1", (remember,)).ended(a_job(), outcome)
+    assert CALLED[0][2:] == (None, None, None)
+    assert CALLED[0][1].failure == outcome.value
+    assert len(caplog.records) == 1
+
+
+def test_a_line_for_each_task(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "wbengine")
+    reports = reporting.Reports("w1")
+    reports.started(a_job())
+    reports.ended(a_job(), invocation.Outcome("a result", "w1", 1.0, 1.25))
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("DEBUG", "task 'id-1' of request id-1 (epoch 3) starts"),
+        ("INFO", "task 'id-1' of request id-1 ended after 0.250 s"),
+    ]
+
+
+def test_handlers_by_name_and_by_themselves() -> None:
+    name = f"{__name__}:stop"
+    assert reporting.find_handlers([name, remember]) == (
+        getattr(sys.modules[__name__], "stop"),  # noqa: B009
+        remember,
+    )
+    with pytest.raises(ImportError, match="did you mean 'stop'"):
+        reporting.find_handlers([f"{__name__}:stp"])
+    with pytest.raises(ValueError, match="cannot be called"):
+        reporting.find_handlers([f"{__name__}:CALLED"])
+
+
+# Patience -----------------------------------------------------------------------------------------
+
+
+def test_patience_ends_when_nothing_was_to_be_done() -> None:
+    mine = patience.Patience(5.0, 0.0)
+    assert not any(mine.is_over(float(now), busy=False) for now in range(5))
+    mine.since = 4.0
+    assert not any(mine.is_over(float(now), busy=False) for now in range(5, 9))
+    assert mine.is_over(9.0, busy=False)
+    assert mine.idle(9.0) == 5.0
+
+
+def test_work_and_gaps_are_no_idle_time() -> None:
+    mine = patience.Patience(5.0, 0.0)
+    for now in range(20):
+        assert not mine.is_over(float(now), busy=True)
+    # The broker was away: what could have come did not.
+    assert not mine.is_over(100.0, busy=False)
+    for now in range(101, 105):
+        assert not mine.is_over(float(now), busy=False)
+    assert mine.is_over(105.0, busy=False)
+
+
+def test_patience_without_an_end() -> None:
+    mine = patience.Patience(None, 0.0)
+    assert not any(mine.is_over(float(now), busy=False) for now in range(0, 1000, 2))
+
+
+# Orders -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", controlling.ORDERS)
+@pytest.mark.parametrize("worker", [None, "host-1-abc"])
+def test_orders(what: Any, worker: str | None) -> None:
+    made = controlling.order(what, worker)
+    controlling.validate(made.body)
+    assert controlling.read(made.body) == what
+    assert made.routing_key == (worker or env.ALL_WORKERS)
+    assert made.type == controlling.CONTROL
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"do": "die"}, {"do": ["drain"]}, {"do": None}, 7])
+def test_what_is_no_order(body: Any) -> None:
+    with pytest.raises(exc.InvalidFormat):
+        controlling.validate(body)
+
+
+def test_wrong_orders() -> None:
+    with pytest.raises(ValueError, match="did you mean 'suspend'"):
+        controlling.order("suspnd")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="worker"):
+        controlling.order("drain", "../w")
+
+
+# Words --------------------------------------------------------------------------------------------
+
+
+def test_names_of_queues_depend_on_all_that_matters() -> None:
+    one = describing.queue_name("x", "t", ["a", "b"])
+    assert one == describing.queue_name("x", "t", ["b", "a"])
+    assert one.startswith("t.")
+    others = [("y", "t", ["a", "b"]), ("x", "u", ["a", "b"]), ("x", "t", ["a"])]
+    assert len({one, *(describing.queue_name(*other) for other in others)}) == 4
+    assert len(describing.queue_name("x", "t" * 120, ["a"])) <= 120
+
+
+def test_a_banner_names_a_few_tasks() -> None:
+    text = describing.banner("w1", "memory://", "x", ["t", "u"], [f"m.T{n}" for n in range(7)], "4")
+    assert "topics    t, u" in text
+    assert "m.T4 and 2 more" in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("choice", "stream", "environment", "coloured"),
+    [
+        ("auto", Terminal(), {}, True),
+        ("auto", io.StringIO(), {}, False),
+        ("auto", None, {}, False),
+        ("auto", Terminal(), {"NO_COLOR": "1"}, False),
+        ("auto", Terminal(), {"NO_COLOR": ""}, True),
+        ("auto", io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        ("auto", Terminal(), {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ("auto", Terminal(), {"TERM": "dumb"}, False),
+        ("always", io.StringIO(), {"NO_COLOR": "1"}, True),
+        ("never", Terminal(), {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colours(choice: str, stream: Any, environment: dict[str, str], coloured: bool) -> None:
+    assert _log_lines.wants_colour(choice, stream, environment) == coloured
+
+
+def test_lines_have_the_colour_of_their_level() -> None:
+    def line(level: int, colour: bool) -> str:
+        record = logging.LogRecord("wbengine.x", level, "f", 1, "it %s", ("is",), None)
+        return _log_lines.Lines(colour).format(record)
+
+    assert line(logging.ERROR, True).startswith("\x1b[31m")
+    assert line(logging.WARNING, True).endswith("it is\x1b[0m")
+    for level in (logging.DEBUG, logging.INFO, logging.ERROR, 3):
+        assert "\x1b" not in line(level, False)
+    assert "\x1b" not in line(logging.INFO, True)
+
+
+def test_a_library_installs_nothing_but_silence() -> None:
+    (handler,) = logging.getLogger("wbengine").handlers
+    assert isinstance(handler, logging.NullHandler)

@@ -1,0 +1,64 @@
+"""Tasks and exception handlers for tests of how workers live and end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from wbengine import task
+
+#: What handlers write to.
+CALLS = "WBENGINE_TEST_CALLS"
+
+
+class Where(task.Task):
+    """Which process and thread ran it, after a moment."""
+
+    default_provides = "where"
+
+    def execute(self, rest: float = 0.0) -> tuple[int, str]:
+        time.sleep(rest)
+        return os.getpid(), threading.current_thread().name
+
+
+class Patient(task.Task):
+    """Waits until it is cancelled, or for half a minute."""
+
+    default_provides = "patience"
+
+    def execute(self, started: str) -> str:
+        Path(started).touch()
+        for _ in range(3000):
+            if self.cancelled:
+                Path(f"{started}.cancelled").touch()
+                return "cancelled"
+            time.sleep(0.01)
+        return "waited"
+
+
+class Bad(task.Task):
+    def execute(self) -> None:
+        raise ValueError("bad as ever")
+
+
+def note(*words: Any) -> None:
+    with open(os.environ[CALLS], "a", encoding="utf-8") as file:
+        file.write(" ".join(map(str, words)) + "\n")
+
+
+def first(request: Any, kind: Any, value: Any, traceback: Any) -> None:
+    name = kind.__name__ if kind is not None else None
+    note("first", request.task, os.getpid(), name, value, request.failure.exception_str)
+    raise RuntimeError("a handler that fails")
+
+
+def last(request: Any, *info: Any) -> bool:
+    note("last", request.action)
+    return False
+
+
+def never(request: Any, *info: Any) -> None:
+    note("never")

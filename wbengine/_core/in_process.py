@@ -1,0 +1,244 @@
+"""Where tasks run in the engine's own process: in its thread, or in threads."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent import futures
+from typing import Any, ClassVar, Final
+
+from wbengine import alarms, exceptions, limits, loops, pools, running
+from wbengine import invocation as calls
+from wbengine._core import strict as strictness
+from wbengine.types import failure as ft
+
+__all__ = ["LocalTaskExecutor", "SerialTaskExecutor", "ThreadTaskExecutor"]
+
+Invoke = Callable[[calls.Invocation, loops.Loop], calls.Outcome]
+
+#: Seconds that a cancelled task in a process of its own has to end before that is killed.
+CANCEL_GRACE: Final = 10.0
+
+
+class LocalTaskExecutor(calls.TaskExecutor):
+    """What the executors of this host share.
+
+    `strict`: refuse the arguments and results that could not travel to a worker.  `limit`: that of
+    tasks which say nothing of their own (`Task.timelimit`).  `grace`: seconds after which the
+    process of a cancelled task is killed, if it has one of its own (None: never).
+    """
+
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        limit: limits.TimeLimit = limits.UNLIMITED,
+        grace: float | None = CANCEL_GRACE,
+    ) -> None:
+        self._strict = strict
+        self._limit = limit
+        self._grace = grace
+
+    def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
+        refused = strictness.refused(invocation) if self._strict else None
+        if refused is not None:
+            done(invocation, refused)
+            return
+        if invocation.action == calls.REVERT and strictness.never_left(invocation.result):
+            # What could not be sent then cannot be sent now, and has nothing to undo.
+            done(invocation, calls.Outcome(None))
+            return
+        try:
+            invocation.ticket = self._begin(invocation, done)
+        except Exception as error:
+            done(invocation, calls.Outcome(ft.Failure.from_exception(error)))
+            return
+        if invocation.cancelled:  # meanwhile
+            self.cancel([invocation])
+
+    def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
+        for invocation in invocations:
+            invocation.cancelled = True
+            ticket = invocation.ticket
+            if ticket is not None:
+                self._call_off(ticket)
+
+    def disown(self) -> None:
+        self.withdraw()  # nobody else sees what waits here
+
+    @abc.abstractmethod
+    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> Any:
+        """Have it run, and return the ticket of that; or raise why not."""
+
+    def _call_off(self, ticket: Any) -> None:
+        ticket.cancel(self._grace)
+
+
+def limit_of(invocation: calls.Invocation, default: limits.TimeLimit) -> limits.TimeLimit:
+    """How long a call may take.
+
+    :raises TypeError, ValueError: the task's `timelimit` is none.
+    """
+    given = invocation.task.timelimit
+    if given is None:
+        return default
+    return limits.read(given, f"the timelimit of task {invocation.task.name!r}")
+
+
+class SerialTaskExecutor(calls.TaskExecutor):
+    """Runs every task at once, in the thread that submits it, in the order submitted.
+
+    Async bodies run in an event loop of its own, one after the other like all others.
+
+    When a limit is over, its exception (`SoftTimeLimitExceeded`, then `TimeLimitExceeded`) is
+    raised in the task, between two steps of its Python code.  Nothing else can end it here.
+    """
+
+    #: Tasks run in the engine's process: their own notifiers have heard their events already.
+    in_process: ClassVar[bool] = True
+    immediate: bool = True
+
+    def __init__(self, *, strict: bool = False, limit: limits.TimeLimit = limits.UNLIMITED) -> None:
+        self._loop = loops.Loop()
+        self._strict = strict
+        self._limit = limit
+
+    def stop(self) -> None:
+        # Another for the next run: an interruption may end the waiting for this one.
+        loop, self._loop = self._loop, loops.Loop()
+        loop.stop()
+
+    def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
+        for invocation in invocations:
+            invocation.cancelled = True
+            running.wake(invocation)
+
+    def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
+        if invocation.cancelled:  # just before
+            refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
+            done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
+            return
+        invoke = strictness.invoke if self._strict else calls.invoke
+        if self._strict:
+            refused = strictness.refused(invocation)
+            if refused is not None:
+                done(invocation, refused)
+                return
+        if self._limit is limits.UNLIMITED and invocation.task.timelimit is None:
+            done(invocation, invoke(invocation, self._loop))
+        else:
+            report(invocation, done, self._limited(invoke, invocation))
+
+    def _limited(self, invoke: Invoke, invocation: calls.Invocation) -> Any:
+        try:
+            limit = limit_of(invocation, self._limit)
+        except (TypeError, ValueError) as error:
+            return ft.Failure.from_exception(error)
+        if limit.hard is not None:
+            invocation.signal = _Deadline(time.time() + limit.hard)
+        return alarms.limited(limit, invoke, (invocation, self._loop))
+
+
+class _Deadline:
+    """What a call in the engine's own thread is told of itself."""
+
+    __slots__ = ("deadline",)
+
+    cancelled = False
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+
+
+class ThreadTaskExecutor(LocalTaskExecutor):
+    """Runs tasks in a pool of threads: its own, or any `concurrent.futures.Executor` of threads.
+
+    An own pool has `max_workers` threads (default: 4 more than processors, at most 32), started
+    when needed.  A given `executor` is used as it is and never shut down.
+
+    Async bodies need no thread of the pool: they all run, as many as there are, in one event loop.
+    It is the executor's own also when the pool is given, and ends with `stop`.
+
+    Limits are kept as `pools.ThreadPool`, `pools.GivenPool` and `loops.Loop` say.
+    """
+
+    in_process: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        executor: futures.Executor | None = None,
+        max_workers: int | None = None,
+        *,
+        strict: bool = False,
+        limit: limits.TimeLimit = limits.UNLIMITED,
+    ) -> None:
+        super().__init__(strict=strict, limit=limit)
+        self._given = executor is not None
+        self._max_workers = max_workers
+        self._pool: pools.ThreadPool | pools.GivenPool | None = None
+        if executor is not None:
+            self._pool = pools.GivenPool(executor)
+        self._loop = loops.Loop()
+        self._invoke = strictness.invoke if strict else calls.invoke
+        self._ainvoke = strictness.ainvoke if strict else calls.ainvoke
+
+    def start(self) -> None:
+        if self._pool is None:
+            size = self._max_workers
+            self._pool = pools.ThreadPool(size if size is not None else default_threads())
+
+    def stop(self) -> None:
+        if not self._given and self._pool is not None:
+            pool, self._pool = self._pool, None
+            pool.stop()
+        # After the pool: plain bodies may have hooks that are async.  Another one for the next run:
+        # an interruption may end the waiting for this one.
+        loop, self._loop = self._loop, loops.Loop()
+        loop.stop()
+
+    def withdraw(self) -> list[calls.Invocation]:
+        taken = [ticket.args[0] for ticket in self._loop.withdraw()]
+        if self._pool is not None:
+            taken.extend(ticket.args[1] for ticket in self._pool.withdraw())
+        return taken
+
+    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> Any:
+        pool = self._pool
+        if pool is None:
+            raise RuntimeError("the executor was not started")
+        limit = limit_of(invocation, self._limit)
+        task, tell = invocation.task, functools.partial(report, invocation, done)
+        if task.async_bodies and invocation.action in task.async_bodies:
+            call = loops.Ticket(self._ainvoke, (invocation,), tell, limit)
+            invocation.signal = call
+            self._loop.put(call)
+            return call
+        return pool.submit(
+            _call_here, (self._invoke, invocation, self._loop), tell, None, limit, task.name
+        )
+
+    def _call_off(self, ticket: Any) -> None:
+        if isinstance(ticket, loops.Ticket):
+            self._loop.cancel(ticket)
+        else:
+            ticket.cancel()
+
+
+def default_threads() -> int:
+    """How many threads a pool has that was not told."""
+    return min(32, (os.cpu_count() or 1) + 4)
+
+
+def _call_here(
+    invoke: Invoke, invocation: calls.Invocation, loop: loops.Loop, emit: pools.Ticket
+) -> calls.Outcome:
+    invocation.signal = emit
+    return invoke(invocation, loop)
+
+
+def report(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:
+    """Tell the outcome of a call: that, or what stands for it."""
+    done(invocation, value if isinstance(value, calls.Outcome) else calls.Outcome(value))

@@ -1,0 +1,132 @@
+"""A flow's state, and what any thread may do about a run of it: suspend it, or cancel it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from threading import RLock
+from typing import Any, ClassVar
+
+from wbengine import _clock, _options, exceptions, states
+from wbengine import storage as storage_module
+from wbengine._core import cancelling, saving
+from wbengine._core import machine as machine_module
+from wbengine.engines import base, ownership, selecting
+from wbengine.engines import compilation as compilation_module
+from wbengine.persistence import base as persistence
+from wbengine.persistence import leases, models
+
+__all__ = ["Controlled"]
+
+
+class Controlled(base.Engine):
+    """An engine as other threads see it: which flow it has, and in which state that is.
+
+    With a backend (see `base.Engine`, which says what they mean) it knows the options `durability`
+    ('each', 'batch' or 'end'), `on_busy` ('fail' or 'wait'), and `lease` (15 seconds: when the flow
+    is free if this process stops giving signs of life; for tests).
+    """
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset({"durability", "on_busy", "lease"})
+
+    def __init__(
+        self,
+        flow: Any,
+        flow_detail: models.FlowDetail,
+        backend: persistence.Backend | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(flow, flow_detail, backend, options)
+        self._clock = _clock.SYSTEM
+        self._storage = storage_module.Storage(self._flow_detail, self._backend)
+        self._durability = self._choice("durability", saving.EACH, saving.LEVELS)
+        self._ownership = ownership.Ownership(
+            self._storage,
+            self._clock,
+            on_busy=self._choice("on_busy", ownership.FAIL, ownership.ON_BUSY),
+            lasting=_options.number("lease", self._options.get("lease", leases.LEASE_SECONDS)),
+        )
+        self._compilation: compilation_module.Compilation | None = None
+        # Again by the same thread, when a signal's handler suspends.
+        self._state_lock = RLock()
+        self._machine: machine_module.Machine | None = None
+        # What was cancelled of a run that has no machine yet; None: there is no such run.
+        self._early: deque[cancelling.Wish] | None = None
+
+    def _flag(self, name: str, default: bool) -> bool:
+        return _options.flag(name, self._options.get(name, default))
+
+    def _choice(self, name: str, default: str, known: tuple[str, ...]) -> str:
+        return _options.choice(name, self._options.get(name, default), known)
+
+    @property
+    def storage(self) -> storage_module.Storage:
+        return self._storage
+
+    @property
+    def compilation(self) -> compilation_module.Compilation | None:
+        """The compiled flow; None before `compile`."""
+        return self._compilation
+
+    def _compiled(self, what: str) -> compilation_module.Compilation:
+        if self._compilation is None:
+            raise exceptions.InvalidState(f"An engine must be compiled before it is {what}")
+        return self._compilation
+
+    def suspend(self) -> None:
+        self._compiled("suspended")
+        if self._ownership.wake():
+            return  # it does not run yet, and will not
+        with self._state_lock:
+            # Of the same run as the state: a machine whose run is over must not hear of it.
+            machine = self._machine
+            moved, old_state = self._storage.change_flow_state(states.SUSPENDING)
+        if moved:
+            self._tell_state(states.SUSPENDING, old_state)
+            if machine is not None:
+                machine.brake.suspend()
+
+    def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
+        plan = self._compiled("cancelled").plan
+        if not isinstance(reason, str | None):
+            raise TypeError(f"The reason is a text or None, not {reason!r:.80}")
+        nodes = selecting.nodes_of(plan, atoms) if atoms else None
+        wish = cancelling.Wish(nodes, reason)
+        with self._state_lock:
+            machine, early = self._machine, self._early
+            if early is not None:
+                early.append(wish)
+        if early is not None:
+            self._ownership.wake()
+            return True
+        return machine is not None and machine.brake.cancel(wish)
+
+    def _begin(self, machine: machine_module.Machine) -> None:
+        """From now on `machine` hears who suspends or cancels."""
+        with self._state_lock:
+            self._machine = machine
+            for wish in self._early or ():
+                machine.brake.cancel(wish)
+            self._early = None
+
+    def _change_state(self, state: str, *, saved: bool = True) -> bool:
+        """Enter `state` and tell of it: after it is `saved`, if that is what durability means."""
+        with self._state_lock:
+            moved, old_state = self._storage.change_flow_state(state)
+        if moved:
+            if saved and self._durability == saving.EACH and len(self._notifier):
+                self._storage.flush()
+            self._tell_state(state, old_state)
+        return moved
+
+    def _tell_state(self, state: str, old_state: str) -> None:
+        if len(self._notifier):
+            self._notifier.notify(
+                state,
+                {
+                    "engine": self,
+                    "flow_name": self._storage.flow_name,
+                    "flow_uuid": self._storage.flow_uuid,
+                    "old_state": old_state,
+                },
+            )

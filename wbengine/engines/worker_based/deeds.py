@@ -1,0 +1,90 @@
+"""What a `Server` asks of whoever has sockets, a ledger and a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Ask the ledger for `(job.id, job.epoch)`, and report to `on_claim`."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Start the job's task; report to `on_event` and `on_finished`, or `on_unstarted`."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Look at the row of a job that waited for long, and report to `on_checked`."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Let the job's task end soon; however it ends is reported as usual."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Publish an answer.
+
+    `terminal`: once it is published, acknowledge the job's receipt and report to `on_answered`.
+    """
+
+    job: Job | None
+    envelope: env.Envelope
+    terminal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Store the answer in the ledger, and report to `on_stored`; it is published after that."""
+
+    job: Job
+    frozen: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let go of the job's row, as if nobody had claimed it, and report to `on_released`."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Give the request back to the queue it came from, for others to take.
+
+    `fresh`: as a new message, where one that is delivered again would not be run.
+    """
+
+    job: Job
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The worker has done its share: take nothing new, finish what runs, and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Nothing is to be done for this message."""
+
+    receipt: Any
+
+
+Effect = Claim | Run | Check | Cancel | Reply | Finish | Release | Return | Drain | Acknowledge

@@ -1,0 +1,188 @@
+"""What a ledger in Redis does in the server: each of these is one step.
+
+The keys are told in `transports._redis_rows`.  A server without memory refuses the first write of a
+script that needs some, and no later one: to `open` a row is refused, what ends one is not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wbengine.transports import _redis_rows
+from wbengine.transports._redis_link import Script
+
+#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
+KEPT_FOR: Final = 30 * 24 * 3600
+
+_TTL: Final = f"local TTL = {KEPT_FOR * 1000}\n"
+_HEAD: Final = (
+    _TTL
+    + """
+local P = KEYS[1]
+local call = redis.call
+local function now()
+  local t = call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+local function row(id) return call('HMGET', P .. 'r:' .. id, 'e', 's', 'h', 'd') end
+local function remove(id, holder)
+  call('DEL', P .. 'r:' .. id)
+  call('ZREM', P .. 'rows', id)
+  if holder then call('SREM', P .. 'held:' .. holder, id) end
+end
+"""
+)
+
+#: here(digest, user, milliseconds) -> digest of the ledger: the one given if the server lost it
+_HERE: Final = """
+local function here(digest, user, t)
+  local id = call('GET', P .. 'ledger')
+  if not id then
+    call('SET', P .. 'ledger', digest)
+    id = digest
+  end
+  call('ZADD', P .. 'users', t, user)
+  for _, key in ipairs({'ledger', 'users', 'beats'}) do call('PEXPIRE', P .. key, TTL) end
+  return id
+end
+"""
+
+#: (digest if there is none, user) -> digest
+BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now())")
+
+#: (digest, user, id, epoch, 1: also in place of an OPEN row at an older epoch) -> digest
+OPEN: Final = Script(_HEAD + _HERE + """
+local t, id, epoch = now(), ARGV[3], ARGV[4]
+local there = row(id)
+if not there[1] or (ARGV[5] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
+then
+  call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open')
+  call('ZADD', P .. 'rows', t, id)
+end
+return here(ARGV[1], ARGV[2], t)
+""")  # fmt: skip
+
+#: (id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
+CLAIM: Final = Script(_HEAD + _redis_rows.CLAIM + """
+call('PERSIST', P .. 'rows')
+return claim(ARGV[1], ARGV[2], ARGV[3], ARGV[4], now())
+""")  # fmt: skip
+
+#: (digest, user, holder) -> digest
+RENEW: Final = Script(_HEAD + _HERE + """
+call('PERSIST', P .. 'rows')
+local t = now()
+call('ZADD', P .. 'beats', t, ARGV[3])
+return here(ARGV[1], ARGV[2], t)
+""")  # fmt: skip
+
+#: (holder) -> milliseconds or None
+SILENCE: Final = Script(_HEAD + """
+local beat = call('ZSCORE', P .. 'beats', ARGV[1])
+return beat and now() - beat
+""")  # fmt: skip
+
+#: (id, epoch, holder, result) -> 1 if it was his
+FINISH: Final = Script(_HEAD + """
+local id, there = ARGV[1], row(ARGV[1])
+if there[1] ~= ARGV[2] or there[2] ~= 'claimed' or there[3] ~= ARGV[3] then return 0 end
+call('HDEL', P .. 'r:' .. id, 'h', 'k')
+call('HSET', P .. 'r:' .. id, 's', 'done', 'd', ARGV[4])
+call('SREM', P .. 'held:' .. ARGV[3], id)
+call('ZADD', P .. 'rows', now(), id)
+return 1
+""")  # fmt: skip
+
+#: (id, epoch, holder, name of the claim or '' for any) -> 1 if it was his
+RELEASE: Final = Script(_HEAD + _redis_rows.UNCLAIM + """
+local id, there = ARGV[1], row(ARGV[1])
+if there[1] ~= ARGV[2] or there[2] ~= 'claimed' or there[3] ~= ARGV[3] then return 0 end
+if ARGV[4] ~= '' and call('HGET', P .. 'r:' .. id, 'k') ~= ARGV[4] then return 0 end
+call('PERSIST', P .. 'rows')
+unclaim(id, ARGV[3], now())
+return 1
+""")  # fmt: skip
+
+#: (id, epoch) -> None: no row; the result, or 1
+REOPEN: Final = Script(_HEAD + """
+local id, there = ARGV[1], row(ARGV[1])
+if not there[1] then return false end
+if there[2] == 'done' then return {there[4]} end
+if tonumber(there[1]) < tonumber(ARGV[2]) then
+  call('HDEL', P .. 'r:' .. id, 'h', 'k')
+  call('HSET', P .. 'r:' .. id, 'e', ARGV[2], 's', 'open')
+  if there[3] then call('SREM', P .. 'held:' .. there[3], id) end
+  call('ZADD', P .. 'rows', now(), id)
+end
+return 1
+""")  # fmt: skip
+
+#: (id, epoch or '') -> 1 if it was removed
+REVOKE: Final = Script(_HEAD + """
+local there = row(ARGV[1])
+if there[2] ~= 'open' then return 0 end
+if ARGV[2] ~= '' and tonumber(there[1]) > tonumber(ARGV[2]) then return 0 end
+remove(ARGV[1], false)
+return 1
+""")  # fmt: skip
+
+#: (id)
+DROP: Final = Script(_HEAD + "remove(ARGV[1], call('HGET', P .. 'r:' .. ARGV[1], 'h'))")
+
+#: (id) -> epoch, state, holder, result
+STATE: Final = Script(_HEAD + "return row(ARGV[1])")
+
+#: () -> ids
+IDS: Final = Script("return redis.call('ZRANGE', KEYS[1] .. 'rows', 0, -1)")
+
+#: (milliseconds) -> 1 if nobody swept for so long; he who asks does it now
+DUE: Final = Script("""
+return redis.call('SET', KEYS[1] .. 'swept', 1, 'NX', 'PX', ARGV[1]) and 1 or 0
+""")
+
+#: (milliseconds, number of the first row to look at, 1: only those that are DONE)
+#: -> how many were removed, how many stay, whether there may be more
+SWEEP: Final = Script(_HEAD + """
+local t = now()
+local before = t - ARGV[1]
+local ids = call('ZRANGEBYSCORE', P .. 'rows', '-inf', before, 'LIMIT', ARGV[2], 500)
+local removed, kept = 0, 0
+for _, id in ipairs(ids) do
+  local there = row(id)
+  local beat = there[3] and call('ZSCORE', P .. 'beats', there[3])
+  if (beat and tonumber(beat) > before) or (ARGV[3] == '1' and there[2] ~= 'done') then
+    kept = kept + 1
+  else
+    remove(id, there[3])
+    removed = removed + 1
+  end
+end
+return {removed, kept, #ids == 500 and 1 or 0}
+""")  # fmt: skip
+
+#: (milliseconds): forget holders who hold nothing and were silent for so long
+SWEEP_HOLDERS: Final = Script(_HEAD + """
+for _, holder in ipairs(call('ZRANGEBYSCORE', P .. 'beats', '-inf', now() - ARGV[1])) do
+  if call('EXISTS', P .. 'held:' .. holder) == 0 then call('ZREM', P .. 'beats', holder) end
+end
+""")  # fmt: skip
+
+#: What the name of a user ends with who also consumes messages here: he is heard of there.
+CONSUMER: Final = ".c"
+
+#: (user, holder...): he closes it; the last one leaves nothing, unless there are rows
+END: Final = Script(_HEAD + """
+local gone = now() - 15000
+if call('ZCOUNT', P .. 'c', gone, '+inf') == 0 then
+  for _, user in ipairs(call('ZRANGEBYSCORE', P .. 'users', '-inf', gone)) do
+    if string.sub(user, -2) == '.c' then call('ZREM', P .. 'users', user) end
+  end
+end
+for i = 2, #ARGV do
+  if call('EXISTS', P .. 'held:' .. ARGV[i]) == 0 then call('ZREM', P .. 'beats', ARGV[i]) end
+end
+call('ZREM', P .. 'users', ARGV[1])
+if call('EXISTS', P .. 'users', P .. 'rows') == 0 then
+  call('DEL', P .. 'ledger', P .. 'beats', P .. 'swept')
+end
+""")  # fmt: skip

@@ -1,0 +1,322 @@
+"""A ledger in Redis, for processes of any host that reach it: `redis://HOST/DB?prefix=NAME`.
+
+Each call is one script, so one round trip and one step.  Times are those of the server's clock.
+What a server without an append-only file forgets when it ends counts as missing: it is not run.
+
+A call whose connection was lost is made once more, at once, and knows its own first attempt by what
+it finds.  A claim of which nobody knows whether it was granted is taken back with the next call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from wbengine import _names, exceptions
+from wbengine.engines.worker_based.ledger import _redis_steps as steps
+from wbengine.engines.worker_based.ledger import base
+from wbengine.transports._redis_link import Place, Pool, Script
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds to wait for an answer, and for a connection: a call takes at most both together.  Whoever
+#: asks has a queue to give the request back to, and beats to send meanwhile.
+_ANSWER: Final = 3.0
+_CONNECTION: Final = 1.5
+
+#: So many calls are made up for, with so many bytes of results, so many seconds apart.
+_MOST_OWED: Final = 100_000
+_MOST_BYTES_OWED: Final = 64 * 1024 * 1024
+_PAY_EVERY: Final = 0.25
+
+#: What was still owed when a ledger was closed: who opens it next, in this process, sees to it.
+_inherited: dict[Place, list[tuple[Script, tuple[Any, ...]]]] = {}
+
+#: The places of which it was told that their server forgets.
+_warned: set[str] = set()
+
+
+def check(place: str) -> Place:
+    """Understand the URL of a ledger, without connecting.
+
+    :raises ValueError: it is none.
+    """
+    return Place.parse(place)
+
+
+class RedisLedger(base.Ledger):
+    """Rows as hashes below one prefix.
+
+    `consumes`: whoever opens it also consumes messages there.
+
+    :raises LedgerFailure: the server cannot be used.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        result_ttl: float | None = base.STALE_AFTER,
+        *,
+        consumes: bool = False,
+    ) -> None:
+        self.place = place
+        self._shown = f"ledger {place.shown}"
+        self._pool = Pool(place.hurried(_ANSWER, _CONNECTION), exceptions.LedgerFailure)
+        self._user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
+        self._names = map(f"{self._user}:%d".__mod__, itertools.count(1))
+        # What is to be done as soon as the server is there again, and who sees to it.
+        self._owed: deque[tuple[Script, tuple[Any, ...]]] = deque()
+        self._owing = threading.Lock()
+        self._payer: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._holders: set[str] = set()
+        self._digest = f"redis-{uuid.uuid4().hex}"
+        try:
+            self.restore()
+            for script, args in _inherited.pop(place, ()):
+                self._owe(script, *args)
+            self._look_at_server()
+            self._sweep_stale(result_ttl)
+        except BaseException:
+            self._pool.close()
+            raise
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    def restore(self) -> None:
+        """See that it is in the server, which may have lost it."""
+        self._keep(self._run(steps.BEGIN, self._digest, self._user))
+
+    def _keep(self, found: tuple[Any, bool]) -> None:
+        digest = found[0].decode()
+        if digest != self._digest:
+            self._digest = digest
+
+    # -- workers
+
+    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
+        _label(id)
+        _label(holder, "holder")
+        self._holders.add(holder)
+        name = next(self._names)
+        try:
+            said, _ = self._run(steps.CLAIM, id, epoch, holder, name)
+        except exceptions.LedgerFailure:
+            self._owe(steps.RELEASE, id, epoch, holder, name)  # it may have been granted
+            raise
+        return _read(said)
+
+    def claims(self, place: object, holder: str) -> Claims | None:
+        if place != self.place:
+            return None
+        self._holders.add(_label(holder, "holder"))
+        return Claims(self, holder)
+
+    def renew(self, holder: str) -> None:
+        self._holders.add(_label(holder, "holder"))
+        self._keep(self._run(steps.RENEW, self._digest, self._user, holder))
+
+    def silence(self, holder: str) -> float | None:
+        """As it is promised; no longer than the server can be reached: nobody could renew."""
+        silent, _ = self._run(steps.SILENCE, _label(holder, "holder"))
+        if silent is None:
+            return None
+        return min(max(0.0, int(silent) / 1000), time.monotonic() - self._pool.lost_at)
+
+    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
+        """As it is promised; where the server is away, the result is stored as soon as it is there
+        again, should nobody have taken the row from its holder."""
+        _label(id)
+        try:
+            done, again = self._run(steps.FINISH, id, epoch, holder, result)
+        except exceptions.LedgerFailure:
+            self._owe(steps.FINISH, id, epoch, holder, result)
+            raise
+        if again and not done:
+            return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
+        return bool(done)
+
+    def release(self, id: str, epoch: int, holder: str) -> bool:
+        _label(id)
+        done, again = self._run(steps.RELEASE, id, epoch, holder, "")
+        if again and not done:
+            return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
+        return bool(done)
+
+    # -- the engine
+
+    def open(self, id: str, epoch: int) -> None:
+        self._open(id, epoch, 0)
+
+    def offer(self, id: str, epoch: int) -> None:
+        self._open(id, epoch, 1)
+
+    def _open(self, id: str, epoch: int, replace: int) -> None:
+        found = self._run(steps.OPEN, self._digest, self._user, _label(id), epoch, replace)
+        self._keep(found)
+
+    def reopen(self, id: str, epoch: int) -> bytes | None:
+        found, _ = self._run(steps.REOPEN, _label(id), epoch)
+        if found is None:
+            raise exceptions.NotFound(f"request {id} has no row in {self._shown}")
+        return None if isinstance(found, int) else bytes(found[0] or b"")
+
+    def revoke(self, id: str, epoch: int | None = None) -> bool:
+        gone, again = self._run(steps.REVOKE, _label(id), "" if epoch is None else epoch)
+        if again and not gone:
+            return self.state(id) is None
+        return bool(gone)
+
+    def drop(self, id: str) -> None:
+        """As it is promised; where the server is away, as soon as it is there again."""
+        try:
+            self._run(steps.DROP, _label(id))
+        except exceptions.LedgerFailure as error:
+            LOG.debug("%s is dropped later: %s", id, error)
+            self._owe(steps.DROP, id)
+
+    def state(self, id: str) -> base.Row | None:
+        (epoch, state, holder, result), _ = self._run(steps.STATE, _label(id))
+        if epoch is None:
+            return None
+        told: base.State = state.decode()
+        who = None if holder is None else holder.decode()
+        return base.Row(id, int(epoch), told, who, result)
+
+    def ids(self) -> set[str]:
+        found, _ = self._run(steps.IDS)
+        return {id.decode() for id in found}
+
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        age = int(older_than * 1000)
+        count = kept = 0
+        more = True
+        while more:
+            (removed, stayed, more), _ = self._run(steps.SWEEP, age, kept, int(only_done))
+            count += removed
+            kept += stayed
+        self._run(steps.SWEEP_HOLDERS, age)
+        return count
+
+    def close(self) -> None:
+        self._closed.set()
+        payer = self._payer
+        if payer is not None:
+            payer.join()
+        try:
+            self._run(steps.END, self._user, *self._holders)
+        except exceptions.LedgerFailure as error:  # forgotten one day
+            LOG.debug("%s", error)
+        if self._owed:
+            _inherited.setdefault(self.place, []).extend(self._owed)
+        self._pool.close()
+
+    # -- below
+
+    def _run(self, script: Script, *args: Any) -> tuple[Any, bool]:
+        if self._owed:
+            self._pay()
+        return self._pool.run(script, *args)
+
+    def _owe(self, script: Script, *args: Any) -> None:
+        with self._owing:
+            size = sum(len(told) for _, (*_, told) in self._owed if isinstance(told, bytes))
+            if len(self._owed) >= _MOST_OWED or size > _MOST_BYTES_OWED or self._closed.is_set():
+                return  # it is found, or swept, one day
+            self._owed.append((script, args))
+            if self._payer is None:
+                self._payer = threading.Thread(
+                    target=self._pay_later, name="wbengine-ledger", daemon=True
+                )
+                self._payer.start()
+
+    def _pay_later(self) -> None:
+        while not self._closed.wait(_PAY_EVERY):
+            try:
+                self._pay()
+            except exceptions.LedgerFailure:
+                continue
+            with self._owing:
+                if not self._owed:
+                    self._payer = None
+                    return
+
+    def _pay(self) -> None:
+        while True:
+            try:
+                script, args = self._owed.popleft()
+            except IndexError:
+                return
+            try:
+                self._pool.run(script, *args)
+            except exceptions.LedgerFailure:
+                self._owed.appendleft((script, args))
+                raise
+
+    def _look_at_server(self) -> None:
+        """Since when it runs, and whether what is in it outlives it."""
+        try:
+            told = self._pool.call("INFO").decode(errors="replace")
+        except exceptions.LedgerFailure:  # who may not ask is not told
+            return
+        lines = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        if lines.get("uptime_in_seconds", "").isdecimal():
+            started = time.monotonic() - int(lines["uptime_in_seconds"])
+            self._pool.lost_at = max(self._pool.lost_at, started)
+        if lines.get("aof_enabled") == "0" and self.place.shown not in _warned:
+            _warned.add(self.place.shown)
+            LOG.warning(
+                "%s has no append-only file: what it knows of requests ends with the server, and"
+                " what it forgot is not run (set 'appendonly yes')",
+                self._shown,
+            )
+
+    def _sweep_stale(self, result_ttl: float | None) -> None:
+        try:
+            if self._run(steps.DUE, int(base.SWEEP_EVERY * 1000))[0]:
+                self.sweep_stale(result_ttl)
+        except exceptions.LedgerFailure as error:  # nobody needs it today
+            LOG.warning("%s cannot be swept: %s", self._shown, error)
+
+
+class Claims:
+    """For whom our Redis transport claims requests while it takes them."""
+
+    def __init__(self, ledger: RedisLedger, holder: str) -> None:
+        self._ledger = ledger
+        self.holder = holder
+
+    @property
+    def digest(self) -> str:
+        """Of the ledger."""
+        return self._ledger.digest
+
+    def read(self, said: Sequence[bytes]) -> base.Claim:
+        """What the server said."""
+        return _read(said)
+
+    def restore(self) -> None:
+        """See that a server which lost everything is the same ledger, before a newcomer makes it
+        another one."""
+        try:
+            self._ledger.restore()
+        except exceptions.LedgerFailure as error:
+            LOG.debug("%s", error)
+
+
+def _read(said: Sequence[bytes]) -> base.Claim:
+    verdict: base.Verdict = said[0].decode()  # type: ignore[assignment]
+    result = said[3] if verdict == base.DONE else None
+    return base.Claim(verdict, int(said[1]), result, said[2].decode() or None)
+
+
+def _label(name: str, kind: str = "request id") -> str:
+    return name if _names.is_label(name) else _names.check_label(kind, name)

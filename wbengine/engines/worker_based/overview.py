@@ -1,0 +1,98 @@
+"""What an executor shows of itself, and how workers are told what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wbengine._clock import SYSTEM
+from wbengine.engines.worker_based import clerk, controlling, snapshots
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.entries import Entry
+from wbengine.engines.worker_based.outbox import Parcel
+
+__all__ = ["Overview"]
+
+_STATES: Final[Mapping[str, snapshots.State]] = {
+    pr.WAITING: snapshots.DEFERRED,
+    pr.PENDING: snapshots.QUEUED,
+    pr.RUNNING: snapshots.STARTED,
+}
+
+
+class Overview(clerk.Clerk):
+    """An executor that can be looked at.  Costs nothing unless it is."""
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """Number of answers that were dropped, by reason: late (it had ended), duplicate, reordered
+        (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable.
+        """
+        with self._lock:
+            return dict(self._book.ignored)
+
+    def workers(self) -> list[snapshots.WorkerSnapshot]:
+        """The worker processes that are known, in the order in which they were first heard of."""
+        return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
+
+    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
+        """Start if need be, and wait until `workers` processes are known.
+
+        Returns how many are still missing when `timeout` seconds are over.
+        """
+        self.start()
+        return self._finder.wait_for_workers(workers, timeout)
+
+    def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
+        """The requests of all engines that use this executor: those in one state, or all.
+
+        They are 'deferred' (not due yet, or nobody known could run them), 'queued', 'started',
+        'finished' or 'failed'; of the last two the newest only.  Oldest first.
+
+        :raises ValueError: there is no such state.
+        """
+        snapshots.check_state(state)
+        wall = SYSTEM.time() - SYSTEM.monotonic()
+        with self._lock:
+            live = [(entry, entry.described()) for entry in self._book.unfinished()]
+            ended = list(self._book.ended)
+        found = [_ended(described, wall) for described in ended]
+        found += [_live(entry, described, wall) for entry, described in live]
+        return [each for each in found if state is None or each.state == state]
+
+    def control(self, what: str, worker: str | None = None) -> None:
+        """Tell one worker (by its identity), or all, to 'suspend', 'resume' or 'drain'.
+
+        Returns at once; whoever is not there does not hear of it.
+
+        :raises ValueError: there is no such order, or no such identity can be; or the workers are
+            TaskFlow's.
+        """
+        if self._interop is not None:
+            raise ValueError(f"workers cannot be told to {what}: interop={self._interop!r}")
+        order = controlling.order(controlling.check(what), worker)
+        self.start()
+        self._proxy.send(Parcel(order), first=True)
+
+
+def _live(entry: Entry, described: tuple[Any, ...], wall: float) -> snapshots.RequestSnapshot:
+    return _snapshot(described, wall, _STATES.get(entry.state, snapshots.QUEUED))
+
+
+def _ended(told: tuple[Any, ...], wall: float) -> snapshots.RequestSnapshot:
+    *described, error, started, ended = told
+    state: snapshots.State = snapshots.FINISHED if error is None else snapshots.FAILED
+    more = {"started": started, "ended": ended, "error": error and error.partition("\n")[0][:500]}
+    return _snapshot(tuple(described), wall, state, **more)
+
+
+def _snapshot(
+    described: tuple[Any, ...], wall: float, state: snapshots.State, **more: Any
+) -> snapshots.RequestSnapshot:
+    id, task, task_cls, action, attempt, epoch, atom, flow, queue, worker, priority, born = (
+        described
+    )
+    return snapshots.RequestSnapshot(
+        id, task, task_cls, action, attempt, epoch, state, atom, flow,
+        queue, worker, priority, submitted=wall + born, **more,
+    )  # fmt: skip

@@ -1,0 +1,329 @@
+"""What a worker's `Server` asks for, done: on the broker, in the ledger, and in the pool."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import exceptions as exc
+from wbengine import invocation
+from wbengine._crash import crashpoint
+from wbengine.engines.worker_based import beating, endpoint, proxy, reporting, server
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.slots import Pool
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine import loops
+
+__all__ = ["CANCEL_GRACE", "LEDGER_PAUSE", "Performer"]
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds before a request goes back to its queue whose ledger could not be asked.
+LEDGER_PAUSE: Final = 0.5
+
+#: Seconds that a cancelled task has to end by itself where it can be killed.
+CANCEL_GRACE: Final = 10.0
+
+
+class Performer:
+    """The hands of one `Server`, which it locks; any thread may use it.
+
+    `on_drain()` is called when the worker should end.
+    """
+
+    def __init__(
+        self,
+        core: server.Server,
+        wire: proxy.Proxy,
+        pool: Pool,
+        loop: loops.Loop | None,
+        reports: reporting.Reports,
+        beats: beating.Beats,
+        on_drain: Callable[[], None],
+    ) -> None:
+        self.core = core
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self.ledger: ledgers.Ledger | None = None
+        #: When the last request came, on the monotonic clock.
+        self.taken = -math.inf
+        self._proxy = wire
+        self._pool = pool
+        self._loop = loop
+        self._reports = reports
+        self._beats = beats
+        self._on_drain = on_drain
+        self._closed = threading.Event()
+        self._unacked = 0
+        self._reporting = 0
+        #: How many RUNNING answers were left out, because the end was told with the same breath.
+        self.folded = 0
+
+    # For its worker.
+
+    def take(self, data: Any, message: Any) -> None:
+        """A REQUEST came."""
+        request = env.received(data, message)
+        self.taken = time.monotonic()
+        if env.WBE_PERIOD in request.headers:
+            self._beats.obey(request)
+        with self.lock:
+            self._unacked += 1
+            effects = self.core.on_request(
+                request, message, time.time(), claimed=getattr(message, "claim", None) is not None
+            )
+        self.apply(effects)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs, or is not acknowledged yet, or not reported."""
+        return bool(self.core.running or self._unacked or self._reporting)
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is under way; False if time ran out, or it was closed."""
+        with self.lock:
+            self._changed.wait_for(lambda: not self.busy or self._closed.is_set(), timeout)
+            return not self.busy
+
+    def close(self) -> None:
+        """Nobody waits for anything any more."""
+        self._closed.set()
+        with self.lock:
+            self._changed.notify_all()
+
+    def apply(self, effects: Iterable[server.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case server.Claim(job):
+                    self._claim(job)
+                case server.Run(job):
+                    self._run(job)
+                case server.Reply(job, envelope, terminal):
+                    self._reply(job, envelope, terminal)
+                case server.Finish(job, frozen):
+                    self._finish(job, frozen)
+                case server.Acknowledge(receipt):
+                    self._acknowledge(receipt)
+                case server.Cancel(job):
+                    self.cancel(job)
+                case server.Check(job):
+                    self._check(job)
+                case server.Release(job):
+                    self._release(job)
+                case server.Return(job, fresh):
+                    self._return(job, fresh)
+                case server.Drain():
+                    self._on_drain()
+
+    # The ledger.
+
+    def _claim(self, job: server.Job) -> None:
+        assert self.ledger is not None
+        crashpoint("worker.before-claim")
+        now = time.monotonic()
+        # From before the claim: this process may be stopped at any moment after it.
+        job.fresh = (getattr(job.receipt, "taken", None) or now) + self._beats.period
+        # What the ledger said when the message was taken, where taking asks it.
+        claim: ledgers.Claim | None = getattr(job.receipt, "claim", None)
+        if claim is None:
+            try:
+                # After a long rest its last beat is old: who looks at the row would take it for
+                # dead.
+                if now >= self._beats.due:
+                    self._beats.renew(now)
+                claim = self.ledger.claim(job.id, job.epoch, self.core.identity)
+            except exc.LedgerFailure as error:
+                LOG.warning("request %s cannot be claimed: %s", job.id, error)
+                self._let_go(job)
+                return
+            except Exception:
+                LOG.exception("failed to claim request %s", job.id)
+                self._let_go(job)
+                return
+        crashpoint("worker.after-claim")
+        with self.lock:
+            effects = self.core.on_claim(job, claim)
+        self.apply(effects)
+
+    def _let_go(self, job: server.Job) -> None:
+        with self.lock:
+            self.core.forget(job)
+        # Whatever ails the ledger, asking it again at once would only burn the processor.
+        self._closed.wait(LEDGER_PAUSE)
+        self._requeue(job.receipt)
+
+    def _check(self, job: server.Job) -> None:
+        """Its slot waits with it for a ledger that is away."""
+        assert self.ledger is not None
+        while True:
+            job.fresh = time.monotonic() + self._beats.period
+            try:
+                row = self.ledger.state(job.id)
+                break
+            except exc.LedgerFailure as error:
+                LOG.warning("request %s waits for its ledger: %s", job.id, error)
+                if self._closed.wait(LEDGER_PAUSE):
+                    return
+        with self.lock:
+            effects = self.core.on_checked(job, row)
+        self.apply(effects)
+
+    def _release(self, job: server.Job) -> None:
+        assert self.ledger is not None
+        released = False
+        try:
+            released = self.ledger.release(job.id, job.epoch, self.core.identity)
+        except exc.LedgerFailure as error:
+            LOG.warning("request %s cannot be given back: %s", job.id, error)
+        with self.lock:
+            effects = self.core.on_released(job, released)
+        self.apply(effects)
+
+    def _finish(self, job: server.Job, frozen: bytes) -> None:
+        assert self.ledger is not None
+        crashpoint("worker.before-finish")
+        fenced = False
+        try:
+            if not self.ledger.finish(job.id, job.epoch, self.core.identity, frozen):
+                fenced = self._is_fenced(job)
+        except exc.LedgerFailure as error:  # the engine is answered all the same
+            LOG.warning("the answer to request %s cannot be stored: %s", job.id, error)
+        crashpoint("worker.after-finish")
+        with self.lock:
+            effects = self.core.on_stored(job, fenced)
+        self.apply(effects)
+
+    def _is_fenced(self, job: server.Job) -> bool:
+        """Why a row took no result: it is somebody else's, or is not there any more.
+
+        Whoever removed it has no use for the answer; if it was lost, its engine may wait for that.
+        """
+        assert self.ledger is not None
+        row = self.ledger.state(job.id)
+        if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
+            return False
+        LOG.warning(
+            "request %s was given up by its engine while it ran here: what came of it is not told",
+            job.id,
+        )
+        return True
+
+    # The pool.
+
+    def _run(self, job: server.Job) -> None:
+        assert job.endpoint is not None
+        if reporting.LOG.isEnabledFor(logging.DEBUG):
+            self._reports.started(job)
+        try:
+            job.ticket = self._pool.submit(
+                job.endpoint.begin,
+                (job.unit, self._loop, job.expires, job.fresh),
+                functools.partial(self._ran, job),
+                functools.partial(self._told, job),
+                job.limit,
+                job.name,
+            )
+        except Exception as error:  # a given executor may be shut down by whoever gave it
+            self._ran(job, ft.Failure.from_exception(error))
+        if job.cancelled:  # meanwhile
+            self.cancel(job)
+
+    def cancel(self, job: server.Job) -> None:
+        """Let a task that runs end soon."""
+        if job.ticket is not None:
+            job.ticket.cancel(CANCEL_GRACE)
+
+    def _told(self, job: server.Job, event_type: str, details: dict[str, Any]) -> None:
+        with self.lock:
+            effects = self.core.on_event(job, event_type, details)
+        self.apply(effects)
+
+    def _ran(self, job: server.Job, value: Any) -> None:
+        if value is endpoint.Turn.MISSED:
+            with self.lock:
+                effects = self.core.on_unstarted(job)
+            self.apply(effects)
+            return
+        outcome = value if isinstance(value, invocation.Outcome) else invocation.Outcome(value)
+        with self.lock:
+            effects = self.core.on_finished(job, outcome)
+            # It may have failed at being sent, and may have been given up before.
+            ended, job.outcome = job.outcome, None
+            failed = ended is not None and ended.failed
+            self._reporting += failed
+        self.apply(effects)
+        if ended is not None and (failed or reporting.LOG.isEnabledFor(logging.INFO)):
+            self._reports.ended(job, ended)
+        if failed:
+            with self.lock:
+                self._reporting -= 1
+                self._changed.notify_all()
+
+    # The broker.
+
+    def _reply(self, job: server.Job | None, envelope: env.Envelope, terminal: bool) -> None:
+        parcel = Parcel(envelope)
+        if job is None:
+            if envelope.type == pr.NOTIFY:
+                envelope.headers[env.WBE_TIME] = time.time()
+            self._proxy.send(parcel, first=True)
+            return
+        if terminal:
+            running = job.running
+            if running is not None and job.ours and not running.sent:
+                # Nobody needs to hear that it runs any more, except TaskFlow's state machine.
+                running.withdrawn = True
+                with self.lock:
+                    self.folded += 1
+            parcel.after = functools.partial(self._answered, job)
+            parcel.failed = lambda _: self._answered(job)
+        elif envelope.body["state"] == pr.RUNNING:
+            job.running = parcel
+        self._proxy.send(parcel)
+
+    def _answered(self, job: server.Job) -> None:
+        self._proxy.ack(job.receipt)
+        with self.lock:
+            self.core.on_answered(job)
+            self._settled()
+
+    def _acknowledge(self, receipt: Any) -> None:
+        self._proxy.ack(receipt)
+        with self.lock:
+            self._settled()
+
+    def _return(self, job: server.Job, fresh: bool) -> None:
+        if not fresh:
+            self._requeue(job.receipt)
+            return
+        message = job.receipt
+        parcel = Parcel(env.copy_of(message))
+        parcel.after = functools.partial(self._acknowledge, message)
+        parcel.failed = lambda _: self._requeue(message)
+        parcel.unrouted = functools.partial(self._requeue, message)
+        # As with those that are requeued: not before taking has stopped.
+        self._proxy.call_soon(functools.partial(self._proxy.send, parcel))
+
+    def _requeue(self, message: Any) -> None:
+        """Give a message back, once nothing more is taken: it would only come again."""
+
+        def done() -> None:
+            with self.lock:
+                self._settled()
+
+        self._proxy.requeue(message, done)
+
+    def _settled(self) -> None:
+        self._unacked -= 1
+        if not self._unacked:
+            self._changed.notify_all()

@@ -1,0 +1,137 @@
+"""Values as TaskFlow's peers write and read them: JSON in the dialect of kombu.
+
+Tuples arrive as lists, keys that are no strings as strings, as JSON has them.  Bytes, `Decimal`,
+`UUID`, and dates and times travel under kombu's marks; nothing else does.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from wbengine import _codec, _names
+from wbengine import exceptions as exc
+
+__all__ = ["pack", "parse", "unpack"]
+
+_TYPE: Final = "__type__"
+_VALUE: Final = "__value__"
+_MARKED: Final = {_TYPE, _VALUE}
+
+#: A datetime is also a date: the first that fits is taken.
+_WRITERS: Final[tuple[tuple[type, str, Callable[[Any], Any]], ...]] = (
+    (dt.datetime, "datetime", lambda value: value.isoformat()),
+    (dt.date, "date", lambda value: value.isoformat()),
+    (dt.time, "time", lambda value: value.isoformat()),
+    (decimal.Decimal, "decimal", str),
+    (uuid.UUID, "uuid", lambda value: {"hex": value.hex}),
+)
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "datetime": dt.datetime.fromisoformat,
+    "date": lambda text: dt.datetime.fromisoformat(text).date(),
+    "time": dt.time.fromisoformat,
+    "decimal": decimal.Decimal,
+    "uuid": lambda value: uuid.UUID(**value),
+    "bytes": lambda text: text.encode(),
+    "base64": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+def pack(value: Any, where: str = "result") -> Any:
+    """A tree that JSON can hold; `unpack` makes of it what TaskFlow makes of it.
+
+    :raises NotEncodable: the value, or something in it, does not travel; it says where that is.
+    """
+    return _pack(value, where, _codec.MAX_DEPTH)
+
+
+def _pack(value: Any, where: str, left: int) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value  # not a number, and infinities, are numbers to Python's JSON
+    if isinstance(value, str):
+        if not (value.isascii() or _is_text(value)):
+            raise _refused(value, where, "holds lone surrogates")
+        return value
+    if isinstance(value, list | tuple | dict) and not left:
+        raise _refused(value, where, f"is nested more than {_codec.MAX_DEPTH} levels deep")
+    if isinstance(value, list | tuple):
+        return [_pack(item, f"{where}[{n}]", left - 1) for n, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {
+            _key(key, where): _pack(item, f"{where}[{key!r}]", left - 1)
+            for key, item in value.items()
+        }
+    for kind, mark, write in _WRITERS:
+        if isinstance(value, kind):
+            return {_TYPE: mark, _VALUE: write(value)}
+    if isinstance(value, bytes):
+        try:
+            return {_TYPE: "bytes", _VALUE: value.decode()}
+        except UnicodeDecodeError:
+            return {_TYPE: "base64", _VALUE: base64.b64encode(value).decode("ascii")}
+    raise _refused(value, where, "is nothing that TaskFlow's peers could read")
+
+
+def _key(key: Any, where: str) -> str:
+    if isinstance(key, str) and (key.isascii() or _is_text(key)):
+        return key
+    if key is None or isinstance(key, bool | int | float):
+        return json.dumps(key)
+    raise _refused(key, where, "is no key that TaskFlow's peers could read")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refused(value: Any, where: str, why: str) -> exc.NotEncodable:
+    kind = _names.dotted(type(value))
+    return exc.NotEncodable(f"{where}: {kind} {why}", path=where, type_name=kind)
+
+
+def unpack(tree: Any) -> Any:
+    """What a tree stands for.  A mark that kombu does not know, or not so, is a dict like any."""
+    if isinstance(tree, list):
+        return [unpack(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if tree.keys() == _MARKED and isinstance(tree[_TYPE], str) and tree[_TYPE] in _READERS:
+        try:
+            return _READERS[tree[_TYPE]](tree[_VALUE])
+        except (TypeError, ValueError, AttributeError, ArithmeticError):
+            pass
+    return {key: unpack(item) for key, item in tree.items()}
+
+
+def parse(data: bytes | str, depth: int) -> Any:
+    """The tree of a body.  More is accepted than of our own peers: what Python's `json` writes.
+
+    :raises InvalidFormat: it is no JSON in UTF-8, or nests deeper than `depth`.
+    """
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise exc.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
+    level, found = 0, [tree]
+    while found:
+        if level > depth:
+            raise exc.InvalidFormat(f"nested more than {depth} levels deep")
+        level += 1
+        below: list[Any] = []
+        for item in found:
+            if isinstance(item, dict):
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+        found = below
+    return tree

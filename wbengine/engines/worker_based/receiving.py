@@ -1,0 +1,202 @@
+"""One connection that receives: what is consumed on it, from its beginning to its end."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import kombu
+
+from wbengine import exceptions as exc
+from wbengine import transports
+from wbengine.engines.worker_based import connecting, taking, topology
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.transports import wary
+
+#: Seconds after which a queue is declared again: what cleans temporary folders of old files may
+#: have taken it, or its bindings; and a broker counts the days in which nobody used a queue.
+DECLARE_PERIOD: Final = 60.0
+LONG_DECLARE_PERIOD: Final = 3600.0
+
+#: Seconds of silence after which a consumer speaks to itself, and after which it is deaf if it does
+#: not hear that.
+QUIET: Final = 10.0
+DEAF: Final = 15.0
+
+#: Type of the message that one sends to oneself.
+PING: Final = "WBE_PING"
+
+Consume = Callable[[Any], None]
+
+
+class Receiver:
+    """Consume one's own queue, and shared ones, on one connection; of one thread.
+
+    Messages are given to `on_own(message)` and `on_work(message)`: on an AMQP connection, where
+    whoever publishes or acknowledges in the midst of reading goes astray, when nothing is being
+    read.  What no message can be read from is counted in `refused`.  `due` is when to call `turn`;
+    `wake`, if there is one, ends a `drain` from any thread.
+    """
+
+    def __init__(
+        self,
+        target: transports.Target,
+        layout: topology.Topology,
+        connection: kombu.Connection,
+        work: taking.Taking | None,
+        refused: Counter[str],
+    ) -> None:
+        self._target = target
+        self._local = target.is_local
+        self._layout = layout
+        self._connection = connection
+        self._work = work
+        self._refused = refused
+        self._line = connecting.Line(connection) if target.amqp else None
+        self._inbox: deque[tuple[Consume, Any]] = deque()
+        self._echo: connecting.Echo | None = None
+        self._send: Callable[[Parcel], None] = _nowhere
+        self._own: Any = None
+        self._consumer: Any = None
+        self._declare_due = 0.0
+        self.channel: Any = None
+        self.due = 0.0
+        self.wake: Callable[[], None] | None = None
+        self.drain: Callable[..., object]
+        self.drain = connection.drain_events if self._line is None else self._listen
+
+    def begin(self, on_own: Consume, on_work: Consume, send: Callable[[Parcel], None]) -> None:
+        """Declare and consume; `send` publishes."""
+        self._send = send
+        if not self._local:
+            self._echo = connecting.Echo(QUIET, DEAF, time.monotonic())
+            on_own, on_work = self._heard(on_own), self._heard(on_work)
+        if self._line is not None:
+            on_own, on_work = self._later(on_own), self._later(on_work)
+        if self._target.ours:
+            self._connection.transport.on_discard = self._discarded
+        self.channel = wary.channel_of(self._connection)
+        self._declare_own()
+        queues = [self._own, *self._layout.declare_common(self.channel)]
+        self._consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
+        self._consumer.consume()
+        if self._work is not None:
+            self._work.begin(self._connection, self._layout, on_work)
+        if self._line is not None:
+            self.wake = self._line.ring
+        else:
+            self.wake = getattr(self._connection.transport, "wake", None)
+        self._plan(time.monotonic())
+
+    def _discarded(self) -> None:
+        self._refused["unreadable"] += 1
+
+    def _declare_own(self) -> None:
+        self._own = self._layout.declare_own(self.channel, self._target.ours)
+
+    def _later(self, handle: Consume) -> Consume:
+        return lambda message: self._inbox.append((handle, message))
+
+    def _heard(self, handle: Consume) -> Consume:
+        def hear(message: Any) -> None:
+            assert self._echo is not None
+            self._echo.heard(time.monotonic())
+            if message.properties.get("type") == PING:
+                message.ack()
+            else:
+                handle(message)
+
+        return hear
+
+    def bury(self, name: str) -> None:
+        """Remove the queue of somebody who is gone; where queues do not do so by themselves."""
+        if self._target.amqp and not self._layout.interop:
+            self._layout.bury(self._connection, name)
+
+    # In turn.
+
+    def turn(self, now: float) -> None:
+        """What is to be done from time to time.
+
+        :raises TransportFailure: the connection is deaf.
+        """
+        if now >= self._declare_due:
+            if self._declare_due:
+                self._declare_own()
+                if self._work is not None:
+                    self._work.declare()
+            ours = self._target.ours
+            self._declare_due = now + (DECLARE_PERIOD if ours else LONG_DECLARE_PERIOD)
+        if self._work is not None and not self._target.ours:
+            self._work.turn(now)
+        if self._echo is not None:
+            self._check(self._echo, now)
+        self._plan(now)
+
+    def _plan(self, now: float) -> None:
+        # Elsewhere what is due may change with every message.
+        self.due = self._declare_due if self._local else now
+
+    def _check(self, echo: connecting.Echo, now: float) -> None:
+        if echo.asks(now):
+            ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
+            after = functools.partial(_published, echo)
+            self._send(Parcel(ping, after=after))
+        if echo.is_deaf(now):
+            raise exc.TransportFailure("it delivers nothing, not even what was sent to oneself")
+
+    def _listen(self, timeout: float) -> None:
+        """Wait, read what is there, and hand it over when nothing is being read."""
+        assert self._line is not None and self._echo is not None
+        due = self._echo.next_due()
+        if self._work is not None:
+            due = min(due, self._work.next_due() or due)
+        timeout = min(timeout, max(0.001, due - time.monotonic()))
+        if self._line.wait(0 if self._inbox else timeout):
+            self._line.read()
+        while self._inbox:
+            handle, message = self._inbox.popleft()
+            handle(message)
+
+    # The end.
+
+    def end(self, remove: bool) -> None:
+        """Stop consuming; `remove`: nobody is to read the own queue any more."""
+        work = self._work
+        if work is not None:
+            work.pause()
+        while self._inbox:  # delivered meanwhile, and handed to nobody
+            _, message = self._inbox.popleft()
+            message.requeue()
+        self._consumer.cancel()
+        if remove and not self._layout.interop:
+            self._own.delete()
+        if self._target.amqp or getattr(self.channel, "deletes_unused", False):
+            # To a broker, a queue is empty of which all is taken and nothing acknowledged.
+            queues = work.queues if work is not None and not work.held else ()
+            self._layout.clear(self._connection, queues, exchange=self._target.ours)
+
+    def drop(self) -> None:
+        """The connection is of no use any more."""
+        if self._line is not None:
+            self._line.drop()
+
+    def close(self) -> None:
+        """Forget the connection; somebody else closes it."""
+        self._inbox.clear()
+        if self._work is not None:
+            self._work.end()
+        if self._line is not None:
+            self._line.close()
+
+
+def _published(echo: connecting.Echo) -> None:
+    echo.published(time.monotonic())
+
+
+def _nowhere(parcel: Parcel) -> None:
+    raise AssertionError("nothing was begun")

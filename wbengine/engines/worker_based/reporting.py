@@ -1,0 +1,143 @@
+"""What people are told of the tasks of a worker: a line in the log, and calls of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from wbengine import _names, invocation
+from wbengine.engines.worker_based.jobs import Job
+from wbengine.types import failure as ft
+
+__all__ = ["ExceptionHandler", "FailedRequest", "Reports", "find_handlers"]
+
+LOG = logging.getLogger(__name__)
+
+#: So much of an exception's message is in the log.
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request whose task failed on this worker, as exception handlers are told of it.
+
+    `id` is the same for all tries to have this attempt done, `epoch` tells them apart.  `started`
+    and `ended` are unix seconds; None where it never started.  `failure` is what the engine is
+    told.
+    """
+
+    id: str
+    epoch: int
+    task: str
+    task_cls: str
+    action: str
+    attempt: int
+    flow: str
+    worker: str
+    failure: ft.Failure
+    started: float | None = None
+    ended: float | None = None
+
+
+#: `(request, type, value, traceback)`: the last three of the exception, as far as this process has
+#: it, else None.  What returns False ends the chain.
+ExceptionHandler = Callable[
+    [FailedRequest, type[BaseException] | None, BaseException | None, TracebackType | None], Any
+]
+
+
+def find_handlers(items: Iterable[Any]) -> tuple[ExceptionHandler, ...]:
+    """The handlers in `items`: callables, or names of them (`module:function`).
+
+    :raises ValueError: one is neither, or names nothing that can be called.
+    :raises ImportError: a name cannot be imported.
+    """
+    found = []
+    for item in items:
+        thing = _names.load(item) if isinstance(item, str) else item
+        if not callable(thing):
+            raise ValueError(f"exception handler {item!r} cannot be called")
+        found.append(thing)
+    return tuple(found)
+
+
+class Reports:
+    """Says how tasks begin and end.  Thread-safe; called in the slot of the task that ended.
+
+    Each failure is told to the handlers, in order, until one returns False; what a handler raises
+    is logged, and the next one is called.  Where none ended it, the log has the last word.
+    """
+
+    def __init__(self, worker: str, handlers: Iterable[ExceptionHandler] = ()) -> None:
+        self._worker = worker
+        self._handlers = tuple(handlers)
+
+    @property
+    def has_handlers(self) -> bool:
+        return bool(self._handlers)
+
+    def started(self, job: Job) -> None:
+        LOG.debug("task %.100r of request %s (epoch %d) starts", job.name, job.id, job.epoch)
+
+    def ended(self, job: Job, outcome: invocation.Outcome) -> None:
+        """Never raises; as slow as the handlers are."""
+        if outcome.failed:
+            self._failed(job, outcome)
+        else:
+            LOG.info("task %.100r of request %s ended%s", job.name, job.id, _took(outcome))
+
+    def _failed(self, job: Job, outcome: invocation.Outcome) -> None:
+        failure: ft.Failure = outcome.value
+        if self._handlers and self._handled(self._describe(job, outcome), failure):
+            return
+        names = tuple(failure)
+        LOG.warning(
+            "task %.100r of request %s failed%s: %s: %s",
+            job.name,
+            job.id,
+            _took(outcome),
+            names[0] if names else "an error",
+            _line(failure.exception_str[:_SHOWN]),
+        )
+        if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug("task %r of request %s: %s", job.name, job.id, failure.traceback_str)
+
+    def _handled(self, request: FailedRequest, failure: ft.Failure) -> bool:
+        info = failure.exc_info or (None, None, None)
+        for handler in self._handlers:
+            try:
+                if handler(request, *info) is False:
+                    return True
+            except BaseException:  # also one that would end the thread
+                LOG.exception("exception handler %s failed", _names.dotted(handler))
+        return False
+
+    def _describe(self, job: Job, outcome: invocation.Outcome) -> FailedRequest:
+        unit = job.unit
+        return FailedRequest(
+            job.id,
+            job.epoch,
+            job.name,
+            unit.task_cls if unit is not None else "",
+            unit.action if unit is not None else "",
+            job.attempt,
+            job.flow,
+            self._worker,
+            outcome.value,
+            outcome.started,
+            outcome.ended,
+        )
+
+
+def _took(outcome: invocation.Outcome) -> str:
+    if outcome.started is None or outcome.ended is None:
+        return ""
+    return f" after {max(0.0, outcome.ended - outcome.started):.3f} s"
+
+
+def _line(text: str) -> str:
+    """What a terminal shows in one line, whatever the text would have it do."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))

@@ -1,0 +1,31 @@
+"""When a request may start, and until when: `eta` and `expires` on an engine's own clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Any
+
+__all__ = ["moment"]
+
+
+def moment(value: Any, what: str, now: float, wall: float) -> float:
+    """The moment that `value` names, on the clock that shows `now` (and in unix seconds, `wall`).
+
+    A number is the seconds from now on; a datetime has to be aware.
+
+    :raises TypeError: it is neither.
+    :raises ValueError: it is a naive datetime, or not a number of seconds from 0 on.
+    """
+    if isinstance(value, dt.datetime):
+        if value.utcoffset() is None:
+            raise ValueError(
+                f"{what} must be an aware datetime (such as datetime.now(timezone.utc) + ...),"
+                f" not the naive {value!r}: nobody knows which clock it is on"
+            )
+        return now + (value.timestamp() - wall)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{what} must be seconds or an aware datetime, not {value!r:.80}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{what} must be seconds from 0 on, not {value!r}")
+    return now + value

@@ -1,0 +1,89 @@
+"""What runs here and now: the call that a task belongs to while its body runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from wbengine import exceptions
+
+if TYPE_CHECKING:
+    from wbengine import invocation
+    from wbengine import task as task_module
+
+
+class Request(NamedTuple):
+    """One run of a task, as it is known outside (`Task.request`).
+
+    `id` is the same for whatever is the same run of the same thing, also where it is sent again or
+    resumed elsewhere: a key for systems outside that should do what they are asked once.  `epoch`
+    tells those runs apart (the later, the higher).  `attempt` counts the executions and reversions
+    of the task in its flow, `flow_uuid` names the flow.  `worker` is who runs it: 'local', or the
+    identity of a worker.  `deadline`, in unix seconds, is when its hard time limit ends it; None:
+    never.
+    """
+
+    id: str
+    attempt: int = 1
+    epoch: int = 1
+    flow_uuid: str = ""
+    worker: str = "local"
+    deadline: float | None = None
+
+
+#: The innermost call around the code that asks; whoever runs a task sets and resets it.
+CURRENT: Final[ContextVar[invocation.Invocation | None]] = ContextVar("wbengine", default=None)
+
+#: The latest call of each task that runs in this process, by the task's id: threads that a task
+#: starts have a context of their own.
+LATEST: Final[dict[int, invocation.Invocation]] = {}
+
+
+#: How who waits for a coroutine lets it know that its call was cancelled: by the id of the call,
+#: and of what tells the call so.
+_WAKERS: Final[dict[int, Callable[[], object]]] = {}
+
+
+@contextlib.contextmanager
+def waiting(call: Any, waker: Callable[[], object]) -> Iterator[None]:
+    """Have `waker` called by `wake`, for the length of a `with` block."""
+    keys = [id(known) for known in (call, getattr(call, "signal", None)) if known is not None]
+    _WAKERS.update(dict.fromkeys(keys, waker))
+    try:
+        yield
+    finally:
+        for key in keys:
+            _WAKERS.pop(key, None)
+
+
+def wake(known: object) -> None:
+    """A call, or what tells it so, was cancelled just now: let who waits in it know.
+
+    Any thread.
+    """
+    waker = _WAKERS.get(id(known))
+    if waker is not None:
+        waker()
+
+
+def current(task: task_module.Task) -> invocation.Invocation | None:
+    """The call of `task` that the code which asks is part of; None: there is none."""
+    call = CURRENT.get()
+    return call if call is not None and call.task is task else None
+
+
+def cancelled(task: task_module.Task) -> bool:
+    """Whether somebody cancelled the call of `task` that runs; asked from any thread of its own."""
+    call = current(task) or LATEST.get(id(task))
+    return call is not None and call.is_cancelled
+
+
+def meant(error: BaseException, call: invocation.Invocation) -> BaseException:
+    """`error`, or what it means where a coroutine was cancelled because its call was."""
+    if type(error).__name__ != "CancelledError" or not call.is_cancelled:
+        return error
+    found = exceptions.Cancelled(f"Task {call.task.name!r} was cancelled")
+    found.__cause__ = error
+    return found

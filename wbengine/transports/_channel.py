@@ -1,0 +1,341 @@
+"""Channels of our own kombu transports: declaring, publishing, prefetch, acknowledgement."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from amqp.protocol import queue_declare_ok_t
+from kombu.exceptions import ChannelError
+from kombu.transport import virtual
+from kombu.utils.uuid import uuid
+
+from wbengine.transports import _envelope, _routing
+from wbengine.transports._store import Store, Taken, label
+
+
+class _Consumer:
+    __slots__ = ("callback", "no_ack", "queue", "tag")
+
+    def __init__(
+        self, tag: str, queue: str, no_ack: bool, callback: Callable[[Any], object]
+    ) -> None:
+        self.tag = tag
+        self.queue = queue
+        self.no_ack = no_ack
+        self.callback = callback
+
+
+def _not_found(what: str, name: str) -> ChannelError:
+    return ChannelError(f"NOT_FOUND - no {what} {name!r}", (50, 10), "", "404")
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]
+    """A kombu channel over a `Store`.
+
+    At most `prefetch_count` messages are delivered and not yet acknowledged (0: no limit).  What is
+    not acknowledged when the channel closes goes back to its queue, marked as redelivered.
+    `auto_delete` and queue arguments are accepted and have no effect.
+    """
+
+    Message = _envelope.Message
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.closed: bool = False
+        self._store: Store = connection.store
+        self._serving: dict[str, _Consumer] = {}
+        #: The queues of those that acknowledge, and of those that do not, the first one first.
+        self.limited: list[str] = []
+        self.free: list[str] = []
+        self._by_queue: dict[str, _Consumer] = {}
+        #: Taken, and not delivered yet.
+        self.ready: deque[Taken] = deque()
+        self._unacked: dict[int, Taken] = {}
+        self._tags = itertools.count(1)
+        self._closing = threading.Lock()
+        self.prefetch_count = 0
+
+    # -- declaring
+
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str | None = "direct",
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: Any = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        """Declare an exchange; ChannelError for an unknown kind or one declared as another kind."""
+        kind = type or _routing.DIRECT
+        name = label("exchange", exchange or f"amq.{kind}")
+        there = self._store.exchange_kind(name)
+        if there is None and passive:
+            raise _not_found("exchange", name)
+        if passive or there == kind:
+            return
+        if kind not in _routing.KINDS:
+            raise ChannelError(
+                f"COMMAND_INVALID - exchange {name!r}: kind {kind!r} is not one of "
+                f"{', '.join(_routing.KINDS)}", (40, 10), "", "503",
+            )  # fmt: skip
+        if there is not None:
+            raise ChannelError(
+                f"PRECONDITION_FAILED - exchange {name!r} is {there}, not {kind}",
+                (40, 10), "", "406",
+            )  # fmt: skip
+        self._store.declare_exchange(name, kind)
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete an exchange and its bindings; queues stay."""
+        self._store.delete_exchange(label("exchange", exchange))
+
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        exclusive: bool = False,
+        **kwargs: Any,
+    ) -> queue_declare_ok_t:
+        """Declare a queue; with `passive` only look (ChannelError 404 when it is not there).
+
+        One that is `exclusive` is deleted when this process dies.  It outlives the connection, so
+        that a process which connects again finds what came meanwhile.
+        """
+        name = label("queue", queue or f"amq.gen-{uuid()}")
+        if not passive:
+            self._store.declare_queue(name)
+            if exclusive:
+                self._store.own(name)
+        elif not self._store.has_queue(name):
+            raise _not_found("queue", name)
+        return queue_declare_ok_t(name, self._store.size(name), 0)
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Bind a queue; ChannelError 404 when the exchange or the queue is not there."""
+        name = label("exchange", exchange or "amq.direct")
+        if self._store.exchange_kind(name) is None:
+            if exchange:
+                raise _not_found("exchange", name)
+            self._store.declare_exchange(name, _routing.DIRECT)
+        if not self._store.has_queue(label("queue", queue)):
+            raise _not_found("queue", queue)
+        self._store.bind(name, routing_key or "", queue)
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Undo `queue_bind`."""
+        name = label("exchange", exchange or "amq.direct")
+        self._store.unbind(name, routing_key or "", label("queue", queue))
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> int:
+        """Delete a queue with its messages and bindings; how many messages went.
+
+        `if_unused` sees the consumers of this connection only.
+        """
+        name = label("queue", queue)
+        if if_empty and self._store.size(name):
+            return 0
+        if if_unused and name in self.connection.consumed():
+            return 0
+        return self._store.delete_queue(name)
+
+    def queue_purge(self, queue: str, **kwargs: Any) -> int:
+        """Remove the waiting messages; how many."""
+        return self._store.purge(label("queue", queue))
+
+    def list_bindings(self) -> Iterable[tuple[str, str, str]]:
+        """All (queue, exchange, routing key)."""
+        return self._store.bindings()
+
+    def _size(self, queue: str) -> int:
+        return self._store.size(label("queue", queue))
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return self._store.has_queue(label("queue", queue))
+
+    # -- publishing
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> bool:
+        """Publish; False when the message reached no queue (then it is dropped).
+
+        :raises TooLarge: it has more than 64 MiB.
+        :raises ValueError: headers are no JSON numbers.
+        :raises TypeError: headers are no JSON at all.
+        """
+        store = self._store
+        name = label("exchange", exchange) if exchange else ""
+        key = routing_key or ""
+        if not exchange:
+            label("queue", key)
+        data = _envelope.encode(message, name, key)
+        if store.labels and (row := _envelope.row_of(message)) is not None:
+            data = store.label(data, row)
+        return store.publish(name, key, _envelope.priority_of(message), data)
+
+    # -- consuming
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[Any], object],
+        consumer_tag: str,
+        **kwargs: Any,
+    ) -> None:
+        """Serve `queue` after those asked for before; ChannelError 404 when it is not there."""
+        if not self._store.has_queue(label("queue", queue)):
+            raise _not_found("queue", queue)
+        self._store.watch(queue)
+        self._serving[consumer_tag] = _Consumer(consumer_tag, queue, bool(no_ack), callback)
+        self._arrange()
+        self._store.nudge()
+
+    def basic_cancel(self, consumer_tag: str, **kwargs: Any) -> None:
+        """Stop a consumer; what it got stays unacknowledged, what it did not get goes back."""
+        consumer = self._serving.pop(consumer_tag, None)
+        if consumer is not None:
+            self._arrange()
+            self._store.unwatch(consumer.queue)
+
+    def _arrange(self) -> None:
+        serving = tuple(self._serving.values())
+        self.limited = [consumer.queue for consumer in serving if not consumer.no_ack]
+        self.free = [consumer.queue for consumer in serving if consumer.no_ack]
+        self._by_queue = {consumer.queue: consumer for consumer in reversed(serving)}
+
+    def basic_qos(
+        self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
+    ) -> None:
+        """At most `prefetch_count` unacknowledged messages on this channel; 0: no limit."""
+        self.prefetch_count = prefetch_count or 0
+        self._store.nudge()
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Take one message, or None."""
+        return self._next(label("queue", queue), no_ack, "")
+
+    def consumed(self) -> list[str]:
+        """The queues that this channel consumes, in the order in which they are served."""
+        return [consumer.queue for consumer in tuple(self._serving.values())]
+
+    def room(self, batch: int) -> int:
+        """How many messages more, up to `batch`, the limit allows where there is one."""
+        return min(batch, self.prefetch_count - len(self._unacked) - len(self.ready))
+
+    def deliver(self) -> int:
+        """Hand out what is `ready`; how many."""
+        count = 0
+        while self.ready:
+            taken = self.ready.popleft()
+            consumer = self._by_queue.get(taken.queue)
+            if consumer is None or self.closed:
+                self._store.give_back(taken, delivered=False)
+                continue
+            message = self._message(taken, consumer.no_ack, consumer.tag)
+            if message is not None:
+                count += 1
+                consumer.callback(message)
+        return count
+
+    def _next(self, queue: str, no_ack: bool, consumer: str) -> _envelope.Message | None:
+        while True:
+            taken = self._store.take(queue)
+            if taken is None:
+                return None
+            message = self._message(taken, no_ack, consumer)
+            if message is not None:
+                return message
+
+    def _message(self, taken: Taken, no_ack: bool, consumer: str) -> _envelope.Message | None:
+        tag = next(self._tags)
+        try:
+            message = _envelope.Message.from_bytes(taken.data, self, tag, consumer, taken.again)
+        except _envelope.BadMessage as exc:
+            self._store.discard(taken, str(exc))
+            if self.connection.on_discard is not None:
+                self.connection.on_discard()
+            return None
+        message.claim, message.taken = taken.claim, taken.at
+        taken.data = b""
+        if no_ack:
+            self._store.settle(taken)
+        else:
+            self._unacked[tag] = taken
+        return message
+
+    def message_to_python(self, raw_message: Any) -> Any:
+        """Messages are delivered ready made."""
+        return raw_message
+
+    # -- settling
+
+    def _pop(self, delivery_tag: int, multiple: bool = False) -> list[Taken]:
+        if multiple:
+            tags = [tag for tag in tuple(self._unacked) if tag <= delivery_tag]
+            found = [one for tag in tags if (one := self._unacked.pop(tag, None)) is not None]
+        else:
+            taken = self._unacked.pop(delivery_tag, None)
+            found = [] if taken is None else [taken]
+        if found and self.prefetch_count:
+            self._store.nudge()  # the drainer may wait for room
+        return found
+
+    def basic_ack(self, delivery_tag: int, multiple: bool = False) -> bool:
+        """Acknowledge, from any thread; False when the message was not ours (any more)."""
+        found = self._pop(delivery_tag, multiple)
+        ours = bool(found)
+        for taken in found:
+            ours &= self._store.settle(taken)
+        return ours
+
+    def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:
+        """Give back to the queue, in its old place; or with `requeue=False` throw away."""
+        for taken in self._pop(delivery_tag):
+            if requeue:
+                self._store.give_back(taken)
+            else:
+                self._store.settle(taken)
+
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Give back everything that is not acknowledged (`requeue=False` is not supported)."""
+        if not requeue:
+            raise NotImplementedError("Does not support recover(requeue=False)")
+        for tag in tuple(self._unacked):
+            self.basic_reject(tag, requeue=True)
+
+    def close(self) -> None:
+        """Cancel the consumers and give back what is not acknowledged."""
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+        for tag in tuple(self._serving):
+            self.basic_cancel(tag)
+        self.deliver()
+        self.basic_recover(requeue=True)
+        if self.connection is not None:
+            self.connection.close_channel(self)
+        self.exchange_types = None

@@ -1,0 +1,106 @@
+"""Waiting for messages in Redis without asking again and again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from redis import exceptions as errors
+
+from wbengine.transports import _redis_link
+from wbengine.transports._redis_link import Link, Place
+
+#: Seconds until somebody who waits looks by himself: a bell may be lost with who heard it.
+POLL: Final = 1
+
+
+class Bell:
+    """One consumer's wait, blocked in the server on a connection of its own.
+
+    `nudge` is for any thread, the rest for one.  A wait that a nudge ends goes on in the server,
+    and the next one takes it up: a nudge costs no round trip, unless other queues are waited for.
+    """
+
+    def __init__(self, place: Place, poke: Callable[[], object]) -> None:
+        """`poke` makes the server end what it blocks on."""
+        self._place = place
+        self._poke = poke
+        self._link = Link(place)
+        self._asked: tuple[str, ...] | None = None
+        self._late = 0.0
+        self._patience: float = place.settings["socket_timeout"]
+        self._nudged = False
+        self._ear, self._hand = os.pipe()
+        os.set_blocking(self._ear, False)
+        os.set_blocking(self._hand, False)
+
+    def wait(self, timeout: float | None, who: str, queues: Sequence[str]) -> tuple[bool, str]:
+        """Wait for one of the queues, a nudge, or the time to look by oneself.
+
+        Whether it is worth to look now; and the queue whose bell was heard, or ''.  That may be one
+        that was waited for before: whoever cannot take from it is to ring it again.
+
+        :raises LOST: the server went away, or is not heard of.
+        """
+        keys = (f"{self._place.prefix}n:{who}", *(f"{self._place.prefix}bell:{q}" for q in queues))
+        if self._asked is not None and self._asked != keys:
+            self._poke()
+            rung = self._hear()
+            if rung:
+                return True, rung
+        if self._asked is None:
+            self._link.send("BLPOP", *keys, POLL)
+            self._asked = keys
+            self._late = time.monotonic() + POLL + self._patience
+        left = self._late - time.monotonic()
+        ready = _redis_link.ready(
+            left if timeout is None else min(timeout, left), self._link.fileno(), self._ear
+        )
+        nudged = self._ear in ready
+        if nudged:
+            self._clear()
+        if len(ready) > nudged and self._link.has_answer():
+            return True, self._hear()
+        if time.monotonic() >= self._late:
+            self.close_link()
+            raise errors.TimeoutError(f"{self._place.shown} does not answer")
+        return nudged, ""
+
+    def _hear(self) -> str:
+        """The queue whose bell ended it, or ''."""
+        self._asked = None
+        heard = self._link.receive()
+        name = heard[0].decode() if heard else ""
+        return name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
+
+    def _clear(self) -> None:
+        try:
+            os.read(self._ear, 4096)
+        except BlockingIOError:
+            pass
+        # From here on a nudge writes again; what it announced is looked at after `wait`.
+        self._nudged = False
+
+    def nudge(self) -> None:
+        """End a `wait`, or the next one."""
+        if not self._nudged:
+            self._nudged = True
+            try:
+                os.write(self._hand, b"!")
+            except OSError:  # full: it rings anyway; closed: nobody waits
+                pass
+
+    def close_link(self) -> None:
+        """Disconnect: what the server blocks on ends."""
+        self._asked = None
+        self._link.close()
+
+    def close(self) -> None:
+        """Free everything; nobody waits."""
+        self.close_link()
+        ear, hand, self._ear, self._hand = self._ear, self._hand, -1, -1
+        for descriptor in (ear, hand):
+            if descriptor >= 0:
+                os.close(descriptor)

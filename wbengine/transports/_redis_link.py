@@ -1,0 +1,330 @@
+"""One Redis as we talk to it: where it is, a connection, and scripts that are one step each.
+
+Nothing here tries anything again: whether a step whose answer is missing was done is for the caller
+to find out.  A connection whose answer did not come is not used any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import redis.connection
+from redis import exceptions as errors
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from wbengine import _names, exceptions
+
+SCHEMES: Final = ("redis", "rediss")
+#: What keys begin with where nobody named an exchange.
+DEFAULT_PREFIX: Final = "wbengine"
+
+#: Seconds to wait for an answer, and for a connection.
+_PATIENCE: Final = 5.0
+#: A connection that rested for so many seconds is tried before it is trusted.
+_HEALTH_CHECK: Final = 30
+#: Options of URLs and of `transport_options`: seconds, and what TLS is to trust.
+_SECONDS: Final = ("socket_timeout", "socket_connect_timeout")
+_TLS: Final = (
+    "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password",
+    "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers",
+)  # fmt: skip
+_KNOWN: Final = ("prefix", *_SECONDS, *_TLS)
+
+#: What says that the server was not reached, or went away, as opposed to: it refused.
+LOST: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of one Redis: all keys that begin with `prefix`.
+
+    `shown` is its URL without secrets.  `settings` are those of the client's connections.
+    """
+
+    shown: str
+    prefix: str
+    settings: Mapping[str, Any] = field(repr=False, compare=False)
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Place:
+        """Understand the URL `redis[s]://[USER][:PASSWORD@]HOST[:PORT][/DB][?OPTION=VALUE]`.
+
+        Options of the URL and of `options`: `prefix` (the name that keys begin with),
+        `socket_timeout` and `socket_connect_timeout` (seconds), and `ssl_...` as redis-py calls
+        them.  Other keys of `options` are not looked at.  Nothing is connected to.
+
+        :raises ValueError: it is none, or an option makes no sense.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in SCHEMES:
+            raise ValueError(
+                f"{parts.scheme!r} is no scheme of a Redis: use {' or '.join(SCHEMES)}"
+            )
+        try:
+            port = parts.port or 6379
+        except ValueError as error:
+            raise ValueError(f"the URL of a Redis has a wrong port ({error})") from None
+        host = unquote(parts.hostname or "localhost")
+        path = parts.path.strip("/")
+        if path and not path.isdecimal():
+            raise ValueError(f"/{path:.80} is no database of a Redis: databases are numbers")
+        told: dict[str, Any] = dict(parse_qsl(parts.query))
+        for name in told:
+            if name not in _KNOWN:
+                raise ValueError(f"a Redis has no option {name!r}{_names.hint(name, _KNOWN)}")
+        told = {**{name: (options or {}).get(name) for name in _KNOWN}, **told}
+        told = {name: value for name, value in told.items() if value is not None}
+        prefix = _names.check_label("prefix", told.pop("prefix", DEFAULT_PREFIX))
+        settings: dict[str, Any] = {
+            "host": host, "port": port, "db": int(path or 0),
+            "socket_keepalive": True, "health_check_interval": _HEALTH_CHECK,
+        }  # fmt: skip
+        for name in _SECONDS:
+            settings[name] = _seconds(name, told.pop(name, _PATIENCE))
+        if parts.username:
+            settings["username"] = unquote(parts.username)
+        if parts.password:
+            settings["password"] = unquote(parts.password)
+        tls = parts.scheme == "rediss"
+        if tls:
+            settings.update(ssl_cert_reqs="required", ssl_check_hostname=True)
+            settings.update({name: _tls(name, value) for name, value in told.items()})
+        elif told:
+            raise ValueError(f"{next(iter(told))!r} is for rediss://, not for redis://")
+        where = f"[{host}]" if ":" in host else host
+        shown = f"{parts.scheme}://{where}:{port}/{path or 0}"
+        return cls(shown, f"wbe:{{{prefix}}}:", settings, tls)
+
+    def hurried(self, answer: float, connection: float) -> Place:
+        """The same, with no more patience than so many seconds."""
+        longest = dict(zip(_SECONDS, (answer, connection), strict=True))
+        less = {name: min(most, self.settings[name]) for name, most in longest.items()}
+        return replace(self, settings={**self.settings, **less})
+
+    def connect(self) -> Any:
+        """A connection, not opened yet."""
+        made: Any = redis.connection.SSLConnection if self.tls else redis.connection.Connection
+        # No attempt after the first one, whatever is the default of this version of the client.
+        return made(**self.settings, protocol=2, retry=Retry(NoBackoff(), 0))
+
+
+def _seconds(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < 3600:
+        raise ValueError(f"{name} is {value!r}: it must be a number of seconds above 0")
+    return number
+
+
+def _tls(name: str, value: Any) -> Any:
+    if name == "ssl_check_hostname" and isinstance(value, str):
+        if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
+            raise ValueError(f"{name} is {value!r}: it must be true or false")
+        return value.lower() in ("true", "1", "yes")
+    return value
+
+
+class Script:
+    """What the server does in one step: Lua, given one key (the prefix) and arguments."""
+
+    __slots__ = ("digest", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Link:
+    """One connection, opened at first use.  For one thread at a time.
+
+    Whatever `LOST` names means that it is over; `broken` then stays True.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.broken = False
+        self._connection: Any = None
+
+    def send(self, *args: Any) -> None:
+        """Begin a command."""
+        try:
+            if self.broken:
+                raise errors.ConnectionError(f"the connection to {self.place.shown} was lost")
+            if self._connection is None:
+                connection = self.place.connect()
+                connection.connect()
+                self._connection = connection
+            self._connection.send_command(*args)
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self) -> Any:
+        """The answer to the first command that has none yet.
+
+        :raises ResponseError: the server refused it.
+        """
+        try:
+            return self._connection.read_response()
+        except errors.ConnectionError:
+            self.close()
+            raise
+        except errors.ResponseError:
+            raise
+        except BaseException:  # an answer that is not read now would be taken for the next one
+            self.close()
+            raise
+
+    def call(self, *args: Any) -> Any:
+        """A command and its answer."""
+        self.send(*args)
+        return self.receive()
+
+    def run(self, script: Script, *args: Any) -> Any:
+        """Run a script; one that the server does not know (any more) is sent in full."""
+        try:
+            return self.call("EVALSHA", script.digest, 1, self.place.prefix, *args)
+        except errors.NoScriptError:
+            return self.call("EVAL", script.text, 1, self.place.prefix, *args)
+
+    def fileno(self) -> int:
+        """The socket, to wait for an answer."""
+        found: int = self._connection._sock.fileno()
+        return found
+
+    def has_answer(self) -> bool:
+        """Whether `receive` would not block."""
+        try:
+            return bool(self._connection.can_read(0))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Disconnect, for ever."""
+        self.broken = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.disconnect()
+            except (OSError, errors.RedisError):
+                pass
+
+
+class Client:
+    """A connection for all threads of a process, one step after the other."""
+
+    def __init__(self, place: Place, kind: type[exceptions.WbengineException]) -> None:
+        self.place = place
+        self._kind = kind
+        self._lock = threading.Lock()
+        self._link = Link(place)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection was lost; it is not opened again."""
+        return self._link.broken
+
+    def run(self, script: Script, *args: Any) -> Any:
+        """Run a script.
+
+        :raises LOST: the server was not reached, or did not answer; it may have run all the same.
+        :raises kind: it refused, and nothing was done (out of memory, no permission, ...).
+        """
+        try:
+            with self._lock:
+                return self._link.run(script, *args)
+        except errors.ConnectionError:
+            raise
+        except errors.ResponseError as error:
+            raise self._kind(f"{self.place.shown}: {error}") from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            self._link.close()
+
+
+class Pool:
+    """Connections for threads that do not wait for each other."""
+
+    #: So many are kept that nobody uses.
+    _SPARE: Final = 4
+
+    def __init__(self, place: Place, kind: type[exceptions.WbengineException]) -> None:
+        self.place = place
+        self._kind = kind
+        self._spare: deque[Link] = deque()
+        self._closed = False
+        #: When the server was not reached last, or did not answer, on the monotonic clock.
+        self.lost_at = -math.inf
+
+    def run(self, script: Script, *args: Any) -> tuple[Any, bool]:
+        """Run a script, and once more where the connection was lost.
+
+        The answer, and whether it is the second one: then the script may have run before.
+
+        :raises kind: the server was not reached, did not answer in time, or refused.
+        """
+        return self._with_link(lambda link: link.run(script, *args))
+
+    def call(self, *args: Any) -> Any:
+        """Send a command; as `run`, but only the answer."""
+        return self._with_link(lambda link: link.call(*args))[0]
+
+    def _with_link(self, work: Callable[[Link], Any]) -> tuple[Any, bool]:
+        again = False
+        while True:
+            try:
+                link = self._spare.pop()
+            except IndexError:
+                link = Link(self.place)
+            try:
+                return work(link), again
+            except LOST as error:
+                self.lost_at = time.monotonic()
+                # The others were as good as this one.  An answer that is late will not come sooner.
+                self._drop_spare()
+                if again or isinstance(error, errors.TimeoutError):
+                    raise self._kind(f"{self.place.shown}: {error}") from error
+                again = True
+            except errors.ResponseError as error:
+                raise self._kind(f"{self.place.shown}: {error}") from error
+            finally:
+                if not link.broken:
+                    self._spare.append(link)
+                    if self._closed or len(self._spare) > self._SPARE:
+                        self._drop_spare(0 if self._closed else self._SPARE)
+
+    def _drop_spare(self, but: int = 0) -> None:
+        while len(self._spare) > but:
+            try:
+                self._spare.popleft().close()
+            except IndexError:
+                return
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._closed = True
+        self._drop_spare()
+
+
+def ready(timeout: float, *descriptors: int) -> list[int]:
+    """Which of the descriptors can be read, after at most `timeout` seconds."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [found for found, _ in poll.poll(max(0.0, timeout * 1000))]

@@ -1,0 +1,333 @@
+"""What our Redis transport does in the server: each of these is one step.
+
+Keys, all below one prefix:
+
+    m         id of all this (made anew after a loss), version of the routing, last number given,
+              when somebody looked after the dead last, and since when that was never long ago
+    x, b      exchanges with their kinds; bindings as `exchange NUL queue NUL key`
+    qs, own   queues; those that go with their owner, by when he was last heard of
+    q:QUEUE   what waits: numbers, with an `r` if redelivered, by (9 - priority, number)
+    d:QUEUE   the messages that wait or are held, by number
+    c         who consumes, by when he was last heard of (the server's clock, in milliseconds)
+    h:WHO     what he holds: `queue number`, with its place in the queue and which take it was
+    bell:QUEUE, n:WHO   lists to block on
+
+A server without memory refuses the first write of a script that needs some, and no later one.  So
+scripts that must work there begin with one that needs none, and `put` with one that does: it is
+refused before anything is done.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wbengine.transports import _redis_rows
+from wbengine.transports._redis_link import Script
+
+#: Seconds without a sign of life after which what a consumer held goes back.
+DEAD_AFTER: Final = 10
+#: Seconds after which the queue goes whose owner is not heard of.
+OWNED_FOR: Final = 600
+#: Seconds after which nobody is taken to be there any more by the last one who leaves.
+GONE_AFTER: Final = 15
+#: Seconds after which everything goes that nobody came for.
+KEPT_FOR: Final = 7 * 24 * 3600
+
+_TIMES: Final = f"""
+local TTL, OWNED, GONE = {KEPT_FOR * 1000}, {OWNED_FOR * 1000}, {GONE_AFTER * 1000}
+"""
+_HEAD: Final = (
+    _TIMES
+    + """
+local P = KEYS[1]
+local call = redis.call
+local M, C = P .. 'm', P .. 'c'
+local function now()
+  local t = call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+local function ring(queue)
+  local bell = P .. 'bell:' .. queue
+  if call('LLEN', bell) == 0 then
+    call('RPUSH', bell, 1)
+    call('PEXPIRE', bell, TTL)
+  end
+end
+"""
+)
+
+#: A first write that needs no memory.
+_ALWAYS: Final = "call('PEXPIRE', M, TTL)\n"
+
+_BACK: Final = """
+local function put_back(who, field, mark, unheard)
+  local h = P .. 'h:' .. who
+  local held = call('HGET', h, field)
+  if not held then return 0 end
+  call('HDEL', h, field)
+  local place, take = string.match(held, '^(%S+) (%S+)$')
+  if take == unheard then mark = false end
+  local queue, number, again = string.match(field, '^(%S+) (%d+)(r?)$')
+  if call('HEXISTS', P .. 'd:' .. queue, number) == 1 then
+    call('ZADD', P .. 'q:' .. queue, place, number .. (mark and 'r' or again))
+    ring(queue)
+  end
+  return 1
+end
+local function bury(who, unheard)
+  for _, field in ipairs(call('HKEYS', P .. 'h:' .. who)) do
+    put_back(who, field, true, unheard)
+  end
+  call('ZREM', C, who)
+  call('DEL', P .. 'n:' .. who)
+end
+"""
+
+_DROP: Final = """
+local function drop(queue)
+  local waited = call('ZCARD', P .. 'q:' .. queue)
+  call('DEL', P .. 'q:' .. queue, P .. 'd:' .. queue, P .. 'bell:' .. queue)
+  call('SREM', P .. 'qs', queue)
+  call('ZREM', P .. 'own', queue)
+  for _, binding in ipairs(call('HKEYS', P .. 'b')) do
+    if string.match(binding, '^[^%z]*%z([^%z]*)%z') == queue then
+      call('HDEL', P .. 'b', binding)
+      call('HINCRBY', M, 'v', 1)
+    end
+  end
+  return waited
+end
+"""
+
+_MADE: Final = """
+local function made(fresh)
+  if call('HSETNX', M, 'id', fresh) == 1 then
+    call('HSET', M, 'v', 0)
+    call('PEXPIRE', M, TTL)
+  end
+end
+"""
+
+#: (id for all this if it is new, exchange, kind)
+EXCHANGE: Final = Script(_HEAD + _MADE + _ALWAYS + """
+made(ARGV[1])
+if call('HSETNX', P .. 'x', ARGV[2], ARGV[3]) == 1 then call('HINCRBY', M, 'v', 1) end
+call('PEXPIRE', P .. 'x', TTL)
+""")  # fmt: skip
+
+#: (exchange) -> kind or None
+KIND: Final = Script("return redis.call('HGET', KEYS[1] .. 'x', ARGV[1])")
+
+#: (exchange)
+DROP_EXCHANGE: Final = Script(_HEAD + """
+if call('HDEL', P .. 'x', ARGV[1]) == 1 then
+  call('HINCRBY', M, 'v', 1)
+  for _, binding in ipairs(call('HKEYS', P .. 'b')) do
+    if string.match(binding, '^[^%z]*') == ARGV[1] then call('HDEL', P .. 'b', binding) end
+  end
+end
+""")  # fmt: skip
+
+#: (id for all this if it is new, queue, 1: it goes with its owner)
+QUEUE: Final = Script(_HEAD + _MADE + _ALWAYS + """
+made(ARGV[1])
+call('SADD', P .. 'qs', ARGV[2])
+call('PEXPIRE', P .. 'qs', TTL)
+if ARGV[3] == '1' then
+  call('ZADD', P .. 'own', now(), ARGV[2])
+  call('PEXPIRE', P .. 'own', TTL)
+end
+""")  # fmt: skip
+
+#: (queue) -> 1 if there is such a queue
+HAS: Final = Script("return redis.call('SISMEMBER', KEYS[1] .. 'qs', ARGV[1])")
+
+#: (queue) -> how many wait
+SIZE: Final = Script("return redis.call('ZCARD', KEYS[1] .. 'q:' .. ARGV[1])")
+
+#: (queue) -> how many messages went
+DROP_QUEUE: Final = Script(_HEAD + _DROP + "return drop(ARGV[1])")
+
+#: (queue) -> how many messages went
+PURGE: Final = Script(_HEAD + """
+local numbers = call('ZRANGE', P .. 'q:' .. ARGV[1], 0, -1)
+for _, number in ipairs(numbers) do
+  call('HDEL', P .. 'd:' .. ARGV[1], string.match(number, '^%d+'))
+end
+call('DEL', P .. 'q:' .. ARGV[1])
+return #numbers
+""")  # fmt: skip
+
+#: (binding)
+BIND: Final = Script(_HEAD + _ALWAYS + """
+if call('HSET', P .. 'b', ARGV[1], 1) == 1 then call('HINCRBY', M, 'v', 1) end
+call('PEXPIRE', P .. 'b', TTL)
+""")  # fmt: skip
+
+#: (binding)
+UNBIND: Final = Script(_HEAD + _ALWAYS + """
+if call('HDEL', P .. 'b', ARGV[1]) == 1 then call('HINCRBY', M, 'v', 1) end
+""")  # fmt: skip
+
+_VERSION: Final = """
+local m = call('HMGET', M, 'id', 'v')
+local version = (m[1] or '') .. ':' .. (m[2] or '')
+"""
+
+#: () -> version of the routing, exchanges and their kinds, bindings
+ROUTES: Final = Script(_HEAD + _VERSION + """
+return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
+""")  # fmt: skip
+
+#: (version of the routing that chose the queues or '', priority, message, queue, ...)
+#: -> in how many it is; or as `ROUTES`, when the version is another one
+PUT: Final = Script(_HEAD + _VERSION + """
+if ARGV[1] ~= '' and ARGV[1] ~= version then
+  return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
+end
+local count = 0
+for i = 4, #ARGV do
+  local queue = ARGV[i]
+  if call('SISMEMBER', P .. 'qs', queue) == 1 then
+    local number = call('HINCRBY', M, 'n', 1)
+    local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
+    call('HSET', d, number, ARGV[3])
+    -- 2^49 numbers for each priority: a place is an integer that a double holds.
+    local place = (9 - ARGV[2]) * 562949953421312 + number
+    call('ZADD', q, string.format('%.0f', place), number)
+    if number % 64 == 0 or call('ZCARD', q) == 1 then
+      call('PEXPIRE', q, TTL)
+      call('PEXPIRE', d, TTL)
+    end
+    ring(queue)
+    count = count + 1
+  end
+end
+return count
+""")  # fmt: skip
+
+#: (who)
+JOIN: Final = Script(_HEAD + _ALWAYS + """
+call('ZADD', C, now(), ARGV[1])
+call('PEXPIRE', C, TTL)
+""")  # fmt: skip
+
+#: (who, number of this take, holder of claims or '', digest of their ledger,
+#: groups: (most, number of queues, queue...))
+#: -> None: he is not known (any more); else messages: group, queue, number, data, what a claim said
+TAKE: Final = Script(_HEAD + _redis_rows.CLAIM + _ALWAYS + """
+local who, take, holder, digest, t = ARGV[1], ARGV[2], ARGV[3], ARGV[4], now()
+if not call('ZSCORE', C, who) then return false end
+call('ZADD', C, t, who)
+local h, taken, group, i = P .. 'h:' .. who, {}, 0, 5
+local ledger = holder ~= '' and call('GET', P .. 'ledger') == digest
+while i <= #ARGV do
+  local room, last = tonumber(ARGV[i]), i + 1 + ARGV[i + 1]
+  i = i + 2
+  while i <= last do
+    local queue = ARGV[i]
+    local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
+    local popped = room > 0 and call('ZPOPMIN', q, room) or {}
+    for k = 1, #popped, 2 do
+      local data = call('HGET', d, string.match(popped[k], '^%d+'))
+      if data then
+        call('HSET', h, queue .. ' ' .. popped[k], popped[k + 1] .. ' ' .. take)
+        local said = false
+        if ledger and string.byte(data) == 33 then
+          -- Who knows the digest may have written anything.
+          local id, epoch, of = string.match(data, '^!([%w_.-]+) (%d+) (%S+)\\n')
+          if of == digest and #id <= 120 and #epoch <= 16 then
+            said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. popped[k], t)
+          end
+        end
+        taken[#taken + 1] = {group, queue, popped[k], data, said}
+        room = room - 1
+      end
+    end
+    -- Who took leaves the bell to the next one: it rings once for any number of messages.
+    if #popped > 0 and call('ZCARD', q) > 0 then ring(queue) end
+    i = i + 1
+  end
+  group = group + 1
+end
+if #taken > 0 then call('PEXPIRE', h, TTL) end
+return taken
+""")  # fmt: skip
+
+#: (who, queue, number) -> 1 if he held it
+SETTLE: Final = Script(_HEAD + _ALWAYS + """
+local held = call('HDEL', P .. 'h:' .. ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
+if held == 1 then call('HDEL', P .. 'd:' .. ARGV[2], string.match(ARGV[3], '^%d+')) end
+return held
+""")  # fmt: skip
+
+#: (who, queue, number, 1: it was delivered) -> 1 if he held it
+GIVE_BACK: Final = Script(_HEAD + _BACK + _ALWAYS + """
+return put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], ARGV[4] == '1')
+""")  # fmt: skip
+
+#: (queue): the bell was heard by one who cannot take
+RING: Final = Script(_HEAD + _ALWAYS + """
+if call('ZCARD', P .. 'q:' .. ARGV[1]) > 0 then ring(ARGV[1]) end
+""")  # fmt: skip
+
+#: (who): make him look up who is blocked on his own list
+POKE: Final = Script(_HEAD + _ALWAYS + """
+call('RPUSH', P .. 'n:' .. ARGV[1], 1)
+call('PEXPIRE', P .. 'n:' .. ARGV[1], 60000)
+""")  # fmt: skip
+
+#: (seconds until somebody silent is dead, number of queues that go with this owner, queue...,
+#: queues that are consumed...): refresh what is in use, and see after what dead ones left
+#: -> how many dead consumers were found
+TEND: Final = Script(_HEAD + _BACK + _DROP + _ALWAYS + """
+local t, dead = now(), ARGV[1] * 1000
+for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do call('PEXPIRE', P .. key, TTL) end
+for i = 3, #ARGV do
+  local queue = ARGV[i]
+  if i <= ARGV[2] + 2 and call('ZSCORE', P .. 'own', queue) then
+    call('ZADD', P .. 'own', t, queue)
+  end
+  call('PEXPIRE', P .. 'q:' .. queue, TTL)
+  call('PEXPIRE', P .. 'd:' .. queue, TTL)
+end
+-- Where nobody was for so long, the server may have been away: who lives has time to show it.
+local last = tonumber(call('HGET', M, 't') or 0)
+if t - last > dead then call('HSET', M, 'since', t) end
+call('HSET', M, 't', t)
+local seen = t - call('HGET', M, 'since')
+local found = {}
+if seen >= dead then
+  found = call('ZRANGEBYSCORE', C, '-inf', t - dead, 'LIMIT', 0, 50)
+  for _, who in ipairs(found) do bury(who) end
+end
+if seen >= OWNED then
+  local left = call('ZRANGEBYSCORE', P .. 'own', '-inf', t - OWNED, 'LIMIT', 0, 50)
+  for _, queue in ipairs(left) do drop(queue) end
+end
+return #found
+""")  # fmt: skip
+
+#: (who or '', number of a take whose answer he did not hear or '', holder of its claims or ''): he
+#: goes; the last one removes everything, unless messages wait
+LEAVE: Final = Script(_HEAD + _BACK + _DROP + _redis_rows.UNCLAIM + _ALWAYS + """
+local t = now()
+if ARGV[1] ~= '' then bury(ARGV[1], ARGV[2]) end
+if ARGV[2] ~= '' and ARGV[3] ~= '' then
+  local unheard = ARGV[1] .. ':' .. ARGV[2] .. ':'
+  for _, id in ipairs(call('SMEMBERS', P .. 'held:' .. ARGV[3])) do
+    local name = call('HGET', P .. 'r:' .. id, 'k')
+    if name and string.sub(name, 1, #unheard) == unheard then unclaim(id, ARGV[3], t) end
+  end
+end
+if call('ZCOUNT', C, '(' .. t - GONE, '+inf') > 0 then return 0 end
+for _, who in ipairs(call('ZRANGE', C, 0, -1)) do bury(who) end
+for _, queue in ipairs(call('ZRANGEBYSCORE', P .. 'own', '-inf', t - GONE)) do drop(queue) end
+local queues = call('SMEMBERS', P .. 'qs')
+for _, queue in ipairs(queues) do
+  if call('EXISTS', P .. 'd:' .. queue) == 1 then return 0 end
+end
+for _, queue in ipairs(queues) do call('DEL', P .. 'bell:' .. queue) end
+call('DEL', P .. 'm', P .. 'x', P .. 'b', P .. 'qs', P .. 'own', P .. 'c')
+return 1
+""")  # fmt: skip

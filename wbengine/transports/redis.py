@@ -1,0 +1,419 @@
+"""Transport through Redis: `redis://HOST/DB`, `rediss://HOST/DB`.
+
+Transport options: `prefix` (the name that all keys begin with: that of the exchange, so that others
+in the same database are not disturbed), `socket_timeout`, `socket_connect_timeout` (seconds; 5),
+`dead_after` (seconds; 10) and `ssl_...` (as redis-py calls them; certificates and host names are
+verified unless told otherwise).
+
+Each step is one script, so a process that is killed at any instant leaves a message either in its
+queue or with its holder.  Consumers are heard of at least once a second; who was silent for
+`dead_after` seconds, on the server's clock, is taken for dead, and what he held goes back to its
+old place, marked as redelivered.  How long a message is held does not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from kombu.transport import virtual
+
+from wbengine import exceptions
+from wbengine.transports import _base, _redis_scripts, _routing
+from wbengine.transports._redis_bell import Bell
+from wbengine.transports._redis_link import LOST, Client, Place
+from wbengine.transports._store import Store, Taken
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks after what is in use, and what dead consumers left.
+_TEND_EVERY: Final = 2.0
+#: Who is heard of each second must not be taken for dead because he is late once.
+_LEAST_DEAD_AFTER: Final = 1.5
+#: So many messages are taken at once by who has no limit of his own.
+_BATCH: Final = 64
+#: At most so many are delivered before the drainer looks up.
+_AT_ONCE: Final = 1000
+
+
+def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
+    """The part of a Redis that a URL and transport options mean.
+
+    :raises ValueError: they make no sense.
+    """
+    dead_after = (options or {}).get("dead_after", _LEAST_DEAD_AFTER)
+    if not isinstance(dead_after, int | float) or not dead_after >= _LEAST_DEAD_AFTER:
+        raise ValueError(
+            f"dead_after is {dead_after!r}: it must be {_LEAST_DEAD_AFTER} seconds or more"
+        )
+    return Place.parse(url or "redis://", options)
+
+
+class Claims(Protocol):
+    """For whom requests are claimed in the ledger of the same place while they are taken."""
+
+    holder: str
+
+    @property
+    def digest(self) -> str:
+        """Of that ledger."""
+
+    def read(self, said: Sequence[bytes]) -> object:
+        """What `Taken.claim` is to be: from verdict, epoch, holder, result."""
+
+    def restore(self) -> None:
+        """The server may have lost everything: see that it still is that ledger.  Never raises."""
+
+
+class RedisStore(Store):
+    """One connection's view of its part of a Redis.
+
+    What it declared it declares again, should the server have lost it.
+    """
+
+    batch = _BATCH
+    labels = True
+
+    def __init__(
+        self,
+        where: Place,
+        claims: Claims | None = None,
+        dead_after: float = _redis_scripts.DEAD_AFTER,
+    ) -> None:
+        self.place = where
+        self._claims = claims
+        self._dead_after = dead_after
+        self._client = Client(where, exceptions.TransportFailure)
+        self._run = self._client.run
+        self._who = ""
+        self._bell = Bell(where, lambda: self._run(_redis_scripts.POKE, self._who))
+        # The number of the last take, and of one whose answer did not come.
+        self._takes = 0
+        self._unheard = ""
+        self._look = True
+        self._tend_at = 0.0
+        self._watched: dict[str, int] = {}
+        # What is declared again after a loss.
+        self._exchanges: dict[str, str] = {}
+        self._queues: dict[str, bool] = {}
+        self._bindings: dict[str, None] = {}
+        # What routing is known, and of which version.
+        self._version = ""
+        self._tables: dict[str, _routing.Table] = {}
+        self._closed = False
+
+    def reach(self) -> None:
+        """Connect.
+
+        :raises LOST: the server cannot be reached.
+        """
+        self._learn(self._run(_redis_scripts.ROUTES))
+        for left in _take_unsaid(self.place):
+            try:
+                self._run(_redis_scripts.LEAVE, *left)
+            except BaseException:
+                _unsaid.append((self.place, left))
+                raise
+
+    # -- exchanges and queues
+
+    def declare_exchange(self, name: str, kind: str) -> None:
+        self._exchanges[name] = kind
+        self._run(_redis_scripts.EXCHANGE, _fresh(), name, kind)
+
+    def exchange_kind(self, name: str) -> str | None:
+        found = self._run(_redis_scripts.KIND, name)
+        return None if found is None else str(found.decode())
+
+    def delete_exchange(self, name: str) -> None:
+        self._exchanges.pop(name, None)
+        self._forget(lambda exchange, _: exchange == name)
+        self._run(_redis_scripts.DROP_EXCHANGE, name)
+
+    def declare_queue(self, queue: str) -> None:
+        self._queues.setdefault(queue, False)
+        self._run(_redis_scripts.QUEUE, _fresh(), queue, 0)
+
+    def own(self, queue: str) -> None:
+        self._queues[queue] = True
+        self._run(_redis_scripts.QUEUE, _fresh(), queue, 1)
+
+    def has_queue(self, queue: str) -> bool:
+        return bool(self._run(_redis_scripts.HAS, queue))
+
+    def delete_queue(self, queue: str) -> int:
+        self._queues.pop(queue, None)
+        self._forget(lambda _, bound: bound == queue)
+        return int(self._run(_redis_scripts.DROP_QUEUE, queue))
+
+    def _forget(self, gone: Any) -> None:
+        for binding in [b for b in tuple(self._bindings) if gone(*b.split("\0")[:2])]:
+            self._bindings.pop(binding, None)
+
+    def purge(self, queue: str) -> int:
+        return int(self._run(_redis_scripts.PURGE, queue))
+
+    def size(self, queue: str) -> int:
+        return int(self._run(_redis_scripts.SIZE, queue))
+
+    def bind(self, exchange: str, key: str, queue: str) -> None:
+        binding = f"{exchange}\0{queue}\0{key}"
+        self._bindings[binding] = None
+        self._run(_redis_scripts.BIND, binding)
+
+    def unbind(self, exchange: str, key: str, queue: str) -> None:
+        binding = f"{exchange}\0{queue}\0{key}"
+        self._bindings.pop(binding, None)
+        self._run(_redis_scripts.UNBIND, binding)
+
+    def bindings(self) -> Iterable[tuple[str, str, str]]:
+        for binding in self._run(_redis_scripts.ROUTES)[2]:
+            exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
+            yield queue, exchange, key
+
+    # -- publishing
+
+    def route(self, exchange: str, key: str) -> Sequence[str]:
+        table = self._tables.get(exchange)
+        return () if table is None else table.route(key)
+
+    def put(self, queue: str, priority: int, data: bytes) -> bool:
+        return bool(self._run(_redis_scripts.PUT, "", priority, data, queue))
+
+    def publish(self, exchange: str, key: str, priority: int, data: bytes) -> bool:
+        """One step, and one round trip while nobody declares anything."""
+        if not exchange:
+            return self.put(key, priority, data)
+        while True:
+            version, tables = self._version, self._tables
+            table = tables.get(exchange)
+            queues = () if table is None else table.route(key)
+            done = self._run(_redis_scripts.PUT, version or ":", priority, data, *queues)
+            if isinstance(done, int):
+                return done > 0
+            self._learn(done)
+
+    def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
+        id, epoch, digest = row
+        return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
+
+    def _learn(self, told: Any) -> None:
+        version, kinds, bindings = told
+        bound: dict[str, list[tuple[str, str]]] = {}
+        for binding in bindings:
+            exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
+            bound.setdefault(exchange, []).append((key, queue))
+        names = [name.decode() for name in kinds[::2]]
+        self._tables = {
+            name: _routing.Table(kind.decode(), bound.get(name, ()))
+            for name, kind in zip(names, kinds[1::2], strict=True)
+        }
+        self._version = version.decode()
+
+    # -- taking
+
+    def watch(self, queue: str) -> None:
+        self._watched[queue] = self._watched.get(queue, 0) + 1
+        self._look = True
+
+    def unwatch(self, queue: str) -> None:
+        left = self._watched.get(queue, 0) - 1
+        if left > 0:
+            self._watched[queue] = left
+        else:
+            self._watched.pop(queue, None)
+
+    def refresh(self) -> int:
+        now = time.monotonic()
+        if now >= self._tend_at:
+            # Well before anybody is dead: a longer pause means that nobody could be heard.
+            self._tend_at = now + min(_TEND_EVERY, self._dead_after / 3)
+            self._tend()
+        return _AT_ONCE if self._look else 0
+
+    def _tend(self) -> None:
+        mine = [queue for queue, owned in tuple(self._queues.items()) if owned]
+        rest = [queue for queue in self._watched if queue not in mine]
+        dead = self._run(_redis_scripts.TEND, self._dead_after, len(mine), *mine, *rest)
+        if dead:
+            LOG.info("%s: what %d dead consumers held went back", self.place.shown, dead)
+
+    def take(self, queue: str) -> Taken | None:
+        found = self._take([(1, (queue,))])
+        return found[0][1] if found else None
+
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        self._look = False  # from here on, a nudge sets it again
+        found = self._take(groups)
+        counts = [0] * len(groups)
+        for group, _ in found:
+            counts[group] += 1
+        if any(count >= most for count, (most, _) in zip(counts, groups, strict=True)):
+            self._look = True  # else all are empty, and whoever puts something in rings
+        return found
+
+    def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        told: list[Any] = []
+        for most, queues in groups:
+            told += most, len(queues), *queues
+        claims = self._claims
+        holder, digest = (claims.holder, claims.digest) if claims is not None else ("", "")
+        while True:
+            who = self._who or self._join()
+            self._takes += 1
+            # The answer may come late, and by then somebody else may have been given what is in it.
+            began = time.monotonic()
+            try:
+                found = self._run(_redis_scripts.TAKE, who, self._takes, holder, digest, *told)
+            except LOST:
+                self._unheard = str(self._takes)
+                raise
+            if found is not None:
+                return [(group, self._taken(began, who, *rest)) for group, *rest in found]
+            self._declare_again()
+
+    def _taken(
+        self, began: float, who: str, queue: bytes, number: bytes, data: bytes, said: Any = None
+    ) -> Taken:
+        if data[:1] == b"!":
+            data = data.partition(b"\n")[2]
+        taken = Taken(queue.decode(), (who, number.decode()), data, number.endswith(b"r"))
+        if said is not None and self._claims is not None:
+            taken.claim, taken.at = self._claims.read(said), began
+        return taken
+
+    def _join(self) -> str:
+        # A name is used once: what it held, and is not known of any more, was given to others.
+        who = uuid.uuid4().hex
+        self._run(_redis_scripts.JOIN, who)
+        self._who = who
+        return who
+
+    def _declare_again(self) -> None:
+        """We were taken for dead, or the server lost what it had."""
+        LOG.warning("%s forgot this consumer: everything is declared again", self.place.shown)
+        self._who = ""
+        if self._claims is not None:
+            self._claims.restore()
+        for name, kind in tuple(self._exchanges.items()):
+            self._run(_redis_scripts.EXCHANGE, _fresh(), name, kind)
+        for queue, owned in tuple(self._queues.items()):
+            self._run(_redis_scripts.QUEUE, _fresh(), queue, int(owned))
+        for binding in tuple(self._bindings):
+            self._run(_redis_scripts.BIND, binding)
+
+    def settle(self, taken: Taken) -> bool:
+        if self._closed or self._client.broken:
+            return False
+        who, number = taken.token
+        return bool(self._run(_redis_scripts.SETTLE, who, taken.queue, number))
+
+    def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
+        if self._client.broken:
+            return  # all that was held goes back at once, when this is closed
+        who, number = taken.token
+        self._run(_redis_scripts.GIVE_BACK, who, taken.queue, number, int(delivered))
+
+    def discard(self, taken: Taken, why: str) -> None:
+        LOG.warning("a message in queue %s was thrown away: %s", taken.queue, why)
+        self.settle(taken)
+
+    # -- waiting
+
+    def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
+        look, rung = self._bell.wait(timeout, self._who or self._join(), queues)
+        if rung and rung not in queues:
+            self._run(_redis_scripts.RING, rung)
+        if look:
+            self._look = True
+
+    def nudge(self) -> None:
+        self._look = True
+        self._bell.nudge()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._bell.close()
+        if self._who or self._exchanges or self._queues:
+            self._leave()
+        self._client.close()
+
+    def _leave(self) -> None:
+        """Give back what is held, and clean up behind the last one.  Never raises."""
+        holder = self._claims.holder if self._claims is not None else ""
+        left = (self._who, self._unheard, holder)
+        again = Client(self.place.hurried(1.0, 1.0), exceptions.TransportFailure)
+        for client in (self._client, again):
+            try:
+                client.run(_redis_scripts.LEAVE, *left)
+                break
+            except (*LOST, exceptions.TransportFailure) as error:
+                LOG.debug("%s was not told that a consumer left: %s", self.place.shown, error)
+        else:
+            _unsaid.append((self.place, left))
+        again.close()
+
+    def __del__(self) -> None:
+        # A connection that was dropped without `release()`; half-made stores have no `_closed`.
+        # Nothing is said to the server here: it may be away, and others see that we are silent.
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            self._bell.close()
+            self._client.close()
+
+
+def _fresh() -> str:
+    return uuid.uuid4().hex
+
+
+#: What could not be said to a server that was away, as who connects to it again does first.
+_unsaid: deque[tuple[Place, tuple[str, str, str]]] = deque(maxlen=1000)
+
+
+def _take_unsaid(where: Place) -> Iterator[tuple[str, str, str]]:
+    for _ in range(len(_unsaid)):
+        try:
+            other, left = _unsaid.popleft()
+        except IndexError:
+            return
+        if other == where:
+            yield left
+        else:
+            _unsaid.append((other, left))
+
+
+class Transport(_base.Transport):
+    """kombu transport over a part of a Redis."""
+
+    driver_type = "redis"
+    driver_name = "wbengine-redis"
+    connection_errors = (*virtual.Transport.connection_errors, *LOST)
+    recoverable_connection_errors = connection_errors
+
+    def open_store(self) -> RedisStore:
+        """Connect.
+
+        :raises LOST: the server cannot be reached.
+        """
+        options = self.client.transport_options
+        store = RedisStore(
+            place(self.client.hostname, options),
+            options.get("claims"),
+            options.get("dead_after", _redis_scripts.DEAD_AFTER),
+        )
+        try:
+            store.reach()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """The URL without secrets, unless asked for."""
+        return uri if include_password else place(uri, self.client.transport_options).shown
