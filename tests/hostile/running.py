@@ -77,7 +77,7 @@ class Attack:
             self._flood(target, count // 2)
             self._loops(target, max(20, count // 100))
             self._stale(max(20, count // 20))
-            if not victims.settled(lambda: not target.worker._hands.busy, 5):
+            if not victims.settled(lambda: not target.busy, 5):
                 self._blame("the worker still has something to do")
         with victims.engine(url) as other:
             self._flood(other, count - count // 2)
@@ -112,12 +112,17 @@ class Attack:
             if self._sender.send(target.queues[len(sent) % len(target.queues)], one):
                 sent.append(one)
         wanted = sum(before.values()) + few
-        victims.settled(lambda: target.seen() >= wanted, PATIENCE)
+        victims.settled(lambda: target.seen() >= wanted and not target.busy, PATIENCE)
         time.sleep(0.02)  # for what is counted twice
+
+        def unlike() -> list[str]:
+            gained, said = target.counted() - before, self._ear.lines - lines
+            return _unlike(target, gained, target.ends() - ends, said)
+
+        victims.settled(lambda: not unlike(), 2)  # what is counted is told a moment later
         gained = target.counted() - before
-        said = self._ear.lines - lines
         self.report.counted.update({f"{target.name} {what}": n for what, n in gained.items()})
-        self.report.problems += _unlike(target, gained, target.ends() - ends, said)
+        self.report.problems += unlike()
         # An engine speaks to itself from time to time.
         own = int((time.monotonic() - began) / 5) + 1 if target.name == "engine" else 0
         if few <= sum(gained.values()) <= few + own:

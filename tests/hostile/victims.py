@@ -79,6 +79,11 @@ class Target:
         them."""
         raise NotImplementedError
 
+    @property
+    def busy(self) -> bool:
+        """Whether something that came has not ended yet."""
+        return False
+
     def seen(self) -> int:
         return sum(self.counted().values())
 
@@ -100,6 +105,10 @@ class WorkerTarget(Target):
 
     def counted(self) -> Counter[str]:
         return _counted(self.worker._proxy)
+
+    @property
+    def busy(self) -> bool:
+        return self.worker._hands.busy
 
     def ends(self) -> int:
         """How many requests came to an end, whatever that was."""

@@ -169,3 +169,31 @@ def test_nobody_waits_for_what_is_forgotten(
     waiting.join(20)
     assert not waiting.is_alive()
     (tmp_path / "gate-execute").touch()
+
+
+@pytest.mark.parametrize("how", ["cancel", "withdraw"])
+def test_rows_of_a_flow_that_is_lost_are_left_alone(
+    executor: Any, ends: Ends, tmp_path: Path, how: str
+) -> None:
+    """Whoever has it by now may have looked at them."""
+    lost: list[str] = []
+
+    def check() -> None:
+        if lost:
+            raise exc.LeaseLost("somebody else took it over")
+
+    executor.guard("flow", check)
+    executor.submit(made(tasks.Gated("a"), tmp_path, "a"), ends)
+    workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
+    call, ledger = made(tasks.Plain("b"), tmp_path, "b"), executor._ledger
+    executor.submit(call, ends)
+    assert executor._proxy.flush(10)
+    lost.append("now")
+    request_id = call.ticket.id
+    if how == "cancel":
+        executor.cancel([call])
+    else:
+        assert executor.withdraw("flow") == []
+    assert ledger.state(request_id).state == "open"
+    executor.disown()
+    (tmp_path / "gate-execute").touch()

@@ -35,6 +35,8 @@ def test_a_flow_runs_and_leaves_nothing(redis_url):
 def test_requests_are_claimed_by_the_take_alone(redis_url, redis_server):
     """Of what an engine and a worker ask for, no step is a claim."""
     flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(50)))
+    with redis_server.client() as client:
+        client.script_flush()  # others asked for what this one must not
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing):
         load(flow, redis_url).run()
         with redis_server.client() as client:

@@ -57,7 +57,11 @@ class Judge:
         self.settled: dict[tuple[str, str, int], Any] = {}
         self.saved: dict[tuple[str, int], Any] = {}
         self.events: set[tuple[str, str, int, int]] = set()
+        #: Rows of engines that died before they could remove them: nobody else knows of these,
+        #: until they are swept.
         self.undropped: set[str] = set()
+        #: Workers that somebody took for lost.
+        self.gone: set[Any] = set()
         #: What happened, and how often; for figures.
         self.seen: Counter[str] = Counter()
         self.tasks: dict[str, Any] = {}
@@ -92,7 +96,9 @@ class Judge:
         atom = self.atoms[job.id]
         if self.world.ledger is not None and (atom.uuid, job.attempt) in self.saved:
             self.fail(f"{job} begins, and its end was saved before")
-        most = 1 + self.world.terms.max_resends
+        # Without a ledger nobody can count those that died of it before anybody knew of them.
+        unknown = sum(name not in self.gone for _, name in before) if not self.world.ledger else 0
+        most = 1 + self.world.terms.max_resends + unknown
         if len(before) >= most * (1 + self.lives[job.id]):
             self.fail(f"{job} runs without end: {before}")
         self.seen["runs"] += 1
@@ -151,10 +157,10 @@ class Judge:
         if failure.check(exc.WorkerLost) is not None:
             for worker in self.world.workers.values():
                 runs = any(job.id == entry.id for job in worker.running)
-                if runs and worker.awake and entry.worker == worker.name:
-                    # Whatever others say, he has to be lost first, or to say that it is not so.
-                    if worker.name not in engine.evidence.gone and not entry.invocation.recovered:
-                        self.fail(f"{entry.request} is given up, and {worker.name} runs it")
+                known = worker.name == entry.worker and not entry.invocation.recovered
+                # Whatever others say, he has to be lost first, or to say that it is not so.
+                if runs and worker.awake and known and worker.name not in engine.evidence.gone:
+                    self.fail(f"{entry.request} is given up, and {worker.name} runs it")
                 runs = runs and self.sound(worker)
                 if not runs or self.world.now - engine.blemish <= TRUSTED:
                     continue
@@ -171,6 +177,7 @@ class Judge:
             if queue != entry.queue or not self.served(queue, engine):
                 continue
             for message in messages:
+                # Not that of the last moment: it was lost, or held up, and is there again.
                 fresh = self.world.now - message.due < 10.0
                 if message.envelope.correlation_id == entry.id and not fresh:
                     self.fail(f"{entry.request} timed out although its workers are only busy")
@@ -215,6 +222,7 @@ class Judge:
 
     def on_lost(self, engine: Engine, lost: list[Any]) -> None:
         engine.evidence.loses(lost)
+        self.gone |= {worker.identity for worker in lost}
         if any(e is not engine and e.uuid == engine.uuid for e in self.world.engines.values()):
             return  # one that is frozen takes what is said to its heir
         for each in lost:

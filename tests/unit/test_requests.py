@@ -602,6 +602,43 @@ def test_without_a_ledger_what_it_ran_is_lost_at_once() -> None:
     assert (entry.state, other.state) == (pr.FAILURE, pr.RUNNING)
 
 
+def test_what_was_routed_anew_and_not_sent_there_is_sent_when_workers_come() -> None:
+    """Without a ledger: it waited for its turn in a line whose workers went away, too."""
+    bench = Bench(ledger=None)
+    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    entry = bench.pending()
+    bench.fleet.set("other", 1, 1, JOB)
+    first = bench.pending()
+    assert (entry.queue, first.queue) == ("q", "other")
+    bench.fleet.end("q")
+    assert bench.lose("w1") == []  # its turn has not come
+    assert (entry.queue, entry.epoch) == ("other", 2)
+    bench.fleet.end("other")
+    bench.lose("w2", "other", T0 + 5)
+    assert entry.state == pr.WAITING
+    bench.fleet.set("other", 1, 1, JOB)
+    bench.book._capacity = lambda queue: 2  # type: ignore[method-assign]
+    effects = bench.book.on_gained([JOB], T0 + 10)
+    dispatched = [effect for effect in effects if isinstance(effect, fx.Dispatch)]
+    assert [(e.entry, e.epoch) for e in dispatched] == [(entry, 2)]
+    assert entry.resends == 1
+
+
+def test_what_changes_lines_before_its_turn_keeps_its_number() -> None:
+    bench = Bench(ledger=None)
+    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    entry = bench.pending()
+    bench.fleet.set("other", 1, 1, JOB)
+    bench.pending()
+    bench.fleet.end("q")
+    bench.lose("w1")
+    bench.fleet.set("third", 1, 1, JOB)
+    bench.fleet.end("other")
+    dispatched = [e for e in bench.lose("w2", "other", T0 + 5) if isinstance(e, fx.Dispatch)]
+    assert entry in [effect.entry for effect in dispatched]
+    assert (entry.queue, entry.epoch, entry.resends) == ("third", 2, 1)
+
+
 def test_with_a_ledger_the_row_says_what_became_of_it() -> None:
     bench = Bench()
     entry = bench.running("w1")

@@ -325,6 +325,15 @@ def test_what_was_taken_from_a_lost_one_twice_is_sent_once() -> None:
     assert (entry.epoch, entry.resends) == (2, 1)
 
 
+def test_where_workers_are_heard_of_often_it_is_looked_at_sooner() -> None:
+    bench = Fleeting()
+    bench.fleet.period = 0.5
+    left, taken = bench.pending(), bench.pending()
+    bench.answer(taken, pr.RUNNING, {}, now=T0 + 0.5)
+    assert bench.book.review(T0 + 1.0) == []
+    assert bench.book.review(T0 + 1.1) == [fx.Inspect(left)]
+
+
 def test_2000_requests_of_10_seconds_on_4_slots() -> None:
     """Nothing is sent twice, nothing times out, and no more are in the broker than may be."""
     bench = Bench()

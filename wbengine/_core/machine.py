@@ -307,7 +307,7 @@ class Machine(Ending):
         """
         rested = self._clock.monotonic() - self._saved >= self._patience
         # Who cancelled, or gave no more time, did so before it ended.
-        late = self._overdue() or bool(self.brake.wishes)
+        late = bool(self.brake.wishes) or (self._timers is not None and self._overdue())
         if rested and not late and self._take_in():
             self._save(saving.LATE)
             # What follows from it is for the next turn, which must not wait for more.

@@ -137,7 +137,7 @@ class RequestBook(Recovering):
         if queue is None:
             self._wait(entry, now)
             return []
-        if entry.dispatched and self.ledger is None and entry.queue is not None:
+        if self.ledger is None and entry.queue is not None and entry.unused > entry.epoch:
             return self._route_again(entry, queue, now)
         entry.request.transition(pr.PENDING)
         entry.queue = queue
@@ -154,7 +154,7 @@ class RequestBook(Recovering):
         return max(MOST_IN_BROKER, PER_SLOT * self._offers.slots(queue))
 
     def _wait(self, entry: Entry, now: float) -> None:
-        if self.ledger is not None or not entry.dispatched:
+        if self.ledger is not None or entry.unused <= entry.epoch:
             entry.queue = None  # else its message may wait there, and need not be sent again
         if entry.dispatched and self.ledger is not None:
             self._alarms.set(now + STRAY_AFTER, STRAY, entry)

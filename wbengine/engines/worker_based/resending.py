@@ -51,7 +51,8 @@ LIVELY: Final = 1.5
 #: Seconds until what had no queue is published again: its workers may be about to make it.
 PAUSE: Final = 1.0
 
-#: A line that stood still for so many seconds, or passed a request so long ago, is looked at.
+#: A line that stood still for so many seconds, or passed a request so long ago, is looked at (or,
+#: if that is sooner, two periods ago).
 STILL: Final = 5.0
 PASSED: Final = 10.0
 
@@ -112,8 +113,8 @@ class Resending(book.Book):
         return effects
 
     def _is_passed(self, entry: Entry, now: float) -> bool:
-        sent = entry.sent_at
-        return sent is not None and now - sent > PASSED and self._sent.passed(entry)
+        sent, least = entry.sent_at, min(PASSED, 2 * self._offers.period)
+        return sent is not None and now - sent > least and self._sent.passed(entry)
 
     def _idle(self, entry: Entry) -> bool:
         return (
