@@ -367,7 +367,9 @@ class Engine(Process):
             case fx.Inspect(entry, lost):
                 assert self.rows is not None
                 seen = self.rows.look(entry)
-                if seen.holder is not None or seen.result is not None:
+                # One that vanished had been taken, too.
+                vanished = seen.state is None and entry.opened
+                if seen.holder is not None or seen.result is not None or vanished:
                     self.evidence.serves(entry)
                 self.do(self.book.on_row(entry, seen, self.now, lost))
             case fx.Reopen(entry, epoch):

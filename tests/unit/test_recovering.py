@@ -86,6 +86,15 @@ def test_nothing_is_published_before_the_row_was_seen() -> None:
     assert bench.book.is_left(entry)
 
 
+def test_a_row_of_who_owns_the_flow_since_is_left_alone() -> None:
+    """This engine was frozen: the row cannot be revoked, however often that is tried."""
+    bench = Heirs()
+    entry, _ = bench.left()
+    assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1024) == []
+    assert entry.live and entry.doubts
+    assert bench.row(entry, ledgers.ROW_OPEN, epoch=1) == [fx.Revoke(entry)]
+
+
 def test_what_is_done_is_settled_from_the_row_and_dropped_once_saved() -> None:
     bench = Heirs()
     entry, _ = bench.left()

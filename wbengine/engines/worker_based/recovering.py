@@ -222,7 +222,8 @@ class Recovering(ending.Ending):
             return []
         if entry.shelf is self._left:
             if state == ledgers.ROW_OPEN:
-                return [fx.Revoke(entry)]
+                later = seen.epoch is not None and seen.epoch > entry.number
+                return [] if later else [fx.Revoke(entry)]  # later: another owner's by now
             return self._on_nothing(entry, now)
         if entry.state == pr.RUNNING:
             # It was claimed, and is not any more: only who lost it could tell.
