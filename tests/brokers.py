@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests import servers
+from tests import servers, tally
 from tests.servers import USER, Kept
 
 
@@ -223,7 +223,7 @@ class Brokers(servers.Once[Broker]):
 
     def __getitem__(self, kind: str) -> Broker:
         found = super().__getitem__(kind)
-        servers.brokers_ran[kind] = found.version
+        tally.brokers[kind] = found.version
         found.mend()
         return found
 

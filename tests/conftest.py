@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests import servers
+from tests import tally
 from tests.brokers import (  # noqa: F401  (fixtures)
     broker_servers,
     rabbitmq_server,
@@ -47,7 +48,18 @@ def ctrl_c_is_left_alone() -> Iterator[None]:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes tells the first what its tests ran on."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["tally"] = tally.told()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    tally.add(node.workeroutput["tally"])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the tests ran on."""
-    for line in servers.summary():
+    for line in tally.lines():
         terminalreporter.write_line(line)

@@ -26,11 +26,6 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 USER = "wbe"
 
-#: What ran so far in this run of the tests, by kind, for the line at its end: a version, or ''.
-ran: dict[str, str] = {}
-ledgers_ran: dict[str, str] = {}
-brokers_ran: dict[str, str] = {}
-
 S = TypeVar("S")
 
 
@@ -245,18 +240,3 @@ def mariadb_url(mariadb_server: Server) -> Iterator[str]:
     """An empty database of the test's own."""
     with mariadb_server.database() as url:
         yield url
-
-
-def summary() -> list[str]:
-    """Which kinds of stores, ledgers and brokers tests ran on, a line of each."""
-    kinds_of = {"backends": ran, "ledgers": ledgers_ran, "brokers": brokers_ran}
-    return [f"{what}: {_listed(kinds)}" for what, kinds in kinds_of.items() if kinds]
-
-
-def _listed(kinds: dict[str, str]) -> str:
-    order = ("memory", "dir", "filesystem", "sqlite", "mysql", "postgresql", "redis", "rabbitmq")
-    words = []
-    for kind in sorted(kinds, key=order.index):
-        version = kinds[kind] if kind == "sqlite" else f"({kinds[kind]})"
-        words.append(f"{kind} {version}" if kinds[kind] else kind)
-    return ", ".join(words)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests import servers
+from tests import servers, tally
 
 #: 'memory, shared' keeps values of users as they are, instead of copies of them.
 KINDS = ("memory", "memory, shared", "dir", "sqlite", "mysql", "postgresql")
@@ -27,10 +27,10 @@ def place(kind: str, folder: Path, databases: servers.Lazy) -> Iterator[Conf]:
     """Where a store of this kind is; empty, and gone afterwards."""
     if kind in ("mysql", "postgresql"):
         with databases[kind].database() as url:
-            servers.ran[kind] = databases[kind].version
+            tally.backends[kind] = databases[kind].version
             yield {"connection": url}
         return
-    servers.ran[kind.partition(",")[0]] = sqlite3.sqlite_version if kind == "sqlite" else ""
+    tally.backends[kind.partition(",")[0]] = sqlite3.sqlite_version if kind == "sqlite" else ""
     if kind == "dir":
         yield {"connection": "dir", "path": str(folder / "store")}
     elif kind == "sqlite":

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests import servers
+from tests import tally
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory, memory, sql
@@ -53,11 +53,11 @@ def folder():
 def database(kind, database_servers):
     """One for all tests of a server: making one takes longer than most of them."""
     if kind not in ("mysql", "postgresql"):
-        servers.ledgers_ran[kind] = sqlite3.sqlite_version if kind == "sqlite" else ""
+        tally.ledgers[kind] = sqlite3.sqlite_version if kind == "sqlite" else ""
         yield None
         return
     with database_servers[kind].database() as url:
-        servers.ledgers_ran[kind] = database_servers[kind].version
+        tally.ledgers[kind] = database_servers[kind].version
         yield url
 
 

@@ -1,18 +1,14 @@
-"""The kinds that flows run on, and how many flows ran on how many of them."""
+"""The kinds that flows run on."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from tests.contract.flows import kinds, tasks
-
-#: (flow, kind) of all runs that went as expected.
-PASSED: set[tuple[str, str]] = set()
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +27,3 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 @pytest.fixture
 def kind(request: pytest.FixtureRequest, started: Callable[[str], kinds.Kind]) -> kinds.Kind:
     return started(request.param)
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if PASSED:
-        flows = {name for name, _ in PASSED}
-        used = {kind for _, kind in PASSED}
-        terminalreporter.write_line(
-            f"contract of flows: {len(flows)} flows x {len(used)} kinds"
-            f" ({', '.join(name for name in (*kinds.NAMES, kinds.KEPT) if name in used)}),"
-            f" {len(PASSED)} runs as expected"
-        )

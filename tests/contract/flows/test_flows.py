@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tally
 from tests.contract.flows import (
     arguments,
     deciding,
@@ -17,7 +18,6 @@ from tests.contract.flows import (
     values,
 )
 from tests.contract.flows.case import CASES, Case, play
-from tests.contract.flows.conftest import PASSED
 from tests.contract.flows.kinds import KEPT, NAMES, Kind
 
 #: They register themselves when they are imported.
@@ -34,4 +34,4 @@ RUNS += [(KEPT, case) for case in CASES[::3] if case.runs_on(KEPT)]
 )
 def test_flow(case: Case, kind: Kind, tmp_path: Path) -> None:
     play(case, kind, tmp_path)
-    PASSED.add((case.name, kind.name))
+    tally.flows.add((case.name, kind.name))

@@ -1,0 +1,37 @@
+"""The lines at the end of a run of the tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests import tally
+
+
+def test_what_several_processes_tell_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: dict[str, dict[str, str]] = {
+        "backends": {},
+        "ledgers": {"sqlite": "3.40"},
+        "brokers": {"redis": "7.0"},
+    }
+    monkeypatch.setattr(tally, "_KINDS", kinds)
+    monkeypatch.setattr(tally, "flows", {("a", "serial"), ("b", "serial")})
+    other: dict[str, object] = {
+        "backends": {"dir": ""},
+        "ledgers": {"memory": ""},
+        "brokers": {"redis": "7.0"},
+    }
+    other["flows"] = [["a", "serial"], ["a", "kept"]]
+    tally.add(json.loads(json.dumps(other)))
+    assert tally.lines() == [
+        "backends: dir",
+        "ledgers: memory, sqlite 3.40",
+        "brokers: redis (7.0)",
+        "contract of flows: 2 flows x 2 kinds (serial, kept), 3 runs as expected",
+    ]
+    assert json.loads(json.dumps(tally.told()))["flows"] == [
+        ["a", "kept"],
+        ["a", "serial"],
+        ["b", "serial"],
+    ]
