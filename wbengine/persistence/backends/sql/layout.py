@@ -104,6 +104,8 @@ def _locked(connection: sa.Connection) -> Iterator[None]:
         raise exceptions.StorageFailure("Somebody else upgrades the database, and does not end")
     try:
         yield
+        # Before the lock is let go: who has it next would read the revision of before.
+        connection.execute(sa.text("COMMIT"))
     finally:
         connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), told)
 
