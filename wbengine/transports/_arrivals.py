@@ -13,6 +13,7 @@ import select
 import time
 from typing import Any, Final
 
+from wbengine.transports._nudge import Nudge
 from wbengine.transports._tree import MESSAGE_NAME
 
 try:
@@ -100,12 +101,9 @@ class Arrivals:
         self._interval = interval
         self._pause = _FIRST_PAUSE
         self._by_wd: dict[int, View] = {}
-        self._nudged = False
-        self._bell_out, self._bell_in = os.pipe()
-        os.set_blocking(self._bell_out, False)
-        os.set_blocking(self._bell_in, False)
+        self._nudge = Nudge()
         self._poll = select.poll()
-        self._poll.register(self._bell_out, select.POLLIN)
+        self._poll.register(self._nudge.fd, select.POLLIN)
 
     @property
     def interval(self) -> float:
@@ -229,28 +227,15 @@ class Arrivals:
         if timeout is not None and timeout < pause:
             pause = timeout
         ready = self._poll.poll(max(0.0, pause * 1000))
-        if any(fd == self._bell_out for fd, _ in ready):
-            try:
-                os.read(self._bell_out, 4096)
-            except BlockingIOError:
-                pass
-            # From here on a nudge writes again; what it announced is looked at after `wait`.
-            self._nudged = False
+        if any(fd == self._nudge.fd for fd, _ in ready):
+            self._nudge.take()
 
     def nudge(self) -> None:
         """End a `wait`, from any thread."""
-        if not self._nudged:
-            self._nudged = True
-            try:
-                os.write(self._bell_in, b"!")
-            except OSError:  # full: it rings anyway; closed: nobody waits
-                pass
+        self._nudge.give()
 
     def close(self) -> None:
         """Free the file descriptors."""
         self.views.clear()
         self._stop_inotify()
-        bell_in, bell_out, self._bell_in, self._bell_out = self._bell_in, self._bell_out, -1, -1
-        for fd in (bell_in, bell_out):
-            if fd >= 0:
-                os.close(fd)
+        self._nudge.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from redis import exceptions as errors
 
 from wbengine.transports import _redis_link
+from wbengine.transports._nudge import Nudge
 from wbengine.transports._redis_link import Link, Place
 
 #: Seconds until somebody who waits looks by himself: a bell may be lost with who heard it.
@@ -31,10 +31,7 @@ class Bell:
         self._asked: tuple[str, ...] | None = None
         self._late = 0.0
         self._patience: float = place.settings["socket_timeout"]
-        self._nudged = False
-        self._ear, self._hand = os.pipe()
-        os.set_blocking(self._ear, False)
-        os.set_blocking(self._hand, False)
+        self._nudge = Nudge()
 
     def wait(self, timeout: float | None, who: str, queues: Sequence[str]) -> tuple[bool, str]:
         """Wait for one of the queues, a nudge, or the time to look by oneself.
@@ -56,11 +53,11 @@ class Bell:
             self._late = time.monotonic() + POLL + self._patience
         left = self._late - time.monotonic()
         ready = _redis_link.ready(
-            left if timeout is None else min(timeout, left), self._link.fileno(), self._ear
+            left if timeout is None else min(timeout, left), self._link.fileno(), self._nudge.fd
         )
-        nudged = self._ear in ready
+        nudged = self._nudge.fd in ready
         if nudged:
-            self._clear()
+            self._nudge.take()
         if len(ready) > nudged and self._link.has_answer():
             return True, self._hear()
         if time.monotonic() >= self._late:
@@ -75,22 +72,9 @@ class Bell:
         name = heard[0].decode() if heard else ""
         return name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
 
-    def _clear(self) -> None:
-        try:
-            os.read(self._ear, 4096)
-        except BlockingIOError:
-            pass
-        # From here on a nudge writes again; what it announced is looked at after `wait`.
-        self._nudged = False
-
     def nudge(self) -> None:
         """End a `wait`, or the next one."""
-        if not self._nudged:
-            self._nudged = True
-            try:
-                os.write(self._hand, b"!")
-            except OSError:  # full: it rings anyway; closed: nobody waits
-                pass
+        self._nudge.give()
 
     def close_link(self) -> None:
         """Disconnect: what the server blocks on ends."""
@@ -100,7 +84,4 @@ class Bell:
     def close(self) -> None:
         """Free everything; nobody waits."""
         self.close_link()
-        ear, hand, self._ear, self._hand = self._ear, self._hand, -1, -1
-        for descriptor in (ear, hand):
-            if descriptor >= 0:
-                os.close(descriptor)
+        self._nudge.close()
