@@ -277,16 +277,19 @@ def test_scripts_that_the_server_forgot_are_sent_again(redis_url, redis_server, 
     assert one.got == [0, 1, 2]
 
 
-def test_what_a_wiped_server_forgot_is_declared_again(redis_url, redis_server, ends, caplog):
+@pytest.mark.parametrize("when", ["before it takes", "while it waits"])
+def test_what_a_wiped_server_forgot_is_declared_again(redis_url, redis_server, ends, caplog, when):
     taker = ends().queue("q", "k").queue("mine", "m", exclusive=True).consume("q", "mine")
+    if when == "while it waits":
+        taker.nothing_comes()
     sender = ends()
     held = ends().consume("q", ack=False)
     sender.send("before")
     held.drain(1)
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        client.flushdb()
+    assert held.messages[0].channel.basic_ack(held.messages[0].delivery_tag) is False
     with taker.drained():
-        with redis_server.client(redis_url.rpartition("/")[2]) as client:
-            client.flushdb()
-        assert held.messages[0].channel.basic_ack(held.messages[0].delivery_tag) is False
         until(lambda: sender.send("after"), 5)
         until(lambda: "after" in taker.got, 5)
         assert sender.send("own", "m")

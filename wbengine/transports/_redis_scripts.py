@@ -105,14 +105,16 @@ local function made(fresh)
     call('HSET', M, 'v', 0)
     call('PEXPIRE', M, TTL)
   end
+  return call('HGET', M, 'id')
 end
 """
 
-#: (id for all this if it is new, exchange, kind)
+#: (id for all this if it is new, exchange, kind) -> id of all this
 EXCHANGE: Final = Script(_HEAD + _MADE + _ALWAYS + """
-made(ARGV[1])
+local id = made(ARGV[1])
 if call('HSETNX', P .. 'x', ARGV[2], ARGV[3]) == 1 then call('HINCRBY', M, 'v', 1) end
 call('PEXPIRE', P .. 'x', TTL)
+return id
 """)  # fmt: skip
 
 #: (exchange) -> kind or None
@@ -128,15 +130,16 @@ if call('HDEL', P .. 'x', ARGV[1]) == 1 then
 end
 """)  # fmt: skip
 
-#: (id for all this if it is new, queue, 1: it goes with its owner)
+#: (id for all this if it is new, queue, 1: it goes with its owner) -> id of all this
 QUEUE: Final = Script(_HEAD + _MADE + _ALWAYS + """
-made(ARGV[1])
+local id = made(ARGV[1])
 call('SADD', P .. 'qs', ARGV[2])
 call('PEXPIRE', P .. 'qs', TTL)
 if ARGV[3] == '1' then
   call('ZADD', P .. 'own', now(), ARGV[2])
   call('PEXPIRE', P .. 'own', TTL)
 end
+return id
 """)  # fmt: skip
 
 #: (queue) -> 1 if there is such a queue
@@ -206,10 +209,12 @@ end
 return count
 """)  # fmt: skip
 
-#: (who)
+#: (who, id of all this where he declared anything, or '') -> 0: another one, he has not joined
 JOIN: Final = Script(_HEAD + _ALWAYS + """
+if ARGV[2] ~= '' and call('HGET', M, 'id') ~= ARGV[2] then return 0 end
 call('ZADD', C, now(), ARGV[1])
 call('PEXPIRE', C, TTL)
+return 1
 """)  # fmt: skip
 
 #: (who, number of this take, holder of claims or '', digest of their ledger,

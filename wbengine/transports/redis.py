@@ -25,7 +25,7 @@ from kombu.transport import virtual
 from wbengine import exceptions
 from wbengine.transports import _base, _redis_scripts, _routing
 from wbengine.transports._redis_bell import Bell
-from wbengine.transports._redis_link import LOST, Client, Place
+from wbengine.transports._redis_link import LOST, Client, Place, Script
 from wbengine.transports._store import Store, Taken
 
 LOG = logging.getLogger(__name__)
@@ -97,7 +97,8 @@ class RedisStore(Store):
         self._look = True
         self._tend_at = 0.0
         self._watched: dict[str, int] = {}
-        # What is declared again after a loss.
+        # What is declared again after a loss, and where the first of it was declared.
+        self._where = ""
         self._exchanges: dict[str, str] = {}
         self._queues: dict[str, bool] = {}
         self._bindings: dict[str, None] = {}
@@ -123,7 +124,7 @@ class RedisStore(Store):
 
     def declare_exchange(self, name: str, kind: str) -> None:
         self._exchanges[name] = kind
-        self._run(_redis_scripts.EXCHANGE, _fresh(), name, kind)
+        self._declare(_redis_scripts.EXCHANGE, name, kind)
 
     def exchange_kind(self, name: str) -> str | None:
         found = self._run(_redis_scripts.KIND, name)
@@ -136,11 +137,11 @@ class RedisStore(Store):
 
     def declare_queue(self, queue: str) -> None:
         self._queues.setdefault(queue, False)
-        self._run(_redis_scripts.QUEUE, _fresh(), queue, 0)
+        self._declare(_redis_scripts.QUEUE, queue, 0)
 
     def own(self, queue: str) -> None:
         self._queues[queue] = True
-        self._run(_redis_scripts.QUEUE, _fresh(), queue, 1)
+        self._declare(_redis_scripts.QUEUE, queue, 1)
 
     def has_queue(self, queue: str) -> bool:
         return bool(self._run(_redis_scripts.HAS, queue))
@@ -149,6 +150,10 @@ class RedisStore(Store):
         self._queues.pop(queue, None)
         self._forget(lambda _, bound: bound == queue)
         return int(self._run(_redis_scripts.DROP_QUEUE, queue))
+
+    def _declare(self, script: Script, *args: Any) -> None:
+        where = self._run(script, uuid.uuid4().hex, *args).decode()
+        self._where = self._where or where
 
     def _forget(self, gone: Any) -> None:
         for binding in [b for b in tuple(self._bindings) if gone(*b.split("\0")[:2])]:
@@ -288,21 +293,23 @@ class RedisStore(Store):
 
     def _join(self) -> str:
         # A name is used once: what it held, and is not known of any more, was given to others.
+        # Whatever is lost before it is known is seen by the id, and afterwards by the name.
         who = uuid.uuid4().hex
-        self._run(_redis_scripts.JOIN, who)
+        while not self._run(_redis_scripts.JOIN, who, self._where):
+            self._declare_again()
         self._who = who
         return who
 
     def _declare_again(self) -> None:
         """We were taken for dead, or the server lost what it had."""
         LOG.warning("%s forgot this consumer: everything is declared again", self.place.shown)
-        self._who = ""
+        self._who = self._where = ""
         if self._claims is not None:
             self._claims.restore()
         for name, kind in tuple(self._exchanges.items()):
-            self._run(_redis_scripts.EXCHANGE, _fresh(), name, kind)
+            self._declare(_redis_scripts.EXCHANGE, name, kind)
         for queue, owned in tuple(self._queues.items()):
-            self._run(_redis_scripts.QUEUE, _fresh(), queue, int(owned))
+            self._declare(_redis_scripts.QUEUE, queue, int(owned))
         for binding in tuple(self._bindings):
             self._run(_redis_scripts.BIND, binding)
 
@@ -366,10 +373,6 @@ class RedisStore(Store):
             self._closed = True
             self._bell.close()
             self._client.close()
-
-
-def _fresh() -> str:
-    return uuid.uuid4().hex
 
 
 #: What could not be said to a server that was away, as who connects to it again does first.
