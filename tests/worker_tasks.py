@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -37,6 +38,19 @@ class Patient(task.Task):
                 return "cancelled"
             time.sleep(0.01)
         return "waited"
+
+
+class Deaf(task.Task):
+    """Waits for half a minute, whatever it is told."""
+
+    timelimit = (None, 0.2)
+
+    def execute(self, started: str) -> None:
+        Path(started).touch()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
 
 
 class Bad(task.Task):

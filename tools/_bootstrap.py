@@ -53,11 +53,12 @@ def ensure_venv(extras):
         os.close(lock)
 
 
-def ensure_peer(name, requirement):
+def ensure_peer(name, *requirements):
     """Have what we are compared with in an environment of its own; the path of its Python, or None.
 
     Costs nothing when it is there; None, after a line that says why, when it cannot be had.
     """
+    requirement = " ".join(requirements)
     place = os.path.join(VENV, "peers", name)
     python = os.path.join(place, "bin", "python")
     stamp = os.path.join(place, "installed")
@@ -71,7 +72,7 @@ def ensure_peer(name, requirement):
     problem = _run([sys.executable, "-m", "venv", "--clear", place])
     if problem is None:
         command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        problem = _run([*command, "--no-input", requirement])
+        problem = _run([*command, "--no-input", *requirements])
     if problem is not None:
         say(f"{name} is not there to compare with\n{problem}")
         return None

@@ -30,6 +30,19 @@ def sizes(text):
     return found
 
 
+def some(names):
+    """Some of these names, with commas between them."""
+
+    def read(text):
+        found = list(dict.fromkeys(text.split(",")))
+        for name in found:
+            if name not in names:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(names)}")
+        return found
+
+    return read
+
+
 def run(main):
     """End with the exit code of `main()`; without a traceback when its reader or its user left."""
     _bootstrap.ensure_streams()

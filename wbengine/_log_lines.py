@@ -52,6 +52,14 @@ class Lines(logging.Formatter):
     def __init__(self, colour: bool = False) -> None:
         super().__init__(_FORMAT)
         self._colour = colour
+        self._second = 0, ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        second, text = self._second
+        if second != int(record.created):  # many lines are of the same one
+            text = super().formatTime(record, "%Y-%m-%d %H:%M:%S")
+            self._second = int(record.created), text
+        return f"{text},{int(record.msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -70,3 +78,5 @@ def install(level: str, choice: str, stream: Any) -> None:
     handler.setFormatter(Lines(wants_colour(choice, stream)))
     root.addHandler(handler)
     root.setLevel(level.upper())
+    # Found out for each line otherwise, and shown in none.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

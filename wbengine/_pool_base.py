@@ -184,6 +184,7 @@ class Pool(abc.ABC):
         # The threads that serve, each until it ends or is lost.
         self._serving: set[threading.Thread] = set()
         self._waiting = 0
+        self._called = False
         self._running = 0
         self._lost = 0
         self._eager = False
@@ -250,7 +251,7 @@ class Pool(abc.ABC):
             self._queue.append(ticket)
             if self._waiting < self._queued() and len(self._slots) < self._size:
                 self._add_slot()
-            self._changed.notify()
+            self._call()
         return ticket
 
     def withdraw(self) -> list[Ticket]:
@@ -392,6 +393,8 @@ class Pool(abc.ABC):
                         ticket.state = RUNNING
                         ticket.slot = slot
                         self._running += 1
+                        if self._queue:
+                            self._call()
                         return ticket
                     self._dead -= 1
                 if self._stopping:
@@ -401,6 +404,15 @@ class Pool(abc.ABC):
                     self._changed.wait()
                 finally:
                     self._waiting -= 1
+                    self._called = False
+
+    def _call(self) -> None:
+        """Wake one that waits, unless one is on its way already: it calls the next one when it has
+        taken something and there is more.  To wake all at once would cost more than short calls do.
+        """
+        if self._waiting and not self._called:
+            self._called = True
+            self._changed.notify()
 
 
 #: All pools that were not stopped.

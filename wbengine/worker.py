@@ -32,6 +32,9 @@ EX_UNAVAILABLE: Final = 69
 #: group deliver it twice.
 SAME_SIGNAL: Final = 0.1
 
+#: Seconds in which the main thread comes back when a worker has ended, if it ever does.
+_LAST_WAIT: Final = 2.0
+
 #: The kinds of pools (those of `slots`, which this module does not load to say what it takes).
 _POOLS: Final = ("threads", "processes", "solo")
 
@@ -73,11 +76,22 @@ def _count(text: str) -> int:
 
 
 def _wait(text: str) -> float:
-    return 0.0 if text == "0" else _seconds(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least 0")
+    return number
 
 
 def _life_of_results(text: str) -> float | None:
-    return None if text == "never" else _wait(text)
+    if text == "never":
+        return None
+    try:
+        return _wait(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or 'never'") from None
 
 
 def _memory(text: str) -> int:
@@ -201,29 +215,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error(_one_line(error))
     except Exception as error:
         made.error(f"the tasks cannot be imported: {_one_line(error)}")
+    except SystemExit as error:  # as of a script that was written to be run
+        made.error(f"the tasks cannot be imported: they end the process (SystemExit: {error})")
     handler = _Signals(worker)
     handler.install()
-    threading.Thread(target=_leave, args=(worker,), daemon=True).start()
+    back = threading.Event()
+    threading.Thread(target=_leave, args=(worker, back), daemon=True).start()
     try:
         worker.run(display_banner=not options.quiet, banner_writer=_write)
     except (exc.TransportFailure, exc.LedgerFailure) as error:
         return _unavailable(made, error)
+    finally:
+        back.set()
     if worker.gave_up.is_set():
         _exit()
     return 0
 
 
-def _leave(worker: Any) -> None:
-    """Where tasks run in the main thread, that one cannot leave what it was told to give up."""
-    worker.gave_up.wait()
+def _leave(worker: Any, back: threading.Event) -> None:
+    """Where tasks run in the main thread, that one cannot leave what was given up: all of it, or
+    what its hard limit has ended.
+    """
     worker.ended.wait()
-    _exit()
+    if worker.gave_up.is_set():
+        back.wait(_LAST_WAIT)  # the broker is to know that we go
+        _exit()
+    elif worker.is_solo and not back.wait(_LAST_WAIT):
+        _exit(0)
 
 
-def _exit() -> NoReturn:
+def _exit(code: int = EX_GAVE_UP) -> NoReturn:
     """At once: threads that were given up would be waited for."""
     logging.shutdown()
-    os._exit(EX_GAVE_UP)
+    if (processes := sys.modules.get("multiprocessing.process")) is not None:
+        # Where its children met; nobody else removes it then.
+        folder = getattr(processes.current_process(), "_config", {}).get("tempdir")
+        if folder is not None:
+            import shutil
+
+            shutil.rmtree(folder, ignore_errors=True)
+    os._exit(code)
 
 
 def _unavailable(made: argparse.ArgumentParser, error: exc.WbengineException) -> int:
@@ -296,8 +327,11 @@ def _one_line(error: BaseException) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        pass  # a disk that is full, or a pipe that nobody reads, ends no worker
 
 
 if __name__ == "__main__":

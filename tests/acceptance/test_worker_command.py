@@ -166,6 +166,7 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
         with pytest.raises(exceptions.WorkerLost, match="was lost while it ran task"):
             list(states)
         assert waiting.engine.storage.get_flow_state() == "REVERTED"
+        assert "giving up 1 tasks that still run" in worker.text
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,7 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
         ((), 2, "--topic"),
         (("--topic", "t"), 2, "--tasks"),
         (("--topic", "t", "--tasks", "no_such_module"), 2, "no_such_module"),
+        (("--topic", "t", "--tasks", "tests.quitting"), 2, "they end the process (SystemExit: 5)"),
         (("--topic", "t", "--tasks", "tests.sample_tasks:Ad"), 2, "did you mean 'Add'"),
         (("--topic", "t", "--tasks", "json"), 2, "module 'json' holds no tasks"),
         (("--topic", "a/b", "--tasks", TASKS), 2, "topic 'a/b'"),
@@ -208,8 +210,11 @@ def test_wrong_usage_is_one_clear_line(
     [
         (("--max-idle-time", "0"), "'0' is not a number of seconds"),
         (("--max-tasks", "0"), "'0' is not a whole number of at least 1"),
-        (("--drain-timeout", "-1"), "'-1' is not a number of seconds"),
-        (("--result-ttl", "soon"), "'soon' is not a number of seconds"),
+        (("--drain-timeout", "-1"), "'-1' is not a number of seconds of at least 0;"),
+        (("--result-ttl", "soon"), "'soon' is not a number of seconds of at least 0, or 'never'"),
+        (("--url", "amqp://h//?heartbeat=often"), "heartbeat is 'often': it must be seconds"),
+        (("--url", "amqps://h//?ssl_ca_certs=/no.pem"), "ssl_ca_certs is '/no.pem': there is no"),
+        (("--url", "rediss://h?ssl_certfile=/no.pem"), "ssl_certfile is '/no.pem': there is no"),
         (("--pool", "fibres"), "invalid choice: 'fibres'"),
         (("--pool", "solo", "--concurrency", "2"), "solo"),
         (("--pool", "processes", "--threads", "2"), "threads"),
@@ -230,6 +235,15 @@ def test_wrong_options_are_one_clear_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2
     assert "error:" in line and words in line
+
+
+def test_a_banner_that_cannot_be_written_ends_no_worker(url: str) -> None:
+    with open("/dev/full", "w") as full:
+        arguments = serving(url, "--burst", "--max-idle-time", "0.1")
+        ended = subprocess.run(
+            workers.command(*arguments), cwd=workers.REPOSITORY, stderr=full, timeout=60
+        )
+    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -276,6 +290,37 @@ def test_solo_handlers_logs_and_so_many_tasks(tmp_path: Path, url: str) -> None:
         assert "RuntimeError: a handler that fails" in worker.text
         assert "task 'b' of request" in worker.text and "ValueError: bad as ever" in worker.text
         assert "wbengine 0" not in worker.text
+
+
+def test_nothing_is_left_of_processes_that_are_given_up(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, url: str
+) -> None:
+    temporary = tmp_path_factory.mktemp("t")  # short: sockets have to have a name in it
+    waiting = Waiting(tmp_path, url)
+    arguments = serving(url, "--processes", "1", "--drain-timeout", "0.1")
+    environment = {"TMPDIR": str(temporary)}
+    with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
+        states = waiting.begin()
+        assert list(temporary.iterdir())
+        worker.signal(signal.SIGTERM)
+        with pytest.raises(exceptions.WorkerLost):
+            list(states)
+        assert worker.wait() == 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_main_thread_that_was_lost_is_not_waited_for(tmp_path: Path, url: str) -> None:
+    arguments = (
+        "--topic", "t", "--tasks", "tests.worker_tasks", "--url", url, "--pool", "solo",
+    )  # fmt: skip
+    with workers.workers(tmp_path, *arguments) as (worker,):
+        flow = linear_flow.Flow("f").add(worker_tasks.Deaf(name="d"))
+        started = time.monotonic()
+        with pytest.raises(exceptions.TimeLimitExceeded):
+            engines.run(flow, store={"started": str(tmp_path / "s")}, engine="workers", url=url)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert time.monotonic() - started < 20
 
 
 def test_what_still_runs_after_the_drain_timeout_is_given_up(tmp_path: Path, url: str) -> None:

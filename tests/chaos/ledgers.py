@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import brokers, servers
+from tests import brokers, ledger_folders, servers
 from tests.chaos.media import Left, keys
 from tests.crashing import stores
 
@@ -51,10 +51,4 @@ def _rows(url: str) -> list[Left]:
 
 
 def _files(ledger: Path) -> list[Left]:
-    places = ("open", "held", "done", "epochs", "results", "beats")
-    return [
-        Left(str(path.relative_to(ledger)))
-        for name in places
-        for path in (ledger / name).rglob("*")
-        if path.is_file()
-    ]
+    return [Left(what) for what in ledger_folders.left(ledger)]

@@ -73,7 +73,8 @@ def _queues(broker: brokers.Rabbitmq) -> list[Left]:
 
 @contextlib.contextmanager
 def redis() -> Iterator[Medium]:
-    with brokers.redis() as broker, tcp_proxy.forked(broker.port) as proxy:
+    # What was told to be done is done, whatever becomes of the server.
+    with brokers.redis(appendfsync="always") as broker, tcp_proxy.forked(broker.port) as proxy:
         yield Medium(_through(broker, proxy), broker, proxy)
 
 

@@ -954,9 +954,10 @@ def test_recycled_file_never_shows_its_old_content(folder_side):
         message = _get(side, "q")
         assert message.body == body
         message.ack()
-    spare = side.site.folder / "a" / "spare"
-    assert os.listdir(spare)
-    assert all(os.path.getsize(spare / name) <= 4096 for name in os.listdir(spare))
+    folders = [side.site.folder / "a" / name for name in ("spare", "temp")]
+    spares = [path for folder in folders for path in folder.iterdir()]
+    assert spares
+    assert all(path.stat().st_size <= 4096 for path in spares)
 
 
 def test_no_space_is_told(folder_side, monkeypatch):

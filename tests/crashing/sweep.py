@@ -263,7 +263,7 @@ def _inside(broker: Path, case: Case) -> set[str]:
     return {*found, *workers.reply_queues(broker)}
 
 
-_OF_DEAD_WORKERS = ("ledger/beats/", "ledger/held/", "holders/")
+_OF_DEAD_WORKERS = ("ledger/beats/", "holders/")
 
 
 def _left(broker: Path, case: Case, before: set[str]) -> list[str]:

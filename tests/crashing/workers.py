@@ -9,6 +9,7 @@ import signal
 import threading
 from pathlib import Path
 
+from tests import ledger_folders
 from tests.crashing import children, tasks
 from wbengine.engines.worker_based import worker
 
@@ -49,13 +50,12 @@ def left_in(broker: Path, ended: bool = True) -> list[str]:
     """What flows that came to their end must not leave: messages, claims, rows, beats, folders."""
     # What was never finished stays in `temp`, until somebody opens the folder a minute later.
     places = ["queues", "claims", "rejected"]
-    places += [f"ledger/{name}" for name in ("open", "held", "done", "epochs", "results")]
     if ended:  # while a worker lives, it says so
-        places += ["holders", "ledger/beats"]
+        places += ["holders"]
     found = [path for place in places for path in (broker / place).rglob("*") if path.is_file()]
-    found += [path for path in (broker / "ledger" / "held").glob("*") if ended]
     # `claims/<holder>/<queue>=` is no message: it is how a worker says that a queue is its own.
-    return [str(path.relative_to(broker)) for path in found if ended or not path.name.endswith("=")]
+    left = [str(path.relative_to(broker)) for path in found if ended or not path.name.endswith("=")]
+    return [*left, *(f"ledger/{what}" for what in ledger_folders.left(broker / "ledger", ended))]
 
 
 def reply_queues(broker: Path) -> list[str]:

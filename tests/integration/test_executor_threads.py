@@ -147,6 +147,7 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
     assert not any(claim.granted for claim in claims)
     if not tmp_path.joinpath("gate-execute").exists():
         end("executor.before-open")
+    assert executor._proxy.flush(20)
     assert ledger.ids() == set()
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import ledger_folders, workers
 from tests import resuming_tasks as tasks
-from tests import workers
 from tests.unit import test_dispatcher
 from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
@@ -161,6 +161,7 @@ def answer(executor: Any, call: invocation.Invocation | None, epoch: int) -> Any
     message.delivery_info = {}
     message.headers = {env.WBE_VERSION: env.VERSION, env.WBE_WORKER: "w", env.WBE_EPOCH: epoch}
     executor._on_response({"state": pr.SUCCESS, "data": {"result": 1}}, message)
+    assert executor._proxy.flush(10)
     return message
 
 
@@ -264,8 +265,7 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
         running.join(30)
     assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]
     assert again.storage.get_flow_state() == states.SUCCESS
-    ledger = tmp_path / "broker/ledger"
-    assert not [path for name in ("open", "held", "done") for path in (ledger / name).rglob("*.*")]
+    assert not ledger_folders.rows(tmp_path / "broker/ledger")
 
 
 def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,17 +175,22 @@ def test_rows_that_could_not_be_removed_are_removed_later() -> None:
         executor.wait_for_workers(1, 10)
         ledger = executor._ledger
         assert ledger is not None
-        drop, away = ledger.drop, True
+        drop, away = ledger.drop_many, True
 
-        def refuse(request_id: str) -> None:
+        def refuse(request_ids: Sequence[str]) -> None:
             if away:
                 raise exc.LedgerFailure("it is away")
-            drop(request_id)
+            drop(request_ids)
+
+        def refuse_one(request_id: str) -> None:
+            refuse((request_id,))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ledger, "drop", refuse)
+            patch.setattr(ledger, "drop_many", refuse)
+            patch.setattr(ledger, "drop", refuse_one)
             flow = linear_flow.Flow("f").add(sample_tasks.Nothing(name="n"))
             engines.load(flow, engine="worker-based", executor=executor).run()
+            assert executor._proxy.flush(10)
             assert len(ledger.ids()) == len(executor._undropped) == 1
             away = False
             workers.until(lambda: not ledger.ids())

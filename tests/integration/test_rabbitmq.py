@@ -16,12 +16,12 @@ from typing import Any
 import kombu
 import pytest
 
-from tests import brokers, tcp_proxy
+from tests import brokers, errands, tcp_proxy
 from tests.workers import REPOSITORY, until
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import confirms, dispatcher, receiving
 from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.parcels import Parcel
 from wbengine.engines.worker_based.proxy import Proxy
 
 QUICK = {"heartbeat": 1}
@@ -75,7 +75,7 @@ class Side:
         more = {name: options.pop(name) for name in ("priority", "persistent") if name in options}
         headers = options.pop("headers", {})
         envelope = env.Envelope("TEST", {"n": number}, routing_key=to, headers=headers, **more)
-        parcel = Parcel(envelope, **options)
+        parcel = errands.parcel(envelope, **options)
         self.proxy.send(parcel)
         return parcel
 
@@ -565,7 +565,7 @@ def test_a_start_that_cannot_succeed_fails_at_once(
 
 @pytest.mark.parametrize("case", ["port", "silent", "name"])
 def test_a_start_that_reaches_nobody_fails_soon(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr("wbengine.engines.worker_based.proxy.CONNECT_TIMEOUT", 2.0)
+    monkeypatch.setattr("wbengine.engines.worker_based.listening.CONNECT_TIMEOUT", 2.0)
     with silent() as port:
         host, says = {
             "port": ("127.0.0.1:1", "nothing listens there"),

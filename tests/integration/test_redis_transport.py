@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from tests.workers import until
 from wbengine import exceptions
 from wbengine.transports import redis as transport
 from wbengine.transports import resolve
-from wbengine.transports._redis_link import LOST, Place
+from wbengine.transports._redis_link import LOST, Link, Place
 
 SOON = 0.6  # less than anybody polls
 
@@ -341,7 +342,44 @@ def test_no_memory_is_told_and_loses_nothing(ends):
         assert [m.delivery_info["redelivered"] for m in taker.messages] == [False] * 6
 
 
+def test_a_server_that_refuses_to_write_is_left_in_order():
+    """What was held then goes back as soon as it takes writes again."""
+    with brokers.redis() as server, contextlib.ExitStack() as stack, server.client() as client:
+        taker = stack.enter_context(contextlib.closing(End(server.url())))
+        taker.queue("q", "k").consume("q", ack=False, prefetch=2)
+        taker.send("first")
+        taker.send("second")
+        taker.drain(2)
+        client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(exceptions.TransportFailure, match="NOREPLICAS"):
+            taker.messages[0].ack()
+        taker.close()
+        client.config_set("min-replicas-to-write", 0)
+        other = stack.enter_context(contextlib.closing(End(server.url()))).consume("q")
+        assert other.drain(2) == ["first", "second"]
+        assert [m.delivery_info["redelivered"] for m in other.messages] == [True, True]
+        other.close()
+        assert server.left() == []
+
+
 # -- the network
+
+
+def test_what_is_held_on_a_connection_that_is_cut_goes_back_at_once(redis_url, redis_server, ends):
+    taker = ends().queue("q", "k").consume("q", ack=False, prefetch=3)
+    taker.send("first")
+    taker.send("second")
+    taker.drain(2)
+    taker.nothing_comes()  # it has room, and waits: that connection is the first to be missed
+    with redis_server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(taker.connection.recoverable_connection_errors):
+        taker.connection.drain_events(timeout=10)
+    taker.close()
+    other = ends().consume("q")
+    assert other.drain(2, timeout=2) == ["first", "second"]
+    other.close()
+    assert redis_url.left() == []
 
 
 @pytest.mark.parametrize("fault", ["stall", "cut"])
@@ -358,9 +396,14 @@ def test_a_connection_that_went_deaf_is_noticed(redis_url, redis_server, ends, f
         with pytest.raises(taker.connection.recoverable_connection_errors):
             taker.connection.drain_events(timeout=10)
         assert time.monotonic() - started < 4
+        proxy.cut()  # what waits in it is not to come while they leave
         proxy.resume()
         for end in (taker, sender):
             end.close()
+    rest = ends().queue("q", "k").consume("q")
+    with contextlib.suppress(TimeoutError):  # nobody knew whether it arrived
+        rest.connection.drain_events(timeout=0.5)
+    rest.close()
     assert redis_url.left() == []
 
 
@@ -565,6 +608,23 @@ def test_a_wrong_password_is_told(redis_server):
     with pytest.raises(connection.recoverable_connection_errors, match=r"(?i)password"):
         connection.transport.establish_connection()
     connection.release()
+
+
+def test_what_is_no_redis_is_told():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def answer():
+            accepted, _ = server.accept()
+            with accepted:
+                while accepted.recv(4096):
+                    accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        link = Link(Place.parse(f"redis://127.0.0.1:{server.getsockname()[1]}/0"))
+        with pytest.raises(LOST, match="what answers there is no Redis"):
+            link.call("PING")
+        thread.join()
 
 
 def test_messages_that_are_none_are_thrown_away(redis_url, redis_server, ends, caplog):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 
 import pytest
 
-from tests import sample_tasks, workers
+from tests import brokers, sample_tasks, workers
 from tests.workers import until
 from wbengine import engines, exceptions, states
 from wbengine.engines.worker_based.ledger import _redis_steps as steps
@@ -70,6 +71,33 @@ def test_a_wiped_server_loses_what_was_in_it_and_nothing_else(redis_url, redis_s
         engine.run()
         assert engine.storage.get_flow_state() == states.SUCCESS
         assert worker.counts["SUCCESS"] == 2
+
+
+def test_a_worker_outlives_a_server_that_refuses_to_write(tmp_path, caplog):
+    """As one does whose disk is full, or whose replicas are gone."""
+    caplog.set_level("DEBUG", "wbengine.transports")
+    release = tmp_path / "release"
+    flow = linear_flow.Flow("f").add(sample_tasks.WaitFor("w"))
+    with (
+        brokers.redis() as server,
+        server.client() as client,
+        workers.worker_in_thread(server.url(), sample_tasks.WaitFor, threads_count=1) as worker,
+    ):
+        engine = load(
+            flow,
+            server.url(),
+            store={"started": str(tmp_path / "started"), "release": str(release)},
+        )
+        running = threading.Thread(target=engine.run)
+        running.start()
+        until(lambda: worker.life.current)
+        client.config_set("min-replicas-to-write", 1)
+        until(lambda: "not closed in order" in caplog.text)
+        release.touch()
+        client.config_set("min-replicas-to-write", 0)
+        running.join(20)
+        assert engine.storage.get_flow_state() == states.SUCCESS
+        assert worker.counts["SUCCESS"] == 1
 
 
 def test_no_server_is_told_soon(redis_url, redis_server):

@@ -15,6 +15,7 @@ from typing import Any
 import kombu
 import pytest
 
+from tests import ledger_folders
 from tests import sample_tasks as tasks
 from tests.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, transports
@@ -362,7 +363,7 @@ def test_a_full_disk_delays_answers_but_loses_none(
         running.start()
         until(started.exists)
         with monkeypatch.context() as patch:
-            patch.setattr("wbengine.transports._files.Spares._write", full)
+            patch.setattr("wbengine.transports._spares.Spares._write", full)
             release.touch()
             until(lambda: len(refused) > 5)
             assert running.is_alive()
@@ -472,5 +473,7 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
     with worker(url):
         run(flow, url)
     left = [p for p in (tmp_path / "broker").rglob("*") if p.is_file()]
-    kept = {"spare", "exchanges"}  # recycled files, and bindings of queues that stay
+    # Recycled files, bindings of queues that stay, and what was done to rows.
+    kept = {"spare", "exchanges", "journal"}
     assert [p for p in left if not kept & set(p.parts) and p.name not in ("swept", "id")] == []
+    assert ledger_folders.rows(tmp_path / "broker/ledger") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ class Engine(Process):
         #: What its next write to the store does: "applied" or "lost", and both fail.
         self.ails = ""
         self.undropped: set[str] = set()
+        #: When another one listened under its name last.
+        self.shared = -math.inf
         self.round_due = 0.0
         #: What it listens on: another one after each time without.
         self.channel: object = None
@@ -195,6 +198,7 @@ class Engine(Process):
         del self.flows[flow.name]
         self.book.disown(flow.name)
         if not self.flows:
+            self.do_chores()
             self.world.end(self)
 
     def has_work(self) -> bool:
@@ -236,6 +240,7 @@ class Engine(Process):
             flow.owner, flow.finished = None, True
             if self.own:
                 self.drop_again()
+                self.do_chores()
                 self.world.end(self)
 
     def owns(self, flow: str) -> bool:
@@ -356,10 +361,12 @@ class Engine(Process):
                 entry.done(entry.invocation, outcome)
             case fx.Tell(entry, event_type, details):
                 entry.invocation.events(event_type, details)
+            case fx.Acknowledge(receipt) if self.world.broker.model.ours:
+                self.later(self.acknowledge, receipt)
             case fx.Acknowledge(receipt):
                 self.acknowledge(receipt)
             case fx.Drop(request_id):
-                self.drop(request_id)
+                self.later(self.drop, request_id)
             case fx.Revoke(entry):
                 ours = self.rows is not None and self.owns(entry.invocation.flow_uuid)
                 revoked = self.rows is None or (ours and self.rows.revoke(entry))
@@ -420,7 +427,8 @@ class Engine(Process):
             if not self.owns(entry.invocation.flow_uuid):
                 return False
             current: bool = entry.live and entry.epoch == effect.epoch
-            entry.sending |= current
+            if current:
+                entry.sending, entry.sent_at = True, self.now
             return current
 
         def opened() -> bool:
@@ -436,10 +444,6 @@ class Engine(Process):
                 self.line.revoke(entry.id, effect.epoch)
             return known
 
-        def timed() -> bool:
-            entry.sent_at = self.now
-            return True
-
         def unrouted() -> None:
             self.evidence.fails(entry, "unrouted")
             self.do(self.book.on_unrouted(entry, effect.epoch, self.now))
@@ -448,7 +452,7 @@ class Engine(Process):
             self.evidence.fails(entry, "unconfirmed")
             self.do(self.book.on_unconfirmed(entry, effect.epoch, self.now))
 
-        steps = (wanted, opened, timed) if self.line is not None else (wanted, timed)
+        steps = (wanted, opened) if self.line is not None else (wanted,)
         self.post(
             Letter(
                 effect.envelope,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.broker import Message
 from tests.simulation.processes import PAUSE, Letter, Process
@@ -24,6 +26,12 @@ PERIOD = 5.0
 
 #: Seconds that a task runs until its request is acknowledged early.
 LONG = 30.0
+
+#: Seconds that RUNNING waits for the end, which makes it needless.
+UNHURRIED: Final = 0.005
+
+#: With so many answers for each slot that wait to be published, no slot is free before.
+BEHIND: Final = 8
 
 
 class Worker(Process):
@@ -48,6 +56,10 @@ class Worker(Process):
         self.starts: deque[tuple[server.Job, float]] = deque()
         #: Until when a job that was claimed is certainly this worker's.
         self.fresh: dict[server.Job, float] = {}
+        #: By when they are told, those that run.
+        self.unhurried: deque[tuple[float, Letter]] = deque()
+        #: What holds no slot any more, although it is not acknowledged yet.
+        self.released: set[Message] = set()
         self.next_beat = self.now
         self.renewed = -100.0
         self.stopping = False
@@ -77,7 +89,8 @@ class Worker(Process):
             return False
         if queue == self.name:
             return True
-        return self.serves and len(self.unacked) + len(self.stale) < self.slots
+        unacked = sum(message not in self.released for message in self.unacked)
+        return self.serves and unacked + len(self.stale) < self.slots
 
     def take(self, message: Message) -> None:
         if message.kind == pr.REQUEST:
@@ -86,6 +99,8 @@ class Worker(Process):
                 id, epoch = message.envelope.correlation_id or "", message.headers[env.WBE_EPOCH]
                 message.claim = self.world.ledger.claim(id, epoch, self.name)
                 message.taken = self.now
+                if message.claim.verdict == ledgers.GRANTED:
+                    self.world.ledger.renew(self.name)  # in the same step
             super().take(message)
         else:
             self.inbox.append(message)
@@ -129,8 +144,8 @@ class Worker(Process):
                 self.claim(job)
             case server.Run(job):
                 self.run(job)
-            case server.Finish(job, frozen):
-                self.finish(job, frozen)
+            case server.Finish(job, answer):
+                self.send_end(job, answer, partial(self.store, job, env.freeze(answer)))
             case server.Check(job):
                 self.check(job)
             case server.Cancel(job):
@@ -197,8 +212,11 @@ class Worker(Process):
             effects = [effect for effect in effects if not isinstance(effect, server.Run)]
         self.do(effects)
 
-    def finish(self, job: server.Job, frozen: bytes) -> None:
+    def store(self, job: server.Job, frozen: bytes) -> bool:
+        """Whether what came of a job is to be told: once, however often that is tried."""
         assert self.line is not None
+        if job.key not in self.core._roll.ending:
+            return True
         fenced = False
         try:
             if not self.line.finish(job.id, job.epoch, self.name, frozen):
@@ -207,7 +225,9 @@ class Worker(Process):
                 fenced = row is not None and not (done and row.epoch == job.epoch)
         except exc.LedgerFailure:
             pass
-        self.do(self.core.on_stored(job, fenced))
+        effects = self.core.on_stored(job, fenced)
+        self.do([e for e in effects if not (isinstance(e, server.Reply) and e.terminal)])
+        return not fenced
 
     def release(self, job: server.Job) -> None:
         assert self.line is not None
@@ -232,15 +252,31 @@ class Worker(Process):
             return
         letter = Letter(made)
         if terminal:
-            if job.running is not None and job.ours:
-                job.running.withdrawn = True
-            letter.after = lambda: self.answered(job)
-        elif made.body["state"] == pr.RUNNING:
+            self.send_end(job, made)
+        elif made.body["state"] == pr.RUNNING and job.ours and env.WBE_ASK not in made.headers:
             job.running = letter
-        self.post(letter)
+            self.unhurried.append((self.world.now + UNHURRIED, letter))
+        else:
+            self.withdraw_running(job)
+            self.post(letter)
+
+    def send_end(self, job: server.Job, made: env.Envelope, *steps: Callable[[], bool]) -> None:
+        self.withdraw_running(job)
+        self.post(Letter(made, *steps, after=lambda: self.answered(job)))
+
+    def withdraw_running(self, job: server.Job) -> None:
+        running, job.running = job.running, None
+        if running is not None:
+            running.withdrawn = True
+
+    def hasten(self) -> None:
+        """Nobody was in a hurry to hear it; but now it is time."""
+        while self.unhurried and self.unhurried[0][0] <= self.world.now:
+            self.post(self.unhurried.popleft()[1])
 
     def answered(self, job: server.Job) -> None:
         self.acknowledge(job.receipt)
+        self.released.discard(job.receipt)
         self.core.on_answered(job)
 
     # Its tasks.
@@ -255,6 +291,8 @@ class Worker(Process):
         elif how == "unsendable":
             value = object()
         self.do(self.core.on_finished(job, invocation.Outcome(value)))
+        if self.world.broker.model.ours and len(self.letters) < BEHIND * self.slots:
+            self.released.add(job.receipt)
 
     def tell(self, job: server.Job, number: int) -> None:
         self.do(self.core.on_event(job, "update", {"n": number}))
@@ -265,10 +303,13 @@ class Worker(Process):
         found = self.next_beat - self.now + self.world.now + 1e-6
         for at in self.running.values():
             found = min(found, at)
+        if self.unhurried:
+            found = min(found, self.unhurried[0][0])
         return max(found, self.world.now)
 
     def on_time(self) -> None:
         now = self.world.now
+        self.hasten()
         for job in [job for job, at in self.running.items() if at <= now]:
             self.end(job)
         if self.world.broker.model.redelivers:
@@ -276,12 +317,13 @@ class Worker(Process):
         if self.now >= self.next_beat:
             self.next_beat = self.now + PERIOD
             self.do(self.core.beat(PERIOD))
-            if self.core.running and self.line is not None:
+            if self.core.holding and self.line is not None:
                 try:
                     self.renew()
                 except exc.LedgerFailure:
                     pass
-        if self.stopping and not (self.running or self.core.running or self.unacked or self.starts):
+        busy = self.running or self.core.running or self.unacked or self.stale or self.starts
+        if self.stopping and not busy:
             self.do(self.core.die(self.clock.time(), PERIOD))
             self.work()
             self.world.end(self)

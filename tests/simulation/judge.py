@@ -10,6 +10,7 @@ from tests.simulation.evidence import Evidence
 from tests.simulation.store import ENDED, RUNNING
 from wbengine import exceptions as exc
 from wbengine import invocation
+from wbengine.engines.worker_based import cancelling
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.reasons import LOOK
@@ -72,6 +73,10 @@ class Judge:
         self.gambled: set[str] = set()
         #: How many engines went on with a request.
         self.lives: Counter[str] = Counter()
+        #: Up to which number workers were told not to begin a request any more, and when last.
+        self.outdated: dict[str, tuple[int, float]] = {}
+        #: What was run although another copy was sent, and nobody can be blamed.
+        self.turned_up: set[str] = set()
 
     def evidence(self, engine: Engine) -> Evidence:
         return Evidence(engine)
@@ -102,6 +107,9 @@ class Judge:
         if len(before) >= most * (1 + self.lives[job.id]):
             self.fail(f"{job} runs without end: {before}")
         self.seen["runs"] += 1
+        if self.world.ledger is None and self.turns_up(worker, job):
+            self.seen["turned up late"] += 1
+            self.turned_up.add(job.id)
         if any(epoch == job.epoch for epoch, _ in before):
             self.fail(f"{job.id} ran twice under epoch {job.epoch}: {before}, {worker.name}")
         if before:
@@ -116,11 +124,20 @@ class Judge:
                 # Who is lost with its queue may have begun what he did not tell of, and who never
                 # told anything may have it.
                 heard = self.world.workers.get(before[-1][1])
-                if job.id not in self.gambled and heard is not None and self.sound(heard):
+                excused = job.id in self.gambled or job.id in self.turned_up
+                if not excused and heard is not None and self.sound(heard):
                     self.fail(f"{task} is not idempotent, and ran again: {before}, {job.epoch}")
                 self.seen["runs again, not idempotent"] += 1
         before.append((job.epoch, worker.name))
         self.began[job.id] = self.world.now
+
+    def turns_up(self, worker: Worker, job: Any) -> bool:
+        """Whether a copy was held up, where no question could reach it, until another was sent; and
+        whoever takes it now could not hear of that: he is new, or was in trouble since.
+        """
+        number, at = self.outdated.get(job.id, (0, 0.0))
+        told = worker.core._recent.refused(job.id) >= job.epoch
+        return job.receipt.tampered and number >= job.epoch and not told and worker.blemish >= at
 
     def on_reopen(self, engine: Engine, entry: Any, epoch: int) -> None:
         self.reopened[entry.id] += 1
@@ -225,6 +242,8 @@ class Judge:
         self.gone |= {worker.identity for worker in lost}
         if any(e is not engine and e.uuid == engine.uuid for e in self.world.engines.values()):
             return  # one that is frozen takes what is said to its heir
+        if self.world.now - engine.shared <= TRUSTED:
+            return  # it did until a moment ago
         for each in lost:
             worker = self.world.workers.get(each.identity)
             if worker is None or worker.dead or worker.stopping:
@@ -237,6 +256,9 @@ class Judge:
 
     def on_published(self, process: Process, envelope: env.Envelope) -> None:
         self.seen["published"] += 1
+        if envelope.type == cancelling.CANCEL:
+            for request_id, number in cancelling.read(envelope.body):
+                self.outdated[request_id] = number, self.world.now
 
     # All the time, and in the end.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.broker import Message
 from tests.simulation.ledgers import Line
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Seconds before a parcel is tried again whose ledger could not be reached.
 PAUSE = 0.25
+
+#: So many letters at most go out together.
+MOST: Final = 64
 
 
 class Hands(Clock):
@@ -37,28 +41,55 @@ class Hands(Clock):
 
 
 class Letter:
-    """What a process publishes, in steps, between which it may be frozen or killed.
+    """What a process publishes, after `steps`, each of which may say False: it is not published."""
 
-    Each of `before` may say False: it is not published.
-    """
-
-    __slots__ = ("after", "before", "envelope", "steps", "uncertain", "unrouted", "withdrawn")
+    __slots__ = ("after", "done", "envelope", "steps", "uncertain", "unrouted", "withdrawn")
 
     def __init__(
         self,
         envelope: env.Envelope,
-        *before: Callable[[], bool],
+        *steps: Callable[[], bool],
         after: Callable[[], None] | None = None,
         unrouted: Callable[[], None] | None = None,
         uncertain: Callable[[], None] | None = None,
     ) -> None:
         self.envelope = envelope
-        self.steps = before
-        self.before = deque(before)
+        self.steps = steps
         self.after = after
         self.unrouted = unrouted
         self.uncertain = uncertain
-        self.withdrawn = False
+        #: Nobody needs it any more; and: it has left its lane.
+        self.withdrawn = self.done = False
+
+
+class Batch:
+    """Letters that go out together, in steps, between which their process may be frozen or killed:
+    all take their first step, then all their second, then they are published one by one, and then
+    comes what follows.
+    """
+
+    __slots__ = ("letters", "level", "out", "place")
+
+    def __init__(self, letters: list[Letter]) -> None:
+        self.letters = letters
+        self.level = self.place = 0
+        #: What is published, and not followed by anything yet.
+        self.out: list[Letter] = []
+
+    @property
+    def ready(self) -> bool:
+        return self.level >= max((len(letter.steps) for letter in self.letters), default=0)
+
+    def prepare(self) -> None:
+        """Take one step."""
+        if self.place >= len(self.letters):
+            self.letters = [letter for letter in self.letters if not letter.withdrawn]
+            self.level, self.place = self.level + 1, 0
+            return
+        letter = self.letters[self.place]
+        if self.level < len(letter.steps) and not letter.steps[self.level]():
+            letter.withdrawn = True
+        self.place += 1
 
 
 class Process:
@@ -83,6 +114,8 @@ class Process:
         self.inbox: deque[Message] = deque()
         self.first: deque[Letter] = deque()
         self.letters: deque[Letter] = deque()
+        self.batch: Batch | None = None
+        self.chores: deque[tuple[Callable[[Any], None], Any]] = deque()
         #: Messages that were taken and not acknowledged.
         self.unacked: dict[Message, None] = {}
         #: Those of a connection that is gone: they hold their slots until their work is done.
@@ -106,7 +139,8 @@ class Process:
 
     def has_work(self) -> bool:
         """Whether anything lies in its lanes."""
-        return bool(self.todo or self.inbox or self.first or self.letters)
+        publishes = self.batch is not None or self.first or self.letters or self.chores
+        return bool(self.todo or self.inbox or publishes)
 
     def work(self) -> bool:
         """Do all there is to do now; whether it did something."""
@@ -156,47 +190,82 @@ class Process:
 
     def publish_next(self) -> bool:
         """One step of what is to be published next; whether there was one."""
-        lane = self.first or self.letters
         world = self.world
-        if not lane or not (self.connected and world.broker.up):
-            return False
+        if not (self.connected and world.broker.up):
+            return self.put_down()
         if world.now < self.slow_until or world.now < self.goes_on:
             return False
-        letter = lane[0]
-        if letter.withdrawn:
-            lane.popleft()
-        elif letter.before:
+        batch = self.batch
+        if batch is None:
+            return self._pick_up() or self._do_chore()
+        if not batch.ready:
             try:
-                wanted = letter.before[0]()
+                batch.prepare()
             except exc.LedgerFailure:
-                letter.before = deque(letter.steps)
+                self.put_down()
                 self.goes_on = world.now + PAUSE
-                return False
-            if wanted:
-                letter.before.popleft()
-            else:
-                lane.popleft()
+        elif batch.place < len(batch.letters):
+            self._publish(batch, batch.letters[batch.place])
         else:
-            self._publish(lane, letter)
+            self.put_down()
         return True
 
-    def _publish(self, lane: deque[Letter], letter: Letter) -> None:
+    def _pick_up(self) -> bool:
+        """Take all that goes out together."""
+        lane = self.first or self.letters
+        if not lane:
+            return False
+        self.batch = Batch([x for x in itertools.islice(lane, MOST) if not x.withdrawn])
+        return True
+
+    def put_down(self) -> bool:
+        """Go on as after what was published; the rest is tried again, from its first step."""
+        batch, self.batch = self.batch, None
+        if batch is None:
+            return False
+        for lane in (self.first, self.letters):
+            while lane and (lane[0].done or lane[0].withdrawn):
+                lane.popleft()
+        for letter in batch.out:
+            if letter.after is not None:
+                letter.after()
+        return True
+
+    def _publish(self, batch: Batch, letter: Letter) -> None:
         envelope, world = letter.envelope, self.world
         if self.doubtful and envelope.type == pr.REQUEST:
             how, self.doubtful = self.doubtful, ""
             if how == "kept":
                 world.broker.publish(envelope, world.now)
             if letter.uncertain is not None:
-                lane.popleft()
+                batch.place += 1
+                letter.done = True
                 letter.uncertain()
             return  # else it is published again
         routed = world.broker.publish(envelope, world.now)
-        lane.popleft()
+        batch.place += 1
+        letter.done = True
         world.judge.on_published(self, envelope)
         if not routed and letter.unrouted is not None and world.broker.model.mandatory:
             letter.unrouted()
-        elif letter.after is not None:
-            letter.after()
+        else:
+            batch.out.append(letter)
+
+    def later(self, chore: Callable[[Any], None], thing: Any) -> None:
+        """Do something when nothing is to be published, as long as the broker is there."""
+        self.chores.append((chore, thing))
+
+    def _do_chore(self) -> bool:
+        if not self.chores:
+            return False
+        chore, thing = self.chores.popleft()
+        chore(thing)
+        return True
+
+    def do_chores(self) -> None:
+        """All that is left, at its end."""
+        while self._do_chore():
+            pass
 
     # Receiving.
 

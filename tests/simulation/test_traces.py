@@ -99,6 +99,13 @@ TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "submit 3180", "worker 2", "pass 0", "submit 2695", "worker 2", "pass 24", "pass 8",
         ],
     ),
+    "a copy that was held up was begun after another one had run": (
+        {"broker": "kombu", "ledger": False},
+        [
+            "worker 0", "submit 0", "pass 5", "submit 1922", "hold 1408", "worker 0", "pass 62",
+            "pass 0",
+        ],
+    ),
 }  # fmt: skip
 
 
@@ -271,4 +278,78 @@ def test_what_was_not_confirmed_is_found_to_be_lost_although_nobody_is_ever_idle
         world.settle()
         world.pass_time(2.9)
     assert failure_of(world, atom.uuid) == 2
+    world.heal()
+
+
+def test_copy_that_was_held_up_is_left_alone_by_who_never_saw_another() -> None:
+    """Without a ledger; it lay where no question could reach it."""
+    world = World(broker="amqp", ledger=False)
+    engine = world.new_engine()
+    engine.begin()
+    workers = [world.new_worker([One], 1) for _ in range(2)]
+    world.pass_time(1.0)
+    atom = world.new_atom(One, 1.0)
+    world.new_flow(engine, [atom])
+    world.settle()
+    (late,) = [m for m in world.broker.in_flight() if m.kind == "REQUEST"]
+    world.broker.pull(late)
+    world.pass_time(60.0)
+    assert atom.outcome == 2
+    ((epoch, name),) = world.judge.runs[atom.request_id]
+    assert epoch == 2
+    (other,) = [worker for worker in workers if worker.name != name]
+    other.take(late)
+    world.pass_time(10.0)
+    assert len(world.judge.runs[atom.request_id]) == 1
+    assert other.core.counts["cancelled"] == 1
+    world.heal()
+
+
+def test_worker_that_cannot_tell_what_came_of_a_task_is_not_lost() -> None:
+    """While the broker is away nothing is stored, but whoever holds the row lives; and somebody
+    goes on with the flow, who has only the ledger to ask.
+    """
+    world = World()
+    engine = world.new_engine()
+    engine.begin()
+    worker = world.new_worker([One], 1)
+    world.pass_time(1.0)
+    atom = world.new_atom(One, 5.0)
+    flow = world.new_flow(engine, [atom])
+    world.pass_time(1.0)
+    world.go_down(100.0, "nothing")
+    world.end(engine)
+    world.resume(flow)
+    world.pass_time(90.0)
+    assert not worker.running
+    assert atom.state == "RUNNING"
+    world.pass_time(30.0)
+    assert atom.outcome == 1
+    world.heal()
+
+
+def test_tasks_that_kill_their_workers_one_after_another_come_to_an_end() -> None:
+    """There are many of them, and few are in the broker at a time."""
+    world = World(broker="kombu", timeout=None, capacity=2)
+    world.play(["submit 1262", "submit 2046", "submit 3230", "submit 527", "submit 2085"])
+
+
+def test_who_takes_a_request_after_a_long_sleep_is_not_silent() -> None:
+    """What is claimed while it is taken tells that its holder lives, in the same step."""
+    world = World(claiming=True)
+    engine = world.new_engine()
+    engine.begin()
+    worker = world.new_worker([One], 1)
+    world.pass_time(1.0)
+    world.new_flow(engine, [world.new_atom(One, 0.1)])
+    world.pass_time(1.0)
+    world.pass_time(100.0)  # nothing to hold, nothing to tell the ledger
+    atom = world.new_atom(One, 10.0)
+    flow = world.new_flow(engine, [atom])
+    world.pass_time(0.01)
+    assert worker.running
+    world.end(engine)
+    world.resume(flow)
+    world.pass_time(60.0)
+    assert atom.outcome == 1
     world.heal()

@@ -18,7 +18,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.kinds import OFFERS, Bad, One, Six, Two
 from tests.simulation.processes import Process
 from tests.simulation.steps import STEPS
-from tests.simulation.store import Atom, Flow, Store
+from tests.simulation.store import RUNNING, Atom, Flow, Store
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import asking, terms
 from wbengine.engines.worker_based import protocol as pr
@@ -26,6 +26,9 @@ from wbengine.engines.worker_based.ledger import memory
 
 #: All ends within so many seconds after the world was healed.
 HEALED: Final = 400.0
+#: So many seconds more for each time that a task is tried which kills all of its workers: it takes
+#: that long until as many as it may kill are known to be lost.
+KILLS: Final = 80.0
 #: Seconds after which a broker cuts the connection of a process that is frozen, if it does so.
 HEARTBEATS: Final = 30.0
 #: More steps of processes at one moment are too many.
@@ -190,6 +193,7 @@ class World:
         if process.dead:
             return
         process.dead = True
+        process.batch = None
         self.disconnect(process)
         for lane in (process.todo, process.inbox, process.first, process.letters):
             lane.clear()
@@ -198,12 +202,18 @@ class World:
             self.broker.remove(process.name)  # in time
             del self.workers[process.name]
         elif isinstance(process, Engine):
-            self.judge.undropped |= process.undropped  # they are swept one day
+            # They are swept one day.
+            self.judge.undropped |= process.undropped
+            self.judge.undropped |= {id for chore, id in process.chores if chore == process.drop}
             if self.broker.model.ours or not process.own:
                 self.broker.remove(process.uuid)
             del self.engines[process.name]
+            for each in self.engines.values():
+                if each.uuid == process.uuid:
+                    each.shared = self.now
 
     def disconnect(self, process: Process) -> None:
+        process.put_down()
         self.broker.cancel(process)
         taken = list(process.unacked)
         process.stale.update((m, None) for m in taken if m not in set(process.inbox))
@@ -358,7 +368,9 @@ class World:
                 self.broker.pull(message)
                 message.due = self.now + 0.5
                 self.broker.send(message)
-        until = self.now + HEALED
+        atoms = [atom for atom in self.store.atoms.values() if isinstance(atom.task, Bad)]
+        tries = sum(1 + atom.retries - atom.attempt + (atom.state == RUNNING) for atom in atoms)
+        until = self.now + HEALED + KILLS * max(0, tries)
         while self.now < until:
             self.settle()
             for flow in self.store.orphans(self.now):

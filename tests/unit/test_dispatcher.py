@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,6 +20,12 @@ class Message:
     def __init__(self, kind: Any = "NOTIFY") -> None:
         self.properties = {"type": kind}
         self.done: list[str] = []
+        self.channel = self
+
+    def ack_many(self, messages: Iterable[Message]) -> None:
+        """As its channel does."""
+        for message in messages:
+            message.ack()
 
     @property
     def acknowledged(self) -> bool:

@@ -170,12 +170,14 @@ def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: loops.Loop) 
                 task.cancel()
 
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    held = threading.Event()
+    holding, held = threading.Event(), threading.Event()
 
     async def holds() -> None:
+        holding.set()
         held.wait()  # so that the next two begin in one step of the loop
 
     loop.submit(holds, (), lambda _: None)
+    assert holding.wait(10)
     loop.submit(cancels, (), lambda _: None)
     loop.submit(echo, (1,), ended.put)
     held.set()

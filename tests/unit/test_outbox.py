@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kombu
 import pytest
 
+from tests import errands
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import topology
-from wbengine.engines.worker_based.outbox import Outbox, Parcel
+from wbengine.engines.worker_based.outbox import UNHURRIED, Outbox
+from wbengine.engines.worker_based.parcels import Errand, Parcel
 from wbengine.transports import memory
 
 WAIT = 20.0
@@ -40,7 +43,8 @@ class Place:
         return bodies
 
     def put(self, number: Any, first: bool = False, **options: Any) -> Parcel:
-        parcel = Parcel(env.Envelope("TEST", {"n": number}, routing_key="me"), **options)
+        envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
+        parcel = errands.parcel(envelope, **options)
         self.outbox.put(parcel, first)
         return parcel
 
@@ -84,7 +88,8 @@ def test_before_and_after(place: Place) -> None:
 def test_one_that_can_not_be_sent_does_not_stop_the_others(place: Place) -> None:
     errors: list[BaseException] = []
     body: Any = {"n": object()}
-    place.outbox.put(Parcel(env.Envelope("TEST", body, routing_key="me"), failed=errors.append))
+    envelope = env.Envelope("TEST", body, routing_key="me")
+    place.outbox.put(errands.parcel(envelope, failed=errors.append))
 
     def fail() -> bool:
         raise ValueError("no row")
@@ -94,7 +99,7 @@ def test_one_that_can_not_be_sent_does_not_stop_the_others(place: Place) -> None
     place.outbox.start()
     assert place.outbox.flush(WAIT)
     assert place.arrived() == [2]
-    assert [type(error) for error in errors] == [TypeError, ValueError]
+    assert {type(error) for error in errors} == {TypeError, ValueError}
 
 
 def test_a_lost_connection_delays_but_loses_nothing(place: Place) -> None:
@@ -142,8 +147,8 @@ def test_what_reaches_no_queue_is_told(place: Place) -> None:
     told: list[str] = []
     envelope = env.Envelope("TEST", {"n": 1}, routing_key="nobody")
     callbacks = {"after": lambda: told.append("after"), "unrouted": lambda: told.append("unrouted")}
-    place.outbox.put(Parcel(envelope, **callbacks))
-    place.outbox.put(Parcel(envelope, after=lambda: told.append("nobody minds")))
+    place.outbox.put(errands.parcel(envelope, **callbacks))
+    place.outbox.put(errands.parcel(envelope, after=lambda: told.append("nobody minds")))
     place.outbox.start()
     assert place.outbox.flush(WAIT)
     assert told == ["unrouted", "nobody minds"]
@@ -154,15 +159,15 @@ def test_a_connection_that_is_lost_in_the_midst_of_publishing(
 ) -> None:
     """It is published again, unless it wants to be told that nobody knows."""
     lost = place.reader.recoverable_connection_errors[0]
-    fails = [True, False, True]
-    publish = memory.Transport.Channel.basic_publish
+    fails = [False, True]
+    publish = memory.MemoryStore.publish
 
     def flaky(self: Any, *args: Any, **options: Any) -> bool:
         if fails and fails.pop(0):
             raise lost("gone")
         return publish(self, *args, **options)
 
-    monkeypatch.setattr(memory.Transport.Channel, "basic_publish", flaky)
+    monkeypatch.setattr(memory.MemoryStore, "publish", flaky)
     told: list[str] = []
     place.put(1)
     place.put(2, after=lambda: told.append("after"), uncertain=lambda: told.append("uncertain"))
@@ -171,6 +176,87 @@ def test_a_connection_that_is_lost_in_the_midst_of_publishing(
     assert place.outbox.flush(WAIT)
     assert told == ["uncertain"]
     assert place.arrived() == [1, 3]
+
+
+def test_errands_are_run_for_all_that_goes_out_together(place: Place) -> None:
+    told: list[tuple[str, list[int]]] = []
+
+    class Together(Errand):
+        def prepare(self, parcels: Sequence[Parcel]) -> None:
+            told.append(("prepare", [parcel.matter for parcel in parcels]))
+            for parcel in parcels:
+                parcel.withdrawn = parcel.matter == 1
+
+        def sent(self, parcels: Sequence[Parcel]) -> None:
+            told.append(("sent", [parcel.matter for parcel in parcels]))
+
+    one, other = Together(), Together()
+    for number, errand in enumerate((one, one, other, one)):
+        envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
+        place.outbox.put(Parcel(envelope, errand, number))
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert place.arrived() == [0, 2, 3]
+    assert told == [
+        ("prepare", [0, 1, 3]), ("prepare", [2]), ("sent", [0, 3]), ("sent", [2])
+    ]  # fmt: skip
+
+
+def test_large_ones_go_out_one_after_the_other(place: Place) -> None:
+    together: list[int] = []
+
+    class Counting(Errand):
+        def sent(self, parcels: Sequence[Parcel]) -> None:
+            together.append(len(parcels))
+
+    errand, large = Counting(), "x" * 700_000
+    for size in (large, large, "", ""):
+        place.outbox.put(Parcel(env.Envelope("TEST", {"n": size}, routing_key="me"), errand))
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert together == [1, 3]
+
+
+def test_chores_are_done_together_and_after_what_is_published(place: Place) -> None:
+    done: list[Any] = []
+    for number in range(3):
+        place.outbox.later(done.append, number)
+    place.put(1, after=lambda: done.append("published"))
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert done == ["published", [0, 1, 2]]
+
+
+def test_chores_are_done_in_any_case(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    done: list[Any] = []
+
+    def fail(things: list[Any]) -> None:
+        raise ValueError(things)
+
+    place.outbox.later(fail, 1)
+    place.outbox.later(done.append, 2)
+    place.outbox.stop()
+    assert done == [[2]]
+    place.outbox.later(done.append, 3)
+    assert done == [[2], [3]]
+    assert "ValueError: [1]" in caplog.text
+
+
+def test_the_unhurried_wait_for_a_reason_not_to_be_sent(place: Place) -> None:
+    envelope = env.Envelope("TEST", {"n": 1}, routing_key="me")
+    parcels = [Parcel(envelope) for _ in range(3)]
+    before = time.monotonic()
+    for parcel in parcels:
+        place.outbox.put_unhurried(parcel)
+    parcels[0].withdrawn = True
+    due = place.outbox.hasten(before)
+    assert due is not None and due >= before + UNHURRIED
+    parcels[1].withdrawn = True
+    assert place.outbox.hasten(due + 1) is None
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert place.arrived() == [1]
+    assert [parcel.sent for parcel in parcels] == [False, False, True]
 
 
 def test_many_threads(place: Place) -> None:

@@ -351,7 +351,11 @@ TREES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=6),
     max_leaves=25,
 )
-BODIES = [GOOD_REQUEST, {"state": "FAILURE", "data": {"result": GOOD_FAILURE}}]
+BODIES = [
+    GOOD_REQUEST,
+    {"state": "FAILURE", "data": {"result": GOOD_FAILURE}},
+    {"topic": "t", "tasks": ["a", "b"]},
+]
 
 
 def deep(levels: int) -> Any:
@@ -419,9 +423,12 @@ def _read_response(body: Any) -> None:
 @given(TREES | mutations())
 def test_the_fast_check_agrees_with_the_schema(data: Any) -> None:
     """Whatever it lets pass is valid; whatever is valid, and of plain types, it lets pass."""
-    for cls in (pr.Request, pr.Response):
-        valid = jsonschema.Draft4Validator(cls.SCHEMA).is_valid(data)
-        assert cls._fits(data) is valid
+    for fits, schema in (
+        (pr.Request._fits, pr.Request.SCHEMA),
+        (pr.Response._fits, pr.Response.SCHEMA),
+        (pr.Notify._fits, pr.Notify.RESPONSE_SCHEMA),
+    ):
+        assert fits(data) is jsonschema.Draft4Validator(schema).is_valid(data)
 
 
 def test_the_schemas_name_the_states() -> None:

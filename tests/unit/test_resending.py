@@ -10,8 +10,8 @@ from tests.unit.test_recovering import AGAIN, Again, asked_of, kinds
 from tests.unit.test_requests import JOB, T0, Bench, Job, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import book as books
+from wbengine.engines.worker_based import cancelling, entries, resending, types
 from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import entries, resending, types
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -273,8 +273,22 @@ def test_idle_workers_without_a_ledger_are_asked_first() -> None:
     assert (to, asked) == (env.ALL_WORKERS, [(first.id, 1), (second.id, 1)])
     bench.told(first, pr.RUNNING, **{env.WBE_EPOCH: 1})
     assert first.state == pr.RUNNING
-    dispatch = sent(bench.book.review(T0 + 20))
+    effects = bench.book.review(T0 + 20)
+    dispatch = sent(effects)
     assert (dispatch.entry, dispatch.epoch) == (second, 2)
+    # Should the first copy turn up after all, nobody is to begin it.
+    (order,) = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
+    assert (order.routing_key, cancelling.read(order.body)) == (env.ALL_WORKERS, [(second.id, 1)])
+
+
+def test_what_may_run_twice_is_sent_again_without_further_words() -> None:
+    bench = Fleeting(ledger=None)
+    bench.pending(kind=Again)
+    bench.fleet.idle["q"] = 2
+    bench.book.review(T0 + 10)
+    effects = bench.book.review(T0 + 20)
+    assert sent(effects).epoch == 2
+    assert not [effect for effect in effects if isinstance(effect, fx.Cancel)]
 
 
 def test_what_others_overtook_is_looked_at() -> None:
@@ -285,6 +299,19 @@ def test_what_others_overtook_is_looked_at() -> None:
     assert bench.book.review(T0 + resending.PASSED + 1) == [fx.Inspect(left)]
     effects = bench.row(left, ledgers.ROW_OPEN, T0 + resending.PASSED + 1)
     assert sent(effects).epoch == 1
+
+
+def test_of_a_long_line_the_front_is_looked_at_and_what_was_passed() -> None:
+    """Else each worker that is lost costs as much as all that waits for thousands of others."""
+    bench = Fleeting()
+    bench.fleet.set("q", 1000, 0, AGAIN)
+    line = [bench.pending() for _ in range(resending.FRONT + 50)]
+    assert bench.lose("w1") == [fx.Inspect(entry, "w1") for entry in line[: resending.FRONT]]
+    bench.answer(line[-1], pr.RUNNING, {}, now=T0 + 5)
+    passed = [fx.Inspect(entry) for entry in line[:-1]]
+    assert bench.book.review(T0 + resending.PASSED + 1) == passed
+    bench.fleet.end("q")  # nobody is left: all of it is looked at
+    assert bench.lose("w2") == [fx.Inspect(entry, "w2") for entry in line[:-1]]
 
 
 def test_what_stands_behind_and_was_taken_long_ago_says_nothing() -> None:

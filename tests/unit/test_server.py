@@ -154,7 +154,7 @@ def test_claim_run_answer() -> None:
     assert answer.headers[env.WBE_WORKER] == "w1"
     assert answer.headers[env.WBE_EPOCH] == 1
     assert (answer.headers[env.WBE_STARTED], answer.headers[env.WBE_ENDED]) == (1.0, 2.5)
-    assert env.thaw(stored.frozen, "id-1").body == answer.body
+    assert env.thaw(env.freeze(stored.answer), "id-1").body == answer.body
     assert (bench.server.running, bench.server.counts) == (0, {pr.SUCCESS: 1})
 
 
@@ -352,7 +352,7 @@ def test_a_repeat_of_what_is_done_is_answered_from_the_ledger() -> None:
     assert isinstance(stored, server.Finish)
     (claim,) = bench.request("again", reply_to="engine")
     assert isinstance(claim, server.Claim)
-    done = ledgers.Claim(ledgers.DONE, 1, stored.frozen, "w1")
+    done = ledgers.Claim(ledgers.DONE, 1, env.freeze(stored.answer), "w1")
     effects = bench.server.on_claim(claim.job, done)
     assert ending(effects) == {"state": pr.SUCCESS, "data": {"result": 3}}
     (reply,) = effects
@@ -398,6 +398,16 @@ def test_a_repeat_while_the_ledger_is_told_of_the_end_is_no_loss() -> None:
     bench.server.on_finished(job, invocation.Outcome(3))
     assert told_elsewhere(bench.request("again")) == "engine"
     assert ending(bench.server.on_stored(job))["data"] == {"result": 3}
+
+
+def test_what_ended_is_held_until_the_ledger_was_told() -> None:
+    bench = Bench()
+    job = bench.granted()
+    assert (bench.server.running, bench.server.holding) == (1, 1)
+    bench.server.on_finished(job, invocation.Outcome(3))
+    assert (bench.server.running, bench.server.holding) == (0, 1)
+    bench.server.on_stored(job)
+    assert bench.server.holding == 0
 
 
 def test_a_peer_that_is_not_ours_is_told_nothing_of_that_kind() -> None:

@@ -11,7 +11,7 @@ import time
 import kombu
 import pytest
 
-from wbengine.transports import _arrivals, _files, _tree, resolve
+from wbengine.transports import _arrivals, _files, _spares, _tree, resolve
 
 
 @pytest.fixture
@@ -76,16 +76,50 @@ def test_files_are_recycled(root, connect):
     assert len(inodes) == 1
 
 
-def test_spares_are_bounded(tmp_path):
+def test_spares_are_bounded(tmp_path, monkeypatch):
     for name in ("spare", "temp", "out"):
         (tmp_path / name).mkdir()
-    spares = _files.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"), keep=20)
+    monkeypatch.setattr(_spares, "_OWN", 30)
+    spares = _spares.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"), keep=20)
     for number in range(200):
         spares.place(b"x", f"{tmp_path}/out/{number}")
     for number in range(200):
         spares.give(f"{tmp_path}/out/{number}", 1)
     assert 0 < len(os.listdir(tmp_path / "spare")) <= 20
+    assert len(os.listdir(tmp_path / "temp")) == 30
     assert os.listdir(tmp_path / "out") == []
+
+
+def test_spares_at_hand_may_be_swept(tmp_path):
+    for name in ("spare", "temp", "out"):
+        (tmp_path / name).mkdir()
+    spares = _spares.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
+    for number in range(3):
+        spares.place(b"old", f"{tmp_path}/out/{number}")
+    for number in range(3):
+        spares.give(f"{tmp_path}/out/{number}", 3)
+    _files.sweep_temp(str(tmp_path / "temp"), age=0)
+    assert os.listdir(tmp_path / "temp") == []
+    spares.place(b"new", f"{tmp_path}/out/x")
+    assert (tmp_path / "out" / "x").read_bytes() == b"new"
+
+
+def test_a_forked_child_has_no_spares_at_hand(tmp_path):
+    for name in ("spare", "temp", "out"):
+        (tmp_path / name).mkdir()
+    spares = _spares.spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
+    spares.place(b"1", f"{tmp_path}/out/1")
+    spares.give(f"{tmp_path}/out/1", 1)
+    (at_hand,) = os.listdir(tmp_path / "temp")
+    child = os.fork()
+    if not child:
+        spares.place(b"child", f"{tmp_path}/out/child")
+        os._exit(os.listdir(tmp_path / "temp") != [at_hand])
+    assert os.waitpid(child, 0)[1] == 0
+    spares.place(b"parent", f"{tmp_path}/out/parent")
+    assert os.listdir(tmp_path / "temp") == []
+    assert (tmp_path / "out" / "child").read_bytes() == b"child"
+    spares.release()
 
 
 def test_bindings_are_read_only_when_they_changed(root, connect, monkeypatch):

@@ -11,6 +11,7 @@ thread.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from kombu.transport import virtual
 
 from wbengine.transports import _channel
 from wbengine.transports._store import Store, Taken
+
+LOG = logging.getLogger(__name__)
 
 
 class Transport(virtual.Transport):  # type: ignore[misc]
@@ -59,9 +62,16 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         return self
 
     def close_connection(self, connection: Any) -> None:
-        """Close all channels (what is not acknowledged goes back), then the store."""
+        """Close all channels (what is not acknowledged goes back), then the store.
+
+        What cannot be given back one by one, as the connection is lost or the server refuses, goes
+        back with the store.
+        """
         for channel in (*self._avail_channels, *self.channels):
-            channel.close()
+            try:
+                channel.close()
+            except Exception as error:
+                LOG.debug("a channel was not closed in order: %s", error)
         self._avail_channels.clear()
         self.channels.clear()
         opened, self._opened = self._opened, None

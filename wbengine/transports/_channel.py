@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from amqp.protocol import queue_declare_ok_t
@@ -55,6 +55,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         #: Taken, and not delivered yet.
         self.ready: deque[Taken] = deque()
         self._unacked: dict[int, Taken] = {}
+        self._released: set[int] = set()
+        # Whether the drainer wants to hear that there is room again.
+        self._starved = False
         self._tags = itertools.count(1)
         self._closing = threading.Lock()
         self.prefetch_count = 0
@@ -185,6 +188,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         :raises ValueError: headers are no JSON numbers.
         :raises TypeError: headers are no JSON at all.
         """
+        return self._store.publish(*self.lay_out(message, exchange, routing_key))
+
+    def lay_out(
+        self, message: dict[str, Any], exchange: str, routing_key: str
+    ) -> tuple[str, str, int, bytes]:
+        """What `publish_many` takes, of a prepared message; raises what `basic_publish` does."""
         store = self._store
         name = label("exchange", exchange) if exchange else ""
         key = routing_key or ""
@@ -193,7 +202,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         data = _envelope.encode(message, name, key)
         if store.labels and (row := _envelope.row_of(message)) is not None:
             data = store.label(data, row)
-        return store.publish(name, key, _envelope.priority_of(message), data)
+        return name, key, _envelope.priority_of(message), data
+
+    def publish_many(self, laid_out: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
+        """`basic_publish` all that was laid out, in order; what it would return, as it is done."""
+        return self._store.publish_many(laid_out)
 
     # -- consuming
 
@@ -242,8 +255,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return [consumer.queue for consumer in tuple(self._serving.values())]
 
     def room(self, batch: int) -> int:
-        """How many messages more, up to `batch`, the limit allows where there is one."""
-        return min(batch, self.prefetch_count - len(self._unacked) - len(self.ready))
+        """How many messages more, up to `batch`, the limit allows where there is one; if none, the
+        drainer is told as soon as it does."""
+        self._starved = True  # before it looks: whoever makes room meanwhile sees one of both
+        held = len(self._unacked) - len(self._released)
+        room = min(batch, self.prefetch_count - held - len(self.ready))
+        self._starved = room <= 0
+        return room
+
+    def _make_room(self) -> None:
+        if self._starved:
+            self._starved = False
+            self._store.nudge()
 
     def deliver(self) -> int:
         """Hand out what is `ready`; how many."""
@@ -297,19 +320,37 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             tags = [tag for tag in tuple(self._unacked) if tag <= delivery_tag]
             found = [one for tag in tags if (one := self._unacked.pop(tag, None)) is not None]
         else:
+            self._released.discard(delivery_tag)
             taken = self._unacked.pop(delivery_tag, None)
             found = [] if taken is None else [taken]
-        if found and self.prefetch_count:
-            self._store.nudge()  # the drainer may wait for room
+        self._make_room()
         return found
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> bool:
         """Acknowledge, from any thread; False when the message was not ours (any more)."""
         found = self._pop(delivery_tag, multiple)
-        ours = bool(found)
-        for taken in found:
-            ours &= self._store.settle(taken)
-        return ours
+        return bool(found) and self._store.settle_many(found)
+
+    def ack_many(self, messages: Iterable[_envelope.Message]) -> None:
+        """Acknowledge messages of this channel, from any thread; those that are not held any more
+        are passed over."""
+        held = [self._held(message) for message in messages]
+        found = [taken for taken in held if taken is not None]
+        if found:
+            self._make_room()
+            self._store.settle_many(found)
+
+    def release_many(self, messages: Iterable[_envelope.Message]) -> None:
+        """From now on these do not count against `prefetch_count`; from any thread."""
+        held = {message.delivery_tag for message in messages} & self._unacked.keys()
+        if held:
+            self._released |= held
+            self._make_room()
+
+    def _held(self, message: _envelope.Message) -> Taken | None:
+        message._state = "ACK"
+        self._released.discard(message.delivery_tag)
+        return self._unacked.pop(message.delivery_tag, None)
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:
         """Give back to the queue, in its old place; or with `requeue=False` throw away."""

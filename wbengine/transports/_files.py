@@ -2,8 +2,7 @@
 
 Every step another process can see is one `rename` inside one folder tree.  A rename survives the
 death of the process; nothing is fsynced, because what must survive a power cut is in the store of
-the engine.  Files are recycled: creating one costs ten times a rename once a folder has seen
-thousands of unlinks.
+the engine.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import errno
 import fcntl
 import itertools
 import os
-import random
 import stat
 import threading
 import time
@@ -21,14 +19,9 @@ from typing import Final
 
 from wbengine import exceptions
 
-#: A spare file keeps at most so much of the disk, so all spares together at most 64 MiB.
-_BLOCK: Final = 4096
-#: Files above this size are unlinked instead of recycled.
-_RECYCLE_LIMIT: Final = 1024 * 1024
 _DAY: Final = 24 * 3600.0
 
 _O_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_O_REWRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _O_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -152,131 +145,6 @@ def read(path: str, limit: int) -> bytes:
         raise Unreadable(f"it cannot be read: {exc.strerror or exc}") from None
     finally:
         os.close(fd)
-
-
-class Spares:
-    """Used files, kept to be written again; the folder is shared by all processes.
-
-    Never more than about `keep` files (each process counts by itself, and looks again now and
-    then). Thread-safe.
-    """
-
-    __slots__ = ("_folder", "_keep", "_known", "_look_at", "_room", "_temp")
-
-    #: Seconds between two looks into the spare folder: a look costs a millisecond or two.
-    _PAUSE: Final = 0.05
-
-    def __init__(self, folder: str, temp: str, keep: int = 16384) -> None:
-        self._folder = folder
-        self._temp = temp
-        self._keep = keep
-        self._known: list[str] = []
-        self._look_at = 0.0
-        self._room = 0
-
-    def place(self, data: bytes, target: str) -> None:
-        """Make a file with this content appear at `target` at once, replacing what is there.
-
-        :raises FileNotFoundError: the folder of `target` is not there.
-        :raises OSError: there is no space.
-        """
-        while True:
-            path = self._write(data)
-            try:
-                os.rename(path, target)
-                return
-            except FileNotFoundError:
-                # A process that was frozen for minutes may find its private file swept.
-                if os.path.lexists(path):
-                    os.unlink(path)
-                    raise
-
-    def _write(self, data: bytes) -> str:
-        path = f"{self._temp}/{unique()}"
-        fd = self._open(path)
-        try:
-            done = os.write(fd, data)
-            while done < len(data):
-                done += os.write(fd, memoryview(data)[done:])
-            os.ftruncate(fd, done)
-        except BaseException:
-            os.close(fd)
-            os.unlink(path)
-            raise
-        os.close(fd)
-        return path
-
-    def move(self, target: str) -> None:
-        """Put a file of unknown content at `target`, replacing what is there."""
-        if not self._pick(target):
-            self.place(b"", target)
-
-    def give(self, path: str, size: int = 0) -> None:
-        """Recycle a file that nobody needs; FileNotFoundError when it is not there."""
-        if size > _RECYCLE_LIMIT or not self._has_room():
-            os.unlink(path)
-            return
-        if size > _BLOCK:
-            # Cut under a private name: another process may be reading the file under this one, or
-            # be writing it under its next.
-            private = f"{self._temp}/{unique()}"
-            os.rename(path, private)
-            path = private
-            os.truncate(path, _BLOCK)
-        name = unique()
-        os.rename(path, f"{self._folder}/{name}")
-        self._room -= 1
-        if len(self._known) < self._keep:
-            self._known.append(name)
-
-    def _has_room(self) -> bool:
-        if self._room <= 0 and time.monotonic() >= self._look_at:
-            self._look()
-        return self._room > 0
-
-    def _open(self, path: str) -> int:
-        if self._pick(path):
-            try:
-                fd = os.open(path, _O_REWRITE)
-                found = os.fstat(fd)
-                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-                    return fd
-                os.close(fd)
-            except OSError:
-                pass
-            # Something planted: put it out of the way, never write through it.
-            try:
-                os.unlink(path)
-            except OSError:
-                os.rename(path, f"{path}.aside")
-        return os.open(path, _O_NEW, 0o600)
-
-    def _pick(self, target: str) -> bool:
-        known = self._known
-        if not known and time.monotonic() >= self._look_at:
-            self._look()
-            self._look_at = time.monotonic() + self._PAUSE
-        while True:
-            try:
-                name = known.pop()
-            except IndexError:
-                return False
-            try:
-                os.rename(f"{self._folder}/{name}", target)
-            except OSError:
-                continue  # another process was faster
-            self._room += 1
-            return True
-
-    def _look(self) -> None:
-        names = os.listdir(self._folder)
-        # Others fill it as well: take half of what is left and look again, without a pause while
-        # looking is worth it.
-        self._room = (self._keep - len(names)) // 2
-        # Every process starts elsewhere, so that they seldom reach for the same file.
-        cut = random.randrange(len(names) + 1)
-        self._known = names[cut:] + names[:cut]
-        self._look_at = time.monotonic() + (0.0 if self._room > 256 else self._PAUSE)
 
 
 class Holder:

@@ -168,6 +168,9 @@ class Link:
                 connection.connect()
                 self._connection = connection
             self._connection.send_command(*args)
+        except errors.InvalidResponse as error:
+            self.close()
+            raise _no_redis(error) from error
         except BaseException:
             self.close()
             raise
@@ -184,6 +187,9 @@ class Link:
             raise
         except errors.ResponseError:
             raise
+        except errors.InvalidResponse as error:
+            self.close()
+            raise _no_redis(error) from error
         except BaseException:  # an answer that is not read now would be taken for the next one
             self.close()
             raise
@@ -222,6 +228,10 @@ class Link:
                 connection.disconnect()
             except (OSError, errors.RedisError):
                 pass
+
+
+def _no_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
+    return errors.ConnectionError(f"what answers there is no Redis ({error!s:.100})")
 
 
 class Client:

@@ -182,31 +182,38 @@ ROUTES: Final = Script(_HEAD + _VERSION + """
 return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 """)  # fmt: skip
 
-#: (version of the routing that chose the queues or '', priority, message, queue, ...)
-#: -> in how many it is; or as `ROUTES`, when the version is another one
+#: (version of the routing that chose the queues,
+#: (priority, message, number of its queues, queue...)...)
+#: -> in how many queues each is; or as `ROUTES`, when the version is another one
 PUT: Final = Script(_HEAD + _VERSION + """
-if ARGV[1] ~= '' and ARGV[1] ~= version then
+if ARGV[1] ~= version then
   return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 end
-local count = 0
-for i = 4, #ARGV do
-  local queue = ARGV[i]
-  if call('SISMEMBER', P .. 'qs', queue) == 1 then
-    local number = call('HINCRBY', M, 'n', 1)
-    local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
-    call('HSET', d, number, ARGV[3])
-    -- 2^49 numbers for each priority: a place is an integer that a double holds.
-    local place = (9 - ARGV[2]) * 562949953421312 + number
-    call('ZADD', q, string.format('%.0f', place), number)
-    if number % 64 == 0 or call('ZCARD', q) == 1 then
-      call('PEXPIRE', q, TTL)
-      call('PEXPIRE', d, TTL)
+local counts, i = {}, 2
+while i <= #ARGV do
+  local priority, data, last, count = ARGV[i], ARGV[i + 1], i + 2 + ARGV[i + 2], 0
+  i = i + 3
+  while i <= last do
+    local queue = ARGV[i]
+    if call('SISMEMBER', P .. 'qs', queue) == 1 then
+      local number = call('HINCRBY', M, 'n', 1)
+      local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
+      call('HSET', d, number, data)
+      -- 2^49 numbers for each priority: a place is an integer that a double holds.
+      local place = (9 - priority) * 562949953421312 + number
+      call('ZADD', q, string.format('%.0f', place), number)
+      if number % 64 == 0 or call('ZCARD', q) == 1 then
+        call('PEXPIRE', q, TTL)
+        call('PEXPIRE', d, TTL)
+      end
+      ring(queue)
+      count = count + 1
     end
-    ring(queue)
-    count = count + 1
+    i = i + 1
   end
+  counts[#counts + 1] = count
 end
-return count
+return counts
 """)  # fmt: skip
 
 #: (who, id of all this where he declared anything, or '') -> 0: another one, he has not joined
@@ -259,11 +266,16 @@ if #taken > 0 then call('PEXPIRE', h, TTL) end
 return taken
 """)  # fmt: skip
 
-#: (who, queue, number) -> 1 if he held it
+#: (who, (queue, number)...) -> how many of them he held
 SETTLE: Final = Script(_HEAD + _ALWAYS + """
-local held = call('HDEL', P .. 'h:' .. ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
-if held == 1 then call('HDEL', P .. 'd:' .. ARGV[2], string.match(ARGV[3], '^%d+')) end
-return held
+local count = 0
+for i = 2, #ARGV, 2 do
+  if call('HDEL', P .. 'h:' .. ARGV[1], ARGV[i] .. ' ' .. ARGV[i + 1]) == 1 then
+    call('HDEL', P .. 'd:' .. ARGV[i], string.match(ARGV[i + 1], '^%d+'))
+    count = count + 1
+  end
+end
+return count
 """)  # fmt: skip
 
 #: (who, queue, number, 1: it was delivered) -> 1 if he held it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -112,6 +112,12 @@ class Store(abc.ABC):
             routed = self.put(queue, priority, data) or routed
         return routed
 
+    def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
+        """`publish` each of these (exchange, key, priority, data), in order; whether it had a queue
+        is told as soon as it is published."""
+        for message in messages:
+            yield self.publish(*message)
+
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
         """`data`, with the row (id, epoch, digest of its ledger) on which it depends, for a store
         that can claim it while it takes the message."""
@@ -148,6 +154,13 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def settle(self, taken: Taken) -> bool:
         """Acknowledged: forget the message.  False when it was no longer ours."""
+
+    def settle_many(self, taken: Sequence[Taken]) -> bool:
+        """`settle` each; False when one of them was no longer ours."""
+        ours = True
+        for one in taken:
+            ours &= self.settle(one)
+        return ours
 
     @abc.abstractmethod
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:

@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote
 from kombu.exceptions import ChannelError
 
 from wbengine import exceptions
-from wbengine.transports import _files, _routing
+from wbengine.transports import _files, _routing, _spares
 
 LOG = logging.getLogger("wbengine.transports.filesystem")
 
@@ -76,9 +76,13 @@ class Tree:
         for folder in (*folders, self.rejected, spare):
             if not os.path.isdir(folder):
                 _files.make_folder(folder)
-        self.spares = _files.Spares(spare, self.temp)
+        self.spares = _spares.spares(spare, self.temp)
         _files.sweep_temp(self.temp)
         self._sweep_stale()
+
+    def close(self) -> None:
+        """Nothing more is published or taken."""
+        self.spares.release()
 
     # -- exchanges
 

@@ -13,6 +13,9 @@ from wbengine import _names
 #: connection is given up, by either side.  The transport option `heartbeat` says otherwise.
 HEARTBEAT: Final = 10.0
 
+#: What fits into the message that asks for them.
+_LONGEST_HEARTBEAT: Final = 65535
+
 _SECURE: Final = "amqps"
 _NAMES: Final = ("amqp", _SECURE, "pyamqp")
 
@@ -29,6 +32,10 @@ _REQUIREMENTS: Final[Mapping[str, ssl.VerifyMode]] = {
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+
+
+class Malformed(ValueError):
+    """What is wrong with a URL or its options, in words that hold no secret."""
 
 
 def is_meant(url: str | None, transport: Any) -> bool:
@@ -50,7 +57,7 @@ def arguments(
     `amqps` (or an option `ssl`) means TLS: certificates are required, and have to be of the host
     that the URL names.  Only an explicit `cert_reqs` of none switches that off.
 
-    :raises ValueError: the query of the URL says what nobody understands.
+    :raises ValueError: the query of the URL, or an option, says what nobody understands.
     """
     left = dict(options)
     # TLS that was asked for in any way is TLS that is checked.
@@ -62,21 +69,33 @@ def arguments(
         scheme = transport or bare.partition("://")[0]
         for name, value in parse_qsl(query):
             if name == "heartbeat":
-                left.setdefault(name, float(value))
+                left.setdefault(name, value)
             elif name in _QUERY:
                 tls.setdefault(_QUERY[name], value)
             else:
                 known = ("heartbeat", *_QUERY)
-                raise ValueError(
+                raise Malformed(
                     f"the URL of a RabbitMQ says {name[:40]!r}{_names.hint(name, known)};"
                     f" it may say: {', '.join(known)}"
                 )
     # An option of py-amqp's would be taken as it is, and win.
-    heartbeat = left.pop("heartbeat", HEARTBEAT)
+    heartbeat = _heartbeat(left.pop("heartbeat", HEARTBEAT))
     result: dict[str, Any] = {"heartbeat": heartbeat, "transport_options": left}
     if secure or tls or scheme == _SECURE:
         result["ssl"] = _checked(tls, bare)
     return bare, result
+
+
+def _heartbeat(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds <= _LONGEST_HEARTBEAT:
+        raise Malformed(
+            f"heartbeat is {value!r}: it must be seconds from 0 (none) to {_LONGEST_HEARTBEAT}"
+        )
+    return seconds
 
 
 def _checked(tls: dict[str, Any], url: str | None) -> dict[str, Any]:

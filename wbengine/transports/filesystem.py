@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -33,6 +33,8 @@ _ORPHAN_AGE: Final = 60.0
 
 class FileStore(Store):
     """One connection's view of its folders."""
+
+    batch = 64
 
     def __init__(
         self, folder_in: str, folder_out: str, interval: float | None, inotify: bool = True
@@ -101,6 +103,19 @@ class FileStore(Store):
     def put(self, queue: str, priority: int, data: bytes) -> bool:
         return self._out.put(queue, priority, data)
 
+    def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
+        # Of the bindings, one look at a time is enough.
+        routes: dict[tuple[str, str], Sequence[str]] = {}
+        for exchange, key, priority, data in messages:
+            queues = routes.get((exchange, key))
+            if queues is None:
+                queues = self.route(exchange, key) if exchange else (key,)
+                routes[exchange, key] = queues
+            routed = False
+            for queue in queues:
+                routed = self.put(queue, priority, data) or routed
+            yield routed
+
     # -- taking
 
     def watch(self, queue: str) -> None:
@@ -159,6 +174,15 @@ class FileStore(Store):
                 continue
             return Taken(queue, (claim, name, len(data)), data, name.endswith(".r"))
         return None
+
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        found: list[tuple[int, Taken]] = []
+        for group, (most, queues) in enumerate(groups):
+            for queue in queues:
+                while most > 0 and (taken := self.take(queue)) is not None:
+                    found.append((group, taken))
+                    most -= 1
+        return found
 
     def settle(self, taken: Taken) -> bool:
         claim, _, size = taken.token
@@ -256,6 +280,8 @@ class FileStore(Store):
                 return
             self._closed = True
         self._arrivals.close()
+        for tree in {self._in, self._out}:
+            tree.close()
         if self._holder is not None and self._holder.held:
             try:
                 for claim in os.listdir(self._claims):

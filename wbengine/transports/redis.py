@@ -103,7 +103,7 @@ class RedisStore(Store):
         self._queues: dict[str, bool] = {}
         self._bindings: dict[str, None] = {}
         # What routing is known, and of which version.
-        self._version = ""
+        self._version = ":"
         self._tables: dict[str, _routing.Table] = {}
         self._closed = False
 
@@ -187,19 +187,23 @@ class RedisStore(Store):
         return () if table is None else table.route(key)
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:
-        return bool(self._run(_redis_scripts.PUT, "", priority, data, queue))
+        return self.publish("", queue, priority, data)
 
     def publish(self, exchange: str, key: str, priority: int, data: bytes) -> bool:
+        return next(self.publish_many([(exchange, key, priority, data)]))
+
+    def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
         """One step, and one round trip while nobody declares anything."""
-        if not exchange:
-            return self.put(key, priority, data)
         while True:
             version, tables = self._version, self._tables
-            table = tables.get(exchange)
-            queues = () if table is None else table.route(key)
-            done = self._run(_redis_scripts.PUT, version or ":", priority, data, *queues)
-            if isinstance(done, int):
-                return done > 0
+            told: list[Any] = []
+            for exchange, key, priority, data in messages:
+                table = tables.get(exchange)
+                queues = (key,) if not exchange else () if table is None else table.route(key)
+                told += priority, data, len(queues), *queues
+            done = self._run(_redis_scripts.PUT, version, *told)
+            if isinstance(done[0], int):
+                return map(bool, done)
             self._learn(done)
 
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
@@ -314,10 +318,18 @@ class RedisStore(Store):
             self._run(_redis_scripts.BIND, binding)
 
     def settle(self, taken: Taken) -> bool:
+        return self.settle_many((taken,))
+
+    def settle_many(self, taken: Sequence[Taken]) -> bool:
+        """One step for each name that they were taken under: there are several after a loss."""
         if self._closed or self._client.broken:
             return False
-        who, number = taken.token
-        return bool(self._run(_redis_scripts.SETTLE, who, taken.queue, number))
+        held: dict[str, list[str]] = {}
+        for one in taken:
+            who, number = one.token
+            held.setdefault(who, []).extend((one.queue, number))
+        count = sum(self._run(_redis_scripts.SETTLE, who, *what) for who, what in held.items())
+        return bool(count == len(taken))
 
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
         if self._client.broken:

@@ -25,6 +25,8 @@ _OURS: Final[Mapping[str, type[_base.Transport]]] = {
 }
 _REDIS: Final = ("redis", "rediss")
 _KNOWN: Final = ("amqp", "amqps", *_REDIS, *_OURS)
+#: Options of TLS that name files.
+_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,18 @@ class Target:
                     brokers[number % len(brokers)], self.transport, self.options
                 )
             return kombu.Connection(url, transport=self.transport, **{**more, **kwargs})
-        except ValueError as error:
-            if isinstance(error.args[0], str) and error.args[0].startswith("the URL of"):
-                raise
+        except amqp.Malformed:
+            raise
+        except ValueError:
             # What kombu says may hold the password, of which it took a part for the port.
             raise ValueError(f"the URL of the broker ({self.shown}) is malformed") from None
 
     def check(self) -> bool:
         """See that its transport can be used here; whether it is one that kombu emulates.
 
-        :raises ValueError: it is unknown, or not installed.
+        :raises ValueError: it is unknown, or not installed; a file of its options is not there.
         """
+        self._check_files()
         try:
             return isinstance(self.connect().transport, virtual.Transport) and not self.ours
         except (KeyError, ImportError, AttributeError) as error:
@@ -78,6 +81,17 @@ class Target:
                 package = "wbengine" if extra == "redis" else "kombu"
                 why = f"what it takes is not installed: pip install '{package}[{extra}]'"
             raise ValueError(f"{name!r} is no transport that can be used here: {why}") from error
+
+    def _check_files(self) -> None:
+        """What reads them later does not say which one it missed."""
+        if self.amqp:
+            told = {f"ssl_{name}": path for name, path in (self.connect().ssl or {}).items()}
+        else:
+            told = dict(self.redis.settings) if self.redis is not None else {}
+        for name in _FILES:
+            path = told.get(name)
+            if path is not None and not os.path.isfile(path):
+                raise ValueError(f"{name} is {str(path)!r}: there is no such file")
 
     @property
     def amqp(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,9 +14,7 @@ from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.effects import Effect
 from wbengine.engines.worker_based.entries import Alarms, Backlog, Entry, Line, Shelf
 from wbengine.engines.worker_based.offers import Offers
-from wbengine.engines.worker_based.reasons import (
-    LOOK,
-)
+from wbengine.engines.worker_based.reasons import LOOK, UNSEEN, UNSENT
 from wbengine.engines.worker_based.terms import Terms
 
 __all__ = ["MOST_PATIENCE", "PATIENCE", "Book"]
@@ -59,6 +58,10 @@ class Book(abc.ABC):
         self._alarms = Alarms()
         #: What all workers are still to be asked for, without a ledger: see `ask`.
         self.unasked: list[Entry] = []
+        # What is to be asked for in its line, and what nobody is to begin any more, up to which
+        # number.
+        self._unlined: list[Entry] = []
+        self._outdated: list[cancelling.Named] = []
         # Until when workers should be heard of often, because it matters what they say.
         self._curious = 0.0
 
@@ -68,7 +71,32 @@ class Book(abc.ABC):
         """Ask all workers for what was noted since the last time, in few messages."""
         entries, self.unasked = self.unasked, []
         asked = [entry for entry in entries if entry.live and entry.doubts]
-        return self._questions(asked, env.ALL_WORKERS)
+        effects = self._questions(asked, env.ALL_WORKERS)
+        if self._outdated:
+            outdated, self._outdated = self._outdated, []
+            effects += map(fx.Cancel, cancelling.orders(outdated, env.ALL_WORKERS))
+        if self._unlined:
+            entries, self._unlined = self._unlined, []
+            effects += self._ask_lines(entries)
+        return effects
+
+    def _ask_lines(self, entries: Iterable[Entry]) -> list[Effect]:
+        """Questions that stand in line behind what they ask for, if it is there."""
+        lines: dict[tuple[str, int], list[Entry]] = {}
+        for entry in entries:
+            queue = entry.queue
+            if not entry.live or not entry.doubts or entry.suspect not in (UNSENT, UNSEEN):
+                continue
+            if queue is not None and self._offers.speaks(queue):
+                priority = min(9, max(0, entry.invocation.priority))
+                lines.setdefault((queue, priority), []).append(entry)
+        effects: list[Effect] = []
+        for (queue, priority), found in lines.items():
+            asked = [(entry.id, entry.number) for entry in found]
+            for question in asking.questions(asked, queue, self._reply_to):
+                made = dataclasses.replace(question, priority=priority, persistent=True)
+                effects.append(fx.Ask(made))
+        return effects
 
     def _questions(self, entries: Iterable[Entry], to: str) -> list[Effect]:
         asked = [(entry.id, entry.number) for entry in entries]
@@ -85,6 +113,10 @@ class Book(abc.ABC):
         self._alarms.set(now + pause, LOOK, entry)
 
     # What the parts do for each other.
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """How many requests there are."""
 
     @abc.abstractmethod
     def on_response(self, answer: env.Envelope, receipt: Any, now: float) -> list[Effect]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from wbengine import exceptions as exc
@@ -14,7 +14,7 @@ from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import entries, heir, requests
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.parcels import Errand, Parcel
 from wbengine.types import failure as ft
 
 __all__ = ["Clerk"]
@@ -32,6 +32,7 @@ class Clerk(heir.Heir):
 
     def __init__(self) -> None:
         super().__init__()
+        self._asking = _Asking(self)
         # Requests whose rows are still to be removed.
         self._undropped: set[str] = set()
 
@@ -60,7 +61,7 @@ class Clerk(heir.Heir):
             case fx.Ask() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers would not understand it
             case fx.Ask(message) | fx.Cancel(message):
-                self._proxy.send(Parcel(message, before=lambda: not self._disowned))
+                self._proxy.send(Parcel(message, self._asking))
 
     # Ends.
 
@@ -125,17 +126,17 @@ class Clerk(heir.Heir):
             effects = self._book.on_revoked(entry, revoked, SYSTEM.monotonic())
         self._apply(effects)
 
-    def _drop_later(self, request_id: str) -> None:
-        """A row that nobody needs could not be removed."""
-        LOG.warning("failed to remove the row of request %s, trying again", request_id)
-        self._undropped.add(request_id)
+    def _drop_later(self, request_ids: Iterable[str]) -> None:
+        """Rows that nobody needs could not be removed."""
+        self._undropped.update(request_ids)
+        LOG.warning("failed to remove %d rows, trying again", len(self._undropped))
 
     def _drop_again(self) -> None:
         assert self._ledger is not None
         try:
-            for request_id in tuple(self._undropped):
-                self._ledger.drop(request_id)
-                self._undropped.discard(request_id)
+            undropped = tuple(self._undropped)
+            self._ledger.drop_many(undropped)
+            self._undropped.difference_update(undropped)
         except exc.LedgerFailure:
             pass  # the next time, then
 
@@ -162,6 +163,17 @@ class Clerk(heir.Heir):
         assert self._rows is not None
         if self._is_ours(entry) and self._rows.conclude(entry, holder, failure):
             self._report(self._book.on_concluded, entry, failure)
+
+
+class _Asking(Errand):
+    """Lets go out only what is asked for ourselves."""
+
+    def __init__(self, clerk: Clerk) -> None:
+        self._clerk = clerk
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        for parcel in parcels:
+            parcel.withdrawn = self._clerk._disowned
 
 
 class _Counted:

@@ -12,10 +12,10 @@ from amqp import exceptions as amqp_errors
 from amqp import spec
 
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based import connecting, topology, writing
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.outbox import Parcel
+    from wbengine.engines.worker_based.parcels import Parcel
 
 LOG = logging.getLogger(__name__)
 
@@ -50,16 +50,22 @@ class Sent:
 class Post:
     """One AMQP channel that publishes, in the broker's confirm mode; of one thread.
 
-    `settle(sent)` is called in order for what was confirmed.  `window` is how many may be on their
-    way at once.  A connection that breaks, or a broker that confirms nothing in time, is raised to
-    whoever calls; `unconfirmed` then tells of what nobody knows whether it arrived.
+    `settle([sent, ...])` is called, in order, for what was confirmed.  `window` is how many may be
+    on their way at once.  A connection that breaks, or a broker that confirms nothing in time, is
+    raised to whoever calls; `unconfirmed` then tells of what nobody knows whether it arrived.
     """
 
     def __init__(
-        self, line: connecting.Line, exchange: str, settle: Callable[[Sent], None], window: int
+        self,
+        line: connecting.Line,
+        layout: topology.Topology,
+        settle: Callable[[list[Sent]], None],
+        window: int,
     ) -> None:
         self._line = line
-        self._exchange = exchange
+        self._exchange = layout.exchange.name
+        self._plain = layout.interop is not None
+        self._introductions = writing.Introductions(layout, amqp=True)
         self._settle = settle
         self._window = window
         self._channel = line.raw.channel()
@@ -71,41 +77,34 @@ class Post:
         line.raw.on_unblocked = self._on_unblocked
         self._blocked = False
         self._number = 0
-        self._confirmed: deque[Sent] = deque()
+        self._confirmed: list[Sent] = []
+        layout.declare_exchange(self._channel)
         self.unconfirmed: deque[Sent] = deque()
 
     @property
-    def channel(self) -> Any:
-        return self._channel
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another parcel may be written."""
-        return not self._blocked and len(self.unconfirmed) < self._window
-
-    @property
-    def suspect(self) -> Sent | None:
-        """The only one that is on its way, if it is so: whatever goes wrong is its fault."""
-        return self.unconfirmed[0] if len(self.unconfirmed) == 1 else None
+    def room(self) -> int:
+        """How many parcels more may be written."""
+        return 0 if self._blocked else self._window - len(self.unconfirmed)
 
     @property
     def is_idle(self) -> bool:
         """Whether all was confirmed, and whoever wanted to know is told."""
         return not (self.unconfirmed or self._confirmed)
 
-    def prepare(self, parcel: Parcel, plain: bool) -> Any:
-        """The message of a parcel; `plain`: as kombu's peers expect it.
+    def prepare(self, parcel: Parcel) -> Any:
+        """The message of a parcel.
 
         :raises Exception: it cannot be sent, now or ever.
         """
         envelope = parcel.envelope
+        self._introductions.make(self._channel, envelope)
         properties = {
             "type": envelope.type,
             "correlation_id": envelope.correlation_id,
             "reply_to": envelope.reply_to,
-            "delivery_mode": _PERSISTENT if plain or envelope.persistent else _TRANSIENT,
+            "delivery_mode": _PERSISTENT if self._plain or envelope.persistent else _TRANSIENT,
         }
-        if parcel.unrouted is not None:
+        if parcel.errand.mandatory:
             properties["message_id"] = str(self._number + 1)
         message = self._channel.prepare_message(
             envelope.encoded,
@@ -122,7 +121,7 @@ class Post:
         """Send what was prepared last."""
         self._number += 1
         self.unconfirmed.append(Sent(parcel, self._number, time.monotonic()))
-        mandatory = parcel.unrouted is not None
+        mandatory = parcel.errand.mandatory
         # Not `basic_publish`: that drains the connection each time, and may spin in it for ever.
         self._channel.send_method(
             spec.Basic.Publish,
@@ -160,9 +159,9 @@ class Post:
         return left if timeout is None else min(timeout, left)
 
     def _report(self) -> None:
-        while self._confirmed:
-            self._settle(self._confirmed[0])
-            self._confirmed.popleft()
+        if self._confirmed:
+            self._settle(self._confirmed)
+            self._confirmed.clear()
 
     # What the broker says, in the midst of reading: nothing may be published here.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import selectors
 import socket
 import ssl
@@ -14,9 +15,13 @@ from typing import Any, Final
 import kombu
 import tenacity
 from amqp import exceptions as amqp_errors
+from amqp.transport import TCPTransport
 
 from wbengine import exceptions as exc
 from wbengine import transports
+from wbengine.transports import _amqp_buffer
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds of one attempt.
 ATTEMPT: Final = 4.0
@@ -131,6 +136,14 @@ def _resolve(host: str | None, seconds: float) -> None:
         raise socket.gaierror(f"no answer in {seconds:.0f} s")
 
 
+def release(connection: kombu.Connection) -> None:
+    """Close a connection that nobody uses any more; never raises."""
+    try:
+        connection.release()
+    except Exception as error:  # another one takes its place
+        LOG.debug("a connection was not closed in order (%s)", error)
+
+
 def explain(error: BaseException | None) -> str:
     """In a few words why a broker was not reached, or left."""
     match error:
@@ -138,17 +151,23 @@ def explain(error: BaseException | None) -> str:
             return f"its name cannot be resolved ({error.strerror or error})"
         case ssl.SSLCertVerificationError():
             return f"its certificate is not accepted ({error.verify_message})"
+        case ssl.SSLError() if "PEM" in str(error):
+            return f"our own certificate or key cannot be used ({error})"
         case ssl.SSLError():
             return f"it speaks no TLS that we do ({error.reason or error})"
         case ConnectionRefusedError():
             return "nothing listens there (connection refused)"
         case TimeoutError():
             return "it does not answer"
+        case amqp_errors.ConsumerCancelled():
+            return "a queue that was consumed is gone"
+        case amqp_errors.AccessRefused() if "access to" in str(error):
+            return f"it does not permit that ({error})"
         case amqp_errors.AccessRefused():
             return f"it refuses this user or password ({error})"
         case amqp_errors.NotAllowed():
             return f"it has no such virtual host for this user ({error})"
-    return str(error) or type(error).__name__
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class Line:
@@ -165,6 +184,8 @@ class Line:
         self.socket: Any = self._raw.transport.sock
         # Whoever waits for an answer inside of py-amqp waits no longer than this.
         self.socket.settimeout(STALL)
+        transport = self._raw.transport
+        self._buffer = _amqp_buffer.Buffer(transport) if type(transport) is TCPTransport else None
         self._pending: Callable[[], int] = getattr(self.socket, "pending", lambda: 0)
         heartbeat = float(self._raw.heartbeat or 0)
         self._period = heartbeat / 4 if heartbeat else None
@@ -180,6 +201,15 @@ class Line:
     def raw(self) -> Any:
         """The connection of py-amqp."""
         return self._raw
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is there that the system does not tell of any more."""
+        return bool(self._pending() or (self._buffer is not None and self._buffer.pending))
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Write what is written meanwhile in one go, where that is possible."""
+        return contextlib.nullcontext() if self._buffer is None else self._buffer.corked()
 
     def ring(self) -> None:
         """Let `wait` return at once; from any thread."""
@@ -200,7 +230,7 @@ class Line:
                 self._transport.heartbeat_check(self._raw)
             left = self._due - now
             timeout = left if timeout is None else min(timeout, left)
-        if self._pending():
+        if self.pending:
             return True
         readable = False
         for key, _ in self._selector.select(timeout):

@@ -54,7 +54,7 @@ class Finish:
     """Store the answer in the ledger, and report to `on_stored`; it is published after that."""
 
     job: Job
-    frozen: bytes
+    answer: env.Envelope
 
 
 @dataclass(frozen=True, slots=True)

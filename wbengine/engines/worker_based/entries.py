@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wbengine import _names, invocation, limits
@@ -295,9 +295,13 @@ class Shelf:
         row = self._rows.get(key)
         return len(row) if row is not None else 0
 
-    def get(self, key: str) -> list[Entry]:
-        """The entries under `key`, which may then be moved."""
-        return list(self._rows.get(key, {}).values())
+    def get(self, key: str, most: int | None = None) -> list[Entry]:
+        """The entries under `key` (the first of them), which may then be moved."""
+        return list(itertools.islice(self.each(key), most))
+
+    def each(self, key: str) -> Iterable[Entry]:
+        """The entries under `key`, none of which may be moved meanwhile."""
+        return self._rows.get(key, {}).values()
 
     def first(self, key: str) -> Entry | None:
         """The one of those under `key` that came first."""
@@ -367,6 +371,14 @@ class Line(Shelf):
         reached.append((entry.place, now))
         self.remove(entry)
 
+    def behind(self, key: str, since: float) -> list[Entry]:
+        """Those that the line may have passed, if it has moved since then."""
+        reached = self._reached.get(key)
+        if not reached or reached[-1][1] <= since:
+            return []
+        furthest = reached[0][0]  # later ones stood further in front
+        return [entry for entry in self._rows[key].values() if entry.place < furthest]
+
     def passed(self, entry: Entry) -> bool:
         """Whether others were taken, since it was sent, that stand behind `entry`."""
         for place, at in reversed(self._reached.get(entry.key, ())):
@@ -394,10 +406,12 @@ class Alarms:
     nobody knows whether whoever runs it answers here.
     """
 
-    __slots__ = ("_heap", "_order")
+    __slots__ = ("_heap", "_kept", "_order")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, Entry]] = []
+        # How many there were when they were tidied last.
+        self._kept = 0
         self._order = itertools.count()
 
     def __len__(self) -> int:
@@ -420,9 +434,11 @@ class Alarms:
         """Let go of what has ended; there are `entries` requests.  O(1) amortised."""
         if not entries:
             self._heap.clear()
-        elif len(self._heap) > 2 * entries + _STALE_ALARMS:
+            self._kept = 0
+        elif len(self._heap) > 2 * max(entries, self._kept) + _STALE_ALARMS:
             self._heap = [alarm for alarm in self._heap if _means(alarm[3])]
             heapq.heapify(self._heap)
+            self._kept = len(self._heap)
 
 
 def _means(entry: Entry) -> bool:

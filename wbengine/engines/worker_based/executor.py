@@ -15,12 +15,11 @@ from wbengine.engines.worker_based import (
     dispatcher,
     entries,
     heir,
-    overview,
+    listening,
     proxy,
     requests,
-    rows,
     serving,
-    skew,
+    tenure,
     topology,
     types,
 )
@@ -28,17 +27,14 @@ from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.parcels import Errand, Parcel
 from wbengine.engines.worker_based.terms import Terms
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds that `stop` gives to what is still to be published.
-FLUSH_TIMEOUT: Final = 5.0
 
-
-class WorkerTaskExecutor(overview.Overview):
+class WorkerTaskExecutor(tenure.Tenure):
     """Run tasks on remote workers.
 
     `uuid` names the executor and its reply queue.  `topics` limits which workers it uses (patterns
@@ -79,15 +75,10 @@ class WorkerTaskExecutor(overview.Overview):
         self._interop = topology.check_plainly(interop, topics, ledger)
         self._place = ledgers.NONE if interop else ledgers.check_place(ledger)
         self._lock = threading.RLock()
-        self._thread: threading.Thread | None = None
         # When the finder is to ask and to look for silent workers next.
         self._round_due = 0.0
-        self._stopping = False
-        # How many engines use it, and whether whoever made it wants it to run without any.
-        self._users = 0
-        self._kept = False
-        self._users_lock = threading.RLock()
         super().__init__()
+        self._dispatching = _Dispatching(self)
         self._proxy = self._make_proxy()
         self._expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._finder = types.ProxyWorkerFinder(
@@ -133,101 +124,6 @@ class WorkerTaskExecutor(overview.Overview):
     def publish(self, *args: Any, **kwargs: Any) -> None:
         """Publish a message (see `Proxy.publish`); what the finder asks goes this way."""
         self._proxy.publish(*args, **kwargs)
-
-    # Running.
-
-    def start(self) -> None:
-        """Start the threads that speak with the broker, and let them run until `stop`.
-
-        :raises TransportFailure: the broker cannot be reached.
-        :raises LedgerFailure: nor the ledger that was named.
-        """
-        self._kept = True
-        self._start()
-
-    def enlist(self) -> None:
-        """An engine begins to use it: start unless it runs.
-
-        :raises TransportFailure, LedgerFailure: as `start`; then it does not use it.
-        """
-        with self._users_lock:
-            self._start()
-            self._users += 1
-
-    def dismiss(self) -> None:
-        """An engine that was enlisted is done: stop with the last of them, unless `start` was
-        called.
-        """
-        with self._users_lock:
-            self._users -= 1
-            if not (self._users or self._kept):
-                self.stop()
-
-    def _start(self) -> None:
-        if self._stopping:  # an interruption ended that early
-            self.stop()
-        with self._lock:
-            if self._thread is None:
-                self._begin()
-        try:
-            self._proxy.wait()
-        except BaseException:
-            self.stop()
-            raise
-
-    def _begin(self) -> None:
-        self._book.reopen()
-        if self._proxy.ended:
-            self._proxy = self._make_proxy()
-        self._ledger = ledgers.choose(
-            self._place, self._proxy.target, result_ttl=self._terms.result_ttl
-        )
-        self._book.ledger = self.ledger
-        # Clocks of two hosts are compared only where nothing else tells what happened first.
-        self._finder.clocks = skew.Clocks(self._finder.missed) if self._ledger is None else None
-        self._rows = rows.Rows(self._ledger, self._expiry) if self._ledger is not None else None
-        self._thread = threading.Thread(
-            target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
-        )
-        self._thread.start()
-
-    def _serve(self) -> None:
-        try:
-            self._proxy.start()
-        except exc.TransportFailure:
-            pass  # `Proxy.wait` hands it to whoever starts the executor
-        except BaseException:
-            LOG.exception("the executor's connection ended")
-        finally:
-            with self._lock:
-                effects = self._book.close("its executor stopped", kept=self._guards)
-            self._apply(effects)
-
-    def stop(self) -> None:
-        """Publish what is queued, fail what is unfinished, disconnect.
-
-        Where an interruption (Ctrl-C) ended it early, the next call goes on.
-        """
-        self._kept = False
-        with self._lock:
-            thread = self._thread
-        if thread is None:
-            return
-        self._stopping = True
-        self._proxy.leaves_queue = not (self._reads() or self._proxy.target.ours)
-        self._proxy.stop(FLUSH_TIMEOUT)
-        if thread is not threading.current_thread():
-            thread.join()
-        with self._lock:
-            if self._thread is not thread:
-                return  # another call did the rest
-            self._thread = None
-        self._stopping = self._disowned = False
-        self._finder.reset()
-        self._round_due = 0.0
-        if self._ledger is not None:
-            self._drop_again()
-            self._ledger.close()
 
     # The waist.
 
@@ -326,7 +222,7 @@ class WorkerTaskExecutor(overview.Overview):
     def _nudge(self) -> None:
         """Let the consumer's thread look at the clock, if something is due before it would."""
         due = self._next_alarm()
-        if due is not None and due - SYSTEM.monotonic() < proxy.DRAIN_PERIOD:
+        if due is not None and due - SYSTEM.monotonic() < listening.DRAIN_PERIOD:
             self._proxy.call_soon(_nothing)
 
     # What is to be done.
@@ -340,66 +236,20 @@ class WorkerTaskExecutor(overview.Overview):
 
     def _perform(self, effect: fx.Effect) -> None:
         match effect:
-            case fx.Dispatch():
-                self._dispatch(effect)
+            case fx.Dispatch(_, _, envelope):
+                self._proxy.send(Parcel(envelope, self._dispatching, effect))
             case fx.Settle(entry, outcome):
                 entry.done(entry.invocation, outcome)
             case fx.Tell(entry, event_type, details):
                 self._tell(entry, event_type, details)
             case fx.Acknowledge(receipt):
                 if receipt is not None:
-                    self._proxy.ack(receipt)
+                    self._proxy.ack_later(receipt)
             case fx.Drop(request_id):
                 if self._ledger is not None:
-                    self._drop(request_id)
+                    self._proxy.later(self._drop, request_id)
             case _:
                 self._see_to(effect)
-
-    def _dispatch(self, effect: fx.Dispatch) -> None:
-        entry = effect.entry
-
-        def before() -> bool:
-            if not self._is_wanted(effect):
-                return False
-            if self._ledger is None or self._rows is None:
-                return True
-            if entry.opened:
-                return True  # a message of it is out: what is removed by now must not come back
-            crashpoint("executor.before-open")
-            # Whatever is at the first epoch cannot be in the way of it.
-            opens = self._ledger if effect.epoch == 1 else self._rows
-            opens.open(entry.id, effect.epoch)
-            entry.opened = True
-            crashpoint("executor.after-open")
-            # Who takes the flow over from now on finds the row.  Who did so before, while this
-            # process was frozen, may have found none, and be done with the request by now.
-            wanted = self._is_wanted(effect)
-            if not wanted and self._is_ours(entry):
-                self._ledger.revoke(entry.id, effect.epoch)  # it ended meanwhile, without a row
-            return wanted
-
-        book, epoch = self._book, effect.epoch
-        self._proxy.send(
-            Parcel(
-                effect.envelope,
-                before=before,
-                failed=lambda error: self._report(book.on_unsent, entry, error),
-                unrouted=lambda: self._report(book.on_unrouted, entry, epoch),
-                # Where there is a ledger, one message too many does no harm.
-                uncertain=None
-                if self._ledger is not None
-                else lambda: self._report(book.on_unconfirmed, entry, epoch),
-            )
-        )
-
-    def _drop(self, request_id: str) -> None:
-        assert self._ledger is not None
-        crashpoint("executor.before-drop")
-        try:
-            self._ledger.drop(request_id)
-        except exc.LedgerFailure:
-            self._drop_later(request_id)
-        crashpoint("executor.after-drop")
 
     def _is_wanted(self, effect: fx.Dispatch) -> bool:
         """Whether a request is still to be published; it is being, if so."""
@@ -412,6 +262,35 @@ class WorkerTaskExecutor(overview.Overview):
                 entry.sending, entry.sent_at = True, SYSTEM.monotonic()
             return wanted
 
+    def _open(self, parcels: Iterable[Parcel]) -> list[Parcel]:
+        """Make the rows of those that were not published before: what is removed by now must not
+        come back.  Returns them.
+        """
+        ledger, rows = self._ledger, self._rows
+        if ledger is None or rows is None:
+            return []
+        new = [parcel for parcel in parcels if not parcel.matter.entry.opened]
+        if new:
+            crashpoint("executor.before-open")
+            # Whatever is at the first epoch cannot be in the way of it.
+            made = [(each.matter.entry, each.matter.epoch) for each in new]
+            ledger.open_many([(entry.id, epoch) for entry, epoch in made if epoch == 1])
+            for entry, epoch in made:
+                if epoch != 1:
+                    rows.open(entry.id, epoch)
+                entry.opened = True
+            crashpoint("executor.after-open")
+        return new
+
+    def _drop(self, request_ids: list[str]) -> None:
+        assert self._ledger is not None
+        crashpoint("executor.before-drop")
+        try:
+            self._ledger.drop_many(request_ids)
+        except exc.LedgerFailure:
+            self._drop_later(request_ids)
+        crashpoint("executor.after-drop")
+
     def _tell(self, entry: entries.Entry, event_type: str, details: dict[str, Any]) -> None:
         events = entry.invocation.events
         if events is None:
@@ -420,6 +299,49 @@ class WorkerTaskExecutor(overview.Overview):
             events(event_type, details)
         except Exception:
             LOG.exception("failed to pass on event %s of %r", event_type, entry.request)
+
+
+class _Dispatching(Errand):
+    """Sees to it that a request is published only if it is wanted, and has its row by then."""
+
+    mandatory = True
+
+    def __init__(self, executor: WorkerTaskExecutor) -> None:
+        self._executor = executor
+
+    @property
+    def repeats(self) -> bool:
+        # Where there is a ledger, one message too many does no harm.
+        return self._executor._ledger is not None
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        executor = self._executor
+        for parcel in parcels:
+            parcel.withdrawn = not executor._is_wanted(parcel.matter)
+        # Who takes the flow over from now on finds the row.  Who did so before, while this
+        # process was frozen, may have found none, and be done with the request by now.
+        for parcel in executor._open(p for p in parcels if not p.withdrawn):
+            effect: fx.Dispatch = parcel.matter
+            if not executor._is_wanted(effect):
+                parcel.withdrawn = True
+                if executor._is_ours(effect.entry) and executor._ledger is not None:
+                    # It ended meanwhile, without a row.
+                    executor._ledger.revoke(effect.entry.id, effect.epoch)
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        """Whoever takes it will tell."""
+
+    def failed(self, parcel: Parcel, error: BaseException) -> None:
+        executor = self._executor
+        executor._report(executor._book.on_unsent, parcel.matter.entry, error)
+
+    def unrouted(self, parcel: Parcel) -> None:
+        executor, effect = self._executor, parcel.matter
+        executor._report(executor._book.on_unrouted, effect.entry, effect.epoch)
+
+    def uncertain(self, parcel: Parcel) -> None:
+        executor, effect = self._executor, parcel.matter
+        executor._report(executor._book.on_unconfirmed, effect.entry, effect.epoch)
 
 
 #: What an execution fails with here, before any worker has seen it.

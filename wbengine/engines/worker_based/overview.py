@@ -9,7 +9,7 @@ from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import clerk, controlling, snapshots
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.entries import Entry
-from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.parcels import Parcel
 
 __all__ = ["Overview"]
 

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions as exc
@@ -17,7 +17,7 @@ from wbengine.engines.worker_based import beating, endpoint, proxy, reporting, s
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.parcels import Errand, Parcel
 from wbengine.engines.worker_based.slots import Pool
 from wbengine.types import failure as ft
 
@@ -64,6 +64,7 @@ class Performer:
         self._beats = beats
         self._on_drain = on_drain
         self._closed = threading.Event()
+        self._answering, self._storing = _Answering(self), _Storing(self)
         self._unacked = 0
         self._reporting = 0
         #: How many RUNNING answers were left out, because the end was told with the same breath.
@@ -110,8 +111,8 @@ class Performer:
                     self._run(job)
                 case server.Reply(job, envelope, terminal):
                     self._reply(job, envelope, terminal)
-                case server.Finish(job, frozen):
-                    self._finish(job, frozen)
+                case server.Finish(job, answer):
+                    self._send_end(Parcel(answer, self._storing, job))
                 case server.Acknowledge(receipt):
                     self._acknowledge(receipt)
                 case server.Cancel(job):
@@ -120,8 +121,8 @@ class Performer:
                     self._check(job)
                 case server.Release(job):
                     self._release(job)
-                case server.Return(job, fresh):
-                    self._return(job, fresh)
+                case server.Return(job):
+                    self._proxy.give_back(job.receipt, self._returned)
                 case server.Drain():
                     self._on_drain()
 
@@ -189,19 +190,25 @@ class Performer:
             effects = self.core.on_released(job, released)
         self.apply(effects)
 
-    def _finish(self, job: server.Job, frozen: bytes) -> None:
+    def store(self, parcels: Sequence[Parcel]) -> None:
+        """Store what is about to be published; what must not be used is withdrawn."""
         assert self.ledger is not None
         crashpoint("worker.before-finish")
-        fenced = False
-        try:
-            if not self.ledger.finish(job.id, job.epoch, self.core.identity, frozen):
-                fenced = self._is_fenced(job)
-        except exc.LedgerFailure as error:  # the engine is answered all the same
-            LOG.warning("the answer to request %s cannot be stored: %s", job.id, error)
+        told = self.ledger.finish_many(
+            self.core.identity,
+            [(p.matter.id, p.matter.epoch, env.freeze(p.envelope)) for p in parcels],
+        )
         crashpoint("worker.after-finish")
-        with self.lock:
-            effects = self.core.on_stored(job, fenced)
-        self.apply(effects)
+        effects: list[server.Effect] = []
+        for parcel, stored in zip(parcels, told, strict=True):
+            job = parcel.matter
+            parcel.errand = self._answering  # once: publishing may take several attempts
+            parcel.withdrawn = not stored and self._is_fenced(job)
+            if isinstance(stored, exc.LedgerFailure):  # the engine is answered all the same
+                LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
+            with self.lock:
+                effects += self.core.on_stored(job, parcel.withdrawn)
+        self.apply(effect for effect in effects if not _answers(effect))
 
     def _is_fenced(self, job: server.Job) -> bool:
         """Why a row took no result: it is somebody else's, or is not there any more.
@@ -209,7 +216,10 @@ class Performer:
         Whoever removed it has no use for the answer; if it was lost, its engine may wait for that.
         """
         assert self.ledger is not None
-        row = self.ledger.state(job.id)
+        try:
+            row = self.ledger.state(job.id)
+        except exc.LedgerFailure:
+            return False  # nobody knows, and the engine does
         if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
             return False
         LOG.warning(
@@ -272,58 +282,89 @@ class Performer:
     # The broker.
 
     def _reply(self, job: server.Job | None, envelope: env.Envelope, terminal: bool) -> None:
-        parcel = Parcel(envelope)
         if job is None:
             if envelope.type == pr.NOTIFY:
                 envelope.headers[env.WBE_TIME] = time.time()
-            self._proxy.send(parcel, first=True)
-            return
-        if terminal:
-            running = job.running
-            if running is not None and job.ours and not running.sent:
-                # Nobody needs to hear that it runs any more, except TaskFlow's state machine.
-                running.withdrawn = True
-                with self.lock:
-                    self.folded += 1
-            parcel.after = functools.partial(self._answered, job)
-            parcel.failed = lambda _: self._answered(job)
-        elif envelope.body["state"] == pr.RUNNING:
-            job.running = parcel
+            self._proxy.send(Parcel(envelope), first=True)
+        elif terminal:
+            self._send_end(Parcel(envelope, self._answering, job))
+        elif (
+            envelope.body["state"] == pr.RUNNING
+            and job.ours
+            and env.WBE_ASK not in envelope.headers
+        ):
+            # Nobody is in a hurry to hear that it runs, and it may have ended before.
+            job.running = Parcel(envelope)
+            self._proxy.send_unhurried(job.running)
+        else:
+            self._withdraw_running(job)
+            self._proxy.send(Parcel(envelope))
+
+    def _send_end(self, parcel: Parcel) -> None:
+        self._withdraw_running(parcel.matter)
         self._proxy.send(parcel)
 
-    def _answered(self, job: server.Job) -> None:
-        self._proxy.ack(job.receipt)
+    def _withdraw_running(self, job: server.Job) -> None:
+        """Nobody needs to hear any more that it runs, from which follows what is told now."""
+        running, job.running = job.running, None
+        if running is not None and not running.sent:
+            running.withdrawn = True
+            with self.lock:
+                self.folded += 1
+
+    def ended(self, jobs: Sequence[server.Job]) -> None:
+        """They are about to be answered, and run no more: together, their slots are taken once."""
+        self._proxy.release_many([job.receipt for job in jobs])
+
+    def answered(self, jobs: Sequence[server.Job]) -> None:
+        """Their terminal answers are published, or never can be."""
+        self._proxy.ack_many([job.receipt for job in jobs])
         with self.lock:
-            self.core.on_answered(job)
-            self._settled()
+            for job in jobs:
+                self.core.on_answered(job)
+            self._settled(len(jobs))
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.ack(receipt)
-        with self.lock:
-            self._settled()
-
-    def _return(self, job: server.Job, fresh: bool) -> None:
-        if not fresh:
-            self._requeue(job.receipt)
-            return
-        message = job.receipt
-        parcel = Parcel(env.copy_of(message))
-        parcel.after = functools.partial(self._acknowledge, message)
-        parcel.failed = lambda _: self._requeue(message)
-        parcel.unrouted = functools.partial(self._requeue, message)
-        # As with those that are requeued: not before taking has stopped.
-        self._proxy.call_soon(functools.partial(self._proxy.send, parcel))
+        self._returned()
 
     def _requeue(self, message: Any) -> None:
         """Give a message back, once nothing more is taken: it would only come again."""
+        self._proxy.requeue(message, self._returned)
 
-        def done() -> None:
-            with self.lock:
-                self._settled()
+    def _returned(self) -> None:
+        with self.lock:
+            self._settled(1)
 
-        self._proxy.requeue(message, done)
-
-    def _settled(self) -> None:
-        self._unacked -= 1
+    def _settled(self, count: int) -> None:
+        self._unacked -= count
         if not self._unacked:
             self._changed.notify_all()
+
+
+class _Answering(Errand):
+    """Sees to it that who was answered is acknowledged."""
+
+    def __init__(self, hands: Performer) -> None:
+        self._hands = hands
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        self._hands.ended([parcel.matter for parcel in parcels])
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        self._hands.answered([parcel.matter for parcel in parcels])
+
+    def failed(self, parcel: Parcel, error: BaseException) -> None:
+        self._hands.answered((parcel.matter,))
+
+
+class _Storing(_Answering):
+    """Sees to it that what is answered is in the ledger before."""
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        super().prepare(parcels)
+        self._hands.store(parcels)
+
+
+def _answers(effect: server.Effect) -> bool:
+    return isinstance(effect, server.Reply) and effect.terminal

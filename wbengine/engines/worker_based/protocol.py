@@ -50,6 +50,7 @@ REQUEST_TIMEOUT: Final = 60
 LONGEST_TEXT: Final = _description.LONGEST_TEXT
 
 _STATES: Final = frozenset((WAITING, PENDING, RUNNING, SUCCESS, FAILURE, EVENT))
+_ANSWER_KEYS: Final = {"topic", "tasks"}
 _RESPONSE_KEYS: Final = {"state", "data"}
 _EVENT_KEYS: Final = {"event_type", "details"}
 _COMPLETION_KEYS: Final = {"result"}
@@ -159,9 +160,17 @@ class Notify(Message):
     def validate(cls, data: Any, response: bool = False) -> None:
         """Raise `InvalidFormat` unless `data` is a question (or, `response`, an answer)."""
         validator = cls._RESPONSE_VALIDATOR if response else cls._SENDER_VALIDATOR
-        if not response and data == {}:
+        if cls._fits(data) if response else data == {}:
             return
         schemas.check(validator, data, "notify response" if response else "notify request")
+
+    @staticmethod
+    def _fits(data: Any) -> bool:
+        """What the schema of answers says, as in `Request`; each beat is one."""
+        if type(data) is not dict or data.keys() != _ANSWER_KEYS or type(data["topic"]) is not str:
+            return False
+        tasks = data["tasks"]
+        return type(tasks) is list and all(type(name) is str for name in tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,41 +11,36 @@ import functools
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
-
-import kombu
 
 from wbengine import _names, transports
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import (
-    connecting,
+    confirming,
     dispatcher,
+    listening,
     protocol,
-    receiving,
     taking,
     topology,
 )
 from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.outbox import Outbox, Parcel
+from wbengine.engines.worker_based.outbox import Chore, Outbox
+from wbengine.engines.worker_based.parcels import Errand, Parcel
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds a first connection may take before `start` gives up.
-CONNECT_TIMEOUT: Final = 10.0
-
-#: Seconds a consumer waits for the network before it looks at the clock again; a transport that
-#: can be woken is, others are asked more often.
-DRAIN_PERIOD: Final = 1.0
-SHORT_DRAIN_PERIOD: Final = 0.05
-
-#: Seconds before it connects again to a broker that can be reached, but not used.
-AILING_PAUSE: Final = 0.5
+#: Requests of so many times the slots may have ended, and wait to be answered, before none is taken
+#: for them.
+_BEHIND: Final = 8
 
 
-class Proxy:
+def _nothing() -> None:
+    return None
+
+
+class Proxy(listening.Listening):
     """Publish to, and be called for messages from, one topic exchange.
 
     `topic` names this side's own queue, bound under its name and under each of `bindings`.
@@ -77,8 +72,6 @@ class Proxy:
     ) -> None:
         self._topic = topic
         self._exchange_name = exchange
-        self._on_wait = on_wait
-        self._until = until
         self._retry_options = _with_defaults(retry_options, self.DEFAULT_RETRY_OPTIONS)
         if interop:  # TaskFlow's peers use kombu's own transports
             self._target = transports.Target(url, transport, dict(transport_options or {}))
@@ -88,19 +81,17 @@ class Proxy:
             exchange, topic, bindings, interop, direct=self._target.check()
         )
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
-        self._outbox = Outbox(self._target, self._topology, exchange)
-        self._running = threading.Event()
-        self._stopping = threading.Event()
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
-        #: Whether this side's own queue stays when `stop` ends it: somebody else reads it.
-        self.leaves_queue = False
-        self._soon: deque[Callable[[], None]] = deque()
-        self._wake: Callable[[], None] | None = None
-        self._work: taking.Taking | None = None
-        #: Of the connection that there is: what came on it is acknowledged on it, or never.
-        self.channel: Any = None
-        self._receiver: receiving.Receiver | None = None
+        kind = confirming.ConfirmingOutbox if self._target.amqp else Outbox
+        super().__init__(
+            self._target,
+            self._topology,
+            self._dispatcher.refused,
+            kind(self._target, self._topology, exchange),
+            on_wait,
+            until,
+            pause=float(self._retry_options["interval_max"]),
+        )
+        self._copying = _Copying(self)
 
     # What it is.
 
@@ -126,15 +117,6 @@ class Proxy:
                 "exchange": self._exchange_name,
                 "topic": self._topic,
             }
-
-    @property
-    def is_running(self) -> bool:
-        return self._running.is_set() and not self._ended.is_set()
-
-    @property
-    def ended(self) -> bool:
-        """Whether `start` has returned: a proxy lives once."""
-        return self._ended.is_set()
 
     # Publishing.
 
@@ -167,8 +149,25 @@ class Proxy:
         """
         self._outbox.put(parcel, first)
 
+    def send_unhurried(self, parcel: Parcel) -> None:
+        """As `send`, but a few milliseconds later, if it is not withdrawn by then.
+
+        From any thread, but meant for that of the consumer: others wake it.
+        """
+        self._outbox.put_unhurried(parcel)
+        if self._wake is not None and threading.get_ident() != self._consumer:
+            self._wake()
+
+    def later(self, chore: Chore, thing: Any) -> None:
+        """Let the publisher's thread do something when it has nothing to publish.
+
+        `chore([thing, ...])` is told of all things that came meanwhile; where the proxy has ended,
+        it is done at once.
+        """
+        self._outbox.later(chore, thing)
+
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that was queued is published; False if time ran out."""
+        """Wait until all that was queued is published and done; False if time ran out."""
         return self._outbox.flush(timeout)
 
     # Consuming.
@@ -197,15 +196,6 @@ class Proxy:
         if self._work is not None:
             self.call_soon(self._work.resume)
 
-    def bury(self, name: str) -> None:
-        """Remove the private queue of a process that is gone, unless it is used; any thread."""
-
-        def remove() -> None:
-            if self._receiver is not None:
-                self._receiver.bury(name)
-
-        self.call_soon(remove)
-
     def call_soon(self, function: Callable[[], None]) -> None:
         """Run `function` on the consumer's thread, soon."""
         self._soon.append(function)
@@ -217,17 +207,41 @@ class Proxy:
 
         What came on a connection that is gone cannot be acknowledged any more: it comes again.
         """
-        if not self._target.ours:
-            self.call_soon(lambda: self._settle(message, _ack))
-            return
-        _ack(message)
-        work = self._work
-        if work is None or work.held.pop(message, None) is None:
-            return
-        if message.channel is not work.channel:
-            self.call_soon(work.adjust)
+        self.ack_many((message,))
 
-    def requeue(self, message: Any, done: Callable[[], None] | None = None) -> None:
+    def ack_many(self, messages: Sequence[Any]) -> None:
+        """`ack` each; one step, where the transport is ours."""
+        if not self._target.ours:
+            self.call_soon(functools.partial(self._settle_each, tuple(messages)))
+            return
+        for channel, group in _by_channel(messages).items():
+            _settle_all(channel, group)
+        work = self._work
+        if work is None:
+            return
+        for message in messages:
+            known = work.held.pop(message, None) is not None
+            if known and message.channel is not work.channel:
+                self.call_soon(work.adjust)
+
+    def ack_later(self, message: Any) -> None:
+        """`ack`, together with others; within a second or so."""
+        if self._target.ours:
+            self.later(self.ack_many, message)
+        else:  # wakes nobody
+            self._soon.append(functools.partial(self._settle, message, _ack))
+
+    def release_many(self, messages: Sequence[Any]) -> None:
+        """What these requests need from now on is no slot: others may be taken for them.
+
+        From any thread.  Only where the transport is ours, and the publisher keeps up.
+        """
+        work = self._work
+        if self._target.ours and work is not None and self._outbox.behind < _BEHIND * work.slots:
+            for channel, group in _by_channel(messages).items():
+                channel.release_many(group)
+
+    def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
         """Put a request back into its queue, from any thread, and free its slot; never raises.
 
         `done()` is called when that happened, on the consumer's thread.  It comes again marked as
@@ -236,24 +250,26 @@ class Proxy:
 
         def settle() -> None:
             self._settle(message, _requeue)
-            if done is not None:
-                done()
+            done()
 
         self.call_soon(settle)
 
-    def give_back(self, message: Any) -> None:
+    def give_back(self, message: Any, done: Callable[[], None] = _nothing) -> None:
         """Let somebody else have a request that was not started, from any thread; never raises.
 
         Where no ledger knows that it was not, a copy takes its place: nobody runs a request that
-        the broker says it delivered before.
+        the broker says it delivered before.  `done()` is called when it is given back.
         """
         if env.WBE_LEDGER in (message.headers or {}):
-            self.requeue(message)
+            self.requeue(message, done)
             return
-        again = functools.partial(self.requeue, message)
-        copy = env.copy_of(message)
-        after = functools.partial(self.ack, message)
-        self.send(Parcel(copy, after=after, unrouted=again, failed=lambda _: again()))
+        copy = Parcel(env.copy_of(message), self._copying, (message, done))
+        # As with those that are requeued: not before taking has stopped.
+        self.call_soon(functools.partial(self.send, copy))
+
+    def _settle_each(self, messages: Iterable[Any]) -> None:
+        for message in messages:
+            self._settle(message, _ack)
 
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
         work = self._work
@@ -263,130 +279,6 @@ class Proxy:
             work.free(message)
         elif self._target.ours or message.channel in (self.channel, work and work.channel):
             how(message)
-
-    def start(self) -> None:
-        """Connect, and dispatch what comes, until `stop`; blocks.
-
-        :raises TransportFailure: the broker could not be reached within 10 seconds of the start.
-        """
-        try:
-            self._run()
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
-            self._outbox.stop()
-            self._ended.set()
-            self._running.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the proxy is connected and consuming; False if time ran out.
-
-        :raises TransportFailure: it gave up.
-        """
-        ready = self._running.wait(timeout)
-        if self._error is not None:
-            raise self._error
-        return ready
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Publish what is queued, delete this side's own queue unless it is left, disconnect."""
-        self._outbox.flush(timeout)
-        self._stopping.set()
-        self._outbox.close()
-        if self._wake is not None:
-            self._wake()
-
-    def _run(self) -> None:
-        until = time.monotonic() + CONNECT_TIMEOUT
-        while not self._stopping.is_set():
-            first = not self._running.is_set()
-            try:
-                connection = connecting.reach(
-                    self._target,
-                    self._stopping,
-                    longest=float(self._retry_options["interval_max"]),
-                    within=max(1.0, until - time.monotonic()) if first else None,
-                )
-            except exc.TransportFailure:
-                if first and not self._stopping.is_set():
-                    raise
-                continue
-            with connection:
-                try:
-                    self._consume(connection)
-                except Exception as error:
-                    self._after(error, connection, time.monotonic() < until)
-
-    def _after(self, error: Exception, connection: kombu.Connection, early: bool) -> None:
-        """Whether and when to connect again; `early`: the first start may still succeed."""
-        why = connecting.explain(error)
-        lost = isinstance(error, tuple(connection.recoverable_connection_errors))
-        refused = isinstance(error, tuple(connection.channel_errors))
-        # Others may be stopping, and remove what we have just declared.
-        passing = lost or getattr(error, "code", None) == 404
-        if not (self._running.is_set() or (early and passing)):
-            foreign = not (self._target.ours or self._target.amqp)  # which raise whatever they like
-            if lost or refused or foreign or isinstance(error, (OSError, exc.TransportFailure)):
-                raise exc.TransportFailure(f"{self._target.shown} cannot be used: {why}") from error
-            raise error
-        if self._stopping.is_set():
-            return
-        if lost:
-            LOG.warning("lost the broker (%s), connecting again", why)
-        elif refused or isinstance(error, (OSError, exc.TransportFailure)):  # such as a full disk
-            LOG.warning("cannot receive (%s), connecting again", why)
-        else:
-            LOG.error("receiving failed, connecting again", exc_info=error)
-        cut = lost and isinstance(error, OSError)
-        self._stopping.wait(SHORT_DRAIN_PERIOD if cut else AILING_PAUSE)
-
-    def _consume(self, connection: kombu.Connection) -> None:
-        refused = self._dispatcher.refused
-        receiver = receiving.Receiver(self._target, self._topology, connection, self._work, refused)
-        try:
-            receiver.begin(self._on_message, self._on_work, self._send_first)
-            self._receiver, self.channel = receiver, receiver.channel
-            self._wake = receiver.wake
-            if not self._running.is_set():
-                self._outbox.start()
-                self._running.set()
-            self._drain(receiver)
-            self.channel = None
-            receiver.end(remove=not self.leaves_queue)
-        except BaseException:
-            receiver.drop()
-            raise
-        finally:
-            self._wake = self.channel = self._receiver = None
-            receiver.close()
-
-    def _drain(self, receiver: receiving.Receiver) -> None:
-        longest = DRAIN_PERIOD if self._wake is not None else SHORT_DRAIN_PERIOD
-        while not self._stopping.is_set():
-            self._do_soon()
-            now = time.monotonic()
-            if now >= receiver.due:
-                receiver.turn(now)
-            if self._on_wait is not None:
-                self._on_wait()
-            timeout = longest
-            if self._until is not None:
-                due = self._until()
-                if due is not None:
-                    timeout = min(longest, max(0.001, due - time.monotonic()))
-            try:
-                receiver.drain(timeout=timeout)
-            except TimeoutError:
-                pass
-        self._do_soon()  # what was done until now is acknowledged
-
-    def _do_soon(self) -> None:
-        while self._soon:
-            self._soon.popleft()()
-
-    def _send_first(self, parcel: Parcel) -> None:
-        self.send(parcel, first=True)
 
     def _on_work(self, message: Any) -> None:
         work = self._work
@@ -414,6 +306,44 @@ class Proxy:
                 )
                 self._topology.meet(met, time.monotonic())
             self._dispatcher.on_message(data, message)
+
+
+class _Copying(Errand):
+    """Lets a copy take the place of what was delivered: its matter, and whom to tell."""
+
+    mandatory = True
+
+    def __init__(self, owner: Proxy) -> None:
+        self._owner = owner
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        self._owner.ack_many([parcel.matter[0] for parcel in parcels])
+        for parcel in parcels:
+            parcel.matter[1]()
+
+    def unrouted(self, parcel: Parcel) -> None:
+        self._owner.requeue(*parcel.matter)
+
+    def failed(self, parcel: Parcel, error: BaseException) -> None:
+        self._owner.requeue(*parcel.matter)
+
+
+def _by_channel(messages: Iterable[Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for message in messages:
+        found.setdefault(message.channel, []).append(message)
+    return found
+
+
+def _settle_all(channel: Any, messages: list[Any]) -> None:
+    crashpoint("proxy.before-ack")
+    try:
+        channel.ack_many(messages)
+        crashpoint("proxy.after-ack")
+    except OSError as error:  # the connection is lost, and they come again
+        LOG.debug("%d messages cannot be acknowledged (%s)", len(messages), error)
+    except Exception as error:
+        LOG.warning("%d messages cannot be acknowledged (%s)", len(messages), error)
 
 
 def _ack(message: Any) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import kombu
@@ -14,7 +14,7 @@ from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based import connecting, taking, topology
 from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.outbox import Parcel
+from wbengine.engines.worker_based.parcels import Errand, Parcel
 from wbengine.transports import wary
 
 #: Seconds after which a queue is declared again: what cleans temporary folders of old files may
@@ -26,6 +26,9 @@ LONG_DECLARE_PERIOD: Final = 3600.0
 #: not hear that.
 QUIET: Final = 10.0
 DEAF: Final = 15.0
+
+#: So many are read before they are handed over.
+_AT_ONCE: Final = 64
 
 #: Type of the message that one sends to oneself.
 PING: Final = "WBE_PING"
@@ -144,8 +147,7 @@ class Receiver:
     def _check(self, echo: connecting.Echo, now: float) -> None:
         if echo.asks(now):
             ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
-            after = functools.partial(_published, echo)
-            self._send(Parcel(ping, after=after))
+            self._send(Parcel(ping, _Pinging(echo)))
         if echo.is_deaf(now):
             raise exc.TransportFailure("it delivers nothing, not even what was sent to oneself")
 
@@ -158,9 +160,15 @@ class Receiver:
         timeout = min(timeout, max(0.001, due - time.monotonic()))
         if self._line.wait(0 if self._inbox else timeout):
             self._line.read()
+            while self._line.pending and len(self._inbox) < _AT_ONCE:
+                self._line.read()
         while self._inbox:
             handle, message = self._inbox.popleft()
             handle(message)
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """What is acknowledged meanwhile is told in one go, where that is of use."""
+        return contextlib.nullcontext() if self._line is None else self._line.together()
 
     # The end.
 
@@ -194,8 +202,14 @@ class Receiver:
             self._line.close()
 
 
-def _published(echo: connecting.Echo) -> None:
-    echo.published(time.monotonic())
+class _Pinging(Errand):
+    """Tells an echo when its call went out."""
+
+    def __init__(self, echo: connecting.Echo) -> None:
+        self._echo = echo
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        self._echo.published(time.monotonic())
 
 
 def _nowhere(parcel: Parcel) -> None:

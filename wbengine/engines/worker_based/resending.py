@@ -15,13 +15,12 @@ What somebody had who is lost is sent again only if its task may be run twice (`
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from wbengine.engines.worker_based import asking, book
+from wbengine.engines.worker_based import book
 from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
@@ -62,6 +61,10 @@ QUESTIONS: Final = 3
 #: Seconds that two beats of a worker are apart at least: it may send one for each of its topics.
 APART: Final = 0.25
 
+#: So many rows of a long line are looked at when a worker is lost: what he took stands in front,
+#: and what does not is found when the line passes it.
+FRONT: Final = 250
+
 
 class Resending(book.Book):
     """A book's dealings with what it sent and does not hear of."""
@@ -70,8 +73,6 @@ class Resending(book.Book):
         super().__init__(*args)
         #: What is searched for, without a ledger: what workers say next is waited for.
         self.suspects: dict[str, Entry] = {}
-        # What is to be asked for in its line.
-        self._unlined: list[Entry] = []
         # When a worker of a queue was lost last.
         self._losses: dict[str, float] = {}
         # The last workers that said goodbye.
@@ -84,7 +85,7 @@ class Resending(book.Book):
     def review(self, now: float) -> list[Effect]:
         """Look through what was sent and not started; call it once in each round of beats.
 
-        Costs O(requests in the broker) at most.
+        Costs O(requests in the broker) at most; little for each that has not been passed.
         """
         effects: list[Effect] = []
         for entry in list(self.suspects.values()):
@@ -96,21 +97,21 @@ class Resending(book.Book):
         return effects + self.ask()
 
     def _review_line(self, queue: str, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        passing, idle = now - self._sent.moved(queue) < 2 * PASSED, True
-        for entry in self._sent.get(queue):
+        suspects: dict[str, Entry] = {}
+        for entry in self._sent.each(queue):
             if entry.sent_at is None or entry.doubts:
                 continue
-            idle = idle and self._idle(entry)
-            if not (idle or passing):
+            if not self._idle(entry):
                 break  # those behind it were sent later
-            if not (idle or self._is_passed(entry, now)):
-                continue
-            if self.ledger is not None:
-                effects.append(fx.Inspect(entry))
-            elif idle:
+            suspects[entry.id] = entry
+        if self.ledger is None:
+            for entry in suspects.values():
                 self._search(entry, UNSENT, now)
-        return effects
+            return []
+        for entry in self._sent.behind(queue, now - 2 * PASSED):
+            if not entry.doubts and self._is_passed(entry, now):
+                suspects[entry.id] = entry
+        return [fx.Inspect(entry) for entry in suspects.values()]
 
     def _is_passed(self, entry: Entry, now: float) -> bool:
         sent, least = entry.sent_at, min(PASSED, 2 * self._offers.period)
@@ -182,31 +183,6 @@ class Resending(book.Book):
         if entry.fate is None and not self._idle(entry):
             self._unlined.append(entry)
 
-    def ask(self) -> list[Effect]:
-        effects, entries = super().ask(), self._unlined
-        if not entries:
-            return effects
-        self._unlined = []
-        return effects + self._ask_lines(entries)
-
-    def _ask_lines(self, entries: Iterable[Entry]) -> list[Effect]:
-        """Questions that stand in line behind what they ask for, if it is there."""
-        lines: dict[tuple[str, int], list[Entry]] = {}
-        for entry in entries:
-            queue = entry.queue
-            if not entry.live or not entry.doubts or entry.suspect not in (UNSENT, UNSEEN):
-                continue
-            if queue is not None and self._offers.speaks(queue):
-                priority = min(9, max(0, entry.invocation.priority))
-                lines.setdefault((queue, priority), []).append(entry)
-        effects: list[Effect] = []
-        for (queue, priority), found in lines.items():
-            asked = [(entry.id, entry.number) for entry in found]
-            for question in asking.questions(asked, queue, self._reply_to):
-                made = dataclasses.replace(question, priority=priority, persistent=True)
-                effects.append(fx.Ask(made))
-        return effects
-
     def _search_on(self, entry: Entry, now: float) -> list[Effect]:
         """Time passed: the question may be lost, or the answer."""
         self._doubt(entry, now)
@@ -253,9 +229,17 @@ class Resending(book.Book):
             nobody = kept and not entry.ran and self._offers.missed(since, now) > 0
             return self._send(entry, now) if nobody else self._lose(entry, now)
         if kept:
+            self._outdate(entry)
             return self._send(entry, now)
         # Whoever was lost since may have had it, and perhaps because of it.
         return self._lose(entry, now)
+
+    def _outdate(self, entry: Entry) -> None:
+        """A message of it is nowhere to be found, and may be held up where no question can reach
+        it: whoever lives is to leave it alone when it turns up.
+        """
+        if not self._terms.repeats(entry.invocation.task):
+            self._outdated.append((entry.id, entry.next_number - 1))
 
     def _on_given_twice(self, entry: Entry, now: float) -> list[Effect]:
         """A worker was given what had been given to another; who may run it all the same."""
@@ -275,7 +259,9 @@ class Resending(book.Book):
             return []
         if entry.worker is None and entry.state in pr.WAITING_STATES:
             return self._on_passed(entry, now)
-        return self._found_nobody(entry, now) if worker == entry.worker else []
+        if worker != entry.worker:
+            return []
+        return self._found_nobody(entry, now) + self.ask()
 
     def _on_passed(self, entry: Entry, now: float) -> list[Effect]:
         """All before a question was taken.  Again: it may have come late, or been handed back."""
@@ -305,7 +291,7 @@ class Resending(book.Book):
             if now - first >= APART and not entry.doubts:
                 del self._absent[entry.id]
                 effects += self._on_absent(entry, worker, now)
-        if len(self._absent) > 2 * len(self._held):
+        if len(self._absent) > 2 * len(self):
             self._absent.clear()
         return effects
 
@@ -342,7 +328,7 @@ class Resending(book.Book):
                 while waiting := self._backlog.first(worker.queue):
                     effects += self._reroute(waiting, now)
             if idle or self.ledger is not None:
-                for entry in self._sent.get(worker.queue):
+                for entry in self._sent.get(worker.queue, None if idle else FRONT):
                     effects += self._inspect_or(self._reroute, entry, name, now)
         return effects
 

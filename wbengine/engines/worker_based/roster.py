@@ -43,6 +43,7 @@ class TopicWorker:
         "goodbye",
         "identity",
         "joined",
+        "key",
         "last_seen",
         "life",
         "period",
@@ -59,6 +60,8 @@ class TopicWorker:
         self.topic = topic
         self.tasks = tuple(map(task_name, tasks))
         self.identity = identity
+        #: Under which it is kept.
+        self.key = _key(identity, topic)
         self.queue = topic
         self.slots = 1
         self.running = 0
@@ -105,31 +108,70 @@ class TopicWorker:
 
 
 class Queue:
-    """The workers that take requests from one queue, and what they add up to."""
+    """The workers that take requests from one queue, and what they add up to.
 
-    __slots__ = ("busy", "members", "slots")
+    Whatever is asked for each request costs O(1), however many members there are; `rounds` and
+    `idle_rounds` look at all of them once after one has spoken.
+    """
+
+    __slots__ = ("_idle", "_since", "busy", "members", "slots")
 
     def __init__(self) -> None:
         self.members: dict[tuple[Any, str], TopicWorker] = {}
         self.slots = 0
         self.busy = 0
+        # Those that have a free slot; who spoke longest ago is the first.
+        self._idle: dict[tuple[Any, str], TopicWorker] = {}
+        # Up to when twice, and once, all have spoken; and were free.
+        self._since: tuple[float, float, float, float] | None = None
 
     @property
     def free(self) -> int:
         return self.slots - self.busy
 
+    def free_of(self, since: float) -> int:
+        """The free slots of those that have spoken since then.
+
+        Costs O(those with free slots who have not).
+        """
+        free = self.slots - self.busy
+        for worker in self._idle.values():
+            if worker.last_seen >= since:
+                break
+            free -= worker.free
+        return free
+
     def rounds(self, since: float) -> int:
         """How often every member that was there then has spoken since, at most twice."""
-        before = (worker for worker in self.members.values() if worker.joined <= since)
-        return min((_after(worker.spoke, since) for worker in before), default=2)
+        twice, once, _, _ = self._since or self._look()
+        return (since < twice) + (since < once)
 
     def idle_rounds(self, since: float) -> int:
         """How often every member reported a free slot since then, and nothing else after that."""
-        return min(_after(worker.was_free, since) for worker in self.members.values())
+        if len(self._idle) < len(self.members):
+            return 0
+        _, _, twice, once = self._since or self._look()
+        return (since < twice) + (since < once)
+
+    def _look(self) -> tuple[float, float, float, float]:
+        found = self._since = (
+            min(max(worker.joined, worker.spoke[0]) for worker in self.members.values()),
+            min(max(worker.joined, worker.spoke[1]) for worker in self.members.values()),
+            min(worker.was_free[0] for worker in self.members.values()),
+            min(worker.was_free[1] for worker in self.members.values()),
+        )
+        return found
 
     def count(self, worker: TopicWorker, sign: int) -> None:
+        """Count a member in (+1), as one that has just spoken, or out (-1)."""
+        self._since = None
+        busy = min(worker.slots, worker.running)
         self.slots += sign * worker.slots
-        self.busy += sign * min(worker.slots, worker.running)
+        self.busy += sign * busy
+        if sign < 0:
+            self._idle.pop(worker.key, None)
+        elif busy < worker.slots:
+            self._idle[worker.key] = worker
 
 
 class Roster:
@@ -159,10 +201,13 @@ class Roster:
 
     def add(self, worker: TopicWorker) -> None:
         """Take in a worker that is not there yet."""
-        key = _key(worker.identity, worker.topic)
+        key = worker.key
         self._workers[key] = worker
         self.identities.setdefault(key[0], set()).add(worker.topic)
         queue = self.queues.setdefault(worker.queue, Queue())
+        other = next(iter(queue.members.values()), worker)
+        if other.tasks == worker.tasks:
+            worker.tasks = other.tasks  # thousands may offer the same hundred
         queue.members[key] = worker
         queue.count(worker, +1)
         for task in worker.tasks:
@@ -170,7 +215,7 @@ class Roster:
             queues[worker.queue] = queues.get(worker.queue, 0) + 1
 
     def update(self, worker: TopicWorker, slots: int, running: int) -> None:
-        """Note how many tasks a worker can run, and does."""
+        """A worker has just said how many tasks it can run, and does."""
         queue = self.queues[worker.queue]
         queue.count(worker, -1)
         worker.slots, worker.running = slots, running
@@ -178,7 +223,7 @@ class Roster:
 
     def remove(self, worker: TopicWorker) -> None:
         """Forget a worker that is there."""
-        key = _key(worker.identity, worker.topic)
+        key = worker.key
         del self._workers[key]
         topics = self.identities[key[0]]
         topics.discard(worker.topic)
@@ -199,19 +244,18 @@ class Roster:
 
     def leave(self, identity: Any) -> list[TopicWorker]:
         """Forget a process, on all its topics; what it was."""
-        topics = tuple(self.identities.get(identity, ()))
-        gone = [self._workers[identity, topic] for topic in topics]
+        gone = self.topics_of(identity)
         for worker in gone:
             self.remove(worker)
         return gone
 
-    def silent(self, is_silent: Callable[[TopicWorker], bool]) -> set[Any]:
-        """The identities of those workers of whom `is_silent` is true."""
-        return {key[0] for key, worker in self._workers.items() if is_silent(worker)}
+    def topics_of(self, identity: Any) -> list[TopicWorker]:
+        """A process, on all its topics."""
+        return [self._workers[identity, topic] for topic in self.identities.get(identity, ())]
 
-
-def _after(moments: tuple[float, float], since: float) -> int:
-    return (moments[0] > since) + (moments[1] > since)
+    def silent(self, now: float, is_silent: Callable[[TopicWorker, float], bool]) -> set[Any]:
+        """The identities of those workers of whom `is_silent` is true by `now`."""
+        return {worker.key[0] for worker in self if is_silent(worker, now)}
 
 
 def _key(identity: Any, topic: str) -> tuple[Any, str]:

@@ -103,6 +103,11 @@ class Server(announcing.Announcing):
         """Number of jobs that were taken and have not ended."""
         return len(self._roll.jobs)
 
+    @property
+    def holding(self) -> int:
+        """Number of jobs that have not ended, or whose end may not be in the ledger yet."""
+        return len(self._roll.jobs) + len(self._roll.ending)
+
     # Requests.
 
     def on_request(
@@ -335,7 +340,7 @@ class Server(announcing.Announcing):
         self._roll.leaving[job.key] = job, answer
         if job.ledger:
             self._roll.ending[job.key] = job, answer
-            return [Finish(job, env.freeze(answer))]
+            return [Finish(job, answer)]
         self._recent.keep(job.id, job.epoch, answer)
         end = Reply(job, answer, terminal=True)
         if job.ours or answer.body["state"] != pr.SUCCESS:

@@ -133,8 +133,7 @@ class ProxyWorkerFinder(outlook.Outlook):
             found = self._roster.queues.get(queue)
             if found is None:
                 return 0
-            since = self._clock.monotonic() - SILENT_PERIODS * self._interval
-            return sum(w.free for w in found.members.values() if w.last_seen >= since)
+            return found.free_of(self._clock.monotonic() - SILENT_PERIODS * self._interval)
 
     def speaks(self, queue: str) -> bool:
         """Whether the workers of `queue` speak more than plain TaskFlow."""
@@ -156,13 +155,13 @@ class ProxyWorkerFinder(outlook.Outlook):
                 return None
             if len(queues) == 1:
                 return next(iter(queues))
-            return max(queues, key=lambda queue: self._appeal(queue, waiting(queue)))
-
-    def _appeal(self, queue: str, waiting: int) -> tuple[float, int]:
-        found = self._roster.queues[queue]
-        # A queue belongs to one topic; any of its workers can say which.
-        rank = self._rank(next(iter(found.members.values())).topic)
-        return (found.free + found.slots) / (2.0 * (waiting + 1)), -rank
+            known, most, best = self._roster.queues, -1.0, ""
+            for name in queues:
+                found = known[name]
+                appeal = (2 * found.slots - found.busy) / (waiting(name) + 1)
+                if appeal > most or (appeal == most and self._rank(name) < self._rank(best)):
+                    most, best = appeal, name
+            return best
 
     # Asking and hearing.
 
@@ -276,16 +275,17 @@ class ProxyWorkerFinder(outlook.Outlook):
         headers = {env.WBE_VERSION: env.VERSION, env.WBE_PERIOD: self.period}
         self._proxy.publish(pr.Notify(), identity, reply_to=self.uuid, headers=headers, first=True)
         with self._lock:
-            for worker in self._roster:
-                if worker.identity == identity:
-                    worker.period = self.period
-                    worker.last_seen += _GRACE
+            for worker in self._roster.topics_of(identity):
+                worker.period = self.period
+                worker.last_seen += _GRACE
 
     def _listens_to(self, topic: str) -> bool:
         words = topic.split(".")
         return not self._patterns or any(routing.matches(p, words) for p in self._patterns)
 
-    def _rank(self, topic: str) -> int:
+    def _rank(self, queue: str) -> int:
+        # A queue belongs to one topic; any of its workers can say which.
+        topic = next(iter(self._roster.queues[queue].members.values())).topic
         words = topic.split(".")
         ranks = (i for i, p in enumerate(self._patterns) if routing.matches(p, words))
         return next(ranks, 0)
@@ -375,13 +375,15 @@ class ProxyWorkerFinder(outlook.Outlook):
         with self._lock:
             if self._hearing.is_deaf(now, self._patience):
                 return 0
-            silent = self._roster.silent(lambda worker: self._silent(worker, now))
+            silent = self._roster.silent(now, self._silent)
+            if not (silent or self._strangers):
+                return 0
         busy = self._busy(silent)
         with self._lock:
             for worker in self._roster:
                 if worker.topic in busy:  # it is looked at again in a while
                     worker.last_seen = now - self._expiry + self.period
-            silent = self._roster.silent(lambda worker: self._silent(worker, now))
+            silent = self._roster.silent(now, self._silent)
             lost = [worker for identity in silent for worker in self._roster.leave(identity)]
             self._answered = {k: v for k, v in self._answered.items() if k not in silent}
             for worker in lost:
@@ -403,11 +405,13 @@ class ProxyWorkerFinder(outlook.Outlook):
         return {topic for topic in asked if self._served(topic)}
 
     def _silent(self, worker: TopicWorker, now: float) -> bool:
+        pace = worker.period
+        if pace is not None and now - worker.last_seen <= SILENT_PERIODS * pace:
+            return False  # as most are, of thousands
         seen = max(worker.last_seen, self._answered.get(worker.identity, -math.inf))
-        if worker.period is None:
+        if pace is None:
             assert self._expiry is not None
             return now - seen > self._expiry
-        pace = worker.period
         if not self._owes(worker):
             seen, pace = max(seen, self._hurried), max(pace, self._interval)
         return now - seen > SILENT_PERIODS * pace

@@ -216,6 +216,11 @@ class Worker:
         with self._hands.lock:
             return self._server.life
 
+    @property
+    def is_solo(self) -> bool:
+        """Whether tasks run in the thread that called `run`."""
+        return isinstance(self._pool, pools.SoloPool)
+
     # Its life.
 
     def run(
@@ -309,6 +314,7 @@ class Worker:
 
         Running threads cannot be ended; the caller ends the process.
         """
+        LOG.warning("giving up %d tasks that still run: told to end again", self._server.running)
         self._give_up()
         self._proxy.flush(1.0)
         self._pool.stop(wait=False, kill=True)
@@ -407,9 +413,9 @@ class Worker:
             return
         with self._hands.lock:
             effects = self._server.beat(self._beats.period)
-            busy = self._server.running
+            holding = self._server.holding
         self._hands.apply(effects)
-        if busy:
+        if holding:
             self._beats.renew(now)
 
 

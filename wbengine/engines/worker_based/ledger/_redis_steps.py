@@ -33,14 +33,17 @@ end
 """
 )
 
-#: here(digest, user, milliseconds) -> digest of the ledger: the one given if the server lost it
+#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
+#: given if the server lost it
 _HERE: Final = """
-local function here(digest, user, t)
+local function here(digest, user, t, seldom)
   local id = call('GET', P .. 'ledger')
   if not id then
     call('SET', P .. 'ledger', digest)
     id = digest
   end
+  -- What is said for each request is noted now and then.
+  if not seldom and t % 50 > 0 and call('ZSCORE', P .. 'users', user) then return id end
   call('ZADD', P .. 'users', t, user)
   for _, key in ipairs({'ledger', 'users', 'beats'}) do call('PEXPIRE', P .. key, TTL) end
   return id
@@ -48,16 +51,20 @@ end
 """
 
 #: (digest if there is none, user) -> digest
-BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now())")
+BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
-#: (digest, user, id, epoch, 1: also in place of an OPEN row at an older epoch) -> digest
+#: (digest, user, 1: also in place of OPEN rows at older epochs, (id, epoch)...) -> digest
 OPEN: Final = Script(_HEAD + _HERE + """
-local t, id, epoch = now(), ARGV[3], ARGV[4]
-local there = row(id)
-if not there[1] or (ARGV[5] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
-then
-  call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open')
-  call('ZADD', P .. 'rows', t, id)
+local t = now()
+for i = 4, #ARGV, 2 do
+  local id, epoch = ARGV[i], ARGV[i + 1]
+  local there = row(id)
+  if not there[1]
+    or (ARGV[3] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
+  then
+    call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open')
+    call('ZADD', P .. 'rows', t, id)
+  end
 end
 return here(ARGV[1], ARGV[2], t)
 """)  # fmt: skip
@@ -73,7 +80,7 @@ RENEW: Final = Script(_HEAD + _HERE + """
 call('PERSIST', P .. 'rows')
 local t = now()
 call('ZADD', P .. 'beats', t, ARGV[3])
-return here(ARGV[1], ARGV[2], t)
+return here(ARGV[1], ARGV[2], t, true)
 """)  # fmt: skip
 
 #: (holder) -> milliseconds or None
@@ -82,15 +89,21 @@ local beat = call('ZSCORE', P .. 'beats', ARGV[1])
 return beat and now() - beat
 """)  # fmt: skip
 
-#: (id, epoch, holder, result) -> 1 if it was his
+#: (holder, (id, epoch, result)...) -> for each 1 if it was his
 FINISH: Final = Script(_HEAD + """
-local id, there = ARGV[1], row(ARGV[1])
-if there[1] ~= ARGV[2] or there[2] ~= 'claimed' or there[3] ~= ARGV[3] then return 0 end
-call('HDEL', P .. 'r:' .. id, 'h', 'k')
-call('HSET', P .. 'r:' .. id, 's', 'done', 'd', ARGV[4])
-call('SREM', P .. 'held:' .. ARGV[3], id)
-call('ZADD', P .. 'rows', now(), id)
-return 1
+local t, holder, done = now(), ARGV[1], {}
+for i = 2, #ARGV, 3 do
+  local id, there, his = ARGV[i], row(ARGV[i]), 0
+  if there[1] == ARGV[i + 1] and there[2] == 'claimed' and there[3] == holder then
+    call('HDEL', P .. 'r:' .. id, 'h', 'k')
+    call('HSET', P .. 'r:' .. id, 's', 'done', 'd', ARGV[i + 2])
+    call('SREM', P .. 'held:' .. holder, id)
+    call('ZADD', P .. 'rows', t, id)
+    his = 1
+  end
+  done[#done + 1] = his
+end
+return done
 """)  # fmt: skip
 
 #: (id, epoch, holder, name of the claim or '' for any) -> 1 if it was his
@@ -126,8 +139,10 @@ remove(ARGV[1], false)
 return 1
 """)  # fmt: skip
 
-#: (id)
-DROP: Final = Script(_HEAD + "remove(ARGV[1], call('HGET', P .. 'r:' .. ARGV[1], 'h'))")
+#: (id...)
+DROP: Final = Script(_HEAD + """
+for _, id in ipairs(ARGV) do remove(id, call('HGET', P .. 'r:' .. id, 'h')) end
+""")  # fmt: skip
 
 #: (id) -> epoch, state, holder, result
 STATE: Final = Script(_HEAD + "return row(ARGV[1])")

@@ -21,8 +21,11 @@ ledger cannot be reached or written, and ValueError for an id or holder that is 
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from wbengine import exceptions
 
 #: A row whose engine and worker did nothing for so long is nobody's any more; looked for when
 #: somebody opens the ledger, but not more often than each hour.
@@ -112,6 +115,11 @@ class Ledger(abc.ABC):
                 return
             self.revoke(id, row.epoch)
 
+    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        """`open` each of these (id, epoch); one that fails leaves those after it unmade."""
+        for id, epoch in rows:
+            self.open(id, epoch)
+
     @abc.abstractmethod
     def claim(self, id: str, epoch: int, holder: str) -> Claim:
         """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`, or say why not."""
@@ -134,6 +142,18 @@ class Ledger(abc.ABC):
         False, and nothing changes, when the row is not that (any more): the result must not be
         used.
         """
+
+    def finish_many(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        """`finish` each of these (id, epoch, result): what it returned, or raised."""
+        told: list[bool | exceptions.LedgerFailure] = []
+        for id, epoch, result in ended:
+            try:
+                told.append(self.finish(id, epoch, holder, result))
+            except exceptions.LedgerFailure as error:
+                told.append(error)
+        return told
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
         """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started.
@@ -163,6 +183,11 @@ class Ledger(abc.ABC):
     @abc.abstractmethod
     def drop(self, id: str) -> None:
         """Remove the row in whatever state; fine when there is none."""
+
+    def drop_many(self, ids: Sequence[str]) -> None:
+        """`drop` each of these; one that fails leaves those after it where they are."""
+        for id in ids:
+            self.drop(id)
 
     @abc.abstractmethod
     def state(self, id: str) -> Row | None:

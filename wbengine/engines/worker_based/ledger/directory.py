@@ -1,53 +1,50 @@
 """A ledger in a folder, for all processes of one host.
 
-A row is an empty file, its *token*, that changes state by being renamed:
+    journal/<number>                 what was done to rows, one line after the other (`_journal`)
+    results/<id>.<epoch>.<unique>    a result that is too large for a line
+    beats/<holder>                   touched when the holder beats
+    id                               the ledger's digest
 
-    open/<id>.<epoch>   ->   held/<holder>/<id>.<epoch>   ->   done/<id>.<epoch>
+A step is a line that names the state it expects, appended by one `write`: where the line stands
+among those of other processes decides who wins.  Nobody locks anything, so nobody waits for a
+process that is frozen.  Several steps that are asked for together are one `write`.
 
-A claim is one rename: the epoch is in the name, so exactly one claimer of exactly this epoch wins.
-A result is complete under `results/<id>.<epoch>` before the token moves to `done`, and `reopen`
-moves the same token back to `open`, under its new epoch: whoever renames it first wins.  Nothing
-is ever written into a file that another process may rename or recycle.
-
-The calls of the engine, and those that must tell why a claim was not granted, look at several
-names; they exclude each other by a lock per part of the ids.  A token then only moves forward, so
-looking in the order open, held, done finds it.  `epochs/<id>` notes the epoch of a row that is not
-at the first.
+A large result is announced, then written under a name of its own, then made the result of its row:
+so whoever drops the row finds it, also when its writer was killed.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import logging
 import math
 import os
-import threading
 import time
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from wbengine import _names, exceptions
 from wbengine.engines.worker_based.ledger import base
-from wbengine.transports import _files
+from wbengine.transports import _files, _spares
+from wbengine.transports._journal import Journal
+from wbengine.transports._journal_rows import NONE, Entry, Outcome, Table
 
 LOG = logging.getLogger(__name__)
 
-#: Rows at this epoch need no note of it.
-_FIRST: Final = 1
-_LOCKS: Final = 16
-_LOCK_PATIENCE: Final = 5.0
+#: Larger results are files of their own: every process reads the journal.
+_INLINE: Final = 4096
 #: Clocks that go by so many seconds differently between two looks were set.
 _JUMP: Final = 2.0
 _RESULT_LIMIT: Final = 1 << 30
-_FOLDERS: Final = (
-    "open", "held", "done", "results", "epochs", "beats", "locks", "spare", "temp",
-)  # fmt: skip
+_STATES: Final[dict[bytes, base.State]] = {
+    b"o": base.ROW_OPEN, b"c": base.ROW_CLAIMED, b"d": base.ROW_DONE,
+}  # fmt: skip
+_FOLDERS: Final = ("journal", "results", "beats", "spare", "temp")
 
 
 class DirectoryLedger(base.Ledger):
-    """Rows as files below one folder, made (mode 0700) when it is not there."""
+    """Rows in a journal in one folder, made (mode 0700) when it is not there."""
 
     def __init__(self, folder: str, result_ttl: float | None = base.STALE_AFTER) -> None:
         try:
@@ -57,16 +54,14 @@ class DirectoryLedger(base.Ledger):
             self._digest = self._identity()
         except (OSError, exceptions.TransportFailure) as exc:
             raise exceptions.LedgerFailure(f"ledger {folder} cannot be used: {exc}") from exc
-        self._open = f"{self._root}/open"
-        self._held = f"{self._root}/held"
-        self._done = f"{self._root}/done"
         self._results = f"{self._root}/results"
-        self._epochs = f"{self._root}/epochs"
-        temp = f"{self._root}/temp"
-        self._spares = _files.Spares(f"{self._root}/spare", temp)
         self._beats = f"{self._root}/beats"
-        self._locks = tuple(_Lock(f"{self._root}/locks/{n}") for n in range(_LOCKS))
+        temp = f"{self._root}/temp"
+        self._spares = _spares.spares(f"{self._root}/spare", temp)
+        self._closed = False
         self._known_holders: set[str] = set()
+        self._table = Table(self._forgotten)
+        self._journal = Journal(f"{self._root}/journal", temp, self._table)
         # Between the clock of the files and our monotonic one, and when it changed last.
         self._offset: float | None = None
         self._jumped = -math.inf
@@ -100,19 +95,25 @@ class DirectoryLedger(base.Ledger):
     # -- workers
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
+        line = b"C %b %d %b;" % (_word(id), epoch, _word(holder, "holder"))
+        if holder not in self._known_holders:
+            self.renew(holder)
         with self._failures():
-            if holder not in self._known_holders:
-                self._admit(holder)
-            name = f"{_label(id)}.{int(epoch)}"
-            while True:
-                if self._rename(f"{self._open}/{name}", f"{self._held}/{holder}/{name}"):
-                    return base.Claim(base.GRANTED, epoch, None, holder)
-                with self._locked(id):
-                    refused = base.refusal(self._find(id), epoch)
-                if refused is not None:
-                    return refused
-                # It came after our rename, or our own folder was swept after a long silence.
-                self._admit(holder)
+            with self._journal.lock:
+                if self._do(line):
+                    refused = None
+                else:
+                    entry = self._table.rows.get(id.encode())
+                    refused = base.refusal(self._row(id, entry), epoch)
+            if refused is None:
+                if holder not in self._known_holders:  # forgotten after a long silence
+                    self.renew(holder)
+                return base.Claim(base.GRANTED, epoch, None, holder)
+            if refused.verdict != base.DONE:
+                return refused
+            # The same as it was, or what became of it since; with its result.
+            row = self.state(id)
+            return base.refusal(row, epoch) or base.Claim(base.MISSING, epoch)
 
     def renew(self, holder: str) -> None:
         path = f"{self._beats}/{_label(holder, 'holder')}"
@@ -121,11 +122,13 @@ class DirectoryLedger(base.Ledger):
                 os.utime(path)
             except FileNotFoundError:
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-    def _admit(self, holder: str) -> None:
-        self.renew(holder)
-        os.makedirs(f"{self._held}/{holder}", mode=0o700, exist_ok=True)
         self._known_holders.add(holder)
+
+    def _forgotten(self, holder: bytes | None) -> None:
+        if holder is None:
+            self._known_holders.clear()
+        else:
+            self._known_holders.discard(holder.decode())
 
     def silence(self, holder: str) -> float | None:
         try:
@@ -148,209 +151,238 @@ class DirectoryLedger(base.Ledger):
         return now
 
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
-        name = f"{_label(id)}.{int(epoch)}"
-        token = f"{self._held}/{_label(holder, 'holder')}/{name}"
-        with self._failures():
-            if not os.path.exists(token):
-                return False
-            # Only the one claimer of this epoch ever writes here.
-            self._spares.place(result, f"{self._results}/{name}")
-            if self._rename(token, f"{self._done}/{name}"):
-                return True
-            _files.remove(f"{self._results}/{name}")
-            return False
+        (told,) = self.finish_many(holder, ((id, epoch, result),))
+        if isinstance(told, exceptions.LedgerFailure):
+            raise told
+        return told
+
+    def finish_many(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        by = _word(holder, "holder")
+        told: list[bool | exceptions.LedgerFailure] = []
+        try:
+            with self._failures():
+                files = self._write_results(by, ended)
+                with self._journal.lock:
+                    lines = [
+                        b"G %b %d %b %b;" % (_word(id), epoch, by, files[number])
+                        if number in files
+                        else b"F %b %d %b %d %b;" % (_word(id), epoch, by, len(result), result)
+                        for number, (id, epoch, result) in enumerate(ended)
+                    ]
+                    told += [bool(done) for done in self._journal.append(lines)]
+                for number, name in files.items():
+                    if number < len(told) and not told[number]:
+                        _files.remove(f"{self._results}/{name.decode()}")
+                if len(told) < len(ended):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
+        except exceptions.LedgerFailure as error:
+            told += [error] * (len(ended) - len(told))
+        return told
+
+    def _write_results(
+        self, by: bytes, ended: Sequence[tuple[str, int, bytes]]
+    ) -> dict[int, bytes]:
+        """Write what is too large for a line; the names by their place in `ended`."""
+        files = {
+            number: b"%b.%d.%b" % (_word(id), epoch, _files.unique().encode())
+            for number, (id, epoch, result) in enumerate(ended)
+            if len(result) > _INLINE or b"\n" in result
+        }
+        if not files:
+            return files
+        lines = []
+        for number, name in files.items():
+            id, epoch, _ = ended[number]
+            lines.append(b"I %b %d %b %b;" % (_word(id), epoch, by, name))
+        with self._journal.lock:
+            admitted = self._do_all(lines)
+        for (number, name), good in zip(files.items(), admitted, strict=True):
+            if good:
+                self._spares.place(ended[number][2], f"{self._results}/{name.decode()}")
+        return files
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
-        name = f"{_label(id)}.{int(epoch)}"
-        # Locked, as it moves a token back: who looks for it would miss it.
-        with self._failures(), self._locked(id):
-            held = f"{self._held}/{_label(holder, 'holder')}/{name}"
-            return self._rename(held, f"{self._open}/{name}")
+        line = b"B %b %d %b;" % (_word(id), epoch, _word(holder, "holder"))
+        with self._failures(), self._journal.lock:
+            return bool(self._do(line))
 
     # -- the engine
 
     def open(self, id: str, epoch: int) -> None:
-        with self._failures(), self._locked(id):
-            if self._find(id) is None:
-                if epoch != _FIRST:
-                    self._note(id, epoch)
-                self._spares.move(f"{self._open}/{id}.{int(epoch)}")
+        self.open_many(((id, epoch),))
+
+    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        lines = [b"O %b %d;" % (_word(id), epoch) for id, epoch in rows]
+        if lines:
+            with self._failures(), self._journal.lock:
+                self._do_all(lines)
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
-        with self._failures(), self._locked(id):
+        line = b"N %b %d;" % (_word(id), epoch)
+        with self._failures():
             while True:
-                row = self._find(id)
+                with self._journal.lock:
+                    if self._do(line):
+                        return None
+                row = self.state(id)
                 if row is None:
                     raise exceptions.NotFound(f"request {id} has no row in ledger {self._root}")
                 if row.state == base.ROW_DONE:
                     return row.result
                 if row.epoch >= epoch:
                     return None
-                folder = self._open if row.holder is None else f"{self._held}/{row.holder}"
-                # Both, so that the row is found should we die before it moved.
-                self._note(id, epoch, row.epoch)
-                if self._rename(f"{folder}/{id}.{row.epoch}", f"{self._open}/{id}.{int(epoch)}"):
-                    return None
-                # It was claimed or finished in between: look again.
+                # It was made anew in between: look again.
 
     def revoke(self, id: str, epoch: int | None = None) -> bool:
-        with self._failures(), self._locked(id):
-            for known in self._epochs_of(id):
-                if epoch is not None and known > epoch:
-                    continue
-                if self._recycle(f"{self._open}/{id}.{known}"):
-                    self._forget(id, known)
-                    return True
-            return False
+        until = NONE if epoch is None else b"%d" % epoch
+        return self._remove([id], [b"R %b %b;" % (_word(id), until)]) > 0
 
     def drop(self, id: str) -> None:
-        with self._failures(), self._locked(id):
-            epochs = self._epochs_of(id)
-            # The usual case first; else forward as the token moves, `done` again at the end.
-            for epoch in epochs:
-                if self._drop_done(f"{id}.{epoch}"):
-                    self._forget(id, *epochs)
-                    return
-            for epoch in epochs:
-                self._recycle(f"{self._open}/{id}.{epoch}")
-            for holder in os.listdir(self._held):
-                for epoch in epochs:
-                    self._recycle(f"{self._held}/{holder}/{id}.{epoch}")
-            for epoch in epochs:
-                if not self._drop_done(f"{id}.{epoch}"):
-                    # Whoever dropped it before was killed before it was done with that.
-                    _files.remove(f"{self._results}/{id}.{epoch}")
-            self._forget(id, *epochs)
+        self.drop_many((id,))
 
-    def _drop_done(self, name: str) -> bool:
-        if not self._recycle(f"{self._done}/{name}"):
-            return False
-        path = f"{self._results}/{name}"
-        try:
-            self._recycle(path, os.stat(path).st_size)
-        except FileNotFoundError:
-            pass
-        return True
+    def drop_many(self, ids: Sequence[str]) -> None:
+        lines = [b"D %b;" % _word(id) for id in ids]
+        if lines and self._remove(ids, lines) < len(lines):
+            # Whoever dropped it before may have been killed before it was done with that.
+            wanted = set(ids)
+            with self._failures():
+                for name in os.listdir(self._results):
+                    if _id_of(name) in wanted and self.state(_id_of(name)) is None:
+                        _files.remove(f"{self._results}/{name}")
+
+    def _remove(self, ids: Iterable[str], lines: list[bytes]) -> int:
+        """Do these steps, each of which may remove the row of an id; how many did."""
+        count = 0
+        with self._failures():
+            with self._journal.lock:
+                outcomes = self._do_all(lines)
+            for gone in outcomes:
+                if isinstance(gone, Entry):
+                    count += 1
+                    for name in gone.files:
+                        self._recycle(f"{self._results}/{name.decode()}")
+        return count
 
     def state(self, id: str) -> base.Row | None:
-        with self._failures(), self._locked(id):
-            return self._find(id)
+        key = _word(id)
+        with self._failures():
+            while True:
+                with self._journal.lock:
+                    self._journal.look()
+                    entry = self._table.rows.get(key)
+                    row = self._row(id, entry)
+                    if entry is None or entry.state != b"d" or entry.start >= 0:
+                        return row
+                    files = entry.files
+                lost, result = "", b""
+                try:
+                    result = _files.read(f"{self._results}/{files[-1].decode()}", _RESULT_LIMIT)
+                except (FileNotFoundError, _files.Unreadable) as exc:
+                    lost = str(exc)
+                # What was read is its result unless it was dropped meanwhile.
+                with self._journal.lock:
+                    self._journal.look()
+                    entry = self._table.rows.get(key)
+                    if entry is None or entry.files != files:
+                        continue
+                if lost:
+                    raise exceptions.LedgerFailure(f"the result of {id} is lost: {lost}")
+                assert row is not None
+                return base.Row(id, row.epoch, base.ROW_DONE, None, result)
 
     def ids(self) -> set[str]:
         with self._failures():
-            # As a token moves, so that none is missed.
-            names = os.listdir(self._open)
-            for holder in os.listdir(self._held):
-                try:
-                    names += os.listdir(f"{self._held}/{holder}")
-                except (FileNotFoundError, NotADirectoryError):
-                    pass  # it ended meanwhile
-            names += os.listdir(self._done)
+            with self._journal.lock:
+                self._journal.look()
+                found = {id.decode() for id in self._table.rows}
             # And what is left of those that somebody was killed while dropping.
-            names += os.listdir(self._results)
-            notes = os.listdir(self._epochs)
-        return {name.rpartition(".")[0] for name in names}.union(notes)
+            return found.union(map(_id_of, os.listdir(self._results)))
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         before = _files.clock(self._root) - older_than
-        count = 0
+        states = b"d" if only_done else b"dco"
         with self._failures():
-            for holder in () if only_done else os.listdir(self._held):
-                silence = self.silence(holder)
-                folder = f"{self._held}/{holder}"
-                if silence is None or silence >= older_than:
-                    count += sum(self._drop_one(name) for name in _older(folder, before))
-                if silence is None or silence >= min(older_than, base.SWEEP_EVERY):
-                    try:
-                        os.rmdir(folder)  # only when it holds nothing; who lives makes it again
-                        _files.remove(f"{self._beats}/{holder}")
-                    except OSError:
-                        pass
-            for folder in (self._done,) if only_done else (self._open, self._done):
-                count += sum(self._drop_one(name) for name in _older(folder, before))
-            # What an interrupted call left: results and notes without a row.
+            with self._journal.lock:
+                self._journal.look()
+                old = [
+                    (id, row.epoch, row.state, row.holder)
+                    for id, row in self._table.rows.items()
+                    if row.changed <= before and row.state in states
+                ]
+            lines = [
+                b"X %b %d %b;" % (id, epoch, state)
+                for id, epoch, state, holder in old
+                if holder is None or self._is_silent(holder.decode(), older_than)
+            ]
+            count = self._remove([], lines) if lines else 0
+            if not only_done:
+                self._forget(
+                    holder
+                    for holder in os.listdir(self._beats)
+                    if self._is_silent(holder, min(older_than, base.SWEEP_EVERY))
+                )
+            # What an interrupted call left: results without a row.
             for name in _older(self._results, before):
-                if self.state(name.rpartition(".")[0]) is None:
+                if self.state(_id_of(name)) is None:
                     _files.remove(f"{self._results}/{name}")
-            for name in _older(self._epochs, before):
-                if self.state(name) is None:
-                    _files.remove(f"{self._epochs}/{name}")
             _files.sweep_temp(f"{self._root}/temp")
         return count
 
-    def _drop_one(self, name: str) -> bool:
-        self.drop(name.rpartition(".")[0])
-        return True
+    def _is_silent(self, holder: str, seconds: float) -> bool:
+        silence = self.silence(holder)
+        return silence is None or silence >= seconds
+
+    def _forget(self, holders: Iterable[str]) -> None:
+        """Remove the beats of those who hold nothing."""
+        names = list(holders)
+        if names:
+            with self._journal.lock:
+                outcomes = self._do_all([b"H %b;" % name.encode() for name in names])
+            for name, forgotten in zip(names, outcomes, strict=True):
+                if forgotten:
+                    _files.remove(f"{self._beats}/{name}")
 
     def close(self) -> None:
-        for holder in self._known_holders:
-            try:
-                os.rmdir(f"{self._held}/{holder}")  # only when it holds nothing
-                _files.remove(f"{self._beats}/{holder}")
-            except OSError:
-                pass
+        try:
+            self._forget(tuple(self._known_holders))
+        except OSError:  # swept one day
+            pass
         self._known_holders.clear()
-        for lock in self._locks:
-            lock.close()
+        with self._journal.lock:
+            self._journal.close()
+        if not self._closed:
+            self._closed = True
+            self._spares.release()
 
     # -- below
 
-    def _epochs_of(self, id: str) -> list[int]:
-        """The epochs at which the row may be, the newest first."""
+    def _do(self, line: bytes) -> Outcome:
+        return self._do_all((line,))[0]
+
+    def _do_all(self, lines: Sequence[bytes]) -> list[Outcome]:
+        """Append these lines: what each did.  The journal's lock is held."""
+        outcomes = self._journal.append(lines)
+        if len(outcomes) < len(lines):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
+        return outcomes
+
+    def _row(self, id: str, entry: Entry | None) -> base.Row | None:
+        """The row as it is in the journal, the lock of which is held."""
+        if entry is None:
+            return None
+        result = None
+        if entry.start >= 0:
+            result = self._journal.read(entry.start, entry.size)
+        holder = None if entry.holder is None else entry.holder.decode()
+        return base.Row(id, entry.epoch, _STATES[entry.state], holder, result)
+
+    def _recycle(self, path: str) -> None:
         try:
-            epochs = [int(word) for word in _files.read(f"{self._epochs}/{id}", 100).split()]
+            self._spares.give(path, os.stat(path).st_size)
         except FileNotFoundError:
-            return [_FIRST]
-        except (ValueError, _files.Unreadable):
-            raise exceptions.LedgerFailure(f"{self._epochs}/{id} is damaged") from None
-        return epochs if _FIRST in epochs else [*epochs, _FIRST]
-
-    def _note(self, id: str, *epochs: int) -> None:
-        note = b" ".join(b"%d" % epoch for epoch in epochs)
-        self._spares.place(note, f"{self._epochs}/{id}")
-
-    def _forget(self, id: str, *epochs: int) -> None:
-        if epochs == (_FIRST,):
-            return
-        for epoch in epochs:  # what a holder left that lost against `reopen` and died
-            _files.remove(f"{self._results}/{id}.{epoch}")
-        _files.remove(f"{self._epochs}/{id}")
-
-    def _find(self, id: str) -> base.Row | None:
-        names = [(epoch, f"{id}.{epoch}") for epoch in self._epochs_of(id)]
-        for epoch, name in names:
-            if os.path.exists(f"{self._open}/{name}"):
-                return base.Row(id, epoch, base.ROW_OPEN)
-        for holder in os.listdir(self._held):
-            for epoch, name in names:
-                if os.path.exists(f"{self._held}/{holder}/{name}"):
-                    return base.Row(id, epoch, base.ROW_CLAIMED, holder)
-        for epoch, name in names:
-            if os.path.exists(f"{self._done}/{name}"):
-                try:
-                    result = _files.read(f"{self._results}/{name}", _RESULT_LIMIT)
-                except (FileNotFoundError, _files.Unreadable) as exc:
-                    raise exceptions.LedgerFailure(f"the result of {name} is lost: {exc}") from exc
-                return base.Row(id, epoch, base.ROW_DONE, None, result)
-        return None
-
-    def _recycle(self, path: str, size: int = 0) -> bool:
-        try:
-            self._spares.give(path, size)
-        except FileNotFoundError:
-            return False
-        return True
-
-    @staticmethod
-    def _rename(source: str, target: str) -> bool:
-        try:
-            os.rename(source, target)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _locked(self, id: str) -> _Lock:
-        return self._locks[zlib.crc32(_label(id).encode()) % _LOCKS]
+            pass
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -362,58 +394,8 @@ class DirectoryLedger(base.Ledger):
             ) from exc
 
 
-class _Lock:
-    """Excludes threads and processes; not for ever, as a process that has it may be frozen.
-
-    What is locked is a folder: it is part of the ledger's layout, and nothing is left behind.
-    """
-
-    __slots__ = ("_fd", "_path", "_thread")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._fd = -1
-        self._thread = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._thread.acquire()
-        try:
-            if self._fd < 0:
-                os.makedirs(self._path, mode=0o700, exist_ok=True)
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            give_up = 0.0
-            while True:
-                try:
-                    fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
-                except BlockingIOError:
-                    give_up = give_up or time.monotonic() + _LOCK_PATIENCE
-                    if time.monotonic() > give_up:
-                        raise exceptions.LedgerFailure(
-                            f"{self._path} was locked for {_LOCK_PATIENCE:g} s"
-                        ) from None
-                    time.sleep(0.0005)
-        except BaseException:
-            self._thread.release()
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self._thread.release()
-
-    def close(self) -> None:
-        with self._thread:
-            fd, self._fd = self._fd, -1
-            if fd >= 0:
-                os.close(fd)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-
 def _older(folder: str, before: float) -> Iterator[str]:
-    """Names whose file was renamed last, thus changed its state last, before this time."""
+    """Names whose file was renamed last, thus put there, before this time."""
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
@@ -423,5 +405,14 @@ def _older(folder: str, before: float) -> Iterator[str]:
                 pass
 
 
+def _id_of(name: str) -> str:
+    """Of the file of a result."""
+    return name.rsplit(".", 2)[0]
+
+
 def _label(name: str, kind: str = "request id") -> str:
     return name if _names.is_label(name) else _names.check_label(kind, name)
+
+
+def _word(name: str, kind: str = "request id") -> bytes:
+    return _label(name, kind).encode()

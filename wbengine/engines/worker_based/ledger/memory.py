@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from collections.abc import Sequence
 
 from wbengine import _clock, _names, exceptions
 from wbengine.engines.worker_based.ledger import base
@@ -27,11 +28,16 @@ class MemoryLedger(base.Ledger):
         return self._digest
 
     def open(self, id: str, epoch: int) -> None:
-        if not _names.is_label(id):
-            _names.check_label("request id", id)
+        self.open_many(((id, epoch),))
+
+    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        for id, _ in rows:
+            if not _names.is_label(id):
+                _names.check_label("request id", id)
         with self._lock:
-            if id not in self._rows:
-                self._put(base.Row(id, epoch, base.ROW_OPEN))
+            for id, epoch in rows:
+                if id not in self._rows:
+                    self._put(base.Row(id, epoch, base.ROW_OPEN))
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         if not _names.is_label(holder):
@@ -58,11 +64,20 @@ class MemoryLedger(base.Ledger):
             return None if beat is None else self._clock.monotonic() - beat
 
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
+        (good,) = self.finish_many(holder, ((id, epoch, result),))
+        return good is True
+
+    def finish_many(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        told: list[bool | exceptions.LedgerFailure] = []
         with self._lock:
-            if self._rows.get(id) != base.Row(id, epoch, base.ROW_CLAIMED, holder):
-                return False
-            self._put(base.Row(id, epoch, base.ROW_DONE, None, result))
-            return True
+            for id, epoch, result in ended:
+                good = self._rows.get(id) == base.Row(id, epoch, base.ROW_CLAIMED, holder)
+                if good:
+                    self._put(base.Row(id, epoch, base.ROW_DONE, None, result))
+                told.append(good)
+        return told
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
         with self._lock:
@@ -95,6 +110,11 @@ class MemoryLedger(base.Ledger):
     def drop(self, id: str) -> None:
         with self._lock:
             self._remove(id)
+
+    def drop_many(self, ids: Sequence[str]) -> None:
+        with self._lock:
+            for id in ids:
+                self._remove(id)
 
     def state(self, id: str) -> base.Row | None:
         with self._lock:

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 from wbengine import _names, exceptions
@@ -134,15 +135,29 @@ class RedisLedger(base.Ledger):
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         """As it is promised; where the server is away, the result is stored as soon as it is there
         again, should nobody have taken the row from its holder."""
-        _label(id)
+        [told] = self.finish_many(holder, [(id, epoch, result)])
+        if isinstance(told, exceptions.LedgerFailure):
+            raise told
+        return told
+
+    def finish_many(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        """As `finish`, in one step."""
+        for id, _, _ in ended:
+            _label(id)
         try:
-            done, again = self._run(steps.FINISH, id, epoch, holder, result)
-        except exceptions.LedgerFailure:
-            self._owe(steps.FINISH, id, epoch, holder, result)
-            raise
-        if again and not done:
-            return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
-        return bool(done)
+            told, again = self._run(steps.FINISH, holder, *chain.from_iterable(ended))
+        except exceptions.LedgerFailure as error:
+            for one in ended:
+                self._owe(steps.FINISH, holder, *one)
+            return [error] * len(ended)
+        if not again:
+            return [bool(done) for done in told]
+        return [bool(done) or self._is_done(*one) for one, done in zip(ended, told, strict=True)]
+
+    def _is_done(self, id: str, epoch: int, result: bytes) -> bool:
+        return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
         _label(id)
@@ -154,14 +169,20 @@ class RedisLedger(base.Ledger):
     # -- the engine
 
     def open(self, id: str, epoch: int) -> None:
-        self._open(id, epoch, 0)
+        self._open(0, id, epoch)
+
+    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        """All of them in one step, or none."""
+        if rows:
+            self._open(0, *(told for row in rows for told in row))
 
     def offer(self, id: str, epoch: int) -> None:
-        self._open(id, epoch, 1)
+        self._open(1, id, epoch)
 
-    def _open(self, id: str, epoch: int, replace: int) -> None:
-        found = self._run(steps.OPEN, self._digest, self._user, _label(id), epoch, replace)
-        self._keep(found)
+    def _open(self, replace: int, *rows: str | int) -> None:
+        for id in rows[::2]:
+            _label(str(id))
+        self._keep(self._run(steps.OPEN, self._digest, self._user, replace, *rows))
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
         found, _ = self._run(steps.REOPEN, _label(id), epoch)
@@ -177,11 +198,17 @@ class RedisLedger(base.Ledger):
 
     def drop(self, id: str) -> None:
         """As it is promised; where the server is away, as soon as it is there again."""
+        self.drop_many((id,))
+
+    def drop_many(self, ids: Sequence[str]) -> None:
+        """As `drop`, in one step."""
+        for id in ids:
+            _label(id)
         try:
-            self._run(steps.DROP, _label(id))
+            self._run(steps.DROP, *ids)
         except exceptions.LedgerFailure as error:
-            LOG.debug("%s is dropped later: %s", id, error)
-            self._owe(steps.DROP, id)
+            LOG.debug("%d rows are dropped later: %s", len(ids), error)
+            self._owe(steps.DROP, *ids)
 
     def state(self, id: str) -> base.Row | None:
         (epoch, state, holder, result), _ = self._run(steps.STATE, _label(id))

@@ -3,8 +3,10 @@
 PostgreSQL, MariaDB or MySQL; or an sqlite file, on one host.
 
 Each step is one statement that names the state it expects, so the database itself lets one of two
-callers win; nothing is read first and written then.  Where a step was refused, the row is read to
-tell why: it may have moved on in between, as with every answer that was true when it was given.
+callers win; nothing is read first and written then.  Several that are asked for together are one
+statement or one transaction, which the database writes to its disk once.  Where a step was refused,
+the row is read to tell why: it may have moved on in between, as with every answer that was true
+when it was given.
 
 Times are those of the database's own clock.  The tables are made when they are not there, and may
 be in the same database as the records of flows.
@@ -16,7 +18,7 @@ import dataclasses
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import sqlalchemy as sa
@@ -43,6 +45,10 @@ _FORMAT: Final = 1
 _RETRIES: Final = 2
 #: A step is one statement: what would begin and end its transaction is not worth two more trips.
 _EACH_ITS_OWN: Final = "AUTOCOMMIT"
+#: Unlike several of them.
+_TOGETHER: Final = "READ COMMITTED"
+#: Rows that one statement removes at most: databases limit how many values it may have.
+_MOST: Final = 500
 #: Who makes the tables excludes others who do; any number, but always the same one.
 _MAKING: Final = 7_760_269_180_342
 
@@ -85,6 +91,9 @@ class _Statements:
         " AND epoch <= COALESCE(:epoch, epoch)"
     )
     drop = sa.text("DELETE FROM wbe_ledger WHERE id = :id")
+    drop_many = sa.text("DELETE FROM wbe_ledger WHERE id IN :ids").bindparams(
+        sa.bindparam("ids", expanding=True)
+    )
     find = sa.text("SELECT epoch, state, holder, result FROM wbe_ledger WHERE id = :id")
     ids = sa.text("SELECT id FROM wbe_ledger")
 
@@ -189,9 +198,13 @@ class SQLLedger(base.Ledger):
             told.dialect, host=url.host, port=url.port, database=url.database
         ).render_as_string()
         self._engine = _sql.make_engine(told)
+        servers = told.dialect != dialects.SQLITE
+        self._several = (
+            self._engine.execution_options(isolation_level=_TOGETHER) if servers else self._engine
+        )
         self._sql = _Statements(told.dialect)
         # Readers of a file need not wait for who writes; servers would be asked for more than that.
-        self._reads = told.dialect != dialects.SQLITE
+        self._reads = servers
         self._lock = threading.Lock()
         self._known_holders: set[str] = set()
         try:
@@ -237,6 +250,27 @@ class SQLLedger(base.Ledger):
         what = {"id": id, "epoch": epoch, "holder": holder, "result": result}
         return self._changes("finishing", self._sql.finish, what) > 0
 
+    def finish_many(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        if len(ended) < 2:  # needs no transaction
+            return super().finish_many(holder, ended)
+        # In one order everywhere: nobody waits for who waits for him.
+        order = sorted(range(len(ended)), key=lambda number: ended[number][0])
+        told: list[bool | exceptions.LedgerFailure] = [False] * len(ended)
+
+        def work(connection: sa.Connection) -> None:
+            for number in order:
+                id, epoch, result = ended[number]
+                what = {"id": id, "epoch": epoch, "holder": holder, "result": result}
+                told[number] = connection.execute(self._sql.finish, what).rowcount > 0
+
+        try:
+            self._run("finishing", work, on=self._several)
+        except exceptions.LedgerFailure as error:
+            return [error] * len(ended)
+        return told
+
     def release(self, id: str, epoch: int, holder: str) -> bool:
         what = {"id": id, "epoch": epoch, "holder": holder}
         return self._changes("releasing", self._sql.release, what) > 0
@@ -245,6 +279,11 @@ class SQLLedger(base.Ledger):
 
     def open(self, id: str, epoch: int) -> None:
         self._changes("opening", self._sql.open, {"id": _label(id), "epoch": epoch})
+
+    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        if rows:
+            made = [{"id": _label(id), "epoch": epoch} for id, epoch in sorted(rows)]
+            self._run("opening", lambda connection: connection.execute(self._sql.open, made))
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
         while True:
@@ -264,6 +303,11 @@ class SQLLedger(base.Ledger):
 
     def drop(self, id: str) -> None:
         self._changes("dropping", self._sql.drop, {"id": id})
+
+    def drop_many(self, ids: Sequence[str]) -> None:
+        for first in range(0, len(ids), _MOST):
+            some = sorted(ids[first : first + _MOST])
+            self._changes("dropping", self._sql.drop_many, {"ids": some})
 
     def state(self, id: str) -> base.Row | None:
         def work(connection: sa.Connection) -> Any:
@@ -306,9 +350,15 @@ class SQLLedger(base.Ledger):
         """How many rows a statement changed."""
         return self._run(what, lambda connection: connection.execute(statement, values).rowcount)
 
-    def _run(self, what: str, work: Callable[[sa.Connection], _R], write: bool = True) -> _R:
+    def _run(
+        self,
+        what: str,
+        work: Callable[[sa.Connection], _R],
+        write: bool = True,
+        on: sa.Engine | None = None,
+    ) -> _R:
         return _sql.transact(
-            self._engine,
+            on or self._engine,
             f"ledger {self._shown}: {what}",
             work,
             write=write,

@@ -1,0 +1,221 @@
+"""Counts that do not depend on the machine, compared with those in `counts.json`.
+
+Calls of our own functions, messages, bytes, commands, visits: a tenth more fails, and a tenth less
+asks to be recorded.  `WBENGINE_RECORD_COUNTS=1 pytest tests/benchmarks` records.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import workers
+from tests.benchmarks import records, steps
+from tests.benchmarks.calls import WRITES, Calls
+from tests.brokers import Broker
+from tests.simulation import growth, meters, scaling
+from wbengine import engines
+
+LOCAL = 1000
+CHAIN = 100
+WIDE = 500
+
+#: Of a wide flow, messages go out together when they happen to wait together: more or fewer, as the
+#: machine is busy.  So only twice as much fails, as when they do not go out together any more;
+#: chains are exact.
+TOGETHER = 1.0
+
+
+@pytest.fixture(autouse=True)
+def _no_collector() -> Iterator[None]:
+    """What a collection finds is somebody else's."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def per_task(counts: Counter[str], tasks: int, what: str = "calls") -> dict[str, float]:
+    return {f"{what} in {stage}": count / tasks for stage, count in counts.items()}
+
+
+# In this process.
+
+
+@pytest.mark.parametrize("make", [steps.wide, steps.chain])
+def test_serial_flow(make: Callable[[int], Any]) -> None:
+    engines.run(make(3), store={"x0": 0})  # what is made once has been made
+    flow = make(LOCAL)
+    loading, running = Calls(), Calls()
+    with loading:
+        engine = engines.load(flow, store={"x0": 0})
+        engine.compile()
+        engine.prepare()
+        engine.validate()
+    with running:
+        engine.run()
+    found = per_task(loading.counts, LOCAL, "calls to load")
+    found |= per_task(running.counts, LOCAL, "calls to run")
+    found["visits to compile"] = engine.compilation.plan.visits / LOCAL
+    found["visits to schedule"] = engine._scheduler.visits / LOCAL
+    records.check(f"serial {make.__name__}, a task", found)
+
+
+@pytest.mark.parametrize("make", [steps.wide, steps.chain])
+def test_memory_of_a_flow(make: Callable[[int], Any]) -> None:
+    case = f"memory of {make.__name__}, an atom, {records.PYTHON}"
+    if not (records.recording() or case in records.read()):
+        pytest.skip(f"nothing is recorded for {records.PYTHON}")
+    engines.run(make(3), store={"x0": 0})
+    blocks = sys.getallocatedblocks()
+    tracemalloc.start()
+    try:
+        flow = make(LOCAL)
+        built = tracemalloc.get_traced_memory()[0]
+        engine = engines.load(flow, store={"x0": 0})
+        engine.compile()
+        engine.prepare()
+        loaded = tracemalloc.get_traced_memory()[0]
+        engine.run()
+        ended, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    found = {
+        "bytes of the flow": built,
+        "bytes of the engine": loaded - built,
+        "bytes kept of the run": ended - loaded,
+        "bytes at most": peak,
+        "blocks": sys.getallocatedblocks() - blocks,
+    }
+    records.check(case, {name: count / LOCAL for name, count in found.items()})
+
+
+# The wire without wires.
+
+
+def test_messages_and_the_parts_that_make_them() -> None:
+    """The book, the finder and the servers of 12 workers, and what they send, on a still clock."""
+    calls = Calls()
+    fleet = scaling.Fleet(scaling.Plan(12, 600, lost=0.0))
+    fleet.meter = meters.Meter(lambda: 1e-6 * sum(calls.counts.values()))
+    with calls:
+        found = growth.measured(fleet)
+    counts = {
+        "calls of the engine": found["request_us"],
+        "calls of the engine to submit": found["submit_us"],
+        "calls of the engine to hear answers": found["answers_us"],
+        "calls of the engine for a beat": found["beat_us"],
+        "calls of the engine for a round, a worker": found["round_us"],
+        "calls of the engine for a new worker": found["join_us"],
+        "calls of workers, with beats": found["worker_us"],
+        "calls of the ledger's methods": found["calls"],
+        "acknowledgements": fleet.meter.counts["acknowledgements"] / 600,
+    }
+    for kind in (*growth.OF_A_REQUEST, *growth.OF_A_BEAT):
+        counts[f"bytes of a message: {kind}"] = fleet.meter.size(kind)
+        counts[f"messages: {kind}"] = fleet.meter.messages[kind] / 600
+    records.check("messages, a task", counts)
+
+
+# On brokers, with a worker in a thread.
+
+
+def _amqp(path: str, name: str) -> str | None:
+    if path.endswith("amqp/channel.py") and name == "basic_ack":
+        return "acknowledgements"
+    if path.endswith("amqp/abstract_channel.py") and name == "send_method":
+        return "methods sent"
+    return None
+
+
+def run(make: Callable[[int], Any], tasks: int, url: str, told: Callable[[], Any]) -> Any:
+    """Calls of a flow by stage, on both sides, and by how much what is `told` grew."""
+    calls = Calls(_amqp)
+    with calls, workers.worker_in_thread(url, steps, threads_count=4):
+        options = {"engine": "worker-based", "url": url}
+        engines.run(make(3), store={"x0": 0}, **options)
+        engine = engines.load(make(tasks), store={"x0": 0}, **options)
+        engine.compile()
+        engine.prepare()
+        before = told()
+        calls.counts.clear()
+        engine.run()
+        after, counts = told(), Counter(calls.counts)
+    assert len(engine.storage.fetch_all()) > (tasks if make is steps.chain else 0)
+    broker = {what: counts.pop(what) for what in [*counts] if what in _AMQP}
+    return per_task(counts, tasks) | {
+        what: (after[what] - before[what]) / tasks for what in before
+    } | {what: count / tasks for what, count in broker.items()}  # fmt: skip
+
+
+_AMQP = ("acknowledgements", "methods sent", WRITES)
+
+
+def check(
+    broker: str, make: Callable[[int], Any], tasks: int, url: str, told: Callable[[], Any] = dict
+) -> None:
+    together = make is steps.wide
+    records.least(
+        f"{make.__name__} over {broker}, a task",
+        lambda: run(make, tasks, url, told),
+        TOGETHER if together else records.TENTH,
+        less=not together,
+    )
+
+
+def test_chain_in_memory() -> None:
+    check("memory", steps.chain, CHAIN, "memory://counted")
+
+
+@pytest.mark.parametrize(("make", "tasks"), [(steps.chain, CHAIN), (steps.wide, WIDE)])
+def test_redis(
+    make: Callable[[int], Any], tasks: int, redis_server: Broker, redis_url: str
+) -> None:
+    with redis_server.client() as client:
+
+        def told() -> dict[str, int]:
+            stats = client.info("stats")
+            scripts = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})
+            return {
+                "commands in the server": stats["total_commands_processed"],
+                "scripts": scripts["calls"],
+                "reads by the server": stats["total_reads_processed"],
+                "bytes to the server": stats["total_net_input_bytes"],
+                "bytes from the server": stats["total_net_output_bytes"],
+            }
+
+        check("Redis", make, tasks, redis_url, told)
+
+
+@pytest.mark.parametrize(("make", "tasks"), [(steps.chain, CHAIN), (steps.wide, WIDE)])
+def test_rabbitmq(make: Callable[[int], Any], tasks: int, rabbitmq_url: str) -> None:
+    check("RabbitMQ", make, tasks, rabbitmq_url)
+
+
+# The guard itself.
+
+
+def test_what_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(records.RECORD, raising=False)
+    place = tmp_path / "counts.json"
+    place.write_text('{"a": {"calls": 100, "gone": 1, "messages": 3}}', encoding="utf-8")
+    records.check("a", {"calls": 109, "gone": 1, "messages": 2.8}, place=place)
+    with pytest.raises(AssertionError) as caught:
+        records.check("a", {"calls": 111, "messages": 2.5, "new": 1}, place=place)
+    assert str(caught.value).splitlines()[1:] == [
+        "a: calls was 100, is 111 (+11 %) MORE",
+        "a: gone was 1, and is not counted any more",
+        "a: messages was 3, is 2.5 (-17 %) less: record it",
+        "a: new is not recorded",
+        "if that is meant: WBENGINE_RECORD_COUNTS=1 pytest tests/benchmarks",
+    ]
+    monkeypatch.setenv(records.RECORD, "1")
+    records.check("a", {"calls": 111}, place=place)
+    assert records.read(place) == {"a": {"calls": 111}}

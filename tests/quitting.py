@@ -1,0 +1,5 @@
+"""A script that somebody takes for a module of tasks."""
+
+import sys
+
+sys.exit(5)

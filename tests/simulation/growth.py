@@ -1,0 +1,319 @@
+"""How the costs of a request and of a beat grow with the fleet, and what that means.
+
+`tools/simulate scale` prints it.
+
+    python -m tests.simulation.growth WORKERS REQUESTS OPEN     one size, as JSON
+
+Costs are measured here, on this machine; numbers of messages, calls and bytes are counted.  What is
+said of larger fleets, of brokers and of networks is computed from both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.simulation import scaling
+from wbengine.engines.worker_based import types
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+
+#: Messages of one request, and what else is counted.
+OF_A_REQUEST: Final = ("request", "RUNNING", "answer")
+OF_A_BEAT: Final = ("beat", "announcement")
+
+#: Costs whose growth is looked at: what it is, and its unit.
+COSTS: Final = {
+    "request_us": "CPU of a request (µs)",
+    "beat_us": "CPU of a beat (µs)",
+    "join_us": "CPU of a worker that comes (µs)",
+    "loss_us": "CPU of a worker that is lost (µs)",
+    "round_us": "CPU of a round, each 5 s, per worker (µs)",
+    "messages": "messages of a request",
+    "calls": "ledger calls of a request",
+    "bytes": "bytes of a request",
+    "beat_bytes": "bytes of a beat",
+}
+
+
+def measure(
+    plan: scaling.Plan, progress: Callable[[int, float], None] | None = None
+) -> dict[str, float]:
+    """Let a fleet do it, in this process."""
+    return measured(scaling.Fleet(plan, progress))
+
+
+def measured(fleet: scaling.Fleet) -> dict[str, float]:
+    """Let it run, and tell what that cost."""
+    plan, before, started = fleet.plan, _peak(), time.monotonic()
+    fleet.run()
+    assert fleet.failed == 0 and not len(fleet.book)
+    meter, n = fleet.meter, plan.requests
+    seconds, counts, messages = meter.seconds, meter.counts, meter.messages
+    beats = sum(messages[kind] for kind in OF_A_BEAT) - plan.workers
+    found = {
+        "workers": plan.workers,
+        "requests": n,
+        "wall": time.monotonic() - started,
+        "cpu": time.process_time(),
+        "simulated": fleet.step * scaling.STEP,
+        "peak_mb": _peak(),
+        "peak_of_run_mb": _peak() - before,
+        "request_us": 1e6 * (seconds["submit"] + seconds["answers"] + seconds["ticks"]) / n,
+        "submit_us": 1e6 * seconds["submit"] / n,
+        "answers_us": 1e6 * seconds["answers"] / n,
+        "ticks_us": 1e6 * seconds["ticks"] / n,
+        "worker_us": 1e6 * seconds["workers"] / n,
+        "beat_us": 1e6 * seconds["beats"] / max(1, beats),
+        "join_us": 1e6 * seconds["joins"] / plan.workers,
+        "loss_us": 1e6 * seconds["losses"] / max(1, counts["workers noticed as lost"]),
+        "round_us": 1e6 * seconds["rounds"] / counts["rounds"] / plan.workers,
+        "messages": sum(messages[kind] for kind in OF_A_REQUEST) / n,
+        "calls": (counts["ledger calls of the engine"] + counts["ledger calls of workers"]) / n,
+        "bytes": sum(messages[kind] * meter.size(kind) for kind in OF_A_REQUEST) / n,
+        "beats": beats / n,
+        "beat_bytes": meter.size("beat"),
+        "lost": counts["workers noticed as lost"],
+        "sent_again": messages["request"] - n,
+    }
+    return found | {f"bytes of {kind}": meter.size(kind) for kind in (*OF_A_REQUEST, *OF_A_BEAT)}
+
+
+def measure_apart(plan: scaling.Plan) -> dict[str, float]:
+    """In a process of its own, whose memory is not that of others; it tells how far it is."""
+    given = [str(plan.workers), str(plan.requests), str(plan.open)]
+    command = [sys.executable, "-m", "tests.simulation.growth", *given]
+    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(ended.stdout)
+    return found
+
+
+def _peak() -> float:
+    """Megabytes of this process, at most so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def plans(workers: int, requests: int, open: float) -> Iterator[scaling.Plan]:
+    """10, 100, ... and `workers`; smaller fleets have fewer requests."""
+    sizes = [10**n for n in range(1, 12) if 10**n < workers]
+    for size in (*sizes, workers):
+        share = max(min(10_000, requests), requests * size // workers)
+        yield scaling.Plan(size, share, open=open)
+
+
+def footprint(workers: int = 500, requests: int = 1000) -> dict[str, float]:
+    """Bytes that the engine keeps for a worker that it knows of, and for a request that waits."""
+    plan = scaling.Plan(workers, requests, open=float(requests))
+    fleet = scaling.Fleet(plan)
+    for _ in range(workers):
+        fleet.join()
+    tracemalloc.start()
+    try:
+        fleet.serve_notices()
+        known = tracemalloc.get_traced_memory()[0]
+        book = scaling.Fleet(scaling.Plan(1, requests, open=float(requests)))
+        before = tracemalloc.get_traced_memory()[0]
+        book.submit()
+        waiting = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    return {"worker_bytes": known / workers, "request_bytes": waiting / requests}
+
+
+def exponent(rows: Sequence[dict[str, float]], what: str) -> float:
+    """`b` of `a * workers ** b`, by least squares."""
+    points = [(math.log(r["workers"]), math.log(r[what])) for r in rows if r[what] > 0]
+    if len(points) < 2:
+        return 0.0
+    x = sum(p[0] for p in points) / len(points)
+    y = sum(p[1] for p in points) / len(points)
+    wide = sum((p[0] - x) ** 2 for p in points)
+    return sum((p[0] - x) * (p[1] - y) for p in points) / wide
+
+
+# Larger than can be tried.
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a task, a beat and the machines cost; the first four are counted and measured here.
+
+    `engine_us` and `worker_us` are CPU microseconds of a whole process for a task, with its threads
+    and sockets; `broker_ops` the operations that one broker does in a second, `network` the bytes.
+    """
+
+    messages: float
+    calls: float
+    bytes: float
+    beat_us: float
+    beat_bytes: float
+    engine_us: float
+    worker_us: float
+    broker_ops: float
+    network: float = 125e6
+    slots: int = 4
+
+
+def questions(workers: int, *, hurry: bool) -> float:
+    """How often in a second one engine asks who is there."""
+    pace = max(scaling.PERIOD, types.SECONDS_PER_WORKER * workers)
+    return 1 / (pace if hurry else types.AT_EASE * pace)
+
+
+def beats(engines: int, workers: int, slots: int, *, hurry: bool = False) -> float:
+    """Messages in a second that are not of tasks: beats of those who work, to each engine that has
+    something there; questions, and their answers; echoes.
+    """
+    told = workers / scaling.PERIOD * min(engines, slots)
+    asked = engines * questions(workers, hurry=hurry) * 2 * workers
+    return told + asked + engines / scaling.PERIOD
+
+
+def shortest(costs: Costs, engines: int, workers: int) -> dict[str, float]:
+    """The mean seconds of a task below which each of these cannot keep all workers busy.
+
+    Infinite: beats alone are too much for it.
+    """
+    slots = costs.slots * workers
+    idle = beats(engines, workers, costs.slots)
+    told = min(engines, costs.slots) / engines
+    heard = workers / scaling.PERIOD * told + questions(workers, hurry=False) * workers
+    # What each task takes of it, and what it has left for tasks, as parts of a second.
+    of = {
+        "an engine's CPU": (costs.engine_us * 1e-6 / engines, 1 - heard * costs.beat_us * 1e-6),
+        "the broker": (
+            (costs.messages * 2 + costs.calls) / costs.broker_ops,
+            1 - idle * 2 / costs.broker_ops,
+        ),
+        "the network": (
+            costs.bytes * 2 / costs.network,
+            1 - idle * costs.beat_bytes * 2 / costs.network,
+        ),
+        "a worker's CPU": (costs.worker_us * 1e-6 / workers, 1.0),
+    }
+    return {
+        name: slots * task / left if left > 0 else math.inf for name, (task, left) in of.items()
+    }
+
+
+def first(found: dict[str, float]) -> str:
+    """Which of them is the first that is too slow, as tasks get shorter."""
+    return max(found, key=lambda name: found[name])
+
+
+def report(rows: Sequence[dict[str, float]], sizes: dict[str, float], costs: Costs) -> list[str]:
+    """All of it, for people."""
+    last = rows[-1]
+    lines = [
+        (
+            f"{last['requests']:,.0f} requests on {last['workers']:,.0f} workers"
+            f" ({costs.slots} slots each): {last['wall']:.0f} s here ({last['cpu']:.0f} s of CPU)"
+            f" for {last['simulated']:,.0f} simulated ones, {last['peak_mb']:,.0f} MB (fleet,"
+            " broker and ledger included);"
+            f" {last['lost']:,.0f} workers lost, {last['sent_again']:,.0f} requests sent again"
+        ),
+        (
+            f"the engine keeps {sizes['worker_bytes']:,.0f} bytes for a worker,"
+            f" {sizes['request_bytes']:,.0f} for a request that waits"
+        ),
+        "",
+        f"{'measured and counted, by workers':<44}"
+        + "".join(f"{row['workers']:>10,.0f}" for row in rows)
+        + "  exponent",
+    ]
+    for what, text in COSTS.items():
+        values = "".join(f"{row[what]:>10,.1f}" for row in rows)
+        growth = f"{exponent(rows, what):>10.2f}" if len(rows) > 1 else ""
+        lines.append(f"{text:<44}{values}{growth}")
+    kinds = (*OF_A_REQUEST, *OF_A_BEAT)
+    told = ", ".join(f"{kind} {last[f'bytes of {kind}']:,.0f}" for kind in kinds)
+    lines += ["", f"bytes of a message: {told}", ""]
+    return lines + _loads(costs) + [""] + _limits(costs)
+
+
+def _loads(costs: Costs) -> list[str]:
+    lines = [
+        (
+            "messages a second at a broker, computed: beats, questions, answers and echoes (in"
+            " parentheses: while engines wait for workers)"
+        ),
+        f"{'engines':>10}" + "".join(f"{n:>20,} workers" for n in (10, 1000, 100_000)),
+    ]
+    for engines in (1, 10, 100):
+        cells = [
+            f"{beats(engines, n, costs.slots):,.0f}"
+            f" ({beats(engines, n, costs.slots, hurry=True):,.0f})"
+            for n in (10, 1000, 100_000)
+        ]
+        lines.append(f"{engines:>10}" + "".join(f"{cell:>28}" for cell in cells))
+    return lines
+
+
+def _limits(costs: Costs) -> list[str]:
+    lines = [
+        (
+            f"what is full first, computed with {costs.engine_us:.0f} µs of an engine and"
+            f" {costs.worker_us:.0f} µs of a worker for a task, a broker of"
+            f" {costs.broker_ops:,.0f} operations/s and {costs.network * 8e-9:.0f} Gbit/s: the mean"
+            " seconds of a task from which on all slots are busy"
+        ),
+    ]
+    for workers in (10, 1000, 100_000):
+        for engines in (1, 10):
+            found = shortest(costs, engines, workers)
+            told = ", ".join(f"{name} {seconds:,.3g}" for name, seconds in found.items())
+            rate = costs.slots * workers / max(found.values())
+            lines.append(
+                f"{workers:>9,} workers, {engines:>2} engines: {first(found)}"
+                f" (at {rate:,.0f} tasks/s); {told}"
+            )
+    return lines
+
+
+def costs_of(row: dict[str, float], engine: float, worker: float, broker: float) -> Costs:
+    return Costs(
+        messages=row["messages"],
+        calls=row["calls"],
+        bytes=row["bytes"],
+        beat_us=row["beat_us"],
+        beat_bytes=row["beat_bytes"],
+        engine_us=engine,
+        worker_us=worker,
+        broker_ops=broker,
+    )
+
+
+def _told(plan: scaling.Plan) -> Callable[[int, float], None]:
+    said = time.monotonic()
+
+    def progress(done: int, seconds: float) -> None:
+        nonlocal said
+        if time.monotonic() - said < 5:
+            return
+        said = time.monotonic()
+        print(
+            f"{plan.workers:,} workers: {done:,}/{plan.requests:,} requests, {seconds:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return progress
+
+
+def main(given: Sequence[str]) -> None:
+    workers, requests, open = int(given[0]), int(given[1]), float(given[2])
+    plan = scaling.Plan(workers, requests, open=open)
+    json.dump(measure(plan, _told(plan)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

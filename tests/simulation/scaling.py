@@ -1,0 +1,445 @@
+"""A fleet of any size, and one engine with as many requests as one likes, on a simulated clock.
+
+The finder, the book and the servers of workers are the real ones, and so is the ledger.  The broker
+is a few lists, and nothing goes wrong but what is asked for: some workers are lost, some come.
+`Fleet.run` counts everything, and measures the CPU that the engine's parts take for it, without the
+garbage collector: what it costs depends on what else a process holds, and here that is the fleet.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.simulation.kinds import One, Six, Two
+from tests.simulation.meters import Meter
+from wbengine import invocation
+from wbengine._clock import ManualClock
+from wbengine.engines.worker_based import asking as asks
+from wbengine.engines.worker_based import cancelling, deeds, endpoint, requests, rows, server, types
+from wbengine.engines.worker_based import effects as fx
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.ledger import memory
+from wbengine.engines.worker_based.terms import RESEND, Terms
+
+#: Simulated seconds of a step: a message that is sent in one arrives in the next.
+STEP: Final = 0.1
+#: Seconds between two beats of a worker, and steps.
+PERIOD: Final = 5.0
+STEPS_OF_A_PERIOD: Final = round(PERIOD / STEP)
+
+TOPICS: Final = ("audio", "mail", "text", "video")
+OFFERS: Final = ((One, Two), (Two, Six), (One, Two, Six))
+KINDS: Final = (One(name="one"), Two(name="two"), Two(name="again"), Six(name="six"))
+
+#: Seconds that tasks take, in turn: 4 s on average; the first ends within the step it begins in.
+SECONDS: Final = (0.0, 1.0, 4.0, 2.0, 8.0, 9.0)
+
+ENGINE: Final = "engine"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`open`: how many requests the engine has at most at a time, for each slot there is.
+
+    `lost`: the share of the workers that fall silent on the way, and of those that come instead.
+    """
+
+    workers: int
+    requests: int
+    slots: int = 4
+    open: float = 4.0
+    lost: float = 0.01
+    expiry: float = 60.0
+    #: Below the time that most wait in line: whether the line moves is looked at for each.
+    timeout: float = 10.0
+
+
+class Worker:
+    """A real `Server`, and tasks that only take time."""
+
+    __slots__ = ("core", "gone", "name", "queue", "unacked")
+
+    def __init__(self, number: int, slots: int, digest: str) -> None:
+        offer = OFFERS[number % len(OFFERS)]
+        topic = TOPICS[number // len(OFFERS) % len(TOPICS)]
+        self.name = f"worker-{number}"
+        self.queue = f"{topic}.{'-'.join(cls.__name__ for cls in offer)}"
+        offered = _OFFERED[offer]
+        self.core = server.Server(self.name, {topic: self.queue}, offered, slots, ledger=digest)
+        self.unacked = 0
+        self.gone = False
+
+
+_OFFERED: Final = {offer: endpoint.endpoints_of(list(offer)) for offer in OFFERS}
+
+
+class Receipt:
+    """What is acknowledged: a message that a worker took."""
+
+    __slots__ = ("worker",)
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+
+class Notice:
+    """As kombu's messages have them."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self, headers: dict[str, Any]) -> None:
+        self.headers = headers
+
+
+class Fleet:
+    """All of it, in one thread."""
+
+    def __init__(self, plan: Plan, progress: Callable[[int, float], None] | None = None) -> None:
+        self.plan = plan
+        self.meter = Meter()
+        self.clock = ManualClock(1000.0)
+        self.step = 0
+        self._progress = progress
+        self.ledger = memory.MemoryLedger(self.clock)
+        self._rows = rows.Rows(self.ledger, plan.expiry)
+        self.finder = types.ProxyWorkerFinder(
+            ENGINE,
+            self,
+            (),
+            worker_expiry=plan.expiry,
+            on_change=self._on_workers,
+            on_ids=lambda name, ids: self._apply(self.book.on_ids(name, ids, self._now)),
+            holds=lambda name: self.book.holds(name),
+            clock=self.clock,
+        )
+        self.book = requests.RequestBook(
+            ENGINE,
+            self.finder,
+            transition_timeout=plan.timeout,
+            ledger=self.ledger.digest,
+            terms=Terms(on_worker_lost=RESEND, max_resends=100),
+            wall=self.clock.time,
+        )
+        # Workers, what waits in queues, and which workers have a slot for it.
+        self.workers: dict[str, Worker] = {}
+        self._numbers = itertools.count()
+        self._phases: list[list[Worker]] = [[] for _ in range(STEPS_OF_A_PERIOD)]
+        self._queues: dict[str, deque[env.Envelope]] = {}
+        self._idle: dict[str, deque[Worker]] = {}
+        # What ends in a step, what was said to the engine, and to workers.
+        self._ends: dict[int, list[tuple[Worker, Any]]] = {}
+        self._answers: list[env.Envelope] = []
+        self._notices: list[env.Envelope] = []
+        self._said: list[env.Envelope] = []
+        self._round_due = 0.0
+        self._ended: list[invocation.Invocation] = []
+        self._takes = itertools.cycle(SECONDS)
+        self.submitted = self.succeeded = self.failed = 0
+
+    @property
+    def _now(self) -> float:
+        return self.clock.monotonic()
+
+    # The course of things.
+
+    def run(self) -> None:
+        """Until all requests have ended."""
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self._run()
+        finally:
+            self.meter.part("")
+            if enabled:
+                gc.enable()
+
+    def _run(self) -> None:
+        plan, started = self.plan, time.monotonic()
+        for _ in range(plan.workers):
+            self.join()
+        losses = self._losses()
+        while self.succeeded + self.failed < plan.requests:
+            self.clock.advance(STEP)
+            self.step += 1
+            self.meter.part("workers")
+            if self.succeeded >= next(iter(losses), math.inf):
+                losses.pop(0)
+                self._lose()
+                self.join()
+            self._work()
+            self._serve()
+            if self.step > STEPS_OF_A_PERIOD * 100 + 100 * plan.requests:
+                raise AssertionError(f"{len(self.book)} requests do not end")
+            if self._progress is not None and self.step % 20 == 0:
+                self._progress(self.succeeded + self.failed, time.monotonic() - started)
+
+    def _losses(self) -> list[int]:
+        """After how many requests a worker is lost; never the last of its queue, if it can be."""
+        plan = self.plan
+        count = min(round(plan.lost * plan.workers), plan.workers - len(OFFERS) * len(TOPICS))
+        return [plan.requests // 4 + n * plan.requests // 4 // max(1, count) for n in range(count)]
+
+    def join(self) -> None:
+        number = next(self._numbers)
+        worker = Worker(number, self.plan.slots, self.ledger.digest)
+        self.workers[worker.name] = worker
+        self._phases[number % STEPS_OF_A_PERIOD].append(worker)
+        self._queues.setdefault(worker.queue, deque())
+        idle = self._idle.setdefault(worker.queue, deque())
+        idle.extend([worker] * self.plan.slots)
+        self._do(worker, worker.core.announce([env.ALL_ENGINES], env.READY, PERIOD))
+
+    def _lose(self) -> None:
+        """The one that came first falls silent, with all it runs."""
+        name = next(iter(self.workers))
+        self.workers.pop(name).gone = True
+        self.meter.counts["workers lost"] += 1
+
+    # Workers.
+
+    def _work(self) -> None:
+        for worker, job in self._ends.pop(self.step, ()):
+            if not worker.gone:
+                outcome = invocation.Outcome(job.epoch, worker.name, self._now, self._now)
+                self._do(worker, worker.core.on_finished(job, outcome))
+        said, self._said = self._said, []
+        for message in said:
+            everybody = message.routing_key == env.ALL_WORKERS
+            to = self.workers.get(message.routing_key)
+            for worker in list(self.workers.values()) if everybody else (to,) if to else ():
+                self._hear(worker, message)
+        for queue, waiting in self._queues.items():
+            idle = self._idle[queue]
+            while waiting and idle:
+                worker = idle.popleft()
+                if not worker.gone:
+                    self._take(worker, waiting.popleft())
+        phase = self._phases[self.step % STEPS_OF_A_PERIOD]
+        phase[:] = [worker for worker in phase if not worker.gone]
+        for worker in phase:
+            self.ledger.renew(worker.name)
+            self._do(worker, worker.core.beat(PERIOD))
+
+    def _hear(self, worker: Worker, message: env.Envelope) -> None:
+        if message.type == asks.ASK:
+            in_person = message.routing_key != env.ALL_WORKERS
+            asked = asks.read(message.body)
+            self._do(worker, worker.core.on_ask(asked, message.reply_to, in_person))
+        elif message.type == cancelling.CANCEL:
+            self._do(worker, worker.core.on_cancel(cancelling.read(message.body)))
+        elif message.reply_to is not None:
+            self._do(worker, worker.core.on_notify(message, PERIOD))
+
+    def _take(self, worker: Worker, request: env.Envelope) -> None:
+        worker.unacked += 1
+        effects = worker.core.on_request(request, Receipt(worker), self.clock.time(), claimed=True)
+        self._do(worker, effects)
+
+    def _do(self, worker: Worker, effects: Iterable[deeds.Effect]) -> None:
+        core, counts = worker.core, self.meter.counts
+        for effect in effects:
+            match effect:
+                case deeds.Reply(job, made, terminal):
+                    self._post(made)
+                    if terminal and job is not None:
+                        core.on_answered(job)
+                        self._acknowledge(job.receipt)
+                case deeds.Claim(job):
+                    counts["ledger calls of workers"] += 1
+                    claim = self.ledger.claim(job.id, job.epoch, worker.name)
+                    self._do(worker, core.on_claim(job, claim))
+                case deeds.Run(job):
+                    self._start(worker, job)
+                case deeds.Finish(job, answer):
+                    counts["ledger calls of workers"] += 1
+                    fenced = not self.ledger.finish(
+                        job.id, job.epoch, worker.name, env.freeze(answer)
+                    )
+                    self._do(worker, core.on_stored(job, fenced))
+                case deeds.Acknowledge(receipt):
+                    self._acknowledge(receipt)
+                case _:
+                    raise AssertionError(f"nobody performs {effect!r}")
+
+    def _start(self, worker: Worker, job: Any) -> None:
+        seconds = next(self._takes)
+        if seconds:
+            self._ends.setdefault(self.step + round(seconds / STEP), []).append((worker, job))
+            return
+        # RUNNING is not published any more when the end is known before.
+        running = self._answers.pop()
+        assert running.body["state"] == pr.RUNNING
+        self.meter.messages[pr.RUNNING] -= 1
+        self._do(worker, worker.core.on_finished(job, invocation.Outcome(0, worker.name)))
+
+    def _acknowledge(self, receipt: Receipt) -> None:
+        self.meter.counts["acknowledgements"] += 1
+        receipt.worker.unacked -= 1
+        self._idle[receipt.worker.queue].append(receipt.worker)
+
+    def _post(self, made: env.Envelope) -> None:
+        if made.type == pr.RESPONSE:
+            state = made.body["state"]
+            self.meter.sent(state if state == pr.RUNNING else "answer", made)
+            self._answers.append(made)
+        else:
+            state = made.headers[env.WBE_STATE]
+            self.meter.sent("beat" if state == env.BEAT else "announcement", made)
+            self._notices.append(made)
+
+    # The engine.
+
+    def _serve(self) -> None:
+        meter, now = self.meter, self._now
+        self.finder.turn(now, ENGINE)
+        meter.part("beats")
+        self.serve_notices()
+        meter.part("answers")
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            answer.body = env.parse(answer.encoded)
+            pr.Response.validate(answer.body)
+            self._apply(self.book.on_response(answer, None, now))
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._apply(self.book.retired(ended))
+        meter.part("submit")
+        self.submit()
+        meter.part("ticks")
+        self._apply(self.book.tick(now))
+        if now >= self._round_due:
+            meter.part("rounds")
+            self._round(now)
+
+    def serve_notices(self) -> None:
+        """Hear what workers said of themselves."""
+        notices, self._notices = self._notices, []
+        for notice in notices:
+            if self._is_news(notice):
+                self.meter.part("joins")
+                self._hear_notice(notice)
+                self.meter.part("beats")
+            else:
+                self._hear_notice(notice)
+
+    def _hear_notice(self, notice: env.Envelope) -> None:
+        body = env.parse(notice.encoded)
+        pr.Notify.validate(body, response=True)
+        self.finder.process_response(body, Notice(notice.headers))
+
+    def _is_news(self, notice: env.Envelope) -> bool:
+        name = notice.headers[env.WBE_WORKER]
+        return name not in self.finder._roster.identities
+
+    def _round(self, now: float) -> None:
+        """What the executor does in each."""
+        self.meter.counts["rounds"] += 1
+        self._apply(self.book.review(now))
+        self.finder.hurry = self.book.stalled(now)
+        self.finder.maybe_publish()
+        self.finder.clean()
+        self._round_due = self.finder.next_due() or now
+
+    def publish(self, message: Any, routing_key: str, **options: Any) -> None:
+        """What the finder says: to workers, or to itself."""
+        headers = options["headers"]
+        if routing_key == ENGINE:
+            self.meter.messages["echo"] += 1
+            self.finder.hear_echo()
+            return
+        made = env.Envelope(
+            message.TYPE, message.to_dict(), routing_key=routing_key,
+            reply_to=options["reply_to"], headers=headers,
+        )  # fmt: skip
+        self.meter.sent("question", made)
+        self._said.append(made)
+
+    def submit(self) -> None:
+        plan = self.plan
+        most = round(plan.open * plan.slots * plan.workers)
+        count = min(most - len(self.book), plan.requests - self.submitted)
+        for number in range(self.submitted, self.submitted + count):
+            # What the core makes anyway.
+            call = invocation.Invocation(
+                KINDS[number % len(KINDS)],
+                invocation.EXECUTE,
+                str(uuid.UUID(int=number)),
+                arguments={"seconds": 1.0},
+                flow_uuid=f"flow-{number // 1000}",
+            )
+            self._apply(self.book.submit(call, self._done, self._now))
+        self.submitted += max(0, count)
+
+    def _done(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
+        if outcome.failed:
+            self.failed += 1
+        else:
+            self.succeeded += 1
+        self._ended.append(call)
+
+    def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
+        if lost:
+            before = self.meter._part
+            self.meter.part("losses")
+            self.meter.counts["workers noticed as lost"] += len(lost)
+            self._apply(self.book.on_lost(lost, self._now))
+            self.meter.part(before)
+        self._apply(self.book.on_gained(gained, self._now))
+
+    def _apply(self, effects: Iterable[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Dispatch(entry, epoch, envelope):
+                    if entry.live and entry.epoch == epoch:
+                        self._dispatch(entry, envelope)
+                case fx.Settle(entry, outcome):
+                    entry.done(entry.invocation, outcome)
+                case fx.Acknowledge():
+                    self.meter.counts["acknowledgements"] += 1
+                case fx.Drop(request_id):
+                    self._count_call()
+                    self.ledger.drop(request_id)
+                case _:
+                    self._see_to(effect)
+
+    def _dispatch(self, entry: Any, envelope: env.Envelope) -> None:
+        if not entry.opened:
+            self._count_call()
+            (self.ledger if entry.epoch == 1 else self._rows).open(entry.id, entry.epoch)
+            entry.opened = True
+        entry.sending, entry.sent_at = True, self._now
+        self.meter.sent("request", envelope)
+        self._queues[envelope.routing_key].append(envelope)
+
+    def _see_to(self, effect: fx.Effect) -> None:
+        now = self._now
+        self.meter.counts[f"{type(effect).__name__} effects"] += 1
+        match effect:
+            case fx.Revoke(entry):
+                self._count_call()
+                self._apply(self.book.on_revoked(entry, self._rows.revoke(entry), now))
+            case fx.Inspect(entry, lost):
+                self._count_call(2)
+                self._apply(self.book.on_row(entry, self._rows.look(entry), now, lost))
+            case fx.Reopen(entry, epoch):
+                self._count_call()
+                done, answer = self._rows.reopen(entry, epoch)
+                assert done
+                self._apply(self.book.on_reopened(entry, answer, now))
+            case fx.Ask(message) | fx.Cancel(message):
+                self.meter.sent("question", message)
+                self._said.append(message)
+            case _:
+                raise AssertionError(f"nobody performs {effect!r}")
+
+    def _count_call(self, calls: int = 1) -> None:
+        self.meter.counts["ledger calls of the engine"] += calls

@@ -1,0 +1,131 @@
+"""What a request and a beat cost does not depend on how many workers there are.
+
+Operations are counted, not seconds: calls of our functions, and workers that are looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.acceptance.test_simulate import simulate
+from tests.simulation import growth, meters, scaling
+from wbengine.engines.worker_based import requests, resending, roster
+
+#: What is not to grow with the fleet, and by how much it may all the same.
+STEADY = ("request_us", "beat_us", "join_us", "loss_us", "round_us", "messages", "calls", "bytes")
+TENTH = 1.1
+
+
+class Operations:
+    """Calls of functions of the package, and elements of a `Seen` that were looked at."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and "/wbengine/" in frame.f_code.co_filename:
+            self.count += 1
+
+
+class Seen(dict[Any, Any]):
+    """A dict that counts what is looked at in a loop, whoever loops."""
+
+    operations: Operations
+
+    def _count(self, found: Any) -> Iterator[Any]:
+        for each in found:
+            self.operations.count += 1
+            yield each
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._count(super().__iter__())
+
+    def values(self) -> Any:
+        return self._count(super().values())
+
+    def items(self) -> Any:
+        return self._count(super().items())
+
+
+def counted(workers: int, requests: int) -> dict[str, float]:
+    operations = Operations()
+
+    class Watched(Seen):
+        pass
+
+    class Queues(dict[str, roster.Queue]):
+        def setdefault(self, name: str, made: Any = None) -> Any:
+            if name not in self:
+                made.members, made._idle = Watched(), Watched()
+            return super().setdefault(name, made)
+
+    Watched.operations = operations
+    fleet = scaling.Fleet(scaling.Plan(workers, requests, lost=0.05))
+    fleet.meter = meters.Meter(lambda: operations.count * 1e-6)
+    fleet.finder._roster._workers = Watched()
+    fleet.finder._roster.queues = Queues()
+    fleet.book._held._rows = Watched()
+    before = sys.getprofile()
+    sys.setprofile(operations)
+    try:
+        return growth.measured(fleet)
+    finally:
+        sys.setprofile(before)
+
+
+def grown(few: dict[str, float], many: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """What costs more than a tenth more on the larger fleet."""
+    return {
+        what: (few[what], many[what]) for what in STEADY if many[what] > TENTH * few[what] + 0.01
+    }
+
+
+@pytest.fixture(autouse=True)
+def _short_fronts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small fleets are what many requests wait for in long lines."""
+    monkeypatch.setattr(resending, "FRONT", 8)
+
+
+def test_costs_do_not_grow_with_the_fleet() -> None:
+    few, many = counted(24, 400), counted(120, 1600)
+    assert few["lost"] and many["lost"] and few["beats"] and many["beats"]
+    assert grown(few, many) == {}
+
+
+def test_what_grows_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_ids = requests.RequestBook.on_ids
+
+    def looks_at_all(self: requests.RequestBook, *told: Any) -> list[Any]:
+        return on_ids(self, *told) if len(self._held) else []
+
+    monkeypatch.setattr(requests.RequestBook, "on_ids", looks_at_all)
+    few, many = counted(24, 400), counted(120, 1600)
+    assert list(grown(few, many)) == ["beat_us"]
+
+
+def test_larger_fleets_are_computed() -> None:
+    row = dict.fromkeys(growth.COSTS, 10.0) | {"messages": 3.0, "calls": 4.0}
+    costs = growth.costs_of(row, engine=300, worker=300, broker=80_000)
+    # 10 workers that beat to the engine, 2 messages for each answer to a question, and an echo.
+    assert growth.beats(1, 10, 4) == pytest.approx(2 + 2 * 10 / 30 + 0.2)
+    assert growth.beats(1, 100_000, 4) > 20_000
+    found = growth.shortest(costs, 1, 10)
+    assert growth.first(found) == "an engine's CPU"
+    assert found["an engine's CPU"] == pytest.approx(40 * 300e-6, rel=0.01)
+    assert growth.shortest(costs, 10, 10)["an engine's CPU"] < found["an engine's CPU"]
+    rows = [{"workers": float(n), "x": 3.0 * n**0.5} for n in (10, 100, 1000)]
+    assert growth.exponent(rows, "x") == pytest.approx(0.5)
+
+
+def test_the_tool_tells_it_all() -> None:
+    ended = simulate("--scale", "--workers", "12", "--requests", "200")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.startswith("200 requests on 12 workers (4 slots each)")
+    for text in ("exponent", *growth.COSTS.values(), "100,000 workers", "what is full first"):
+        assert text in ended.stdout
+    assert "12 workers, 200 requests" in ended.stderr

@@ -1,0 +1,63 @@
+"""What the workers of a queue add up to is the same as if one looked at each of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from wbengine.engines.worker_based.roster import Roster, TopicWorker
+
+
+def after(moments: tuple[float, float], since: float) -> int:
+    return (moments[0] > since) + (moments[1] > since)
+
+
+def join(roster: Roster, name: str, now: float, tasks: tuple[str, ...] = ("a",)) -> TopicWorker:
+    worker = TopicWorker("t", tasks, name)
+    worker.queue = "q"
+    worker.joined = worker.last_seen = now
+    roster.add(worker)
+    return worker
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_as_if_one_looked_at_all(seed: int) -> None:
+    luck = random.Random(seed)
+    roster, now = Roster(), 100.0
+    join(roster, "w0", now)
+    for step in range(1, 150):
+        now += luck.choice((0.0, 0.1, 2.5, 5.0))
+        workers = list(roster)
+        if luck.random() < 0.1:
+            join(roster, f"w{step}", now)
+        elif len(workers) > 1 and luck.random() < 0.1:
+            roster.remove(luck.choice(workers))
+        else:
+            worker = luck.choice(workers)
+            slots, running = luck.choice((1, 4)), luck.choice((0, 0, 0, 1, 4, 9))
+            worker.last_seen = now
+            roster.update(worker, slots, running)
+            worker.report(now, 5.0, running < slots)
+        queue, since = roster.queues["q"], now - luck.choice((0.0, 1.0, 5.0, 12.0, 60.0))
+        members = queue.members.values()
+        assert queue.free_of(since) == sum(w.free for w in members if w.last_seen >= since)
+        there = [after(w.spoke, since) for w in members if w.joined <= since]
+        assert queue.rounds(since) == min(there, default=2)
+        assert queue.idle_rounds(since) == min(after(w.was_free, since) for w in members)
+
+
+def test_names_of_tasks_are_kept_once_for_a_queue() -> None:
+    roster = Roster()
+    one, two = (join(roster, name, 1.0, ("".join(["a", "b"]),)) for name in ("one", "two"))
+    other = join(roster, "three", 1.0, ("c",))
+    assert one.tasks is two.tasks == ("ab",)
+    assert other.tasks == ("c",)
+
+
+def test_a_process_is_found_by_its_name() -> None:
+    roster = Roster()
+    workers = [join(roster, name, 1.0) for name in ("one", "two")]
+    assert roster.topics_of("two") == workers[1:]
+    assert roster.topics_of("three") == []
+    assert roster.silent(5.0, lambda worker, now: worker.joined < now) == {"one", "two"}

@@ -1,0 +1,64 @@
+"""The cases: what is run, and how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tools.benching.systems import LOCALS, WIRES
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What a driver's method of this name does, with these sizes."""
+
+    name: str
+    text: str
+    sizes: Mapping[str, int]
+    media: tuple[str, ...] = WIRES
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks one run has."""
+        found = self.sizes
+        return found["layers"] * found["width"] if "layers" in found else found["tasks"]
+
+    def smaller(self, times: int) -> Case:
+        """The same with fewer tasks, as a warm-up or to try it out."""
+        sizes = {
+            name: value if name in ("size", "width") else max(value // times, 2)
+            for name, value in self.sizes.items()
+        }
+        return Case(self.name, self.text, sizes, self.media)
+
+
+#: On each medium.
+RUN = {
+    "wide": (
+        Case("wide", "tasks that do nothing, all at once", {"tasks": 2000}),
+    ),
+    "chain": (
+        Case("chain", "tasks each fed by the last", {"tasks": 200}),
+    ),
+    "diamond": (
+        Case("diamond", "layers of 40 tasks, each begins when the last has ended",
+             {"layers": 50, "width": 40}),
+    ),
+    "payload": (
+        Case("payload", "tasks that are given 100 KB and give them back",
+             {"tasks": 200, "size": 100_000}),
+    ),
+    "local": (
+        Case("wide", "tasks that do nothing, all at once", {"tasks": 1000}, LOCALS),
+        Case("linear", "tasks that do nothing, one after the other", {"tasks": 1000}, LOCALS),
+    ),
+}  # fmt: skip
+#: What is measured in another manner.
+OTHERS = ("scale", "start", "idle")
+NAMES = (*RUN, *OTHERS)
+
+
+def of(names: list[str], medium: str, divide: int = 1) -> list[Case]:
+    """Those of some groups that are run on a medium."""
+    found = [one for name in names if name in RUN for one in RUN[name] if medium in one.media]
+    return [one.smaller(divide) for one in found] if divide > 1 else found

@@ -1,0 +1,68 @@
+"""wbengine: `engines.run`, and `python -m wbengine.worker`.
+
+Each flow has an executor of its own, as by default; with the variant `shared`, one executor is kept
+for all flows, as peers keep their connections.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import place
+from flows import Flows
+
+from wbengine import task
+
+PACKAGES = ["wbengine"]
+
+
+class Nothing(task.Task):
+    def execute(self) -> None:
+        return None
+
+
+class Next(task.Task):
+    def execute(self, x: int) -> int:
+        return x + 1
+
+
+class Back(task.Task):
+    def execute(self, x: str) -> str:
+        return x
+
+
+class Driver:
+    def __init__(self) -> None:
+        import on_wbengine
+
+        self._flows = Flows("wbengine", on_wbengine)
+        self._workers = self._executor = None
+        if place.LOCAL:
+            self._options: dict[str, Any] = {"engine": place.MEDIUM}
+            if place.MEDIUM == "parallel":
+                self._options["max_workers"] = place.SLOTS
+            return
+        url = place.URL or f"filesystem://{place.FOLDER}/box"
+        self._options = {"engine": "worker-based", "url": url}
+        self._workers = place.Workers(
+            ["-m", "wbengine.worker", "--topic", "bench", "--tasks", "on_wbengine",
+             "--url", url, "--threads", str(place.SLOTS), "--quiet"]
+        )  # fmt: skip
+        if place.VARIANT == "shared":
+            from wbengine.engines.worker_based import executor
+
+            self._executor = executor.WorkerTaskExecutor("bench", "default", url=url)
+            self._executor.start()
+            self._options = {"engine": "worker-based", "executor": self._executor}
+
+    def __getattr__(self, case: str) -> Any:
+        if case.startswith("_"):
+            raise AttributeError(case)
+        run = getattr(self._flows, case)
+        return lambda *sizes, **named: run(*sizes, **named, **self._options)
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.stop()
+        if self._workers is not None:
+            self._workers.close()

@@ -1,0 +1,15 @@
+"""What is sent to and fro: texts that differ, and do not compress to nothing."""
+
+from __future__ import annotations
+
+import random
+import string
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+def texts(count: int, size: int) -> list[str]:
+    """Always the same ones."""
+    drawn = random.Random(1)
+    base = "".join(drawn.choices(_LETTERS, k=size))
+    return [(f"{number:08}" + base)[:size] for number in range(count)]

@@ -1,0 +1,244 @@
+"""bench.html: the figures as a page that needs nothing else, made of what is in bench.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from typing import Any
+
+from tools.benching import charts, style
+from tools.benching.systems import LOCALS
+from tools.benching.telling import DASH, STARTED
+
+KINDS = {"wbengine": "ours", "wbengine-shared": "kept", "kombu": "floor"}
+CASES = {
+    "wide": "tasks that do nothing, all at once, results gathered",
+    "chain": "each task is fed by the last",
+    "diamond": "layers of 40 tasks, each begins when the last has ended",
+    "payload": "each task is given 100 KB and gives them back",
+    "linear": "tasks that do nothing, one after the other",
+}
+SHAPES = {"unordered": "all at once", "linear": "in a line", "nested": "nested flows"}
+MARKS = {True: ("good", "✔"), False: ("bad", "✘"), None: ("dim", DASH)}
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """The whole page as text, to be written as UTF-8."""
+    titles = {one["name"]: one["title"] for one in found["systems"]}
+    facts = found["facts"]
+    parts = [
+        _checks(found["checks"]),
+        *_rates(found["cells"], titles),
+        _scale(found["scale"]),
+        _start(found["start"], found["ready"], titles),
+        _idle(found["idle"], titles),
+        _defaults(found["systems"]) if found["cells"] else "",
+        _table(found["cells"], titles),
+    ]
+    body = "\n".join(part for part in parts if part)
+    known = (f"{escape(str(key))}: {escape(_plain(value))}" for key, value in facts.items())
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>wbengine, measured</title>
+<link rel="icon" href="data:,">
+<style>{style.CSS}</style>
+</head>
+<body>
+<main>
+<header>
+<h1>wbengine, measured beside its peers</h1>
+<p class="dim">{"; ".join(known)}</p>
+</header>
+{body}
+<footer><p class="dim">Made by <code>tools/bench</code>. Rates are medians; whiskers go from the
+slowest run to the fastest.</p></footer>
+</main>
+</body>
+</html>
+"""
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _section(title: str, text: str, body: str) -> str:
+    said = f'<p class="dim">{text}</p>\n' if text else ""
+    return f"<section>\n<h2>{title}</h2>\n{said}{body}\n</section>"
+
+
+def _checks(checks: Iterable[Mapping[str, Any]]) -> str:
+    rows = []
+    for one in checks:
+        kind, mark = MARKS[one["kept"]]
+        rows.append(
+            f'<tr><td class="mark {kind}">{mark}</td><td>{escape(one["text"])}</td>'
+            f'<td class="n">{escape(one["promised"])}</td><td>{escape(one["found"])}</td></tr>'
+        )
+    if not rows:
+        return ""
+    head = '<tr><th></th><th>promise</th><th class="n">at least</th><th>found</th></tr>'
+    return _section(
+        "Promises", "", f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+    )
+
+
+def _rates(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> Iterator[str]:
+    """A section for each case, a chart for each medium; those without workers come last."""
+    groups: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["medium"] in LOCALS, cell["case"]), []).append(cell)
+    for (local, case), of in sorted(groups.items(), key=lambda one: one[0][0]):
+        figures = [
+            _figure(medium, [one for one in of if one["medium"] == medium], titles)
+            for medium in dict.fromkeys(one["medium"] for one in of)
+        ]
+        text = f"{of[0]['tasks']:,} tasks per run, {CASES.get(case, '')}. Tasks per second."
+        yield _section(
+            f"{case.capitalize()}{', without workers' if local else ''}", text,
+            f'{"" if local else _LEGEND}<div class="charts">{"".join(figures)}</div>',
+        )  # fmt: skip
+
+
+_LEGEND = (
+    '<ul class="legend"><li><i style="background:var(--ours)"></i>wbengine</li>'
+    '<li><i style="background:var(--kept)"></i>wbengine, executor kept</li>'
+    '<li><i style="background:var(--peer)"></i>peers</li>'
+    '<li><i style="background:var(--floor)"></i>kombu alone: the transport</li></ul>'
+)
+
+
+def _figure(medium: str, cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+    cells = sorted(cells, key=lambda one: -one.get("rate", 0))
+    rows = [_bar(cell, titles[cell["system"]]) for cell in cells]
+    chart = charts.bars(rows, f"tasks per second, {medium}")
+    return f"<figure><h3>{escape(medium)}</h3>{chart}</figure>"
+
+
+def _bar(cell: Mapping[str, Any], title: str) -> charts.Bar:
+    kind, note = KINDS.get(cell["system"], ""), "; ".join(cell.get("problems", ()))
+    if "rate" not in cell:
+        return charts.Bar(title, None, kind, note=note or "no runs")
+    rates = [cell["tasks"] / seconds for seconds in cell["seconds"]]
+    return charts.Bar(title, cell["rate"], kind, min(rates), max(rates), note)
+
+
+def _scale(rows: list[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    shapes = dict.fromkeys(row["shape"] for row in rows)
+
+    def curves(key: str) -> list[charts.Curve]:
+        return [
+            charts.Curve(
+                SHAPES.get(shape, shape),
+                [(row["tasks"], row[key]) for row in rows if row["shape"] == shape],
+            )
+            for shape in shapes
+        ]
+
+    figures = [
+        charts.curves(curves("all"), "seconds by tasks", "tasks", "seconds"),
+        charts.curves(curves("peak_mb"), "peak memory by tasks", "tasks", "peak MB"),
+    ]
+    drawn = "".join(f"<figure>{one}</figure>" for one in figures)
+    text = "One flow, without workers, from the construction of its tasks to its end."
+    head = ("flow", "tasks", "build s", "load and run s", "all s", "peak MB", "growth")
+    body = [
+        (SHAPES.get(row["shape"], row["shape"]), f"{row['tasks']:,}", f"{row['build']:.3f}",
+         f"{row['run']:.3f}", f"{row['all']:.3f}", f"{row['peak_mb']:.0f}",
+         "" if row["growth"] is None else f"{row['growth']:.2f}")
+        for row in rows
+    ]  # fmt: skip
+    return _section("Scale", text, f'<div class="charts">{drawn}</div>{_grid(head, body)}')
+
+
+def _start(
+    start: Mapping[str, float], ready: list[Mapping[str, Any]], titles: Mapping[str, str]
+) -> str:
+    body = ""
+    if start:
+        body += _grid(
+            ("of wbengine", "s"),
+            [
+                (STARTED.get(name, f"first engine: {name}"), f"{took:.3f}")
+                for name, took in start.items()
+            ],
+        )
+    figures = []
+    for medium in dict.fromkeys(one["medium"] for one in ready):
+        rows = [
+            charts.Bar(titles[one["system"]], one["seconds"], KINDS.get(one["system"], ""))
+            for one in sorted(ready, key=lambda one: one["seconds"])
+            if one["medium"] == medium
+        ]
+        chart = charts.bars(rows, f"seconds, {medium}", 2)
+        figures.append(f"<figure><h3>{escape(medium)}</h3>{chart}</figure>")
+    if not body and not figures:
+        return ""
+    text = "Seconds from the start of a worker's process until it has done its first task."
+    return _section("Start-up", text, f'<div class="charts">{"".join(figures)}</div>{body}')
+
+
+def _idle(rows: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+    if not rows:
+        return ""
+    head = ("broker", "worker", "% of a core", "MB", "MB, shared ones divided", "processes")
+    body = [
+        (row["medium"], titles[row["system"]], f"{row['processor']:.2f}", f"{row['memory']:.1f}",
+         f"{row['share']:.1f}", str(row["processes"]))
+        for row in rows
+    ]  # fmt: skip
+    return _section("Idle", "Workers that have nothing to do.", _grid(head, body, texts=2))
+
+
+def _defaults(systems: list[Mapping[str, Any]]) -> str:
+    head = ("system", "versions", "at once", "by default", "told otherwise")
+    body = [
+        (one["title"], ", ".join(f"{name} {known}" for name, known in one["versions"].items()),
+         one["slots"], one["defaults"], one["helped"])
+        for one in systems
+    ]  # fmt: skip
+    text = "What each does who is asked for nothing, and what was asked for all the same."
+    return _section("By default", text, _grid(head, body, texts=5))
+
+
+def _table(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+    if not cells:
+        return ""
+    cost = "\N{MICRO SIGN}s cpu/task"
+    head = ("case", "on", "system", "tasks", "tasks/s", "spread", cost, "its broker", "runs, s")
+    body = []
+    for one in cells:
+        figures = (DASH,) * 4
+        if "rate" in one:
+            figures = (f"{one['rate']:,.0f}", f"{100 * one['spread']:.0f} %",
+                       f"{one['cost']:,.0f}", f"{one['load']:,.0f}")  # fmt: skip
+        runs = " ".join(f"{took:.3f}" for took in one["seconds"])
+        told = "; ".join(filter(None, [runs, *one.get("problems", ())]))
+        body.append(
+            (one["case"], one["medium"], titles[one["system"]], f"{one['tasks']:,}", *figures, told)
+        )
+    table = _grid(head, body, texts=3)
+    return _section("All figures", "", f"<details><summary>show</summary>{table}</details>")
+
+
+def _grid(head: tuple[str, ...], body: Iterable[tuple[str, ...]], texts: int = 1) -> str:
+    """A table; columns after the first are figures."""
+
+    def row(cells: tuple[str, ...], tag: str) -> str:
+        made = (
+            f"<{tag}{'' if number < texts else ' class=n'}>{escape(cell)}</{tag}>"
+            for number, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    rows = "".join(row(cells, "td") for cells in body)
+    return f'<div class="scroll"><table>{row(head, "th")}{rows}</table></div>'

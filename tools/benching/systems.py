@@ -1,0 +1,143 @@
+"""The systems that are measured: where they come from, where they run, what they do by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+#: What tasks travel through.
+WIRES = ("redis", "amqp", "filesystem")
+#: Kinds of engines that need no workers.
+LOCALS = ("serial", "parallel")
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to run tasks; several may be ways to run one package."""
+
+    name: str
+    title: str
+    #: The module `drivers/on_DRIVER.py`.
+    driver: str
+    #: What pip is asked for, into an environment of the driver's name; nothing: into our own.
+    requirements: tuple[str, ...]
+    #: What it is measured on.
+    media: Collection[str]
+    #: What its users get who ask for nothing.
+    defaults: str
+    variant: str = ""
+    #: How its worker runs four tasks at once.
+    slots: str = "4 threads"
+    #: Whether it is one that users would pick instead.
+    peer: bool = True
+    #: What was told otherwise than by default, so that it is not measured at less than it can do.
+    helped: str = field(default="", kw_only=True)
+
+
+TASKFLOW = ("taskflow[database]>=6.5,<7", "kombu[redis]>=5.3")
+_CELERY = ("celery[redis]>=5.5,<6",)
+_TASKIQ = ("taskiq>=0.11,<1", "taskiq-redis>=1", "taskiq-aio-pika>=0.4")
+_WBENGINE = (
+    "acknowledged when the result was sent (confirmed on RabbitMQ); a row in a ledger for each task"
+    " (Redis, folders: at most one run of each attempt), or persistent requests (RabbitMQ); a"
+    " worker holds no more than it runs; results stay in the engine's storage"
+)
+_POLLS = "folders are looked at each 10 ms (by itself once a second)"
+_TASKIQ_HELPED = (
+    "results are asked for each ms (by itself each 0.2 s); each of a chain is waited for"
+)
+_IN_TURN = "over AMQP, where a chain is ten times slower, each of a chain is waited for; "
+
+SYSTEMS = (
+    System(
+        "wbengine", "wbengine", "wbengine", (), (*WIRES, *LOCALS),
+        _WBENGINE + "; an executor for each flow: connecting and finding the workers is measured",
+        peer=False,
+    ),
+    System(
+        "wbengine-shared", "wbengine, executor kept", "wbengine", (), WIRES,
+        _WBENGINE + "; one executor for all flows, as others keep their connections",
+        variant="shared", peer=False,
+    ),
+    System(
+        "kombu", "kombu alone (echo)", "kombu", ("kombu[redis]>=5.3",), WIRES,
+        "acknowledged when the answer was sent; durable queues, persistent messages, no confirms,"
+        " no limit to what a worker is handed; it runs nothing and keeps nothing",
+        slots="1 loop", peer=False, helped=_POLLS,
+    ),
+    System(
+        "taskflow", "TaskFlow", "taskflow", TASKFLOW, (*WIRES, *LOCALS),
+        "acknowledged before it runs; queues that are not durable and go with their users, no"
+        " confirms; no limit to what a worker is handed; results stay in the engine's storage",
+        helped=_POLLS,
+    ),
+    System(
+        "celery-prefork", "Celery, prefork", "celery", _CELERY, WIRES,
+        "acknowledged before it runs; persistent messages, no confirms; a worker holds 4 for each"
+        " process; results in Redis for a day, on AMQP sent to the caller (rpc), else in files",
+        variant="prefork", slots="4 processes", helped=_IN_TURN + _POLLS,
+    ),
+    System(
+        "celery-threads", "Celery, threads", "celery", _CELERY, WIRES,
+        "as with prefork", variant="threads", helped=_IN_TURN + _POLLS,
+    ),
+    System(
+        "dramatiq", "Dramatiq", "dramatiq", ("dramatiq[rabbitmq,redis]>=2,<3",), ("redis", "amqp"),
+        "acknowledged after it ran; persistent messages, no confirms; a worker holds 2 for each"
+        " thread; no results: here kept in Redis, for 10 minutes",
+        slots="1 process, 4 threads",
+        helped="over AMQP, where a pipeline is slower, each of a chain is waited for",
+    ),
+    System(
+        "huey", "Huey", "huey", ("huey>=3,<4", "redis>=5"), ("redis", "filesystem"),
+        "taken from the list before it runs (what a dying worker had is lost); a worker holds no"
+        " more than it runs; results until they are read",
+        helped="results are asked for each 2 ms (by itself 10 times a second, and less and less);"
+        " chains are pipelines, of which the worker sends on each; folders are looked at each 10 ms"
+        " (by itself 10 times a second, and less and less)",
+    ),
+    System(
+        "taskiq", "Taskiq (stream)", "taskiq", _TASKIQ, ("redis", "amqp"),
+        "acknowledged after the result was stored; a worker is handed 100 from a stream, 10 by"
+        " RabbitMQ (persistent messages, confirmed); results in Redis, for ever",
+        slots="1 process, 4 at once", helped=_TASKIQ_HELPED,
+    ),
+    System(
+        "taskiq-list", "Taskiq (list)", "taskiq", _TASKIQ, ("redis",),
+        "taken from the list before it runs; results in Redis, for ever", variant="list",
+        slots="1 process, 4 at once", helped=_TASKIQ_HELPED,
+    ),
+    System(
+        "rq", "RQ", "rq", ("rq>=2,<3",), ("redis",),
+        "moved to a list of what runs; a process is forked for each job; results in Redis, for 500"
+        " s",
+        slots="a pool of 4 workers", helped="each of a chain is waited for",
+    ),
+)  # fmt: skip
+
+NAMES = tuple(system.name for system in SYSTEMS)
+#: What may be asked for.
+KNOWN = tuple(dict.fromkeys([*(system.driver for system in SYSTEMS), *NAMES]))
+
+
+def of(names: Collection[str]) -> list[System]:
+    """Those of these names; the name of a driver that is no system's means all of its ways."""
+    return [
+        one
+        for one in SYSTEMS
+        if one.name in names or (one.driver in names and one.driver not in NAMES)
+    ]
+
+
+def pythons(
+    chosen: Collection[System], own: str, ensure: Callable[..., str | None]
+) -> dict[str, str]:
+    """The interpreter of each, by name; those that cannot be installed are left out.
+
+    `ensure(name, *requirements)` installs them, and has told why when it returns None.
+    """
+    had: dict[str, str | None] = {}
+    for one in chosen:
+        if one.driver not in had:
+            had[one.driver] = ensure(one.driver, *one.requirements) if one.requirements else own
+    return {one.name: python for one in chosen if (python := had[one.driver])}

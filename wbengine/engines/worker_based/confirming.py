@@ -1,0 +1,145 @@
+"""Publishing to a RabbitMQ, which confirms what it got."""
+
+from __future__ import annotations
+
+import time
+
+import kombu
+
+from wbengine import exceptions as exc
+from wbengine import transports
+from wbengine._crash import crashpoint
+from wbengine.engines.worker_based import confirms, connecting, outbox, topology
+from wbengine.engines.worker_based.parcels import Parcel
+
+__all__ = ["ConfirmingOutbox"]
+
+
+class ConfirmingOutbox(outbox.Outbox):
+    """What was confirmed is published; more is sent meanwhile.
+
+    What the broker did not confirm in time is published again, as what a lost connection
+    interrupted.
+    """
+
+    def __init__(self, target: transports.Target, layout: topology.Topology, name: str) -> None:
+        super().__init__(target, layout, name)
+        # What is written and not confirmed, and what to ring while it is waited for.
+        self._post: confirms.Post | None = None
+        self._line: connecting.Line | None = None
+        # One at a time, until something is confirmed: what goes wrong then is the fault of one, and
+        # a broker that takes nothing is not given the same again and again.
+        self._careful = False
+
+    def _wake(self) -> None:
+        super()._wake()
+        if self._line is not None:
+            self._line.ring()
+
+    @property
+    def _idle(self) -> bool:
+        if self._post is not None and not self._post.is_idle:
+            return False
+        return super()._idle
+
+    def _publish(self, connection: kombu.Connection) -> None:
+        line = connecting.Line(connection)
+        post = None
+        try:
+            window = 1 if self._careful else confirms.WINDOW
+            post = confirms.Post(line, self._layout, self._confirmed, window)
+            with self._lock:
+                self._line, self._post = line, post
+            self._keep_sending(post)
+        except Exception as error:
+            line.drop()
+            if post is not None:
+                self._blame(post, error)
+            if isinstance(error, self._errors):
+                raise
+            raise exc.TransportFailure(connecting.explain(error)) from error
+        finally:
+            with self._lock:
+                self._line = None
+            line.close()
+            if post is not None:
+                self._recall(post)
+
+    def _keep_sending(self, post: confirms.Post) -> None:
+        pause = 0.0
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                room = post.room if now >= pause else 0
+                parcels = self._together(min(outbox.MOST, room)) if room else []
+                self._busy = bool(parcels or self._chores)
+                if self._closed.is_set():
+                    return
+                if self._idle:
+                    self._changed.notify_all()
+            if parcels:
+                try:
+                    wanted = self._prepared(parcels)
+                except self._errors as error:  # of the ledger, say: the line is not to blame
+                    self._tell(connecting.explain(error))
+                    pause = time.monotonic() + outbox.PAUSE
+                    continue
+                self._send(post, wanted)
+            elif not self._chores:
+                post.read(max(0.01, pause - now) if pause > now else None)
+            self._do_chores()
+
+    def _send(self, post: confirms.Post, parcels: list[Parcel]) -> None:
+        assert self._line is not None
+        crashpoint("outbox.before-publish")
+        try:
+            with self._line.together():
+                for parcel in parcels:
+                    self._send_one(post, parcel)
+        finally:
+            self._done(())
+        crashpoint("outbox.after-publish")
+
+    def _send_one(self, post: confirms.Post, parcel: Parcel) -> None:
+        try:
+            message = post.prepare(parcel)
+        except Exception as error:
+            self._fail(parcel, error)
+            return
+        parcel.sent = True
+        post.send(parcel, message)
+
+    def _confirmed(self, confirmed: list[confirms.Sent]) -> None:
+        self._told = ""
+        if self._careful and self._post is not None:
+            self._careful = False
+            self._post.widen()
+        for sent in confirmed:
+            if sent.returned:
+                outbox.call(sent.parcel.errand.unrouted, sent.parcel)
+        routed = [sent.parcel for sent in confirmed if not sent.returned]
+        for errand, group in outbox.by_errand(routed).items():
+            outbox.call(errand.sent, group)
+
+    def _blame(self, post: confirms.Post, error: Exception) -> None:
+        """What the broker would refuse for ever fails, as soon as it is known which one it is."""
+        suspect = post.unconfirmed[0] if len(post.unconfirmed) == 1 else None
+        if suspect is not None and self._careful and confirms.refuses(error):
+            post.unconfirmed.clear()
+            self._fail(suspect.parcel, error)
+        self._careful = bool(post.unconfirmed)
+
+    def _recall(self, post: confirms.Post) -> None:
+        """Nobody knows what became of what was written and not confirmed."""
+        again = []
+        for sent in post.unconfirmed:
+            parcel = sent.parcel
+            if parcel.errand.repeats or self._closed.is_set():
+                parcel.sent = False
+                again.append(parcel)
+            else:
+                outbox.call(parcel.errand.uncertain, parcel)
+        with self._lock:
+            self._parcels.extendleft(reversed(again))
+            self._post = None
+            self._busy = False
