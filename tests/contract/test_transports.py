@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pathlib
+import queue
 import signal
 import socket
 import subprocess
@@ -357,6 +358,70 @@ def test_ack_in_another_thread_wakes_a_full_consumer(side):
             thread.join()
     assert side.got == list(range(200))
     assert max(highest) <= 2
+
+
+def test_released_and_acknowledged_in_other_threads_no_room_is_missed(side):
+    """Nothing but the room that others make wakes the consumer here."""
+    side.queue("q", "k")
+    count = 300
+    for number in range(count):
+        side.send(number, "k")
+    handed = queue.SimpleQueue()
+
+    def settle(release):
+        while (message := handed.get()) is not None:
+            if release:
+                side.channel.release_many([message])
+            side.channel.ack_many([message])
+
+    def receive(message):
+        side.got.append(message.decode())
+        handed.put(message)
+
+    threads = [threading.Thread(target=settle, args=(n % 2,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        side.consume("q", on=receive, prefetch=1)
+        side.drain(count, timeout=30)
+    finally:
+        for _ in threads:
+            handed.put(None)
+        for thread in threads:
+            thread.join()
+    assert side.got == list(range(count))
+
+
+def test_room_that_is_made_while_it_is_looked_for_is_not_missed(side):
+    side.queue("q", "k")
+    side.send(0, "k")
+    side.send(1, "k")
+    side.consume("q", ack=False, prefetch=1)
+    side.drain(1)
+
+    class Held(dict):
+        def __len__(self):
+            count = super().__len__()
+            if not side.messages[0].acknowledged:  # just when it was counted
+                side.channel.ack_many(side.messages[:1])
+            return count
+
+    side.channel._unacked = Held(side.channel._unacked)
+    side.drain(2, timeout=1)
+    assert side.got == [0, 1]
+
+
+def test_what_was_released_counts_no_more_when_it_is_acknowledged_with_others(side):
+    side.queue("q", "k")
+    for number in range(6):
+        side.send(number, "k")
+    side.consume("q", ack=False, prefetch=2)
+    side.drain(2)
+    side.channel.release_many(side.messages)
+    side.drain(4)
+    side.channel.basic_ack(side.messages[1].delivery_tag, multiple=True)
+    side.nothing_comes()
+    assert side.got == [0, 1, 2, 3]
 
 
 def test_requeue_goes_to_the_old_place_and_is_marked(side):

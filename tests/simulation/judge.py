@@ -61,8 +61,6 @@ class Judge:
         #: Rows of engines that died before they could remove them: nobody else knows of these,
         #: until they are swept.
         self.undropped: set[str] = set()
-        #: Workers that somebody took for lost.
-        self.gone: set[Any] = set()
         #: What happened, and how often; for figures.
         self.seen: Counter[str] = Counter()
         self.tasks: dict[str, Any] = {}
@@ -101,8 +99,7 @@ class Judge:
         atom = self.atoms[job.id]
         if self.world.ledger is not None and (atom.uuid, job.attempt) in self.saved:
             self.fail(f"{job} begins, and its end was saved before")
-        # Without a ledger nobody can count those that died of it before anybody knew of them.
-        unknown = sum(name not in self.gone for _, name in before) if not self.world.ledger else 0
+        unknown = self.unknown(job, before) if self.world.ledger is None else 0
         most = 1 + self.world.terms.max_resends + unknown
         if len(before) >= most * (1 + self.lives[job.id]):
             self.fail(f"{job} runs without end: {before}")
@@ -130,6 +127,15 @@ class Judge:
                 self.seen["runs again, not idempotent"] += 1
         before.append((job.epoch, worker.name))
         self.began[job.id] = self.world.now
+
+    def unknown(self, job: Any, before: list[tuple[int, str]]) -> int:
+        """How many ran it of whom its engine does not know that they are gone.
+
+        Without a ledger it cannot count those that died of it before it knew that they were there.
+        """
+        engines = [e for e in self.world.engines.values() if e.uuid == job.reply_to]
+        gone = {name for engine in engines for name in engine.evidence.gone}
+        return sum(name not in gone for _, name in before)
 
     def turns_up(self, worker: Worker, job: Any) -> bool:
         """Whether a copy was held up, where no question could reach it, until another was sent; and
@@ -239,7 +245,6 @@ class Judge:
 
     def on_lost(self, engine: Engine, lost: list[Any]) -> None:
         engine.evidence.loses(lost)
-        self.gone |= {worker.identity for worker in lost}
         if any(e is not engine and e.uuid == engine.uuid for e in self.world.engines.values()):
             return  # one that is frozen takes what is said to its heir
         if self.world.now - engine.shared <= TRUSTED:

@@ -334,6 +334,15 @@ def test_tasks_that_kill_their_workers_one_after_another_come_to_an_end() -> Non
     world.play(["submit 1262", "submit 2046", "submit 3230", "submit 527", "submit 2085"])
 
 
+def test_who_died_before_an_engine_knew_of_him_is_not_counted_by_it() -> None:
+    """Another engine knew him, and lost him."""
+    world = World(ledger=False, timeout=None, capacity=2)
+    world.play([
+        "submit 1", "submit 2990", "worker 38", "deliver 0", "freeze_worker 0", "pass 0",
+        "worker 6", "deliver 0", "bounce 6",
+    ])  # fmt: skip
+
+
 def test_who_takes_a_request_after_a_long_sleep_is_not_silent() -> None:
     """What is claimed while it is taken tells that its holder lives, in the same step."""
     world = World(claiming=True)

@@ -298,3 +298,31 @@ def test_flushing_what_was_never_published_is_honest(place: Place, first: bool) 
     place.outbox.stop()
     place.put(2, first=first)
     assert place.outbox.flush(0) is False
+
+
+class Together(Errand):
+    """Refuses to prepare any of those among which there is a 2."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        if any(parcel.envelope.body["n"] == 2 for parcel in parcels):
+            raise ValueError("2 is odd")
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        self.told += [parcel.envelope.body["n"] for parcel in parcels]
+
+    def failed(self, parcel: Parcel, error: BaseException) -> None:
+        self.told.append(f"not {parcel.envelope.body['n']}")
+
+
+def test_what_cannot_be_prepared_does_not_fail_what_goes_out_with_it(place: Place) -> None:
+    errand = Together()
+    for number in range(5):
+        envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
+        place.outbox.put(Parcel(envelope, errand))
+    place.outbox.start()
+    assert place.outbox.flush(WAIT)
+    assert place.arrived() == [0, 1, 3, 4]
+    assert errand.told == ["not 2", 0, 1, 3, 4]

@@ -779,3 +779,35 @@ def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
         pool.stop()
     assert step > 5
     pool.stop()
+
+
+def test_no_call_waits_while_a_slot_is_idle() -> None:
+    """One wakes the next: whoever is not woken would be missed at the meeting."""
+    with pools.ThreadPool(4) as pool:
+        for _ in range(150):
+            met, box = threading.Barrier(4), Box()
+            for _ in range(4):
+                pool.submit(lambda emit, met=met: met.wait(WAIT), (), box)
+            assert sorted(box.get() for _ in range(4)) == [0, 1, 2, 3]
+
+
+def test_no_call_is_left_behind_by_many_who_submit_and_cancel() -> None:
+    box, count = Box(), 300
+    with pools.ThreadPool(3) as pool:
+
+        def submit(pause: float) -> None:
+            for number in range(count):
+                ticket = pool.submit(lambda emit: None, (), box)
+                if number % 5 == 0:
+                    ticket.cancel()
+                if number % 7 == 0:
+                    time.sleep(pause)
+
+        threads = [threading.Thread(target=submit, args=(n * 1e-4,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for _ in range(4 * count):
+            box.get()
+        assert pool.unfinished == 0

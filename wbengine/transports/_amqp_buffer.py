@@ -5,21 +5,37 @@ of each frame.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-__all__ = ["Buffer"]
+__all__ = ["Buffer", "whole"]
 
 #: Bytes that are asked for at once, and after which what is held back is written.
 _READ: Final = 64 * 1024
 _WRITE: Final = 128 * 1024
 
 
-class Buffer:
-    """What a plain (not TLS) transport of py-amqp reads and writes through; of one thread."""
+def whole(send: Callable[[Any], object]) -> Callable[[Any], None]:
+    """`send`, but whoever is too slow to take all is lost: of a frame he may have a part."""
 
-    def __init__(self, transport: Any) -> None:
+    def send_whole(data: Any) -> None:
+        try:
+            send(data)
+        except TimeoutError as error:  # which others take for: there is nothing to read
+            raise ConnectionError("it does not read what it is sent") from error
+
+    return send_whole
+
+
+class Buffer:
+    """What a plain (not TLS) transport of py-amqp reads and writes through; of one thread.
+
+    `patience`: seconds for what was held back to be written, however short reading may take.
+    """
+
+    def __init__(self, transport: Any, patience: float) -> None:
         self._transport = transport
+        self._patience = patience
         self._recv = transport._quick_recv
         self._send = transport._write
         self._got = b""
@@ -61,7 +77,9 @@ class Buffer:
     def _receive(self, count: int) -> bytes:
         """At least a byte, and at most so many; none when the connection has ended."""
         if not self.pending:
-            self._flush()  # it may be an answer to that
+            if self._held:  # it may be an answer to that
+                with self._transport.having_timeout(self._patience):
+                    self._flush()
             self._got, self._at = self._recv(_READ), 0
         found = self._got[self._at : self._at + count]
         self._at += len(found)

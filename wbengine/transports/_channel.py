@@ -318,6 +318,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def _pop(self, delivery_tag: int, multiple: bool = False) -> list[Taken]:
         if multiple:
             tags = [tag for tag in tuple(self._unacked) if tag <= delivery_tag]
+            self._released.difference_update(tags)
             found = [one for tag in tags if (one := self._unacked.pop(tag, None)) is not None]
         else:
             self._released.discard(delivery_tag)

@@ -36,6 +36,8 @@ _GROWTH: Final = 2
 _CHUNK: Final = 64 * 1024
 #: Seconds between two lines in which a process tells the time.
 _STAMP_EVERY: Final = 60.0
+#: How often zeros are read before they are believed.
+_TRIES: Final = 4
 #: Seconds before the folder is read again, where what was seen in it may not be all.
 _PAUSES: Final = (0.0, 0.001, 0.005)
 
@@ -126,7 +128,7 @@ class Journal:
 
     def read(self, start: int, size: int) -> bytes:
         """A part of the journal that was read before."""
-        data = os.pread(self._fd, size, start)
+        data = self._pread(size, start)
         if len(data) != size:
             raise OSError(errno.EIO, "it was cut", self._path)
         return data
@@ -137,11 +139,11 @@ class Journal:
         What others appended after them is read another time.
         """
         end = os.lseek(self._fd, 0, os.SEEK_CUR)
-        before = self._pread(end - written - self._offset)
+        before = self.read(self._offset, end - written - self._offset)
         # A rest without an end is a torn line, which ours has ended.
         if self._apply(before) is None:
             return None
-        own = self._pread(written)
+        own = self.read(self._offset, written)
         outcomes = self._apply(own[: own.rfind(b"\n") + 1])
         assert outcomes is not None
         return outcomes
@@ -150,7 +152,7 @@ class Journal:
         """Apply what is there; False: it is sealed."""
         rest = b""
         while True:
-            more = os.pread(self._fd, _CHUNK, self._offset + len(rest))
+            more = self._pread(_CHUNK, self._offset + len(rest))
             data = rest + more
             end = data.rfind(b"\n") + 1
             # What comes after the last end of a line may still be being written.
@@ -160,10 +162,19 @@ class Journal:
             if len(more) < _CHUNK:
                 return True
 
-    def _pread(self, size: int) -> bytes:
-        if not size:
-            return b""
-        return self.read(self._offset, size)
+    def _pread(self, size: int, start: int) -> bytes:
+        """Read what is there.
+
+        In a tmpfs, who reads while another process appends may get zeros for what was not there
+        when he began: no line has any, so it is read again.  They stay where a crash of the host
+        left them.
+        """
+        data = b""
+        for _ in range(_TRIES):
+            data = os.pread(self._fd, size, start)
+            if b"\0" not in data:
+                break
+        return data
 
     def _apply(self, data: bytes) -> list[Outcome] | None:
         outcomes: list[Outcome] = []
@@ -245,7 +256,7 @@ class Journal:
                 time.sleep(pause)
         # In this order: one that is removed has none before it.
         for older in numbers:
-            if older < newest - 9:
+            if older < newest - 1:
                 try:
                     os.unlink(f"{self._folder}/{older}")
                 except FileNotFoundError:

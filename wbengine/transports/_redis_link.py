@@ -12,9 +12,9 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis.connection
@@ -24,12 +24,16 @@ from redis.retry import Retry
 
 from wbengine import _names, exceptions
 
+T = TypeVar("T")
+
 SCHEMES: Final = ("redis", "rediss")
 #: What keys begin with where nobody named an exchange.
 DEFAULT_PREFIX: Final = "wbengine"
 
 #: Seconds to wait for an answer, and for a connection.
 _PATIENCE: Final = 5.0
+#: Lua has room for 8,000 values in a call.
+_PORTION: Final = 1000
 #: A connection that rested for so many seconds is tried before it is trusted.
 _HEALTH_CHECK: Final = 30
 #: Options of URLs and of `transport_options`: seconds, and what TLS is to trust.
@@ -330,6 +334,12 @@ class Pool:
         """Disconnect."""
         self._closed = True
         self._drop_spare()
+
+
+def portions(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many at a time as a script takes as arguments of one command."""
+    for start in range(0, len(things), _PORTION):
+        yield things[start : start + _PORTION]
 
 
 def ready(timeout: float, *descriptors: int) -> list[int]:

@@ -3,7 +3,7 @@
 Keys, all below one prefix:
 
     r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, which claim it was `k`
-    rows          ids, by when their rows changed (the server's clock, in milliseconds)
+    rows          ids, by when their rows were opened or ended (the server's clock, milliseconds)
     held:HOLDER   the ids of the rows that a holder has
     beats         holders, by when they were last heard of
     ledger        which ledger this is
@@ -18,6 +18,7 @@ from typing import Final
 #:
 #: Who got no answer claims again by the same name, and is granted what he was granted.
 CLAIM: Final = """
+local beats = 0
 local function claim(id, epoch, holder, name, t)
   local r = KEYS[1] .. 'r:' .. id
   local row = redis.call('HMGET', r, 'e', 's', 'h', 'd', 'k')
@@ -31,9 +32,11 @@ local function claim(id, epoch, holder, name, t)
     return {row[5] == name and 'GRANTED' or 'HELD', epoch, row[3], ''}
   end
   redis.call('HSET', r, 's', 'claimed', 'h', holder, 'k', name)
-  redis.call('ZADD', KEYS[1] .. 'rows', t, id)
   redis.call('SADD', KEYS[1] .. 'held:' .. holder, id)
-  redis.call('ZADD', KEYS[1] .. 'beats', t, holder)
+  if beats ~= t then
+    redis.call('ZADD', KEYS[1] .. 'beats', t, holder)
+    beats = t
+  end
   return {'GRANTED', epoch, holder, ''}
 end
 """
@@ -41,8 +44,7 @@ end
 #: unclaim(id, holder, milliseconds): a CLAIMED row is OPEN again
 UNCLAIM: Final = """
 local function unclaim(id, holder, t)
-  redis.call('HSET', KEYS[1] .. 'r:' .. id, 's', 'open')
-  redis.call('HDEL', KEYS[1] .. 'r:' .. id, 'h', 'k')
+  redis.call('HSET', KEYS[1] .. 'r:' .. id, 's', 'open', 'h', '', 'k', '')
   redis.call('SREM', KEYS[1] .. 'held:' .. holder, id)
   redis.call('ZADD', KEYS[1] .. 'rows', t, id)
 end

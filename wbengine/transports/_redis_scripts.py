@@ -48,10 +48,10 @@ local function now()
 end
 local function ring(queue)
   local bell = P .. 'bell:' .. queue
-  if call('LLEN', bell) == 0 then
-    call('RPUSH', bell, 1)
-    call('PEXPIRE', bell, TTL)
-  end
+  if call('EXISTS', bell) == 1 then return false end
+  call('RPUSH', bell, 1)
+  call('PEXPIRE', bell, TTL)
+  return true
 end
 """
 )
@@ -189,29 +189,41 @@ PUT: Final = Script(_HEAD + _VERSION + """
 if ARGV[1] ~= version then
   return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 end
-local counts, i = {}, 2
+local counts, known, total, i = {}, {}, 0, 2
 while i <= #ARGV do
-  local priority, data, last, count = ARGV[i], ARGV[i + 1], i + 2 + ARGV[i + 2], 0
-  i = i + 3
-  while i <= last do
-    local queue = ARGV[i]
-    if call('SISMEMBER', P .. 'qs', queue) == 1 then
-      local number = call('HINCRBY', M, 'n', 1)
-      local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
-      call('HSET', d, number, data)
-      -- 2^49 numbers for each priority: a place is an integer that a double holds.
-      local place = (9 - priority) * 562949953421312 + number
-      call('ZADD', q, string.format('%.0f', place), number)
-      if number % 64 == 0 or call('ZCARD', q) == 1 then
-        call('PEXPIRE', q, TTL)
-        call('PEXPIRE', d, TTL)
-      end
-      ring(queue)
+  -- 2^49 numbers for each priority: a place is an integer that a double holds.
+  local first, last, count = (9 - ARGV[i]) * 562949953421312, i + 2 + ARGV[i + 2], 0
+  for k = i + 3, last do
+    local queue = ARGV[k]
+    if known[queue] == nil then
+      known[queue] = call('SISMEMBER', P .. 'qs', queue) == 1 and {}
+    end
+    local new = known[queue]
+    if new then
+      new[#new + 1] = {first, ARGV[i + 1]}
       count = count + 1
     end
-    i = i + 1
   end
-  counts[#counts + 1] = count
+  counts[#counts + 1], total = count, total + count
+  i = last + 1
+end
+if total == 0 then return counts end
+local number = call('HINCRBY', M, 'n', total) - total
+for queue, new in pairs(known) do
+  if new then
+    local q, d, data, places = P .. 'q:' .. queue, P .. 'd:' .. queue, {}, {}
+    for k, message in ipairs(new) do
+      number = number + 1
+      data[2 * k - 1], data[2 * k] = number, message[2]
+      places[2 * k - 1], places[2 * k] = string.format('%.0f', message[1] + number), number
+    end
+    call('HSET', d, unpack(data))
+    call('ZADD', q, unpack(places))
+    if ring(queue) then
+      call('PEXPIRE', q, TTL)
+      call('PEXPIRE', d, TTL)
+    end
+  end
 end
 return counts
 """)  # fmt: skip
@@ -240,21 +252,27 @@ while i <= #ARGV do
     local queue = ARGV[i]
     local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
     local popped = room > 0 and call('ZPOPMIN', q, room) or {}
-    for k = 1, #popped, 2 do
-      local data = call('HGET', d, string.match(popped[k], '^%d+'))
-      if data then
-        call('HSET', h, queue .. ' ' .. popped[k], popped[k + 1] .. ' ' .. take)
-        local said = false
-        if ledger and string.byte(data) == 33 then
-          -- Who knows the digest may have written anything.
-          local id, epoch, of = string.match(data, '^!([%w_.-]+) (%d+) (%S+)\\n')
-          if of == digest and #id <= 120 and #epoch <= 16 then
-            said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. popped[k], t)
+    if #popped > 0 then
+      local numbers, held = {}, {}
+      for k = 1, #popped, 2 do numbers[#numbers + 1] = string.match(popped[k], '^%d+') end
+      for k, data in ipairs(call('HMGET', d, unpack(numbers))) do
+        local number, place = popped[2 * k - 1], popped[2 * k]
+        if data then
+          held[#held + 1] = queue .. ' ' .. number
+          held[#held + 1] = place .. ' ' .. take
+          local said = false
+          if ledger and string.byte(data) == 33 then
+            -- Who knows the digest may have written anything.
+            local id, epoch, of = string.match(data, '^!([%w_.-]+) (%d+) (%S+)\\n')
+            if of == digest and #id <= 120 and #epoch <= 16 then
+              said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. number, t)
+            end
           end
+          taken[#taken + 1] = {group, queue, number, data, said}
+          room = room - 1
         end
-        taken[#taken + 1] = {group, queue, popped[k], data, said}
-        room = room - 1
       end
+      if #held > 0 then call('HSET', h, unpack(held)) end
     end
     -- Who took leaves the bell to the next one: it rings once for any number of messages.
     if #popped > 0 and call('ZCARD', q) > 0 then ring(queue) end
@@ -266,16 +284,21 @@ if #taken > 0 then call('PEXPIRE', h, TTL) end
 return taken
 """)  # fmt: skip
 
-#: (who, (queue, number)...) -> how many of them he held
+#: (who, queue, number...) -> how many of them he held
 SETTLE: Final = Script(_HEAD + _ALWAYS + """
-local count = 0
-for i = 2, #ARGV, 2 do
-  if call('HDEL', P .. 'h:' .. ARGV[1], ARGV[i] .. ' ' .. ARGV[i + 1]) == 1 then
-    call('HDEL', P .. 'd:' .. ARGV[i], string.match(ARGV[i + 1], '^%d+'))
-    count = count + 1
+local h, fields, held, numbers = P .. 'h:' .. ARGV[1], {}, {}, {}
+for i = 3, #ARGV do fields[i - 2] = ARGV[2] .. ' ' .. ARGV[i] end
+for i, there in ipairs(call('HMGET', h, unpack(fields))) do
+  if there then
+    held[#held + 1] = fields[i]
+    numbers[#numbers + 1] = string.match(ARGV[i + 2], '^%d+')
   end
 end
-return count
+if #held > 0 then
+  call('HDEL', h, unpack(held))
+  call('HDEL', P .. 'd:' .. ARGV[2], unpack(numbers))
+end
+return #held
 """)  # fmt: skip
 
 #: (who, queue, number, 1: it was delivered) -> 1 if he held it

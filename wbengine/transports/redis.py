@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from kombu.transport import virtual
 
 from wbengine import exceptions
-from wbengine.transports import _base, _redis_scripts, _routing
+from wbengine.transports import _base, _redis_link, _redis_scripts, _routing
 from wbengine.transports._redis_bell import Bell
 from wbengine.transports._redis_link import LOST, Client, Place, Script
 from wbengine.transports._store import Store, Taken
@@ -321,15 +321,18 @@ class RedisStore(Store):
         return self.settle_many((taken,))
 
     def settle_many(self, taken: Sequence[Taken]) -> bool:
-        """One step for each name that they were taken under: there are several after a loss."""
+        """One step for each queue, and each name that they were taken under."""
         if self._closed or self._client.broken:
             return False
-        held: dict[str, list[str]] = {}
+        held: dict[tuple[str, str], list[str]] = {}
         for one in taken:
             who, number = one.token
-            held.setdefault(who, []).extend((one.queue, number))
-        count = sum(self._run(_redis_scripts.SETTLE, who, *what) for who, what in held.items())
-        return bool(count == len(taken))
+            held.setdefault((who, one.queue), []).append(number)
+        count = 0
+        for (who, queue), numbers in held.items():
+            for some in _redis_link.portions(numbers):
+                count += self._run(_redis_scripts.SETTLE, who, queue, *some)
+        return count == len(taken)
 
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
         if self._client.broken:

@@ -169,12 +169,13 @@ class Post:
         waiting = self.unconfirmed
         if multiple or (waiting and waiting[0].number == number):
             while waiting and waiting[0].number <= number:
-                self._confirmed.append(waiting.popleft())
+                self._confirmed.append(waiting[0])  # before it leaves: see `is_idle`
+                waiting.popleft()
             return
         for sent in waiting:
             if sent.number == number:
-                waiting.remove(sent)
                 self._confirmed.append(sent)
+                waiting.remove(sent)
                 return
 
     def _on_nack(self, number: int, multiple: bool) -> None:

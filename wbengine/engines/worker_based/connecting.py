@@ -185,7 +185,9 @@ class Line:
         # Whoever waits for an answer inside of py-amqp waits no longer than this.
         self.socket.settimeout(STALL)
         transport = self._raw.transport
-        self._buffer = _amqp_buffer.Buffer(transport) if type(transport) is TCPTransport else None
+        transport._write = _amqp_buffer.whole(transport._write)
+        plain = type(transport) is TCPTransport
+        self._buffer = _amqp_buffer.Buffer(transport, STALL) if plain else None
         self._pending: Callable[[], int] = getattr(self.socket, "pending", lambda: 0)
         heartbeat = float(self._raw.heartbeat or 0)
         self._period = heartbeat / 4 if heartbeat else None
@@ -244,7 +246,9 @@ class Line:
     def read(self) -> None:
         """Take in what comes next, and call whoever it is for."""
         transport = self._raw.transport
-        with contextlib.suppress(TimeoutError), transport.having_timeout(_FRAME):
+        # What is there is read without asking the system to wait for less.
+        hurried = contextlib.nullcontext() if self.pending else transport.having_timeout(_FRAME)
+        with contextlib.suppress(TimeoutError), hurried:
             while True:
                 frame = transport.read_frame()
                 if self._raw.on_inbound_frame(frame) or frame[0] == _BEAT:

@@ -117,8 +117,13 @@ class Listening:
         self._outbox.flush(timeout)
         self._stopping.set()
         self._outbox.close()
-        if self._wake is not None:
-            self._wake()
+        self._ring()
+
+    def _ring(self) -> None:
+        """Let the consumer's thread look at what there is to do; from any thread."""
+        wake = self._wake  # which that thread may take away at any moment
+        if wake is not None:
+            wake()
 
     def _run(self) -> None:
         self._consumer = threading.get_ident()
@@ -171,12 +176,12 @@ class Listening:
             self._target, self._topology, connection, self._work, self._refused
         )
         try:
+            if not self._running.is_set():
+                self._outbox.start()  # it connects meanwhile
             receiver.begin(self._on_message, self._on_work, self._outbox.put)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
-            if not self._running.is_set():
-                self._outbox.start()
-                self._running.set()
+            self._running.set()
             self._drain(receiver)
             self.channel = None
             receiver.end(remove=not self.leaves_queue)
@@ -218,5 +223,4 @@ class Listening:
                 self._receiver.bury(name)
 
         self._soon.append(remove)
-        if self._wake is not None:
-            self._wake()
+        self._ring()

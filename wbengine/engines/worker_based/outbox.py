@@ -125,10 +125,12 @@ class Outbox:
         return not (self._parcels or self._first or self._chores or self._busy)
 
     def start(self) -> None:
-        self._thread = threading.Thread(
-            target=self._run, name=f"wbengine-publisher-{self._name}", daemon=True
-        )
-        self._thread.start()
+        """Begin to publish; idempotent."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name=f"wbengine-publisher-{self._name}", daemon=True
+            )
+            self._thread.start()
 
     def close(self) -> None:
         """Publish nothing more."""
@@ -224,13 +226,24 @@ class Outbox:
                 errand.prepare(group)
             except self._errors:
                 raise
-            except Exception as error:
+            except Exception:
+                # One of them is to blame.
                 for parcel in group:
-                    self._fail(parcel, error)
+                    self._prepare_alone(parcel)
         wanted = [parcel for parcel in parcels if not (parcel.withdrawn or parcel.sent)]
         if len(wanted) < len(parcels):
             self._done(parcel for parcel in parcels if parcel.withdrawn)
         return wanted
+
+    def _prepare_alone(self, parcel: Parcel) -> None:
+        if parcel.withdrawn:
+            return
+        try:
+            parcel.errand.prepare((parcel,))
+        except self._errors:
+            raise
+        except Exception as error:
+            self._fail(parcel, error)
 
     def _fail(self, parcel: Parcel, error: Exception) -> None:
         LOG.error("a message cannot be published: %s", error)

@@ -199,7 +199,6 @@ class Performer:
             [(p.matter.id, p.matter.epoch, env.freeze(p.envelope)) for p in parcels],
         )
         crashpoint("worker.after-finish")
-        effects: list[server.Effect] = []
         for parcel, stored in zip(parcels, told, strict=True):
             job = parcel.matter
             parcel.errand = self._answering  # once: publishing may take several attempts
@@ -207,8 +206,8 @@ class Performer:
             if isinstance(stored, exc.LedgerFailure):  # the engine is answered all the same
                 LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
             with self.lock:
-                effects += self.core.on_stored(job, parcel.withdrawn)
-        self.apply(effect for effect in effects if not _answers(effect))
+                effects = self.core.on_stored(job, parcel.withdrawn)
+            self.apply(effect for effect in effects if not _answers(effect))
 
     def _is_fenced(self, job: server.Job) -> bool:
         """Why a row took no result: it is somebody else's, or is not there any more.

@@ -155,8 +155,8 @@ class Proxy(listening.Listening):
         From any thread, but meant for that of the consumer: others wake it.
         """
         self._outbox.put_unhurried(parcel)
-        if self._wake is not None and threading.get_ident() != self._consumer:
-            self._wake()
+        if threading.get_ident() != self._consumer:
+            self._ring()
 
     def later(self, chore: Chore, thing: Any) -> None:
         """Let the publisher's thread do something when it has nothing to publish.
@@ -199,8 +199,7 @@ class Proxy(listening.Listening):
     def call_soon(self, function: Callable[[], None]) -> None:
         """Run `function` on the consumer's thread, soon."""
         self._soon.append(function)
-        if self._wake is not None:
-            self._wake()
+        self._ring()
 
     def ack(self, message: Any) -> None:
         """Acknowledge a message from any thread, and free its slot; never raises.
@@ -212,7 +211,9 @@ class Proxy(listening.Listening):
     def ack_many(self, messages: Sequence[Any]) -> None:
         """`ack` each; one step, where the transport is ours."""
         if not self._target.ours:
-            self.call_soon(functools.partial(self._settle_each, tuple(messages)))
+            # Each by itself: the connection may be lost in the midst of them.
+            self._soon.extend(functools.partial(self._settle, each, _ack) for each in messages)
+            self._ring()
             return
         for channel, group in _by_channel(messages).items():
             _settle_all(channel, group)
@@ -249,8 +250,10 @@ class Proxy(listening.Listening):
         """
 
         def settle() -> None:
-            self._settle(message, _requeue)
-            done()
+            try:
+                self._settle(message, _requeue)
+            finally:
+                done()
 
         self.call_soon(settle)
 
@@ -266,10 +269,6 @@ class Proxy(listening.Listening):
         copy = Parcel(env.copy_of(message), self._copying, (message, done))
         # As with those that are requeued: not before taking has stopped.
         self.call_soon(functools.partial(self.send, copy))
-
-    def _settle_each(self, messages: Iterable[Any]) -> None:
-        for message in messages:
-            self._settle(message, _ack)
 
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
         work = self._work

@@ -24,7 +24,11 @@ local function now()
   local t = call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
-local function row(id) return call('HMGET', P .. 'r:' .. id, 'e', 's', 'h', 'd') end
+local function row(id)
+  local there = call('HMGET', P .. 'r:' .. id, 'e', 's', 'h', 'd')
+  if there[3] == '' then there[3] = false end
+  return there
+end
 local function remove(id, holder)
   call('DEL', P .. 'r:' .. id)
   call('ZREM', P .. 'rows', id)
@@ -55,7 +59,7 @@ BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now(), true
 
 #: (digest, user, 1: also in place of OPEN rows at older epochs, (id, epoch)...) -> digest
 OPEN: Final = Script(_HEAD + _HERE + """
-local t = now()
+local t, new = now(), {}
 for i = 4, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
   local there = row(id)
@@ -63,9 +67,11 @@ for i = 4, #ARGV, 2 do
     or (ARGV[3] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
   then
     call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open')
-    call('ZADD', P .. 'rows', t, id)
+    new[#new + 1] = t
+    new[#new + 1] = id
   end
 end
+if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
 return here(ARGV[1], ARGV[2], t)
 """)  # fmt: skip
 
@@ -91,18 +97,27 @@ return beat and now() - beat
 
 #: (holder, (id, epoch, result)...) -> for each 1 if it was his
 FINISH: Final = Script(_HEAD + """
-local t, holder, done = now(), ARGV[1], {}
+local t, holder, done, his, ended, seen = now(), ARGV[1], {}, {}, {}, {}
 for i = 2, #ARGV, 3 do
-  local id, there, his = ARGV[i], row(ARGV[i]), 0
-  if there[1] == ARGV[i + 1] and there[2] == 'claimed' and there[3] == holder then
-    call('HDEL', P .. 'r:' .. id, 'h', 'k')
-    call('HSET', P .. 'r:' .. id, 's', 'done', 'd', ARGV[i + 2])
-    call('SREM', P .. 'held:' .. holder, id)
-    call('ZADD', P .. 'rows', t, id)
-    his = 1
+  local id, there = ARGV[i], row(ARGV[i])
+  local held = there[1] == ARGV[i + 1] and there[2] == 'claimed' and there[3] == holder
+    and not seen[id]
+  done[#done + 1] = held and 1 or 0
+  if held then
+    seen[id] = true
+    his[#his + 1] = id
+    ended[#ended + 1] = t
+    ended[#ended + 1] = id
   end
-  done[#done + 1] = his
 end
+if #his == 0 then return done end
+call('SREM', P .. 'held:' .. holder, unpack(his))
+for i = 2, #ARGV, 3 do
+  if done[(i + 1) / 3] == 1 then
+    call('HSET', P .. 'r:' .. ARGV[i], 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
+  end
+end
+call('ZADD', P .. 'rows', unpack(ended))
 return done
 """)  # fmt: skip
 
@@ -122,8 +137,8 @@ local id, there = ARGV[1], row(ARGV[1])
 if not there[1] then return false end
 if there[2] == 'done' then return {there[4]} end
 if tonumber(there[1]) < tonumber(ARGV[2]) then
-  call('HDEL', P .. 'r:' .. id, 'h', 'k')
-  call('HSET', P .. 'r:' .. id, 'e', ARGV[2], 's', 'open')
+  call('PERSIST', P .. 'rows')
+  call('HSET', P .. 'r:' .. id, 'e', ARGV[2], 's', 'open', 'h', '', 'k', '')
   if there[3] then call('SREM', P .. 'held:' .. there[3], id) end
   call('ZADD', P .. 'rows', now(), id)
 end
@@ -141,7 +156,14 @@ return 1
 
 #: (id...)
 DROP: Final = Script(_HEAD + """
-for _, id in ipairs(ARGV) do remove(id, call('HGET', P .. 'r:' .. id, 'h')) end
+local rows = {}
+for i, id in ipairs(ARGV) do
+  rows[i] = P .. 'r:' .. id
+  local holder = call('HGET', rows[i], 'h')
+  if holder and holder ~= '' then call('SREM', P .. 'held:' .. holder, id) end
+end
+call('DEL', unpack(rows))
+call('ZREM', P .. 'rows', unpack(ARGV))
 """)  # fmt: skip
 
 #: (id) -> epoch, state, holder, result

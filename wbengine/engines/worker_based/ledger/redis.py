@@ -22,7 +22,7 @@ from typing import Any, Final
 from wbengine import _names, exceptions
 from wbengine.engines.worker_based.ledger import _redis_steps as steps
 from wbengine.engines.worker_based.ledger import base
-from wbengine.transports._redis_link import Place, Pool, Script
+from wbengine.transports._redis_link import Place, Pool, Script, portions
 
 LOG = logging.getLogger(__name__)
 
@@ -172,9 +172,9 @@ class RedisLedger(base.Ledger):
         self._open(0, id, epoch)
 
     def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        """All of them in one step, or none."""
-        if rows:
-            self._open(0, *(told for row in rows for told in row))
+        """In one step, unless there are very many."""
+        for some in portions(rows):
+            self._open(0, *(told for row in some for told in row))
 
     def offer(self, id: str, epoch: int) -> None:
         self._open(1, id, epoch)
@@ -204,11 +204,12 @@ class RedisLedger(base.Ledger):
         """As `drop`, in one step."""
         for id in ids:
             _label(id)
-        try:
-            self._run(steps.DROP, *ids)
-        except exceptions.LedgerFailure as error:
-            LOG.debug("%d rows are dropped later: %s", len(ids), error)
-            self._owe(steps.DROP, *ids)
+        for some in portions(ids):
+            try:
+                self._run(steps.DROP, *some)
+            except exceptions.LedgerFailure as error:
+                LOG.debug("%d rows are dropped later: %s", len(some), error)
+                self._owe(steps.DROP, *some)
 
     def state(self, id: str) -> base.Row | None:
         (epoch, state, holder, result), _ = self._run(steps.STATE, _label(id))
