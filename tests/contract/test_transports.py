@@ -392,25 +392,6 @@ def test_released_and_acknowledged_in_other_threads_no_room_is_missed(side):
     assert side.got == list(range(count))
 
 
-def test_room_that_is_made_while_it_is_looked_for_is_not_missed(side):
-    side.queue("q", "k")
-    side.send(0, "k")
-    side.send(1, "k")
-    side.consume("q", ack=False, prefetch=1)
-    side.drain(1)
-
-    class Held(dict):
-        def __len__(self):
-            count = super().__len__()
-            if not side.messages[0].acknowledged:  # just when it was counted
-                side.channel.ack_many(side.messages[:1])
-            return count
-
-    side.channel._unacked = Held(side.channel._unacked)
-    side.drain(2, timeout=1)
-    assert side.got == [0, 1]
-
-
 def test_what_was_released_counts_no_more_when_it_is_acknowledged_with_others(side):
     side.queue("q", "k")
     for number in range(6):

@@ -269,9 +269,44 @@ def test_a_consumer_that_went_deaf_is_rebuilt(
     monkeypatch.setattr(receiving, "DEAF", 0.4)
     with Side(rabbitmq_url, "a").running() as a:
         with kombu.Connection(rabbitmq_url) as connection:
-            connection.channel().queue_unbind("a", "x", "a")
-        until(lambda: "not even what was sent to oneself" in caplog.text)
+            thief = kombu.Consumer(
+                connection, kombu.Queue("a", no_declare=True), on_message=lambda message: None
+            )
+            thief.consumer_arguments = {"x-priority": 10}
+            thief.consume()
+            until(lambda: "not even what was sent to oneself" in caplog.text)
         until(lambda: a.arrives("a"))
+
+
+@pytest.mark.parametrize("removed", ["binding", "exchange"])
+def test_what_somebody_removed_is_declared_again(
+    rabbitmq_server: brokers.Rabbitmq,
+    rabbitmq_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    removed: str,
+) -> None:
+    """Also by whoever publishes nothing but what he sends to himself."""
+    monkeypatch.setattr(receiving, "QUIET", 0.3)
+    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b", queues=("q",)).running():
+        if removed == "exchange":
+            rabbitmq_server.ask("DELETE", "exchanges", rabbitmq_url.rpartition("/")[2], "x")
+        else:
+            with kombu.Connection(rabbitmq_url) as connection:
+                for name in ("a", "b", "q"):
+                    connection.channel().queue_unbind(name, "x", name)
+        found: list[str] = []
+        began = time.monotonic()
+
+        def reached(name: str) -> bool:
+            told = {"after": lambda: found.append(name), "unrouted": lambda: None}
+            a.send(0, name, **told)
+            return name in found
+
+        for name in ("a", "b", "q"):
+            until(lambda n=name: reached(n))
+        assert time.monotonic() - began < receiving.DEAF / 2
+    assert "oneself" not in caplog.text
 
 
 def test_the_broker_ends_under_load_and_comes_back(

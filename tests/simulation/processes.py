@@ -234,14 +234,8 @@ class Process:
     def _publish(self, batch: Batch, letter: Letter) -> None:
         envelope, world = letter.envelope, self.world
         if self.doubtful and envelope.type == pr.REQUEST:
-            how, self.doubtful = self.doubtful, ""
-            if how == "kept":
-                world.broker.publish(envelope, world.now)
-            if letter.uncertain is not None:
-                batch.place += 1
-                letter.done = True
-                letter.uncertain()
-            return  # else it is published again
+            self._lose_connection(batch)
+            return
         routed = world.broker.publish(envelope, world.now)
         batch.place += 1
         letter.done = True
@@ -250,6 +244,18 @@ class Process:
             letter.unrouted()
         else:
             batch.out.append(letter)
+
+    def _lose_connection(self, batch: Batch) -> None:
+        """Nobody knows what became of what was on its way; what nobody asks for goes out again."""
+        how, self.doubtful = self.doubtful, ""
+        most = len(batch.letters) if self.world.broker.model.mandatory else batch.place + 1
+        for letter in batch.letters[batch.place : most]:
+            if how == "kept":
+                self.world.broker.publish(letter.envelope, self.world.now)
+            if letter.uncertain is not None:
+                letter.done = True
+                letter.uncertain()
+        self.put_down()
 
     def later(self, chore: Callable[[Any], None], thing: Any) -> None:
         """Do something when nothing is to be published, as long as the broker is there."""

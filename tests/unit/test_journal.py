@@ -226,6 +226,33 @@ def test_a_journal_that_was_removed_is_begun_anew(opened: Opened, tmp_path: Path
         one.open("a", 1)
 
 
+def test_a_name_that_came_to_mean_another_journal_deceives_nobody(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the moments at which the folder was read, and the newest in it was opened."""
+    ledger, late = opened(), opened()
+    for _ in range(3):
+        ledger.open("b", 1)
+        ledger._journal._seal()
+    listed = os.listdir
+
+    def listdir(path: str) -> list[str]:
+        found = listed(path)
+        if path.endswith("/journal"):
+            monkeypatch.setattr(os, "listdir", listed)
+            for _ in range(3):
+                ledger.open("b", 1)
+                ledger._journal._seal()
+            assert max(found) == "3" not in listed(path)
+            (tmp_path / "ledger" / "journal" / "3").touch()  # of one who was frozen
+        return found
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert late.claim("b", 1, "w").granted
+    state = ledger.state("b")
+    assert state is not None and state.holder == "w"
+
+
 class Disk:
     """A disk on which so many bytes are free."""
 

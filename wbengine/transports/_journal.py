@@ -36,8 +36,6 @@ _GROWTH: Final = 2
 _CHUNK: Final = 64 * 1024
 #: Seconds between two lines in which a process tells the time.
 _STAMP_EVERY: Final = 60.0
-#: How often zeros are read before they are believed.
-_TRIES: Final = 4
 #: Seconds before the folder is read again, where what was seen in it may not be all.
 _PAUSES: Final = (0.0, 0.001, 0.005)
 
@@ -128,7 +126,7 @@ class Journal:
 
     def read(self, start: int, size: int) -> bytes:
         """A part of the journal that was read before."""
-        data = self._pread(size, start)
+        data = os.pread(self._fd, size, start)
         if len(data) != size:
             raise OSError(errno.EIO, "it was cut", self._path)
         return data
@@ -152,7 +150,7 @@ class Journal:
         """Apply what is there; False: it is sealed."""
         rest = b""
         while True:
-            more = self._pread(_CHUNK, self._offset + len(rest))
+            more = os.pread(self._fd, _CHUNK, self._offset + len(rest))
             data = rest + more
             end = data.rfind(b"\n") + 1
             # What comes after the last end of a line may still be being written.
@@ -161,20 +159,6 @@ class Journal:
             rest = data[end:]
             if len(more) < _CHUNK:
                 return True
-
-    def _pread(self, size: int, start: int) -> bytes:
-        """Read what is there.
-
-        In a tmpfs, who reads while another process appends may get zeros for what was not there
-        when he began: no line has any, so it is read again.  They stay where a crash of the host
-        left them.
-        """
-        data = b""
-        for _ in range(_TRIES):
-            data = os.pread(self._fd, size, start)
-            if b"\0" not in data:
-                break
-        return data
 
     def _apply(self, data: bytes) -> list[Outcome] | None:
         outcomes: list[Outcome] = []
@@ -209,7 +193,9 @@ class Journal:
     def _renew(self) -> None:
         """After a seal: go on in the next journal."""
         number = self._number + 1
-        placed = self._place(number, b"\n".join((*self._table.lines(self.read), b"")))
+        placed = self._is_there() and self._place(
+            number, b"\n".join((*self._table.lines(self.read), b""))
+        )
         if placed and not self._is_there():
             # This process was frozen, and that one was in use, and removed, long ago.
             _files.remove(f"{self._folder}/{number}")
@@ -246,12 +232,14 @@ class Journal:
         """
         for pause in itertools.chain(_PAUSES, itertools.repeat(None)):
             numbers = self._numbers()
-            newest = numbers[-1] if numbers else 0
-            if newest < 2 or newest - 1 in numbers or pause is None:
-                if not numbers and pause is None:
-                    self._place(1, b"")
-                elif numbers and self._take(newest):
+            if numbers and self._take(numbers[-1]):
+                # Its name may have come to mean another one since it was read: read again.
+                numbers, newest = self._numbers(), self._number
+                before = newest == 1 or newest - 1 in numbers or pause is None
+                if before and numbers[-1:] == [newest]:
                     break
+            elif not numbers and pause is None:
+                self._place(1, b"")
             if pause is not None:
                 time.sleep(pause)
         # In this order: one that is removed has none before it.

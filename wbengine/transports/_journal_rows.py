@@ -2,7 +2,7 @@
 
     O id epoch;                         open, unless there is a row
     C id epoch holder;                  claim
-    F id epoch holder size result;      finish, with a result that has no line ends and no zeros
+    F id epoch holder size result;      finish, with a result that has no line ends
     I id epoch holder file;             a result that is too large for a line is about to be written
     G id epoch holder file;             finish with that
     B id epoch holder;                  release

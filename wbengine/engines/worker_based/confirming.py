@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import kombu
+from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
 from wbengine import transports
@@ -53,6 +54,8 @@ class ConfirmingOutbox(outbox.Outbox):
             self._keep_sending(post)
         except Exception as error:
             line.drop()
+            if isinstance(error, amqp_errors.NotFound):
+                self.astray()
             if post is not None:
                 self._blame(post, error)
             if isinstance(error, self._errors):
@@ -116,6 +119,7 @@ class ConfirmingOutbox(outbox.Outbox):
             self._post.widen()
         for sent in confirmed:
             if sent.returned:
+                self.astray()
                 outbox.call(sent.parcel.errand.unrouted, sent.parcel)
         routed = [sent.parcel for sent in confirmed if not sent.returned]
         for errand, group in outbox.by_errand(routed).items():

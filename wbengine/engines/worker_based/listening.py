@@ -56,6 +56,7 @@ class Listening:
         self._topology = layout
         self._refused = refused
         self._outbox = sender
+        sender.astray = self._mistrust
         self._on_wait = on_wait
         self._until = until
         self._pause = pause
@@ -124,6 +125,13 @@ class Listening:
         wake = self._wake  # which that thread may take away at any moment
         if wake is not None:
             wake()
+
+    def _mistrust(self) -> None:
+        """What was declared may be gone; any thread."""
+        receiver = self._receiver
+        if receiver is not None:
+            receiver.mistrust()
+            self._ring()
 
     def _run(self) -> None:
         self._consumer = threading.get_ident()

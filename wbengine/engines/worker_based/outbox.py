@@ -67,6 +67,9 @@ class Outbox:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = threading.Event()
+        #: Called on the publisher's thread when there was no exchange, or no queue for something:
+        #: perhaps what this side declared is gone, too.
+        self.astray: Callable[[], None] = _nobody
         self._over = False
         self._busy = False
         self._thread: threading.Thread | None = None
@@ -281,6 +284,7 @@ class Outbox:
                     sent.append(parcel)
                 else:
                     self._done((parcel,))
+                    self.astray()
                     call(parcel.errand.unrouted, parcel)
             self._told = ""
         except self._errors as error:
@@ -333,6 +337,10 @@ class _Straight:
     def write(self, messages: Sequence[Any]) -> Iterator[bool]:
         found: Iterator[bool] = self._channel.publish_many(messages)
         return found
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
 
 
 def _size(parcel: Parcel) -> int:

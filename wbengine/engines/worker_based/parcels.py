@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from wbengine.engines.worker_based import envelope as env
 
-__all__ = ["NOTHING", "Errand", "Parcel"]
+__all__ = ["ECHO", "NOTHING", "Errand", "Parcel"]
 
 
 class Errand:
@@ -47,8 +47,16 @@ class Errand:
         """The connection was lost before the broker had confirmed it."""
 
 
-#: For parcels that only have to go out.
-NOTHING = Errand()
+class _Echo(Errand):
+    mandatory = True
+
+    def unrouted(self, parcel: Parcel) -> None:
+        """The outbox sees to that: see `Outbox.astray`."""
+
+
+#: For parcels that only have to go out; and those to oneself, which come back unless what one
+#: declared is gone.
+NOTHING, ECHO = Errand(), _Echo()
 
 
 @dataclass(slots=True, eq=False)

@@ -27,7 +27,7 @@ from wbengine.engines.worker_based import (
 )
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.outbox import Chore, Outbox
-from wbengine.engines.worker_based.parcels import Errand, Parcel
+from wbengine.engines.worker_based.parcels import ECHO, NOTHING, Errand, Parcel
 
 LOG = logging.getLogger(__name__)
 
@@ -139,7 +139,8 @@ class Proxy(listening.Listening):
             reply_to=reply_to,
             headers=dict(headers or {}),
         )
-        self.send(Parcel(envelope), first=first)
+        errand = ECHO if routing_key == self._topic else NOTHING
+        self.send(Parcel(envelope, errand), first=first)
 
     def send(self, parcel: Parcel, first: bool = False) -> None:
         """Queue a parcel for the publisher's thread, and return at once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ from wbengine.transports import wary
 #: have taken it, or its bindings; and a broker counts the days in which nobody used a queue.
 DECLARE_PERIOD: Final = 60.0
 LONG_DECLARE_PERIOD: Final = 3600.0
+
+#: Seconds at least between two times, where there is reason to think that it is gone.
+DECLARE_PAUSE: Final = 1.0
 
 #: Seconds of silence after which a consumer speaks to itself, and after which it is deaf if it does
 #: not hear that.
@@ -66,6 +70,8 @@ class Receiver:
         self._own: Any = None
         self._consumer: Any = None
         self._declare_due = 0.0
+        self._declared = -math.inf
+        self._mistrusts = False
         self.channel: Any = None
         self.due = 0.0
         self.wake: Callable[[], None] | None = None
@@ -127,11 +133,12 @@ class Receiver:
 
         :raises TransportFailure: the connection is deaf.
         """
-        if now >= self._declare_due:
-            if self._declare_due:
-                self._declare_own()
-                if self._work is not None:
-                    self._work.declare()
+        mistrusts = self._mistrusts and now >= self._declared + DECLARE_PAUSE
+        if mistrusts or now >= self._declare_due:
+            self._mistrusts = False  # before: what is gone after that is to be declared again
+            if mistrusts or self._declare_due:
+                self._declare_again()
+            self._declared = now
             ours = self._target.ours
             self._declare_due = now + (DECLARE_PERIOD if ours else LONG_DECLARE_PERIOD)
         if self._work is not None and not self._target.ours:
@@ -140,9 +147,22 @@ class Receiver:
             self._check(self._echo, now)
         self._plan(now)
 
+    def _declare_again(self) -> None:
+        self._declare_own()
+        self._layout.declare_common(self.channel)
+        if self._work is not None:
+            self._work.declare()
+
+    def mistrust(self) -> None:
+        """Somebody may have removed what was declared: declare it soon; any thread."""
+        self._mistrusts = True
+        self.due = self._declared + DECLARE_PAUSE
+
     def _plan(self, now: float) -> None:
         # Elsewhere what is due may change with every message.
         self.due = self._declare_due if self._local else now
+        if self._mistrusts:  # perhaps just now, so that it is not forgotten
+            self.due = min(self.due, self._declared + DECLARE_PAUSE)
 
     def _check(self, echo: connecting.Echo, now: float) -> None:
         if echo.asks(now):
@@ -204,6 +224,8 @@ class Receiver:
 
 class _Pinging(Errand):
     """Tells an echo when its call went out."""
+
+    mandatory = True
 
     def __init__(self, echo: connecting.Echo) -> None:
         self._echo = echo

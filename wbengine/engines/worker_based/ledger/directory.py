@@ -188,7 +188,7 @@ class DirectoryLedger(base.Ledger):
         files = {
             number: b"%b.%d.%b" % (_word(id), epoch, _files.unique().encode())
             for number, (id, epoch, result) in enumerate(ended)
-            if len(result) > _INLINE or b"\n" in result or b"\0" in result
+            if len(result) > _INLINE or b"\n" in result
         }
         if not files:
             return files

@@ -1,0 +1,75 @@
+"""What somebody removed from a broker is declared again soon by whoever has reason to think so."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.workers import until
+from wbengine.engines.worker_based import dispatcher, receiving
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.parcels import ECHO, Parcel
+from wbengine.engines.worker_based.proxy import Proxy
+
+
+class Side(Proxy):
+    """A proxy on a broker in memory, and how often it declared its queue."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        handler = dispatcher.Handler(lambda data, message: self.got.append(data["n"]))
+        url = f"memory://{uuid.uuid4().hex}"
+        super().__init__("me", "x", {"TEST": handler}, url=url)
+        self.take_from(["q"], 2)
+
+    def say(self, number: int, to: str = "me") -> None:
+        self.send(Parcel(env.Envelope("TEST", {"n": number}, routing_key=to), ECHO))
+
+
+@pytest.fixture
+def side() -> Iterator[Side]:
+    made = Side()
+    thread = threading.Thread(target=made.start, daemon=True)
+    thread.start()
+    assert made.wait(20)
+    yield made
+    made.stop()
+    thread.join(20)
+
+
+def test_a_message_without_a_place_lets_all_be_declared_again(side: Side) -> None:
+    with side.target.connect() as operator:
+        channel = operator.channel()
+        for name in ("me", "q"):
+            channel.queue_unbind(name, "x", name)
+        side.say(1)
+        until(lambda: {"me", "q"} <= {bound for bound, _, _ in channel.list_bindings()})
+    side.say(2)
+    side.say(3, "q")
+    until(lambda: sorted(side.got) == [2, 3])
+
+
+def test_but_not_for_each_of_many(side: Side) -> None:
+    declared: list[float] = []
+    receiver = side._receiver
+    assert receiver is not None
+    before = receiver._declare_own
+
+    def declare() -> None:
+        declared.append(time.monotonic())
+        before()
+
+    receiver._declare_own = declare  # type: ignore[method-assign]
+    ends = time.monotonic() + 1.5 * receiving.DECLARE_PAUSE
+    number = 0
+    while time.monotonic() < ends:
+        number += 1
+        side.say(number, "nobody")
+        assert side.flush(10)
+    assert 1 <= len(declared) <= 2
+    until(lambda: len(declared) == 2 or not receiver._mistrusts)
