@@ -15,7 +15,8 @@ import pytest
 
 from tests import sample_tasks
 from tests.workers import REPOSITORY, until, worker_in_thread
-from wbengine import engines, task
+from wbengine import engines, exceptions, task
+from wbengine.engines.worker_based import listening
 from wbengine.engines.worker_based.proxy import Proxy
 from wbengine.patterns import unordered_flow
 
@@ -105,3 +106,15 @@ def test_redis_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("wbengine.transports.redis", raising=False)
     with pytest.raises(ValueError, match=r"pip install 'wbengine\[redis\]'$"):
         Proxy("a", "x", {}, url="redis://h")
+
+
+@pytest.mark.filterwarnings(WARNS)
+def test_one_that_cannot_be_used_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "CONNECT_TIMEOUT", 2.0)
+    proxy = Proxy("me", "x", url=f"sqlalchemy+sqlite:///{tmp_path}/none/broker.db")
+    with pytest.raises(exceptions.TransportFailure, match="unable to open"):
+        proxy.start()
+    told = [each.getMessage() for each in caplog.records if each.name == listening.__name__]
+    assert [text for text in told if "connecting again" in text] == told[:1]

@@ -473,3 +473,8 @@ def test_claims_that_nobody_heard_of_are_taken_back(redis_url, redis_server, eat
     assert taker.ledger.state("unheard") == base.Row("unheard", 1, "open")
     assert taker.ledger.state("heard").holder == "lossy"
     lossy.ledger.close()
+
+
+def test_errors_say_that_it_is_the_ledger():
+    with pytest.raises(exceptions.LedgerFailure, match=r"^ledger redis://127\.0\.0\.1:1/0: "):
+        ledgers.open_ledger("redis://127.0.0.1:1/0")

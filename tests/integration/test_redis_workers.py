@@ -107,3 +107,29 @@ def test_no_server_is_told_soon(redis_url, redis_server):
     with pytest.raises(exceptions.TransportFailure, match="cannot be"):
         engine.run()
     assert time.monotonic() - started < 11
+
+
+def test_a_worker_that_gives_up_leaves_nothing(redis_url, tmp_path):
+    release = tmp_path / "release"
+    flow = linear_flow.Flow("f").add(sample_tasks.WaitFor("w"))
+    store = {"started": str(tmp_path / "started"), "release": str(release)}
+    with workers.worker_in_thread(str(redis_url), sample_tasks.WaitFor, threads_count=1) as worker:
+        engine = load(flow, redis_url, store=store)
+        ends = []
+
+        def run():
+            with pytest.raises(exceptions.WorkerLost):
+                engine.run()
+            ends.append(engine.storage.get_flow_state())
+
+        running = threading.Thread(target=run)
+        running.start()
+        until(lambda: worker.life.current)
+        worker.stop()
+        started = time.monotonic()
+        worker.abandon()
+        assert time.monotonic() - started < 1.8
+        running.join(20)
+        release.touch()
+    assert ends == [states.REVERTED]
+    assert redis_url.left() == []

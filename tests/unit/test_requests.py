@@ -92,6 +92,8 @@ class Fleet:
         start, end = self.gone
         return self.outage + max(0.0, min(end, now) - max(start, since))
 
+    wanted: tuple[str, ...] = ()
+
     def topics(self) -> list[str]:
         return sorted(self.all_slots)
 
@@ -455,7 +457,11 @@ def test_nobody_at_all_is_said_plainly() -> None:
     bench = Bench(workers=False)
     bench.submit()
     (text,) = failures(bench.book.tick(T0 + 60), exc.RequestTimeout)
-    assert "no worker is known" in text
+    assert "no worker is known, on any topic" in text
+    bench.fleet.wanted = ("video", "audio.*")
+    bench.submit()
+    (text,) = failures(bench.book.tick(T0 + 120), exc.RequestTimeout)
+    assert "no worker is known, on 'video', 'audio.*' (others do not count)" in text
 
 
 def test_after_five_seconds_one_line_says_what_waits(caplog: pytest.LogCaptureFixture) -> None:

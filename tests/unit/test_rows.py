@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.test_requests import Bench
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import envelope as env
@@ -43,3 +45,37 @@ def test_a_request_that_he_ended_is_not_ended_for_him() -> None:
     assert not found.conclude(entry, "w2", entry.unknown())
     ledger.finish(entry.id, 1, "w1", b"{}")
     assert not found.conclude(entry, "w1", entry.unknown())
+
+
+class Away(memory.MemoryLedger):
+    """One that can be away."""
+
+    why: str | None = None
+
+    def state(self, id: str) -> ledgers.Row | None:
+        if self.why is not None:
+            raise exc.LedgerFailure(f"{self.why}: {id}")
+        return super().state(id)
+
+
+def test_a_ledger_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Not for each request, and again and again."""
+    ledger, bench = Away(), Bench()
+    found, entries = rows.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
+
+    def said() -> list[str]:
+        caplog.clear()
+        for entry in 2 * entries:
+            found.look(entry)
+        return [record.getMessage() for record in caplog.records]
+
+    ledger.why = "away"
+    (text,) = said()
+    assert text.startswith("failed to look at the row of") and "away" in text
+    assert not said()
+    ledger.why = "elsewhere"
+    assert len(said()) == 1
+    ledger.why = None
+    assert not said()
+    ledger.why = "away"
+    assert len(said()) == 1

@@ -139,3 +139,34 @@ def test_what_is_shown_is_short_whatever_it_is() -> None:
     looped.append(looped)
     for value in ("x" * 10**6, list(range(10**6)), looped, {n: n for n in range(10**5)}, 10**5000):
         assert len(traces.headers({"x": value})[env.KWARGSREPR]) <= traces.LONGEST
+
+
+def test_options_that_are_the_executors_own_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    desk = executors.WorkerTaskExecutor("desk", "default", url="memory://terms")
+    flow = linear_flow.Flow("f")
+
+    def load(**options: Any) -> None:
+        engines.load(flow, engine="worker-based", executor=desk, **options).compile()
+
+    load(strict_results=True, never_resolve=False)
+    assert not caplog.text
+    load(transition_timeout=2, max_resends=1, url="memory://terms")
+    (record,) = caplog.records
+    assert record.getMessage().endswith(": max_resends, transition_timeout, url")
+
+
+@pytest.mark.parametrize(
+    ("wait", "kind", "words"),
+    [
+        (("x",), TypeError, "workers must be a whole number, not 'x'"),
+        ((True,), TypeError, "workers must be"),
+        ((1.5,), TypeError, "workers must be"),
+        ((1, "soon"), TypeError, "timeout must be seconds or None, not 'soon'"),
+        ((0,), ValueError, "can only wait for one worker or more"),
+    ],
+)
+def test_nobody_waits_for_nonsense(wait: tuple[Any, ...], kind: Any, words: str) -> None:
+    desk = executors.WorkerTaskExecutor("desk", "default", url="memory://terms")
+    with pytest.raises(kind, match=words):
+        desk.wait_for_workers(*wait)
+    assert not desk._kept, "it was not started for that"

@@ -42,7 +42,7 @@ class Bell:
         :raises LOST: the server went away, or is not heard of.
         """
         keys = (f"{self._place.prefix}n:{who}", *(f"{self._place.prefix}bell:{q}" for q in queues))
-        if self._asked is not None and self._asked != keys:
+        if self._asked is not None and not set(keys) <= set(self._asked):
             self._poke()
             rung = self._hear()
             if rung:

@@ -278,9 +278,13 @@ class Pool:
     #: So many are kept that nobody uses.
     _SPARE: Final = 4
 
-    def __init__(self, place: Place, kind: type[exceptions.WbengineException]) -> None:
+    def __init__(
+        self, place: Place, kind: type[exceptions.WbengineException], name: str | None = None
+    ) -> None:
+        """`name`: what it is to people, beside its URL."""
         self.place = place
         self._kind = kind
+        self._name = name or place.shown
         self._spare: deque[Link] = deque()
         self._closed = False
         #: When the server was not reached last, or did not answer, on the monotonic clock.
@@ -313,10 +317,10 @@ class Pool:
                 # The others were as good as this one.  An answer that is late will not come sooner.
                 self._drop_spare()
                 if again or isinstance(error, errors.TimeoutError):
-                    raise self._kind(f"{self.place.shown}: {error}") from error
+                    raise self._kind(f"{self._name}: {error}") from error
                 again = True
             except errors.ResponseError as error:
-                raise self._kind(f"{self.place.shown}: {error}") from error
+                raise self._kind(f"{self._name}: {error}") from error
             finally:
                 if not link.broken:
                     self._spare.append(link)

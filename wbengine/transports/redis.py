@@ -261,8 +261,8 @@ class RedisStore(Store):
         counts = [0] * len(groups)
         for group, _ in found:
             counts[group] += 1
-        if any(count >= most for count, (most, _) in zip(counts, groups, strict=True)):
-            self._look = True  # else all are empty, and whoever puts something in rings
+        if any(count >= most >= _BATCH for count, (most, _) in zip(counts, groups, strict=True)):
+            self._look = True  # else there is no room, or nothing, and a bell rings for what comes
         return found
 
     def _take(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:

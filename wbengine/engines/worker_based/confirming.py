@@ -75,7 +75,8 @@ class ConfirmingOutbox(outbox.Outbox):
                 now = time.monotonic()
                 room = post.room if now >= pause else 0
                 parcels = self._together(min(outbox.MOST, room)) if room else []
-                self._busy = bool(parcels or self._chores)
+                rest = self._chores_in()
+                self._busy = bool(parcels or rest == 0)
                 if self._closed.is_set():
                     return
                 if self._idle:
@@ -88,9 +89,11 @@ class ConfirmingOutbox(outbox.Outbox):
                     pause = time.monotonic() + outbox.PAUSE
                     continue
                 self._send(post, wanted)
-            elif not self._chores:
-                post.read(max(0.01, pause - now) if pause > now else None)
-            self._do_chores()
+            elif rest != 0:
+                waits = [rest, max(0.01, pause - now) if pause > now else None]
+                post.read(min((wait for wait in waits if wait is not None), default=None))
+            if self._chores_in() == 0:
+                self._do_chores()
 
     def _send(self, post: confirms.Post, parcels: list[Parcel]) -> None:
         assert self._line is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import uuid as uuids
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from wbengine._core import machine as machines
 from wbengine._core import saving
@@ -16,6 +17,25 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import terms
 from wbengine.engines.worker_based.lineage import Lineage
 from wbengine.engines.worker_based.share import Share
+
+LOG = logging.getLogger(__name__)
+
+#: What an executor has by itself; the engine is told where it has none yet.
+_EXECUTORS: Final = frozenset(
+    {
+        "url",
+        "exchange",
+        "topics",
+        "transport",
+        "transport_options",
+        "transition_timeout",
+        "retry_options",
+        "worker_expiry",
+        "interop",
+        "ledger",
+        *terms.NAMES,
+    }
+)
 
 
 class WorkerBasedActionEngine(ActionEngine):
@@ -50,24 +70,11 @@ class WorkerBasedActionEngine(ActionEngine):
       says password, token, secret or key.
     - `executor`: a `WorkerTaskExecutor` to use instead of one of the engine's own.  Several engines
       may share one; it runs as long as one of them does, or, once it was started by whoever made
-      it, until he stops it.  The options above are then its own.
+      it, until he stops it.  The options above, but `strict_results`, are then its own: those that
+      are given to the engine have no effect, of which the log warns.
     """
 
-    OPTIONS = ActionEngine.OPTIONS | {
-        "url",
-        "exchange",
-        "topics",
-        "transport",
-        "transport_options",
-        "transition_timeout",
-        "retry_options",
-        "worker_expiry",
-        "executor",
-        "interop",
-        "ledger",
-        "strict_results",
-        *terms.NAMES,
-    }
+    OPTIONS = ActionEngine.OPTIONS | _EXECUTORS | {"executor", "strict_results"}
 
     # Without defaults, unlike its base: as in TaskFlow.
     def __init__(
@@ -87,6 +94,11 @@ class WorkerBasedActionEngine(ActionEngine):
         options = self.options
         given = options.get("executor")
         if isinstance(given, executors.WorkerTaskExecutor):
+            if unused := sorted(_EXECUTORS.intersection(options)):
+                LOG.warning(
+                    "options of an engine that have no effect, for its executor has its own: %s",
+                    ", ".join(unused),
+                )
             return Share(given, self._flow_detail.uuid)
         if given is not None:
             raise TypeError(f"Option executor must be a WorkerTaskExecutor, not {given!r:.80}")

@@ -66,6 +66,8 @@ class Listening:
         self._error: BaseException | None = None
         #: Whether this side's own queue stays when `stop` ends it: somebody else reads it.
         self.leaves_queue = False
+        # Why it connects again, as long as that did not help.
+        self._told = ""
         self._soon: deque[Callable[[], None]] = deque()
         self._wake: Callable[[], None] | None = None
         self._consumer = 0
@@ -120,6 +122,10 @@ class Listening:
         self._outbox.close()
         self._ring()
 
+    def join(self, timeout: float) -> bool:
+        """Wait for `start` to return; False if time ran out."""
+        return self._ended.wait(timeout)
+
     def _ring(self) -> None:
         """Let the consumer's thread look at what there is to do; from any thread."""
         wake = self._wake  # which that thread may take away at any moment
@@ -170,12 +176,15 @@ class Listening:
             raise error
         if self._stopping.is_set():
             return
-        if lost:
+        if why == self._told:
+            LOG.debug("still not receiving (%s)", why)
+        elif lost:
             LOG.warning("lost the broker (%s), connecting again", why)
         elif refused or isinstance(error, (OSError, exc.TransportFailure)):  # such as a full disk
             LOG.warning("cannot receive (%s), connecting again", why)
         else:
             LOG.error("receiving failed, connecting again", exc_info=error)
+        self._told = why
         cut = lost and isinstance(error, OSError)
         self._stopping.wait(SHORT_DRAIN_PERIOD if cut else AILING_PAUSE)
 
@@ -189,6 +198,7 @@ class Listening:
             receiver.begin(self._on_message, self._on_work, self._outbox.put)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
+            self._told = ""
             self._running.set()
             self._drain(receiver)
             self.channel = None

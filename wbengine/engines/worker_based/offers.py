@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from wbengine import _names
@@ -48,6 +49,10 @@ class Offers(Protocol):
     def missed(self, since: float, now: float) -> float:
         """Seconds of that time in which nothing could be heard of anybody."""
 
+    @property
+    def wanted(self) -> Sequence[str]:
+        """The topics whose workers are looked for, or patterns of them; none: all."""
+
     def topics(self) -> list[str]: ...
 
     def tasks(self) -> list[str]: ...
@@ -57,7 +62,9 @@ def why_nobody(offers: Offers, task_cls: str) -> str:
     """Why a request for `task_cls` cannot go anywhere, for people."""
     tasks, topics = offers.tasks(), offers.topics()
     if not topics:
-        return f"no worker is known, on any topic; none offers {task_cls}"
+        wanted = ", ".join(map(repr, offers.wanted))
+        where = f"on {wanted} (others do not count)" if wanted else "on any topic"
+        return f"no worker is known, {where}; none offers {task_cls}"
     return (
         f"no worker offers {task_cls}{_names.hint(task_cls, tasks)};"
         f" known topics: {_some(topics)}; known tasks: {_some(tasks)}"

@@ -38,6 +38,9 @@ Chore = Callable[[list[Any]], object]
 MOST: Final = 64
 _MOST_BYTES: Final = 1024 * 1024
 
+#: Seconds that chores wait for more of their kind.
+REST: Final = 0.005
+
 #: Seconds that an unhurried parcel waits for a reason not to be sent.
 UNHURRIED: Final = 0.005
 
@@ -62,6 +65,9 @@ class Outbox:
         self._unhurried: deque[tuple[float, Parcel]] = deque()
         # What is to be done when nothing is to be published, and with what.
         self._chores: dict[Chore, list[Any]] = {}
+        self._chore_count = 0
+        self._chores_due = 0.0
+        self._flushing = 0
         # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
         # Python, would leave it locked for ever.
         self._lock = threading.RLock()
@@ -97,16 +103,28 @@ class Outbox:
         return None
 
     def later(self, chore: Chore, thing: Any) -> None:
-        """Do `chore([thing, ...])` on the publisher's thread, after what is to be published now;
-        things that come together are done together.  What it raises is logged.
+        """Do `chore([thing, ...])` on the publisher's thread, some milliseconds later; things that
+        come meanwhile are done together.  What it raises is logged.
         """
         with self._lock:
             if not self._over:
+                first = not self._chores
+                if first:
+                    self._chores_due = time.monotonic() + REST
                 self._chores.setdefault(chore, []).append(thing)
-                if not self._busy:
+                self._chore_count += 1
+                if (first or self._chore_count == MOST) and not self._busy:
                     self._wake()
                 return
         call(chore, [thing])
+
+    def _chores_in(self) -> float | None:
+        """Seconds until chores are to be done; None: there are none."""
+        if not self._chores:
+            return None
+        if self._flushing or self._chore_count >= MOST:
+            return 0.0
+        return max(0.0, self._chores_due - time.monotonic())
 
     @property
     def behind(self) -> int:
@@ -119,8 +137,13 @@ class Outbox:
     def flush(self, timeout: float | None) -> bool:
         """Wait until nothing is queued, being published, not yet confirmed, or left to be done."""
         with self._lock:
-            if self._thread is not None:
-                self._changed.wait_for(lambda: self._idle or self._closed.is_set(), timeout)
+            self._flushing += 1
+            try:
+                if self._thread is not None:
+                    self._wake()
+                    self._changed.wait_for(lambda: self._idle or self._closed.is_set(), timeout)
+            finally:
+                self._flushing -= 1
             return self._idle
 
     @property
@@ -154,13 +177,15 @@ class Outbox:
         """What is to go out together, once there is something; nothing: it is closed."""
         with self._lock:
             while not self._closed.is_set():
-                self._busy = bool(self._first or self._parcels or self._chores)
+                rest = self._chores_in()
+                self._busy = bool(self._first or self._parcels or rest == 0)
                 if self._first or self._parcels:
                     return self._together(MOST)
                 if self._busy:
                     return []
-                self._changed.notify_all()
-                self._changed.wait()
+                if rest is None:
+                    self._changed.notify_all()
+                self._changed.wait(rest)
             self._busy = False
             return []
 
@@ -188,7 +213,7 @@ class Outbox:
         if not self._chores:
             return
         with self._lock:
-            chores, self._chores = self._chores, {}
+            chores, self._chores, self._chore_count = self._chores, {}, 0
         for chore, things in chores.items():
             call(chore, things)
 
@@ -262,7 +287,8 @@ class Outbox:
             parcels = self._next()
             if parcels:
                 self._deliver(writer, parcels)
-            self._do_chores()
+            if self._chores_in() == 0:
+                self._do_chores()
 
     def _deliver(self, writer: _Straight | writing.Writer, parcels: list[Parcel]) -> None:
         written: list[tuple[Parcel, Any]] = []

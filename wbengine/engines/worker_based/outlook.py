@@ -11,6 +11,16 @@ from wbengine.engines.worker_based.roster import Roster, TopicWorker, task_name
 __all__ = ["Outlook"]
 
 
+def check_wait(workers: Any, timeout: Any) -> None:
+    """See that somebody can wait for so many workers, for so long."""
+    if not isinstance(workers, int) or isinstance(workers, bool):
+        raise TypeError(f"workers must be a whole number, not {workers!r:.80}")
+    if workers <= 0:
+        raise ValueError(f"can only wait for one worker or more, not {workers}")
+    if timeout is not None and not isinstance(timeout, int | float):
+        raise TypeError(f"timeout must be seconds or None, not {timeout!r:.80}")
+
+
 class Outlook:
     """Workers as they last described themselves.  Thread-safe."""
 
@@ -93,9 +103,9 @@ class Outlook:
         """Wait until `workers` worker processes are known; return how many are still missing.
 
         :raises ValueError: fewer than one worker is asked for.
+        :raises TypeError: `workers` is no whole number, or `timeout` no number.
         """
-        if workers <= 0:
-            raise ValueError(f"can only wait for one worker or more, not {workers}")
+        check_wait(workers, timeout)
         with self._lock:
             self._waiters += 1
             try:

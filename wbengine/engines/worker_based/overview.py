@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wbengine._clock import SYSTEM
-from wbengine.engines.worker_based import clerk, controlling, snapshots
+from wbengine.engines.worker_based import clerk, controlling, outlook, snapshots
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.entries import Entry
 from wbengine.engines.worker_based.parcels import Parcel
@@ -39,7 +39,11 @@ class Overview(clerk.Clerk):
         """Start if need be, and wait until `workers` processes are known.
 
         Returns how many are still missing when `timeout` seconds are over.
+
+        :raises ValueError: fewer than one worker is asked for.
+        :raises TypeError: `workers` is no whole number, or `timeout` no number.
         """
+        outlook.check_wait(workers, timeout)
         self.start()
         return self._finder.wait_for_workers(workers, timeout)
 

@@ -317,6 +317,13 @@ class Performer:
 
     def answered(self, jobs: Sequence[server.Job]) -> None:
         """Their terminal answers are published, or never can be."""
+        if self._proxy.target.ours:  # no slot waits for it
+            for job in jobs:
+                self._proxy.later(self._acknowledge_all, job)
+        else:
+            self._acknowledge_all(jobs)
+
+    def _acknowledge_all(self, jobs: Sequence[server.Job]) -> None:
         self._proxy.ack_many([job.receipt for job in jobs])
         with self.lock:
             for job in jobs:

@@ -25,17 +25,21 @@ class Rows:
     def __init__(self, ledger: ledgers.Ledger, expiry: float | None) -> None:
         self._ledger = ledger
         self._expiry = expiry
+        # What does not work, and why, as long as it does not.
+        self._told: set[tuple[str, str]] = set()
 
     def look(self, entry: Entry) -> Seen:
         """The row of a request, and of one that is claimed the silence of its holder."""
         try:
             row = self._ledger.state(entry.id)
-            if row is None:
-                return Seen(None)
-            silence = self._ledger.silence(row.holder) if row.holder is not None else None
+            holder = row.holder if row is not None else None
+            silence = self._ledger.silence(holder) if holder is not None else None
         except exc.LedgerFailure as error:
-            LOG.warning("failed to look at the row of %r: %s", entry.request, error)
+            self._tell("look at the row of", entry, error)
             return Seen(UNKNOWN)
+        self._told.clear()
+        if row is None:
+            return Seen(None)
         silent = silence is not None and self._expiry is not None and silence >= self._expiry
         result = _thawed(row.result, entry)
         return Seen(row.state, row.holder, result, row.epoch, silent, silence)
@@ -55,7 +59,7 @@ class Rows:
             # Who takes the flow over while this process is frozen uses higher numbers.
             return self._ledger.revoke(entry.id, max(entry.epoch, entry.invocation.epoch))
         except exc.LedgerFailure as error:
-            LOG.warning("failed to revoke %r: %s", entry.request, error)
+            self._tell("revoke", entry, error)
             return False
         finally:
             crashpoint("executor.after-revoke")
@@ -68,7 +72,7 @@ class Rows:
         except exc.NotFound:
             result = None  # where there is no row, nobody has it
         except exc.LedgerFailure as error:
-            LOG.warning("failed to reopen the row of %r: %s", entry.request, error)
+            self._tell("reopen the row of", entry, error)
             return False, None
         crashpoint("executor.after-reopen")
         return True, _thawed(result, entry)
@@ -83,7 +87,7 @@ class Rows:
         try:
             return self._ledger.finish(entry.id, entry.epoch, holder, env.freeze(answer))
         except exc.LedgerFailure as error:
-            LOG.warning("failed to end %r, whose worker is lost: %s", entry.request, error)
+            self._tell("end, for its lost worker,", entry, error)
             return False
 
     def sweep(self, ended: Iterable[str]) -> int:
@@ -102,6 +106,13 @@ class Rows:
         except exc.LedgerFailure as error:
             LOG.warning("failed to remove rows that nobody needs: %s", error)
         return count
+
+    def _tell(self, what: str, entry: Entry, error: exc.LedgerFailure) -> None:
+        """Once for each reason, until a look succeeds: it is the same for all requests."""
+        reason = what, str(error).replace(entry.id, "")
+        level = logging.DEBUG if reason in self._told else logging.WARNING
+        self._told.add(reason)
+        LOG.log(level, "failed to %s %r: %s", what, entry.request, error)
 
 
 def _thawed(result: bytes | None, entry: Entry) -> env.Envelope | None:

@@ -79,7 +79,7 @@ class ProxyWorkerFinder(outlook.Outlook):
     ) -> None:
         self.uuid = uuid
         self._proxy = proxy
-        self._topics = tuple(topics)
+        self._topics = self.wanted = tuple(topics)
         self._patterns = tuple(
             _names.check_pattern("topic", topic).split(".") for topic in self._topics
         )

@@ -310,14 +310,21 @@ class Worker:
         self.stop()
 
     def abandon(self) -> None:
-        """Give up what runs: say goodbye, so that engines need not wait for silence.
+        """Give up what runs: say goodbye, so that engines need not wait for silence, and leave
+        nothing behind; within 2 seconds, whatever became of the broker.
 
         Running threads cannot be ended; the caller ends the process.
         """
         LOG.warning("giving up %d tasks that still run: told to end again", self._server.running)
-        self._give_up()
+        self.gave_up.set()
+        given_up = self._give_up()
         self._proxy.flush(1.0)
         self._pool.stop(wait=False, kill=True)
+        # Their rows say who had them: nobody is to have them again, and whoever does not run them
+        # elsewhere removes the queue that they would go back to.
+        self._proxy.ack_many([job.receipt for job in given_up if job.ledger])
+        self._proxy.stop(0.0)
+        self._proxy.join(0.5)
 
     def _end(self) -> None:
         """Wait for `stop`, then for what runs, and then end the proxy (a thread of its own)."""
@@ -340,13 +347,14 @@ class Worker:
         self._proxy.stop()
         self.ended.set()
 
-    def _give_up(self) -> None:
+    def _give_up(self) -> list[server.Job]:
         """Engines are told first: what tasks make of it is not told any more."""
         with self._hands.lock:
             jobs = self._server.begun
         self._die()
         for job in jobs:
             self._hands.cancel(job)
+        return jobs
 
     def _die(self) -> None:
         self._tell(lambda period: self._server.die(time.time(), period))

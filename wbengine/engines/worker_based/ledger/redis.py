@@ -68,7 +68,8 @@ class RedisLedger(base.Ledger):
     ) -> None:
         self.place = place
         self._shown = f"ledger {place.shown}"
-        self._pool = Pool(place.hurried(_ANSWER, _CONNECTION), exceptions.LedgerFailure)
+        patient = place.hurried(_ANSWER, _CONNECTION)
+        self._pool = Pool(patient, exceptions.LedgerFailure, self._shown)
         self._user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
         self._names = map(f"{self._user}:%d".__mod__, itertools.count(1))
         # What is to be done as soon as the server is there again, and who sees to it.
