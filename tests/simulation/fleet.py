@@ -275,6 +275,12 @@ class Worker(Process):
             self.post(self.unhurried.popleft()[1])
 
     def answered(self, job: server.Job) -> None:
+        if self.world.broker.model.ours:
+            self.later(self.settle, job)
+        else:
+            self.settle(job)
+
+    def settle(self, job: server.Job) -> None:
         self.acknowledge(job.receipt)
         self.released.discard(job.receipt)
         self.core.on_answered(job)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.workers import until
-from wbengine.engines.worker_based import dispatcher, receiving
+from wbengine.engines.worker_based import dispatcher, listening, receiving
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.parcels import ECHO, Parcel
 from wbengine.engines.worker_based.proxy import Proxy
@@ -73,3 +73,34 @@ def test_but_not_for_each_of_many(side: Side) -> None:
         assert side.flush(10)
     assert 1 <= len(declared) <= 2
     until(lambda: len(declared) == 2 or not receiver._mistrusts)
+
+
+def test_what_ails_is_said_once_until_it_works_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listening, "AILING_PAUSE", 0.01)
+    monkeypatch.setattr(listening, "DRAIN_PERIOD", 0.2)
+    ails = ["full", "full", "full", "slow", "", "slow"]
+    turns: list[str] = []
+
+    def on_wait() -> None:
+        if not ails or time.monotonic() < works_until[-1]:
+            return
+        turns.append(ails.pop(0))
+        if turns[-1]:
+            raise OSError(turns[-1])
+        works_until.append(time.monotonic() + 0.5)
+
+    works_until = [0.0]
+    made = Proxy("me", "x", None, on_wait, url=f"memory://{uuid.uuid4().hex}")
+    thread = threading.Thread(target=made.start, daemon=True)
+    thread.start()
+    until(lambda: len(turns) == 6)
+    made.stop()
+    thread.join(20)
+    said = [each.getMessage() for each in caplog.records if each.name == listening.__name__]
+    assert [text.partition(",")[0] for text in said] == [
+        "cannot receive (full)",
+        "cannot receive (slow)",
+        "cannot receive (slow)",
+    ]

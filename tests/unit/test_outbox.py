@@ -326,3 +326,30 @@ def test_what_cannot_be_prepared_does_not_fail_what_goes_out_with_it(place: Plac
     assert place.outbox.flush(WAIT)
     assert place.arrived() == [0, 1, 3, 4]
     assert errand.told == ["not 2", 0, 1, 3, 4]
+
+
+def test_chores_are_done_once_whenever_it_ends(place: Place) -> None:
+    done: list[tuple[int, int]] = []
+    begun, over = threading.Event(), threading.Event()
+
+    def chore(things: list[tuple[int, int]]) -> None:
+        done.extend(things)
+        begun.set()
+
+    def put(who: int) -> None:
+        counts[who] = 0
+        while not over.is_set():
+            place.outbox.later(chore, (who, counts[who]))
+            counts[who] += 1
+
+    counts: dict[int, int] = {}
+    place.outbox.start()
+    threads = [threading.Thread(target=put, args=(who,)) for who in range(3)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(WAIT)
+    place.outbox.stop()
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert len(done) == len(set(done)) == sum(counts.values())

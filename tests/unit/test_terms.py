@@ -159,8 +159,8 @@ def test_options_that_are_the_executors_own_are_named(caplog: pytest.LogCaptureF
     ("wait", "kind", "words"),
     [
         (("x",), TypeError, "workers must be a whole number, not 'x'"),
-        ((True,), TypeError, "workers must be"),
-        ((1.5,), TypeError, "workers must be"),
+        ((True, 0.1), TypeError, "workers must be"),
+        ((1.5, 0.1), TypeError, "workers must be"),
         ((1, "soon"), TypeError, "timeout must be seconds or None, not 'soon'"),
         ((0,), ValueError, "can only wait for one worker or more"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -66,8 +67,9 @@ class Listening:
         self._error: BaseException | None = None
         #: Whether this side's own queue stays when `stop` ends it: somebody else reads it.
         self.leaves_queue = False
-        # Why it connects again, as long as that did not help.
+        # Why it connects again, as long as that did not help; and since when it seems to.
         self._told = ""
+        self._receives = math.inf
         self._soon: deque[Callable[[], None]] = deque()
         self._wake: Callable[[], None] | None = None
         self._consumer = 0
@@ -176,6 +178,9 @@ class Listening:
             raise error
         if self._stopping.is_set():
             return
+        if time.monotonic() - self._receives > DRAIN_PERIOD:
+            self._told = ""
+        self._receives = math.inf
         if why == self._told:
             LOG.debug("still not receiving (%s)", why)
         elif lost:
@@ -198,7 +203,7 @@ class Listening:
             receiver.begin(self._on_message, self._on_work, self._outbox.put)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
-            self._told = ""
+            self._receives = time.monotonic()
             self._running.set()
             self._drain(receiver)
             self.channel = None
