@@ -150,6 +150,10 @@ class Kills:
             living = stage.crew.living("worker")
             stage.crew.kill(chance.choice(living))
             stage.tick(0)
+        while stage.counts[audit.ENDED] < self.tasks and not stage.crew.done:
+            if stage.still > stage.plan.patience:
+                return
+            stage.tick()
 
 
 @dataclass
