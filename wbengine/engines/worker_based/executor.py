@@ -246,8 +246,10 @@ class WorkerTaskExecutor(tenure.Tenure):
                 if receipt is not None:
                     self._proxy.ack_later(receipt)
             case fx.Drop(request_id):
-                if self._ledger is not None:
+                if self._ledger is not None and self._proxy.target.ours:
                     self._proxy.later(self._drop, request_id)
+                elif self._ledger is not None:  # another place: nothing else is to wait for it
+                    self._drop([request_id])
             case _:
                 self._see_to(effect)
 

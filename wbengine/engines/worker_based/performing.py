@@ -112,7 +112,7 @@ class Performer:
                 case server.Reply(job, envelope, terminal):
                     self._reply(job, envelope, terminal)
                 case server.Finish(job, answer):
-                    self._send_end(Parcel(answer, self._storing, job))
+                    self._finish(Parcel(answer, self._storing, job))
                 case server.Acknowledge(receipt):
                     self._acknowledge(receipt)
                 case server.Cancel(job):
@@ -189,6 +189,14 @@ class Performer:
         with self.lock:
             effects = self.core.on_released(job, released)
         self.apply(effects)
+
+    def _finish(self, parcel: Parcel) -> None:
+        if not self._proxy.target.ours:
+            # Another place, which may let one wait: beats have to go out meanwhile.
+            self.store((parcel,))
+            if parcel.withdrawn:
+                return
+        self._send_end(parcel)
 
     def store(self, parcels: Sequence[Parcel]) -> None:
         """Store what is about to be published; what must not be used is withdrawn."""
