@@ -773,7 +773,7 @@ def test_an_interruption_in_a_retry_or_task_is_its_failure(
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
 def test_ctrl_c_while_the_loop_waits() -> None:
     """A real signal: what runs finishes and is kept, the rest waits for the next run."""
-    waiting, release = threading.Event(), threading.Event()
+    waiting, begun, release = threading.Event(), threading.Event(), threading.Event()
     loop = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
 
     class Queue(queue.SimpleQueue):  # type: ignore[type-arg]
@@ -789,11 +789,13 @@ def test_ctrl_c_while_the_loop_waits() -> None:
         queue = Queue
 
     def wait() -> str:
+        begun.set()
         assert release.wait(30)
         return "kept"
 
     def interrupt() -> None:
         assert waiting.wait(30)
+        assert begun.wait(30)  # what no thread has begun is put back
         # Only what sleeps is woken by a signal; what is about to sleep hears of it when it wakes.
         until(lambda: loop.read_text().rpartition(")")[2].split()[0] == "S")
         os.kill(os.getpid(), signal.SIGINT)

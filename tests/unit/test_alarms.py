@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers import until
 from wbengine import alarms, exceptions, limits, pools, watch
 from wbengine.types import failure as ft
 
@@ -83,7 +84,7 @@ def test_calls_that_end_about_when_their_limit_does(strays: list[Any]) -> None:
     assert set(counts) == {("limited", "ended"), ("limited", "SoftTimeLimitExceeded")}
     assert sum(counts.values()) == MANY
     assert min(counts.values()) > MANY // 50, "the limits are too far from the ends of the calls"
-    assert len(watch.of_process()) == 0
+    until(lambda: len(watch.of_process()) == 0)  # the last strike may still have to be calmed
     assert pool.lost == 0
 
 
