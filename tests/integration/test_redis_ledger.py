@@ -77,13 +77,13 @@ def test_who_died_here_does_not_keep_it(redis_url, redis_server):
     dead, last = ledgers.for_target(target), ledgers.for_target(target)
     users = "wbe:{ex}:users"
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        client.zadd(users, {dead._user: client.zscore(users, dead._user) - 31_000})
+        client.zadd(users, {dead.user: client.zscore(users, dead.user) - 31_000})
         last.close()
         assert redis_url.left() == []
         dead.close()
         one, two = (ledgers.open_ledger(str(redis_url)) for _ in range(2))
         users = "wbe:{wbengine}:users"
-        client.zadd(users, {one._user: client.zscore(users, one._user) - 31_000})
+        client.zadd(users, {one.user: client.zscore(users, one.user) - 31_000})
         two.close()
         assert "wbe:{wbengine}:ledger" in redis_url.left()
         one.close()

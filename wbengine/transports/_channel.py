@@ -208,6 +208,24 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """`basic_publish` all that was laid out, in order; what it would return, as it is done."""
         return self._store.publish_many(laid_out)
 
+    def post_many(
+        self,
+        openings: Any,
+        messages: Sequence[tuple[tuple[str, int], tuple[str, str, int, bytes]]],
+    ) -> Sequence[int]:
+        """Publish requests that were laid out, whose rows are made with that: see the store's."""
+        return self._store.post_many(openings, messages)
+
+    def end_many(
+        self,
+        ended: Sequence[tuple[tuple[str, int, bytes], Any, tuple[str, str, int, bytes]]],
+    ) -> Sequence[int]:
+        """Store results, publish answers that were laid out, and acknowledge the requests, which
+        were claimed as they were taken, on whatever channel: see `Store.end_many`."""
+        return self._store.end_many(
+            [(row, message.origin, laid_out) for row, message, laid_out in ended]
+        )
+
     # -- consuming
 
     def basic_consume(
@@ -301,7 +319,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             if self.connection.on_discard is not None:
                 self.connection.on_discard()
             return None
-        message.claim, message.taken = taken.claim, taken.at
+        message.claim, message.taken, message.origin = taken.claim, taken.at, taken
         taken.data = b""
         if no_ack:
             self._store.settle(taken)
@@ -335,11 +353,17 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def ack_many(self, messages: Iterable[_envelope.Message]) -> None:
         """Acknowledge messages of this channel, from any thread; those that are not held any more
         are passed over."""
+        found = self.forget_many(messages)
+        if found:
+            self._store.settle_many(found)
+
+    def forget_many(self, messages: Iterable[_envelope.Message]) -> list[Taken]:
+        """They are acknowledged, as far as this channel is concerned: what of them it held."""
         held = [self._held(message) for message in messages]
         found = [taken for taken in held if taken is not None]
         if found:
             self._make_room()
-            self._store.settle_many(found)
+        return found
 
     def release_many(self, messages: Iterable[_envelope.Message]) -> None:
         """From now on these do not count against `prefetch_count`; from any thread."""

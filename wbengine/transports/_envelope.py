@@ -126,12 +126,14 @@ def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
 class Message(base.Message):  # type: ignore[misc]
     """A received message; as any kombu message, made straight from the bytes."""
 
-    __slots__ = ("claim", "taken")
+    __slots__ = ("claim", "origin", "taken")
 
     #: What the ledger said of the request in it, where the transport asked; else None.
     claim: Any
     #: When the transport began to ask, on the monotonic clock; None where it did not.
     taken: float | None
+    #: What its store knows it by.
+    origin: Any
 
     @classmethod
     def from_bytes(cls, data: bytes, channel: Any, tag: int, consumer: str, again: bool) -> Message:

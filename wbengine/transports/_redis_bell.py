@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from redis import exceptions as errors
 
-from wbengine.transports import _redis_link
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._redis_link import Link, Place
 
@@ -32,6 +32,7 @@ class Bell:
         self._late = 0.0
         self._patience: float = place.settings["socket_timeout"]
         self._nudge = Nudge()
+        self._poll: select.poll | None = None
 
     def wait(self, timeout: float | None, who: str, queues: Sequence[str]) -> tuple[bool, str]:
         """Wait for one of the queues, a nudge, or the time to look by oneself.
@@ -52,9 +53,7 @@ class Bell:
             self._asked = keys
             self._late = time.monotonic() + POLL + self._patience
         left = self._late - time.monotonic()
-        ready = _redis_link.ready(
-            left if timeout is None else min(timeout, left), self._link.fileno(), self._nudge.fd
-        )
+        ready = self._ready(left if timeout is None else min(timeout, left))
         nudged = self._nudge.fd in ready
         if nudged:
             self._nudge.take()
@@ -64,6 +63,14 @@ class Bell:
             self.close_link()
             raise errors.TimeoutError(f"{self._place.shown} does not answer")
         return nudged, ""
+
+    def _ready(self, timeout: float) -> list[int]:
+        """Which descriptors can be read."""
+        if self._poll is None:
+            self._poll = select.poll()
+            for descriptor in (self._link.fileno(), self._nudge.fd):
+                self._poll.register(descriptor, select.POLLIN)
+        return [found for found, _ in self._poll.poll(max(0.0, timeout * 1000))]
 
     def _hear(self) -> str:
         """The queue whose bell ended it, or ''."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import select
+import os
+import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -170,11 +172,17 @@ class Link:
             if self._connection is None:
                 connection = self.place.connect()
                 connection.connect()
+                if not self.place.tls:
+                    _leave_to_system(connection._sock, self.place.settings["socket_timeout"])
                 self._connection = connection
             self._connection.send_command(*args)
         except errors.InvalidResponse as error:
             self.close()
             raise _no_redis(error) from error
+        except errors.ConnectionError as error:
+            self.close()
+            _check_time(error)
+            raise
         except BaseException:
             self.close()
             raise
@@ -186,8 +194,9 @@ class Link:
         """
         try:
             return self._connection.read_response()
-        except errors.ConnectionError:
+        except errors.ConnectionError as error:
             self.close()
+            _check_time(error)
             raise
         except errors.ResponseError:
             raise
@@ -216,9 +225,10 @@ class Link:
         return found
 
     def has_answer(self) -> bool:
-        """Whether `receive` would not block."""
+        """Whether `receive` would not block, now that the socket can be read."""
         try:
-            return bool(self._connection.can_read(0))
+            # What comes over TLS may be about TLS.
+            return not self.place.tls or bool(self._connection.can_read(0))
         except BaseException:
             self.close()
             raise
@@ -232,6 +242,24 @@ class Link:
                 connection.disconnect()
             except (OSError, errors.RedisError):
                 pass
+
+
+def _leave_to_system(sock: socket.socket, seconds: float) -> None:
+    """Let the system end what takes longer than so many seconds.
+
+    Python asks it before each reading and writing of a socket that has a timeout of Python's own.
+    """
+    if os.name == "posix":
+        told = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, option, told)
+        sock.settimeout(None)
+
+
+def _check_time(error: errors.ConnectionError) -> None:
+    """What the system ended is no broken connection, but an answer that did not come."""
+    if isinstance(error.__context__, BlockingIOError):
+        raise errors.TimeoutError("it did not answer in time") from error
 
 
 def _no_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
@@ -344,11 +372,3 @@ def portions(things: Sequence[T]) -> Iterator[Sequence[T]]:
     """As many at a time as a script takes as arguments of one command."""
     for start in range(0, len(things), _PORTION):
         yield things[start : start + _PORTION]
-
-
-def ready(timeout: float, *descriptors: int) -> list[int]:
-    """Which of the descriptors can be read, after at most `timeout` seconds."""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return [found for found, _ in poll.poll(max(0.0, timeout * 1000))]

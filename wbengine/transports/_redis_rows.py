@@ -12,7 +12,29 @@ Keys, all below one prefix:
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
+KEPT_FOR: Final = 30 * 24 * 3600
+
+#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
+#: given if the server lost it
+HERE: Final = f"local LEDGER_TTL = {KEPT_FOR * 1000}" + """
+local function here(digest, user, t, seldom)
+  local P, call = KEYS[1], redis.call
+  local id = call('GET', P .. 'ledger')
+  if not id then
+    call('SET', P .. 'ledger', digest)
+    id = digest
+  end
+  -- What is said for each request is noted now and then.
+  if not seldom and t % 50 > 0 and call('ZSCORE', P .. 'users', user) then return id end
+  call('ZADD', P .. 'users', t, user)
+  for _, key in ipairs({'ledger', 'users', 'beats'}) do call('PEXPIRE', P .. key, LEDGER_TTL) end
+  return id
+end
+"""  # fmt: skip
 
 #: claim(id, epoch, holder, name of this claim, milliseconds) -> verdict, epoch, holder, result
 #:
@@ -49,3 +71,34 @@ local function unclaim(id, holder, t)
   redis.call('ZADD', KEYS[1] .. 'rows', t, id)
 end
 """
+
+
+class Claims(Protocol):
+    """For whom requests are claimed in the ledger of the same place while they are taken."""
+
+    holder: str
+
+    @property
+    def digest(self) -> str:
+        """Of that ledger."""
+
+    def read(self, said: Sequence[bytes]) -> object:
+        """What `Taken.claim` is to be: from verdict, epoch, holder, result."""
+
+    def restore(self) -> None:
+        """The server may have lost everything: see that it still is that ledger.  Never raises."""
+
+
+class Openings(Protocol):
+    """The ledger of the same place, in which rows are made while their requests are published."""
+
+    @property
+    def digest(self) -> str:
+        """Of that ledger."""
+
+    @property
+    def user(self) -> str:
+        """Who uses it."""
+
+    def keep(self, digest: bytes) -> None:
+        """What its digest is by now: the server may have lost it."""

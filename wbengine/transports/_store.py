@@ -118,6 +118,25 @@ class Store(abc.ABC):
         for message in messages:
             yield self.publish(*message)
 
+    def post_many(
+        self,
+        openings: Any,
+        messages: Sequence[tuple[tuple[str, int], tuple[str, str, int, bytes]]],
+    ) -> Sequence[int]:
+        """Make the row (id, epoch) of each request, unless it is there, and publish them, in one
+        step; in how many queues each is.  `openings`: see `Ledger.openings`."""
+        raise NotImplementedError
+
+    def end_many(
+        self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]]
+    ) -> Sequence[int]:
+        """For each request that was claimed while it was `taken`: store its result in the row
+        (id, epoch, result), publish the answer, and forget the request, in one step.
+
+        In how many queues each answer is; -1, and it is in none, where the row is somebody else's.
+        """
+        raise NotImplementedError
+
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
         """`data`, with the row (id, epoch, digest of its ledger) on which it depends, for a store
         that can claim it while it takes the message."""

@@ -16,16 +16,16 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kombu.transport import virtual
 
 from wbengine import exceptions
-from wbengine.transports import _base, _redis_link, _redis_scripts, _routing
+from wbengine.transports import _base, _redis_link, _redis_scripts, _redis_unsaid, _routing
 from wbengine.transports._redis_bell import Bell
 from wbengine.transports._redis_link import LOST, Client, Place, Script
+from wbengine.transports._redis_rows import Claims, Openings
 from wbengine.transports._store import Store, Taken
 
 LOG = logging.getLogger(__name__)
@@ -51,22 +51,6 @@ def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
             f"dead_after is {dead_after!r}: it must be {_LEAST_DEAD_AFTER} seconds or more"
         )
     return Place.parse(url or "redis://", options)
-
-
-class Claims(Protocol):
-    """For whom requests are claimed in the ledger of the same place while they are taken."""
-
-    holder: str
-
-    @property
-    def digest(self) -> str:
-        """Of that ledger."""
-
-    def read(self, said: Sequence[bytes]) -> object:
-        """What `Taken.claim` is to be: from verdict, epoch, holder, result."""
-
-    def restore(self) -> None:
-        """The server may have lost everything: see that it still is that ledger.  Never raises."""
 
 
 class RedisStore(Store):
@@ -113,11 +97,11 @@ class RedisStore(Store):
         :raises LOST: the server cannot be reached.
         """
         self._learn(self._run(_redis_scripts.ROUTES))
-        for left in _take_unsaid(self.place):
+        for left in _redis_unsaid.take(self.place):
             try:
                 self._run(_redis_scripts.LEAVE, *left)
             except BaseException:
-                _unsaid.append((self.place, left))
+                _redis_unsaid.keep(self.place, left)
                 raise
 
     # -- exchanges and queues
@@ -194,16 +178,45 @@ class RedisStore(Store):
 
     def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
         """One step, and one round trip while nobody declares anything."""
+        done = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
+        return map(bool, done)
+
+    def post_many(
+        self,
+        openings: Openings,
+        messages: Sequence[tuple[tuple[str, int], tuple[str, str, int, bytes]]],
+    ) -> Sequence[int]:
+        told = openings.digest, openings.user
+        *done, digest = self._routed(_redis_scripts.POST, messages, *told)
+        openings.keep(digest)
+        return done
+
+    def end_many(
+        self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]]
+    ) -> Sequence[int]:
+        assert self._claims is not None
+        told = [
+            ((*row, taken.token[0], taken.queue, taken.token[1]), message)
+            for row, taken, message in ended
+        ]
+        return self._routed(_redis_scripts.END, told, self._claims.holder)
+
+    def _routed(
+        self,
+        script: Script,
+        messages: Sequence[tuple[tuple[Any, ...], tuple[str, str, int, bytes]]],
+        *first: str,
+    ) -> Sequence[Any]:
         while True:
             version, tables = self._version, self._tables
             told: list[Any] = []
-            for exchange, key, priority, data in messages:
+            for before, (exchange, key, priority, data) in messages:
                 table = tables.get(exchange)
                 queues = (key,) if not exchange else () if table is None else table.route(key)
-                told += priority, data, len(queues), *queues
-            done = self._run(_redis_scripts.PUT, version, *told)
+                told += *before, priority, data, len(queues), *queues
+            done: list[Any] = self._run(script, version, *first, *told)
             if isinstance(done[0], int):
-                return map(bool, done)
+                return done
             self._learn(done)
 
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
@@ -371,14 +384,14 @@ class RedisStore(Store):
         holder = self._claims.holder if self._claims is not None else ""
         left = (self._who, self._unheard, holder)
         again = Client(self.place.hurried(1.0, 1.0), exceptions.TransportFailure)
-        for client in (self._client, again):
+        for client in self._client, again:
             try:
                 client.run(_redis_scripts.LEAVE, *left)
                 break
             except (*LOST, exceptions.TransportFailure) as error:
                 LOG.debug("%s was not told that a consumer left: %s", self.place.shown, error)
         else:
-            _unsaid.append((self.place, left))
+            _redis_unsaid.keep(self.place, left)
         again.close()
 
     def __del__(self) -> None:
@@ -388,22 +401,6 @@ class RedisStore(Store):
             self._closed = True
             self._bell.close()
             self._client.close()
-
-
-#: What could not be said to a server that was away, as who connects to it again does first.
-_unsaid: deque[tuple[Place, tuple[str, str, str]]] = deque(maxlen=1000)
-
-
-def _take_unsaid(where: Place) -> Iterator[tuple[str, str, str]]:
-    for _ in range(len(_unsaid)):
-        try:
-            other, left = _unsaid.popleft()
-        except IndexError:
-            return
-        if other == where:
-            yield left
-        else:
-            _unsaid.append((other, left))
 
 
 class Transport(_base.Transport):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -78,7 +79,7 @@ class WorkerTaskExecutor(tenure.Tenure):
         # When the finder is to ask and to look for silent workers next.
         self._round_due = 0.0
         super().__init__()
-        self._dispatching = _Dispatching(self)
+        self._dispatching, self._posting = _Dispatching(self), _Posting(self)
         self._proxy = self._make_proxy()
         self._expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._finder = types.ProxyWorkerFinder(
@@ -134,16 +135,26 @@ class WorkerTaskExecutor(tenure.Tenure):
         self, invocations: Iterable[invocation.Invocation], done: invocation.Done
     ) -> None:
         now = SYSTEM.monotonic()
-        for call in invocations:
+        alone: fx.Dispatch | None = None
+        for count, call in enumerate(invocations):
             if _nothing_to_undo(call):
                 done(call, invocation.Outcome(None))
                 continue
             with self._lock:
                 take = self._book.recover if call.recovered else self._book.submit
                 effects = take(call, done, now)
-            self._apply(effects)
+            if alone is not None:
+                self._perform(alone)
+                alone = None
+            if not count and len(effects) == 1 and isinstance(effects[0], fx.Dispatch):
+                alone = effects[0]
+            else:
+                self._apply(effects)
             if call.cancelled:  # perhaps before it was known here
                 self._report(self._book.cancel, (call,))
+        if alone is not None:  # there is nothing to do but to wait for it
+            errand = self._posting if self._posts(alone) else self._dispatching
+            self._proxy.send_now(Parcel(alone.envelope, errand, alone))
         if self._book.unasked:
             with self._lock:
                 effects = self._book.ask()
@@ -253,6 +264,17 @@ class WorkerTaskExecutor(tenure.Tenure):
             case _:
                 self._see_to(effect)
 
+    def _posts(self, effect: fx.Dispatch) -> bool:
+        """Whether the row of a request may be made in one step with publishing it: nobody else may
+        take its flow over meanwhile, and nothing can be in the way of it."""
+        entry = effect.entry
+        return (
+            self._openings is not None
+            and effect.epoch == 1
+            and not entry.opened
+            and entry.invocation.flow_uuid not in self._guards
+        )
+
     def _is_wanted(self, effect: fx.Dispatch) -> bool:
         """Whether a request is still to be published; it is being, if so."""
         entry = effect.entry
@@ -344,6 +366,35 @@ class _Dispatching(Errand):
     def uncertain(self, parcel: Parcel) -> None:
         executor, effect = self._executor, parcel.matter
         executor._report(executor._book.on_unconfirmed, effect.entry, effect.epoch)
+
+
+class _Posting(_Dispatching):
+    """Makes rows in one step with publishing their requests."""
+
+    writes = True
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        for parcel in parcels:
+            parcel.withdrawn = not self._executor._is_wanted(parcel.matter)
+
+    def write(
+        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+    ) -> Iterable[bool]:
+        executor = self._executor
+        crashpoint("executor.before-open")
+        with executor._lock:  # whoever ends one of them meanwhile would not find its row
+            wanted = [executor._is_wanted(parcel.matter) for parcel in parcels]
+            told = [
+                ((parcel.matter.entry.id, parcel.matter.epoch), message)
+                for parcel, message in itertools.compress(
+                    zip(parcels, messages, strict=True), wanted
+                )
+            ]
+            counts = iter(channel.post_many(executor._openings, told) if told else ())
+            for parcel in itertools.compress(parcels, wanted):
+                parcel.matter.entry.opened = True
+        crashpoint("executor.after-open")
+        return [not each or next(counts) > 0 for each in wanted]
 
 
 #: What an execution fails with here, before any worker has seen it.

@@ -78,6 +78,11 @@ class Outbox:
         self.astray: Callable[[], None] = _nobody
         self._over = False
         self._busy = False
+        # While the publisher's thread waits: what it writes with, which another one may borrow.
+        self._spare: _Straight | None = None
+        self._lent = False
+        self._awake = True
+        self._lost: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def put(self, parcel: Parcel, first: bool = False) -> None:
@@ -85,6 +90,32 @@ class Outbox:
             (self._first if first else self._parcels).append(parcel)
             if not self._busy:
                 self._wake()
+
+    def put_now(self, parcel: Parcel) -> None:
+        """As `put`; but where nothing else is to be published, this thread does it, at once.
+
+        Saves the change of threads; for whoever has nothing else to do meanwhile, and holds no
+        lock.
+        """
+        with self._lock:
+            self._parcels.append(parcel)
+            writer, alone = self._spare, len(self._parcels) == 1 and not self._first
+            if writer is None or not alone:
+                if not self._busy:
+                    self._wake()
+                return
+            self._spare, self._lent, self._busy = None, True, True
+        try:
+            self._deliver(writer, [parcel])
+        except self._errors as error:
+            self._lost = error
+        finally:
+            with self._lock:
+                self._lent = self._busy = False
+                if self._lost is None and parcel.sent and not self._awake:
+                    self._spare = writer
+                if self._awake or self._lost or not self._idle or self._flushing:
+                    self._wake()
 
     def put_unhurried(self, parcel: Parcel) -> None:
         """Put a parcel some milliseconds later, unless it is withdrawn meanwhile: see `hasten`."""
@@ -173,19 +204,30 @@ class Outbox:
             self._over = True
         self._do_chores()
 
-    def _next(self) -> list[Parcel]:
-        """What is to go out together, once there is something; nothing: it is closed."""
+    def _next(self, writer: _Straight | writing.Writer) -> list[Parcel]:
+        """What is to go out together, once there is something; nothing: it is closed.
+
+        :raises Exception: the writer was lent, and its connection is lost.
+        """
         with self._lock:
             while not self._closed.is_set():
-                rest = self._chores_in()
-                self._busy = bool(self._first or self._parcels or rest == 0)
-                if self._first or self._parcels:
-                    return self._together(MOST)
-                if self._busy:
-                    return []
-                if rest is None:
-                    self._changed.notify_all()
+                rest = None
+                if not self._lent:
+                    lost, self._lost = self._lost, None
+                    if lost is not None:
+                        raise lost
+                    rest = self._chores_in()
+                    self._busy = bool(self._first or self._parcels or rest == 0)
+                    if self._first or self._parcels:
+                        return self._together(MOST)
+                    if self._busy:
+                        return []
+                    if rest is None:
+                        self._changed.notify_all()
+                    self._spare = writer if isinstance(writer, _Straight) else None
+                    self._awake = False
                 self._changed.wait(rest)
+                self._spare, self._awake = None, True
             self._busy = False
             return []
 
@@ -284,7 +326,7 @@ class Outbox:
         kind = _Straight if self._target.ours else writing.Writer
         writer = kind(connection, self._layout)
         while not self._closed.is_set():
-            parcels = self._next()
+            parcels = self._next(writer)
             if parcels:
                 self._deliver(writer, parcels)
             if self._chores_in() == 0:
@@ -299,12 +341,13 @@ class Outbox:
                 self._fail(parcel, error)
         if not written:
             return
+        # What is told of a task comes before its end.
+        written.sort(key=_writes)
         crashpoint("outbox.before-publish")
         sent: list[Parcel] = []
         count = 0
         try:
-            messages = [message for _, message in written]
-            for count, routed in enumerate(writer.write(messages), 1):
+            for count, routed in enumerate(_write(writer, written), 1):
                 parcel = written[count - 1][0]
                 if routed or not parcel.errand.mandatory:
                     sent.append(parcel)
@@ -340,8 +383,8 @@ class _Straight:
     together = True
 
     def __init__(self, connection: kombu.Connection, layout: topology.Topology) -> None:
-        self._channel = connection.channel()
-        self._exchange = layout.declare_exchange(self._channel).name
+        self.channel = connection.channel()
+        self._exchange = layout.declare_exchange(self.channel).name
 
     def prepare(self, envelope: env.Envelope) -> Any:
         properties = {
@@ -350,7 +393,7 @@ class _Straight:
             "reply_to": envelope.reply_to,
             "delivery_mode": 2,
         }
-        message = self._channel.prepare_message(
+        message = self.channel.prepare_message(
             envelope.encoded,
             envelope.priority,
             "application/json",
@@ -358,15 +401,31 @@ class _Straight:
             envelope.headers,
             properties,
         )
-        return self._channel.lay_out(message, self._exchange, envelope.routing_key)
+        return self.channel.lay_out(message, self._exchange, envelope.routing_key)
 
     def write(self, messages: Sequence[Any]) -> Iterator[bool]:
-        found: Iterator[bool] = self._channel.publish_many(messages)
+        found: Iterator[bool] = self.channel.publish_many(messages)
         return found
 
 
 def _nobody() -> None:
     """Nobody wants to know."""
+
+
+def _writes(pair: tuple[Parcel, Any]) -> bool:
+    return pair[0].errand.writes
+
+
+def _write(writer: _Straight | writing.Writer, written: list[tuple[Parcel, Any]]) -> Iterator[bool]:
+    """Publish, in order: the writer does, and after it the errands that do so themselves."""
+    for own, group in itertools.groupby(written, key=_writes):
+        pairs = list(group)
+        if not own:
+            yield from writer.write([message for _, message in pairs])
+            continue
+        for errand, parcels in by_errand(parcel for parcel, _ in pairs).items():
+            messages = [message for parcel, message in pairs if parcel.errand is errand]
+            yield from errand.write(writer.channel, parcels, messages)
 
 
 def _size(parcel: Parcel) -> int:

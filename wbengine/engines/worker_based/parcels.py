@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,6 +20,15 @@ class Errand:
 
     #: Whether the broker is to say when there was no queue for a parcel (`unrouted`).
     mandatory: ClassVar[bool] = False
+
+    #: Whether it writes its parcels itself (`write`), to our own transports.
+    writes: ClassVar[bool] = False
+
+    def write(
+        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+    ) -> Iterable[bool]:
+        """Publish what the channel laid out; whether there was a queue for each, in order."""
+        raise NotImplementedError
 
     @property
     def repeats(self) -> bool:

@@ -64,7 +64,9 @@ class Performer:
         self._beats = beats
         self._on_drain = on_drain
         self._closed = threading.Event()
-        self._answering, self._storing = _Answering(self), _Storing(self)
+        self._answering, self._storing, self._ending = (
+            _Answering(self), _Storing(self), _Ending(self),
+        )  # fmt: skip
         self._unacked = 0
         self._reporting = 0
         #: How many RUNNING answers were left out, because the end was told with the same breath.
@@ -112,7 +114,7 @@ class Performer:
                 case server.Reply(job, envelope, terminal):
                     self._reply(job, envelope, terminal)
                 case server.Finish(job, answer):
-                    self._finish(Parcel(answer, self._storing, job))
+                    self._finish(job, answer)
                 case server.Acknowledge(receipt):
                     self._acknowledge(receipt)
                 case server.Cancel(job):
@@ -190,7 +192,11 @@ class Performer:
             effects = self.core.on_released(job, released)
         self.apply(effects)
 
-    def _finish(self, parcel: Parcel) -> None:
+    def _finish(self, job: server.Job, answer: env.Envelope) -> None:
+        if getattr(job.receipt, "claim", None) is not None:
+            self._send_end(Parcel(answer, self._ending, job))
+            return
+        parcel = Parcel(answer, self._storing, job)
         if not self._proxy.target.ours:
             # Another place, which may let one wait: beats have to go out meanwhile.
             self.store((parcel,))
@@ -217,6 +223,27 @@ class Performer:
                 effects = self.core.on_stored(job, parcel.withdrawn)
             self.apply(effect for effect in effects if not _answers(effect))
 
+    def end(
+        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+    ) -> Iterable[bool]:
+        """Store, publish and acknowledge in one step what was claimed as it was taken."""
+        crashpoint("worker.before-finish")
+        jobs: list[server.Job] = [parcel.matter for parcel in parcels]
+        counts = channel.end_many(
+            [
+                ((job.id, job.epoch, env.freeze(parcel.envelope)), job.receipt, message)
+                for job, parcel, message in zip(jobs, parcels, messages, strict=True)
+            ]
+        )
+        crashpoint("worker.after-finish")
+        for job, count in zip(jobs, counts, strict=True):
+            if count < 0:
+                _tell_fenced(job)
+            with self.lock:
+                effects = self.core.on_stored(job, count < 0)
+            self.apply(effect for effect in effects if not _is_done(effect))
+        return (True for _ in jobs)
+
     def _is_fenced(self, job: server.Job) -> bool:
         """Why a row took no result: it is somebody else's, or is not there any more.
 
@@ -229,10 +256,7 @@ class Performer:
             return False  # nobody knows, and the engine does
         if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
             return False
-        LOG.warning(
-            "request %s was given up by its engine while it ran here: what came of it is not told",
-            job.id,
-        )
+        _tell_fenced(job)
         return True
 
     # The pool.
@@ -309,7 +333,10 @@ class Performer:
 
     def _send_end(self, parcel: Parcel) -> None:
         self._withdraw_running(parcel.matter)
-        self._proxy.send(parcel)
+        if self.core.running:
+            self._proxy.send(parcel)  # perhaps together with those of others
+        else:
+            self._proxy.send_now(parcel)
 
     def _withdraw_running(self, job: server.Job) -> None:
         """Nobody needs to hear any more that it runs, from which follows what is told now."""
@@ -333,6 +360,14 @@ class Performer:
 
     def _acknowledge_all(self, jobs: Sequence[server.Job]) -> None:
         self._proxy.ack_many([job.receipt for job in jobs])
+        self._forget(jobs)
+
+    def done(self, jobs: Sequence[server.Job]) -> None:
+        """They are answered, and acknowledged with that."""
+        self._proxy.forget_many([job.receipt for job in jobs])
+        self._forget(jobs)
+
+    def _forget(self, jobs: Sequence[server.Job]) -> None:
         with self.lock:
             for job in jobs:
                 self.core.on_answered(job)
@@ -378,6 +413,31 @@ class _Storing(_Answering):
     def prepare(self, parcels: Sequence[Parcel]) -> None:
         super().prepare(parcels)
         self._hands.store(parcels)
+
+
+class _Ending(_Answering):
+    """Does all that is owed to a request in one step."""
+
+    writes = True
+
+    def write(
+        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+    ) -> Iterable[bool]:
+        return self._hands.end(channel, parcels, messages)
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        self._hands.done([parcel.matter for parcel in parcels])
+
+
+def _tell_fenced(job: server.Job) -> None:
+    LOG.warning(
+        "request %s was given up by its engine while it ran here: what came of it is not told",
+        job.id,
+    )
+
+
+def _is_done(effect: server.Effect) -> bool:
+    return _answers(effect) or isinstance(effect, server.Acknowledge)
 
 
 def _answers(effect: server.Effect) -> bool:

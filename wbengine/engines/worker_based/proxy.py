@@ -150,6 +150,10 @@ class Proxy(listening.Listening):
         """
         self._outbox.put(parcel, first)
 
+    def send_now(self, parcel: Parcel) -> None:
+        """As `send`; from this thread, if nothing else is to be published: see `Outbox.put_now`."""
+        self._outbox.put_now(parcel)
+
     def send_unhurried(self, parcel: Parcel) -> None:
         """As `send`, but a few milliseconds later, if it is not withdrawn by then.
 
@@ -218,6 +222,15 @@ class Proxy(listening.Listening):
             return
         for channel, group in _by_channel(messages).items():
             _settle_all(channel, group)
+        self._free_many(messages)
+
+    def forget_many(self, messages: Sequence[Any]) -> None:
+        """As `ack_many`, of what was acknowledged with the answer to it; our transports only."""
+        for channel, group in _by_channel(messages).items():
+            channel.forget_many(group)
+        self._free_many(messages)
+
+    def _free_many(self, messages: Sequence[Any]) -> None:
         work = self._work
         if work is None:
             return

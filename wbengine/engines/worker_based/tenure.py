@@ -30,6 +30,8 @@ class Tenure(overview.Overview):
     def __init__(self) -> None:
         super().__init__()
         self._thread: threading.Thread | None = None
+        #: Where rows can be made in one step with publishing their requests: see `Ledger.openings`.
+        self._openings: object = None
         self._stopping = False
         # How many engines use it, and whether whoever made it wants it to run without any.
         self._users = 0
@@ -86,6 +88,8 @@ class Tenure(overview.Overview):
             self._place, self._proxy.target, result_ttl=self._terms.result_ttl
         )
         self._book.ledger = self.ledger
+        place = self._proxy.target.redis
+        self._openings = self._ledger.openings(place) if self._ledger is not None else None
         # Clocks of two hosts are compared only where nothing else tells what happened first.
         self._finder.clocks = skew.Clocks(self._finder.missed) if self._ledger is None else None
         self._rows = rows.Rows(self._ledger, self._expiry) if self._ledger is not None else None

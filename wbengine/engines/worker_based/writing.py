@@ -48,10 +48,10 @@ class Writer:
     together = False
 
     def __init__(self, connection: kombu.Connection, layout: topology.Topology) -> None:
-        self._channel = connection.channel()
+        self.channel = connection.channel()
         self._layout = layout
-        exchange = layout.declare_exchange(self._channel)
-        self._producer = kombu.Producer(self._channel, exchange=exchange, auto_declare=False)
+        exchange = layout.declare_exchange(self.channel)
+        self._producer = kombu.Producer(self.channel, exchange=exchange, auto_declare=False)
         self._introductions = Introductions(layout, amqp=False)
 
     def prepare(self, envelope: env.Envelope) -> env.Envelope:
@@ -68,8 +68,8 @@ class Writer:
         keys: Iterable[str] = (envelope.routing_key,)
         if self._layout.direct:
             now = time.monotonic()
-            keys = self._layout.queues_of(self._channel, envelope.routing_key, now)
-        self._introductions.make(self._channel, envelope)
+            keys = self._layout.queues_of(self.channel, envelope.routing_key, now)
+        self._introductions.make(self.channel, envelope)
         for key in keys:
             self._producer.publish(
                 envelope.encoded,

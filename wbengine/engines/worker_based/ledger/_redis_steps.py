@@ -11,13 +11,7 @@ from typing import Final
 from wbengine.transports import _redis_rows
 from wbengine.transports._redis_link import Script
 
-#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
-KEPT_FOR: Final = 30 * 24 * 3600
-
-_TTL: Final = f"local TTL = {KEPT_FOR * 1000}\n"
-_HEAD: Final = (
-    _TTL
-    + """
+_HEAD: Final = """
 local P = KEYS[1]
 local call = redis.call
 local function now()
@@ -35,30 +29,12 @@ local function remove(id, holder)
   if holder then call('SREM', P .. 'held:' .. holder, id) end
 end
 """
-)
-
-#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
-#: given if the server lost it
-_HERE: Final = """
-local function here(digest, user, t, seldom)
-  local id = call('GET', P .. 'ledger')
-  if not id then
-    call('SET', P .. 'ledger', digest)
-    id = digest
-  end
-  -- What is said for each request is noted now and then.
-  if not seldom and t % 50 > 0 and call('ZSCORE', P .. 'users', user) then return id end
-  call('ZADD', P .. 'users', t, user)
-  for _, key in ipairs({'ledger', 'users', 'beats'}) do call('PEXPIRE', P .. key, TTL) end
-  return id
-end
-"""
 
 #: (digest if there is none, user) -> digest
-BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now(), true)")
+BEGIN: Final = Script(_HEAD + _redis_rows.HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
 #: (digest, user, 1: also in place of OPEN rows at older epochs, (id, epoch)...) -> digest
-OPEN: Final = Script(_HEAD + _HERE + """
+OPEN: Final = Script(_HEAD + _redis_rows.HERE + """
 local t, new = now(), {}
 for i = 4, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
@@ -82,7 +58,7 @@ return claim(ARGV[1], ARGV[2], ARGV[3], ARGV[4], now())
 """)  # fmt: skip
 
 #: (digest, user, holder) -> digest
-RENEW: Final = Script(_HEAD + _HERE + """
+RENEW: Final = Script(_HEAD + _redis_rows.HERE + """
 call('PERSIST', P .. 'rows')
 local t = now()
 call('ZADD', P .. 'beats', t, ARGV[3])

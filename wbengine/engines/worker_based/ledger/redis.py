@@ -70,8 +70,9 @@ class RedisLedger(base.Ledger):
         self._shown = f"ledger {place.shown}"
         patient = place.hurried(_ANSWER, _CONNECTION)
         self._pool = Pool(patient, exceptions.LedgerFailure, self._shown)
-        self._user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
-        self._names = map(f"{self._user}:%d".__mod__, itertools.count(1))
+        #: What it is to the server.
+        self.user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
+        self._names = map(f"{self.user}:%d".__mod__, itertools.count(1))
         # What is to be done as soon as the server is there again, and who sees to it.
         self._owed: deque[tuple[Script, tuple[Any, ...]]] = deque()
         self._owing = threading.Lock()
@@ -95,10 +96,14 @@ class RedisLedger(base.Ledger):
 
     def restore(self) -> None:
         """See that it is in the server, which may have lost it."""
-        self._keep(self._run(steps.BEGIN, self._digest, self._user))
+        self._keep(self._run(steps.BEGIN, self._digest, self.user))
 
     def _keep(self, found: tuple[Any, bool]) -> None:
-        digest = found[0].decode()
+        self.keep(found[0])
+
+    def keep(self, told: bytes) -> None:
+        """What the server says that this ledger is."""
+        digest = told.decode()
         if digest != self._digest:
             self._digest = digest
 
@@ -122,9 +127,12 @@ class RedisLedger(base.Ledger):
         self._holders.add(_label(holder, "holder"))
         return Claims(self, holder)
 
+    def openings(self, place: object) -> Openings | None:
+        return Openings(self) if place == self.place else None
+
     def renew(self, holder: str) -> None:
         self._holders.add(_label(holder, "holder"))
-        self._keep(self._run(steps.RENEW, self._digest, self._user, holder))
+        self._keep(self._run(steps.RENEW, self._digest, self.user, holder))
 
     def silence(self, holder: str) -> float | None:
         """As it is promised; no longer than the server can be reached: nobody could renew."""
@@ -183,7 +191,7 @@ class RedisLedger(base.Ledger):
     def _open(self, replace: int, *rows: str | int) -> None:
         for id in rows[::2]:
             _label(str(id))
-        self._keep(self._run(steps.OPEN, self._digest, self._user, replace, *rows))
+        self._keep(self._run(steps.OPEN, self._digest, self.user, replace, *rows))
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
         found, _ = self._run(steps.REOPEN, _label(id), epoch)
@@ -241,7 +249,7 @@ class RedisLedger(base.Ledger):
         if payer is not None:
             payer.join()
         try:
-            self._run(steps.END, self._user, *self._holders)
+            self._run(steps.END, self.user, *self._holders)
         except exceptions.LedgerFailure as error:  # forgotten one day
             LOG.debug("%s", error)
         if self._owed:
@@ -339,6 +347,20 @@ class Claims:
             self._ledger.restore()
         except exceptions.LedgerFailure as error:
             LOG.debug("%s", error)
+
+
+class Openings:
+    """For whom our Redis transport makes rows while it publishes their requests."""
+
+    def __init__(self, ledger: RedisLedger) -> None:
+        self._ledger = ledger
+        self.user = ledger.user
+        self.keep = ledger.keep
+
+    @property
+    def digest(self) -> str:
+        """Of the ledger."""
+        return self._ledger.digest
 
 
 def _read(said: Sequence[bytes]) -> base.Claim:
