@@ -194,15 +194,28 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self, message: dict[str, Any], exchange: str, routing_key: str
     ) -> tuple[str, str, int, bytes]:
         """What `publish_many` takes, of a prepared message; raises what `basic_publish` does."""
-        store = self._store
         name = label("exchange", exchange) if exchange else ""
         key = routing_key or ""
         if not exchange:
             label("queue", key)
         data = _envelope.encode(message, name, key)
-        if store.labels and (row := _envelope.row_of(message)) is not None:
-            data = store.label(data, row)
+        if self._store.labels:
+            id = message["properties"].get("correlation_id")
+            data = self._labelled(data, message["headers"], id)
         return name, key, _envelope.priority_of(message), data
+
+    def lay_out_sealed(
+        self, message: _envelope.Sealed, exchange: str
+    ) -> tuple[str, str, int, bytes]:
+        """As `lay_out`, of a message to an exchange whose parts are encoded."""
+        data = _envelope.seal(message, label("exchange", exchange))
+        if self._store.labels:
+            data = self._labelled(data, message.headers, message.correlation_id)
+        return exchange, message.routing_key, message.priority, data
+
+    def _labelled(self, data: bytes, headers: dict[str, Any] | None, id: Any) -> bytes:
+        row = _envelope.row_of(headers, id)
+        return data if row is None else self._store.label(data, row)
 
     def publish_many(self, laid_out: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
         """`basic_publish` all that was laid out, in order; what it would return, as it is done."""

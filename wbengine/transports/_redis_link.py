@@ -26,6 +26,12 @@ from redis.retry import Retry
 
 from wbengine import _names, exceptions
 
+pack_command: Callable[[tuple[Any, ...]], bytes] | None
+try:
+    from hiredis import pack_command
+except ImportError:
+    pack_command = None
+
 T = TypeVar("T")
 
 SCHEMES: Final = ("redis", "rediss")
@@ -166,6 +172,10 @@ class Link:
 
     def send(self, *args: Any) -> None:
         """Begin a command."""
+        self.send_all((args,))
+
+    def send_all(self, commands: Sequence[tuple[Any, ...]]) -> None:
+        """Begin commands, each of which is answered, in order."""
         try:
             if self.broken:
                 raise errors.ConnectionError(f"the connection to {self.place.shown} was lost")
@@ -175,7 +185,12 @@ class Link:
                 if not self.place.tls:
                     _leave_to_system(connection._sock, self.place.settings["socket_timeout"])
                 self._connection = connection
-            self._connection.send_command(*args)
+            connection = self._connection
+            connection.send_packed_command(
+                connection.pack_commands(commands)
+                if pack_command is None
+                else [b"".join(map(pack_command, commands))]
+            )
         except errors.InvalidResponse as error:
             self.close()
             raise _no_redis(error) from error

@@ -13,17 +13,19 @@ old place, marked as redelivered.  How long a message is held does not matter.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from kombu.transport import virtual
 
 from wbengine import exceptions
-from wbengine.transports import _base, _redis_link, _redis_scripts, _redis_unsaid, _routing
-from wbengine.transports._redis_bell import Bell
+from wbengine.transports import _base, _redis_link, _redis_routes, _redis_scripts, _redis_unsaid
+from wbengine.transports._redis_bell import Bell, Heard
 from wbengine.transports._redis_link import LOST, Client, Place, Script
 from wbengine.transports._redis_rows import Claims, Openings
 from wbengine.transports._store import Store, Taken
@@ -79,16 +81,16 @@ class RedisStore(Store):
         self._takes = 0
         self._unheard = ""
         self._look = True
+        # What came with the end of a wait.
+        self._ahead: list[Taken] = []
         self._tend_at = 0.0
-        self._watched: dict[str, int] = {}
+        self._watched: Counter[str] = Counter()
         # What is declared again after a loss, and where the first of it was declared.
         self._where = ""
         self._exchanges: dict[str, str] = {}
         self._queues: dict[str, bool] = {}
         self._bindings: dict[str, None] = {}
-        # What routing is known, and of which version.
-        self._version = ":"
-        self._tables: dict[str, _routing.Table] = {}
+        self._routes = _redis_routes.Routes()
         self._closed = False
 
     def reach(self) -> None:
@@ -96,7 +98,7 @@ class RedisStore(Store):
 
         :raises LOST: the server cannot be reached.
         """
-        self._learn(self._run(_redis_scripts.ROUTES))
+        self._routes = _redis_routes.Routes.read(self._run(_redis_scripts.ROUTES))
         for left in _redis_unsaid.take(self.place):
             try:
                 self._run(_redis_scripts.LEAVE, *left)
@@ -111,8 +113,8 @@ class RedisStore(Store):
         self._declare(_redis_scripts.EXCHANGE, name, kind)
 
     def exchange_kind(self, name: str) -> str | None:
-        found = self._run(_redis_scripts.KIND, name)
-        return None if found is None else str(found.decode())
+        kind = self._run(_redis_scripts.KIND, name)
+        return None if kind is None else str(kind.decode())
 
     def delete_exchange(self, name: str) -> None:
         self._exchanges.pop(name, None)
@@ -160,15 +162,12 @@ class RedisStore(Store):
         self._run(_redis_scripts.UNBIND, binding)
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        for binding in self._run(_redis_scripts.ROUTES)[2]:
-            exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
-            yield queue, exchange, key
+        return _redis_routes.bindings(self._run(_redis_scripts.ROUTES))
 
     # -- publishing
 
     def route(self, exchange: str, key: str) -> Sequence[str]:
-        table = self._tables.get(exchange)
-        return () if table is None else table.route(key)
+        return self._routes.of(exchange, key) if exchange else ()
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:
         return self.publish("", queue, priority, data)
@@ -208,46 +207,28 @@ class RedisStore(Store):
         *first: str,
     ) -> Sequence[Any]:
         while True:
-            version, tables = self._version, self._tables
+            routes = self._routes
             told: list[Any] = []
             for before, (exchange, key, priority, data) in messages:
-                table = tables.get(exchange)
-                queues = (key,) if not exchange else () if table is None else table.route(key)
+                queues = routes.of(exchange, key)
                 told += *before, priority, data, len(queues), *queues
-            done: list[Any] = self._run(script, version, *first, *told)
+            done: list[Any] = self._run(script, routes.version, *first, *told)
             if isinstance(done[0], int):
                 return done
-            self._learn(done)
+            self._routes = _redis_routes.Routes.read(done)
 
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
         id, epoch, digest = row
         return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
 
-    def _learn(self, told: Any) -> None:
-        version, kinds, bindings = told
-        bound: dict[str, list[tuple[str, str]]] = {}
-        for binding in bindings:
-            exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
-            bound.setdefault(exchange, []).append((key, queue))
-        names = [name.decode() for name in kinds[::2]]
-        self._tables = {
-            name: _routing.Table(kind.decode(), bound.get(name, ()))
-            for name, kind in zip(names, kinds[1::2], strict=True)
-        }
-        self._version = version.decode()
-
     # -- taking
 
     def watch(self, queue: str) -> None:
-        self._watched[queue] = self._watched.get(queue, 0) + 1
+        self._watched[queue] += 1
         self._look = True
 
     def unwatch(self, queue: str) -> None:
-        left = self._watched.get(queue, 0) - 1
-        if left > 0:
-            self._watched[queue] = left
-        else:
-            self._watched.pop(queue, None)
+        self._watched -= Counter((queue,))  # it forgets what is down to none
 
     def refresh(self) -> int:
         now = time.monotonic()
@@ -270,6 +251,10 @@ class RedisStore(Store):
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
         self._look = False  # from here on, a nudge sets it again
+        if self._bell.takes:
+            self._hear(self._bell.recall(), ())
+        if self._ahead:
+            return self._sorted(groups)
         found = self._take(groups)
         counts = [0] * len(groups)
         for group, _ in found:
@@ -360,11 +345,42 @@ class RedisStore(Store):
     # -- waiting
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
-        look, rung = self._bell.wait(timeout, self._who or self._join(), queues)
-        if rung and rung not in queues:
-            self._run(_redis_scripts.RING, rung)
-        if look:
-            self._look = True
+        """What waits in queues of our own comes with the end of the wait: it is nobody else's.
+
+        Not so requests that others could take as well: who waits may be frozen by now.
+        """
+        who = self._who or self._join()
+        alone = queues and all(map(self._queues.get, queues))
+        then = functools.partial(self._take_ahead, who, queues) if alone else None
+        self._hear(self._bell.wait(timeout, who, queues, then), queues)
+
+    def _take_ahead(self, who: str, queues: Sequence[str]) -> tuple[Any, ...]:
+        self._takes += 1
+        self._unheard = str(self._takes)  # until it is heard
+        told = who, self._takes, "", "", _BATCH, len(queues), *queues
+        return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *told
+
+    def _hear(self, heard: Heard, queues: Sequence[str]) -> None:
+        if heard.rung and heard.rung not in queues:
+            self._run(_redis_scripts.RING, heard.rung)
+        self._look = self._look or heard.look
+        if heard.answers:
+            self._unheard = ""
+            [told] = heard.answers
+            if told is None:
+                self._declare_again()
+            else:
+                self._look = bool(told)
+                self._ahead = [self._taken(0.0, self._who, *rest) for _, *rest in told]
+
+    def _sorted(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        """What was taken ahead, for whoever consumes it now."""
+        ahead, self._ahead = self._ahead, []
+        places = {queue: place for place, (_, queues) in enumerate(groups) for queue in queues}
+        for taken in ahead:
+            if taken.queue not in places:  # nobody, any more
+                self.give_back(taken, delivered=False)
+        return [(places[taken.queue], taken) for taken in ahead if taken.queue in places]
 
     def nudge(self) -> None:
         self._look = True

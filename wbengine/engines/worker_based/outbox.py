@@ -39,7 +39,7 @@ MOST: Final = 64
 _MOST_BYTES: Final = 1024 * 1024
 
 #: Seconds that chores wait for more of their kind.
-REST: Final = 0.005
+REST: Final = 0.02
 
 #: Seconds that an unhurried parcel waits for a reason not to be sent.
 UNHURRIED: Final = 0.005
@@ -114,7 +114,8 @@ class Outbox:
                 self._lent = self._busy = False
                 if self._lost is None and parcel.sent and not self._awake:
                     self._spare = writer
-                if self._awake or self._lost or not self._idle or self._flushing:
+                waits = self._first or self._parcels or self._flushing
+                if self._awake or self._lost or waits:
                     self._wake()
 
     def put_unhurried(self, parcel: Parcel) -> None:
@@ -387,21 +388,7 @@ class _Straight:
         self._exchange = layout.declare_exchange(self.channel).name
 
     def prepare(self, envelope: env.Envelope) -> Any:
-        properties = {
-            "type": envelope.type,
-            "correlation_id": envelope.correlation_id,
-            "reply_to": envelope.reply_to,
-            "delivery_mode": 2,
-        }
-        message = self.channel.prepare_message(
-            envelope.encoded,
-            envelope.priority,
-            "application/json",
-            "utf-8",
-            envelope.headers,
-            properties,
-        )
-        return self.channel.lay_out(message, self._exchange, envelope.routing_key)
+        return self.channel.lay_out_sealed(envelope, self._exchange)
 
     def write(self, messages: Sequence[Any]) -> Iterator[bool]:
         found: Iterator[bool] = self.channel.publish_many(messages)
