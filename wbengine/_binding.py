@@ -11,7 +11,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from wbengine import _names
 
@@ -30,9 +30,11 @@ class Signature(NamedTuple):
     optional: tuple[str, ...]
     takes_any: bool
     is_async: bool = False
+    #: All that it names.
+    names: frozenset[str] = NO_NAMES
 
     def takes(self, name: str) -> bool:
-        return self.takes_any or name in self.required or name in self.optional
+        return self.takes_any or name in self.names
 
 
 class Binding(NamedTuple):
@@ -43,7 +45,9 @@ class Binding(NamedTuple):
     optional: frozenset[str]
 
 
-_signatures: weakref.WeakKeyDictionary[Any, dict[bool, Signature]] = weakref.WeakKeyDictionary()
+# Of functions, and of those that are bound.
+_Known = weakref.WeakKeyDictionary[types.FunctionType, Signature]
+_signatures: Final[tuple[_Known, _Known]] = _Known(), _Known()
 
 
 def signature_of(body: Callable[..., Any]) -> Signature:
@@ -56,10 +60,10 @@ def signature_of(body: Callable[..., Any]) -> Signature:
     function = body.__func__ if isinstance(body, types.MethodType) else body
     if not isinstance(function, types.FunctionType):
         return _inspect(body)
-    known = _signatures.setdefault(function, {})
-    found = known.get(bound)
+    known = _signatures[bound]
+    found = known.get(function)
     if found is None:
-        found = known[bound] = _inspect(body)
+        found = known[function] = _inspect(body)
     return found
 
 
@@ -87,6 +91,7 @@ def _inspect(body: Callable[..., Any]) -> Signature:
         tuple(p.name for p in named if p.default is not p.empty),
         any(p.kind is p.VAR_KEYWORD for p in parameters),
         _is_any(body, inspect.iscoroutinefunction),
+        frozenset(p.name for p in named),
     )
 
 
@@ -108,7 +113,8 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def async_among(**bodies: Signature) -> frozenset[str]:
     """The names of those that are asynchronous."""
-    return frozenset(name for name, body in bodies.items() if body.is_async) or NO_NAMES
+    found = [name for name in bodies if bodies[name].is_async]
+    return frozenset(found) if found else NO_NAMES
 
 
 def names_of(names: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -137,16 +143,14 @@ def check_names(what: str, names: Iterable[Any]) -> None:
             raise TypeError(f"{what} should hold names of type str, not {name!r}")
 
 
-def rebind_map(required: Sequence[str], rebind: Rebind | None) -> dict[str, str]:
+def rebind_map(required: Sequence[str], rebind: Rebind) -> Mapping[str, str]:
     """`rebind` as a dict: a list is laid on `required` by position, what is left maps to itself.
 
     :raises TypeError: neither a dict nor a list or tuple.
     """
-    if rebind is None:
-        return {}
-    if isinstance(rebind, Mapping):
+    if type(rebind) is dict or isinstance(rebind, Mapping):  # the first is asked faster
         check_names("Rebind", rebind.values())
-        return dict(rebind)
+        return rebind
     if not isinstance(rebind, list | tuple):
         raise TypeError(
             f"Invalid rebind value {rebind!r}: expected a dict, list or tuple,"
@@ -179,24 +183,18 @@ def bind(
     """
     required = [name for name in signature.required if name not in ignore]
     bound = {name: name for name in required} if infer else {}
-    bound.update((name, name) for name in requires)
+    if requires:
+        bound.update((name, name) for name in requires)
     if rebind is not None:
         bound.update(rebind_map(required, rebind))
-    if not signature.takes_any:
+    if not (signature.takes_any or bound.keys() <= signature.names):
         _refuse_extra(atom_name, method, bound, signature)
-    missing = [name for name in required if name not in bound]
-    if missing:
-        raise ValueError(
-            f"Missing arguments for atom {atom_name}: {method}() needs {_listed(missing, bound)}"
-        )
-    needed = frozenset(bound.values())
+    if not infer:  # else all of them are bound
+        _refuse_missing(atom_name, method, bound, required)
+    needed = frozenset(bound.values()) if bound else NO_NAMES
     optional = NO_NAMES
-    if infer:
-        liked = [
-            name
-            for name in (*signature.required, *signature.optional)
-            if name not in bound and name not in ignore
-        ]
+    if infer and signature.optional:
+        liked = [name for name in signature.optional if name not in bound and name not in ignore]
         bound.update((name, name) for name in liked)
         optional = frozenset(liked)
     if injected:
@@ -204,16 +202,24 @@ def bind(
     return Binding(bound, needed, optional)
 
 
+def _refuse_missing(
+    atom_name: str | None, method: str, bound: Collection[str], required: Iterable[str]
+) -> None:
+    missing = [name for name in required if name not in bound]
+    if missing:
+        raise ValueError(
+            f"Missing arguments for atom {atom_name}: {method}() needs {_listed(missing, bound)}"
+        )
+
+
 def _refuse_extra(
     atom_name: str | None, method: str, bound: Iterable[str], signature: Signature
-) -> None:
-    extra = [name for name in bound if not signature.takes(name)]
-    if extra:
-        known = (*signature.required, *signature.optional)
-        raise ValueError(
-            f"Extra arguments given to atom {atom_name}: {method}() takes no"
-            f" {_listed(extra, known)}"
-        )
+) -> NoReturn:
+    extra = [name for name in bound if name not in signature.names]
+    known = (*signature.required, *signature.optional)
+    raise ValueError(
+        f"Extra arguments given to atom {atom_name}: {method}() takes no {_listed(extra, known)}"
+    )
 
 
 def _listed(names: Iterable[str], choices: Iterable[str]) -> str:
@@ -231,9 +237,11 @@ def for_revert(
     """
     if not rebind:
         return None
+    if revert.takes_any:
+        return rebind
     if not isinstance(rebind, Mapping):
         required = [name for name in revert.required if name not in ignore]
-        if revert.takes_any or len(rebind) <= len(required):
+        if len(rebind) <= len(required):
             return rebind
         rebind = rebind_map(execute.required, rebind)
     return {name: stored for name, stored in rebind.items() if revert.takes(name)}

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from wbengine import _codec_read, _names, exceptions
+from wbengine import _codec_read, _json_text, _names, exceptions
 from wbengine import _codec_tags as tags
 from wbengine.types import failure as ft
 
@@ -83,13 +82,11 @@ def dumps(value: Any, where: str = "result") -> bytes:
 
 def render(tree: Any) -> bytes:
     """Compact UTF-8 JSON of a tree made by `pack` or `plain`."""
-    return text_of(tree).encode()
+    return _json_text.encode(tree, finite=True)
 
 
 #: The same as text, which may hold lone surrogates where the tree does.
-text_of: Final = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")
-).encode
+text_of: Final = _json_text.text_of
 
 
 def unpack(tree: Any) -> Any:
@@ -97,6 +94,9 @@ def unpack(tree: Any) -> Any:
 
     :raises InvalidFormat: `pack` does not make such a tree.
     """
+    kind = type(tree)
+    if tree is None or kind is int or kind is bool or (kind is str and tree.isascii()):
+        return tree
     return _codec_read.walk(tree, typed=True, strings=True, depth=MAX_DEPTH)
 
 
@@ -105,7 +105,7 @@ def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 
     :raises InvalidFormat: as `parse` and `unpack` do.
     """
-    tree, suspect = _codec_read.parse(data)
+    tree, suspect, _ = _json_text.parse(data)
     return _codec_read.walk(tree, typed=True, strings=suspect, depth=depth)
 
 
@@ -116,7 +116,9 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
         overflow), repeated keys, lone surrogates, integers over 4,300 digits, more than `depth`
         levels.
     """
-    tree, suspect = _codec_read.parse(data)
+    tree, suspect, levels = _json_text.parse(data)
+    if not suspect and (levels <= depth or not _json_text.is_deeper(tree, depth)):
+        return tree
     return _codec_read.walk(tree, typed=False, strings=suspect, depth=depth)
 
 
@@ -173,6 +175,7 @@ def _pack_list(value: list[Any] | tuple[Any, ...], depth: int, typed: bool) -> A
                 or (kind is int and -_TOO_BIG < item < _TOO_BIG)
                 or item is None
                 or kind is bool
+                or (kind is float and item - item == 0.0)
             ):
                 continue
             new = _pack(item, depth + 1, typed)
@@ -201,6 +204,7 @@ def _pack_dict(value: dict[Any, Any], depth: int, typed: bool) -> Any:
                 or (kind is int and -_TOO_BIG < item < _TOO_BIG)
                 or item is None
                 or kind is bool
+                or (kind is float and item - item == 0.0)
             ):
                 continue
             new = _pack(item, depth + 1, typed)

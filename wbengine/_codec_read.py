@@ -1,12 +1,9 @@
-"""The reading half of typed JSON: from strict JSON text to a tree, from a tree to its value."""
+"""The reading half of typed JSON: from a tree to its value."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import json
-import sys
-from collections import Counter
 from typing import Any
 
 from wbengine import _codec_tags as tags
@@ -20,46 +17,6 @@ class _Malformed(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.path: list[str] = []
-
-
-def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
-    """The tree, and whether lone surrogates may be in it."""
-    try:
-        text = data if isinstance(data, str) else str(data, "utf-8")
-    except UnicodeDecodeError as error:
-        raise exceptions.InvalidFormat(f"not UTF-8: {error}") from None
-    suspect = isinstance(data, str) or "\\ud" in text or "\\uD" in text
-    # Python's own limit is faster than ours, where it is there and not changed.
-    limit = getattr(sys, "get_int_max_str_digits", lambda: None)()
-    try:
-        return (_reader if limit == tags.MAX_DIGITS else _careful_reader)(text), suspect
-    except (ValueError, RecursionError) as error:
-        raise exceptions.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        twice = next(key for key, count in counts.items() if count > 1)
-        raise ValueError(f"key {twice[:100]!r} is repeated")
-    return result
-
-
-def _read_int(text: str) -> int:
-    if len(text) > tags.MAX_DIGITS + text.startswith("-"):
-        raise ValueError(f"an integer has more than {tags.MAX_DIGITS} digits")
-    return int(text)
-
-
-_reader = json.JSONDecoder(object_pairs_hook=_read_object, parse_constant=_no_constant).decode
-_careful_reader = json.JSONDecoder(
-    object_pairs_hook=_read_object, parse_constant=_no_constant, parse_int=_read_int
-).decode
 
 
 def walk(tree: Any, typed: bool, strings: bool, depth: int) -> Any:
@@ -116,7 +73,12 @@ class _Unpacker:
         try:
             for index, item in enumerate(tree):
                 kind = type(item)  # the first lines of `unpack`, without the call
-                if (kind is str and item.isascii()) or item is None or kind is int:
+                if (
+                    (kind is str and item.isascii())
+                    or item is None
+                    or kind is int
+                    or (kind is float and item - item == 0.0)
+                ):
                     continue
                 new = self.unpack(item, left)
                 if new is not item:
@@ -138,7 +100,12 @@ class _Unpacker:
                 if self._strings and not key.isascii():
                     self._check_text(key)
                 kind = type(item)
-                if (kind is str and item.isascii()) or item is None or kind is int:
+                if (
+                    (kind is str and item.isascii())
+                    or item is None
+                    or kind is int
+                    or (kind is float and item - item == 0.0)
+                ):
                     continue
                 new = self.unpack(item, left)
                 if new is not item:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["CHOICES", "Lines", "install", "wants_colour"]
+__all__ = ["CHOICES", "Lines", "install", "is_installed", "wants_colour", "write"]
 
 #: When lines are coloured.
 AUTO: Final = "auto"
@@ -55,28 +56,95 @@ class Lines(logging.Formatter):
         self._second = 0, ""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return self._time(record.created, record.msecs)
+
+    def _time(self, created: float, msecs: float) -> str:
         second, text = self._second
-        if second != int(record.created):  # many lines are of the same one
-            text = super().formatTime(record, "%Y-%m-%d %H:%M:%S")
-            self._second = int(record.created), text
-        return f"{text},{int(record.msecs):03d}"
+        if second != int(created):  # many lines are of the same one
+            second = int(created)
+            text = time.strftime("%Y-%m-%d %H:%M:%S", self.converter(second))
+            self._second = second, text
+        return f"{text},{int(msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        return self._coloured(record.levelno, super().format(record))
+
+    def line(self, level: int, name: str, created: float, text: str) -> str:
+        """What `format` makes of a record of such a level, logger, moment, and message."""
+        moment = self._time(created, created % 1 * 1000)
+        return self._coloured(level, f"{moment} {logging.getLevelName(level)} {name}: {text}")
+
+    def _coloured(self, found: int, text: str) -> str:
         if not self._colour:
             return text
-        colour = next(code for level, code in _COLOURS if record.levelno >= level)
+        colour = next(code for level, code in _COLOURS if found >= level)
         return f"{colour}{text}{_RESET}" if colour else text
+
+
+class _Handler(logging.StreamHandler[Any]):
+    def __init__(self, stream: Any, lines: Lines) -> None:
+        super().__init__(stream)
+        self.setFormatter(lines)
+        self.lines = lines
+
+    def write(self, text: str) -> None:
+        """Never raises."""
+        self.acquire()
+        try:
+            self.stream.write(text)
+            self.flush()
+        except Exception:
+            self.handleError(logging.makeLogRecord({"msg": text.rstrip()}))
+        finally:
+            self.release()
+
+
+_installed: _Handler | None = None
+
+
+def is_installed() -> bool:
+    """Whether this is the process of a command, whose log `install` has written."""
+    return _installed is not None
+
+
+def write(
+    log: logging.Logger, level: int, message: str, told: Sequence[tuple[float, tuple[object, ...]]]
+) -> None:
+    """Tell `log` the message with different arguments, each at its moment in unix seconds.
+
+    Where `install` has all of it written, and nobody else hears of it, that is one write, and no
+    records are made: it costs a fraction, and who writes lets other threads go first, besides.
+    """
+    if (handler := _installed) is not None and _alone(log, handler):
+        line, end, name = handler.lines.line, handler.terminator, log.name
+        handler.write("".join([line(level, name, at, message % args) + end for at, args in told]))
+        return
+    for moment, args in told:
+        record = log.makeRecord(log.name, level, __file__, 0, message, args, None)
+        record.created, record.msecs = moment, moment % 1 * 1000
+        log.handle(record)
+
+
+def _alone(log: logging.Logger, handler: _Handler) -> bool:
+    if log.filters or handler.filters or handler.level:
+        return False
+    found: logging.Logger | None = log
+    while found is not None and found.parent is not None:
+        if not found.propagate or any(type(h) is not logging.NullHandler for h in found.handlers):
+            return False
+        found = found.parent
+    plain = logging.getLogRecordFactory() is logging.LogRecord
+    return plain and found is not None and found.handlers == [handler]
 
 
 def install(level: str, choice: str, stream: Any) -> None:
     """Write what is logged, from this level on, to `stream`; unless somebody did that already."""
+    global _installed
     root = logging.getLogger()
     if root.handlers:
         return
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(Lines(wants_colour(choice, stream)))
-    root.addHandler(handler)
+    _installed = _Handler(stream, Lines(wants_colour(choice, stream)))
+    root.addHandler(_installed)
     root.setLevel(level.upper())
     # Found out for each line otherwise, and shown in none.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -37,18 +37,9 @@ class Ticket:
     """
 
     __slots__ = (
-        "args",
-        "cancelled",
-        "deadline",
-        "done",
-        "fn",
-        "limit",
-        "on_event",
-        "pool",
-        "slot",
-        "state",
+        "args", "cancelled", "deadline", "done", "fn", "limit", "on_event", "pool", "slot", "state",
         "what",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -131,19 +122,23 @@ class Slot:
     def __init__(self, name: str) -> None:
         self.name = name
         self.thread: threading.Thread | None = None
+        #: What its thread waits for while there is nothing to do; released to wake it.
+        self.bell = threading.Lock()
+        self.bell.acquire()
+        #: The process that its thread was started in.
+        self.home = os.getpid()
 
     def open(self) -> None:
         """Acquire in advance what `run` needs."""
 
     def run(self, ticket: Ticket) -> Any:
         """Run the call and return its value or `Failure`; never raises."""
-        pid = os.getpid()
         try:
             return ticket.fn(*ticket.args, ticket)
         except BaseException as error:
             return ft.Failure.from_exception(error)
         finally:
-            if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
+            if os.getpid() != self.home:  # a fork that the call made came out of it as well
                 os._exit(0)
             ticket.on_event = None  # threads that outlive the call have nothing to tell any more
 
@@ -175,7 +170,6 @@ class Pool(abc.ABC):
         # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
         # Python, would leave it locked for ever.
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._ended = threading.Condition(self._lock)
         self._queue: deque[Ticket] = deque()
         # Of those in the queue: they were cancelled.
@@ -183,7 +177,10 @@ class Pool(abc.ABC):
         self._slots: list[Slot] = []
         # The threads that serve, each until it ends or is lost.
         self._serving: set[threading.Thread] = set()
-        self._waiting = 0
+        # Those that wait for something to do.  The last one is woken first: what it needs is at
+        # hand, and short calls are all made by it.
+        self._idle: list[Slot] = []
+        # Whether one was woken, and is on its way.
         self._called = False
         self._running = 0
         self._lost = 0
@@ -242,14 +239,15 @@ class Pool(abc.ABC):
 
         :raises RuntimeError: the pool was stopped.
         """
-        if limit == limits.UNLIMITED:
+        if limit is not limits.UNLIMITED and limit == limits.UNLIMITED:
             limit = limits.UNLIMITED
         ticket = Ticket(self, fn, tuple(args), done, on_event, limit, what)
         with self._lock:
             if self._stopping:
                 raise RuntimeError(f"pool {self._name!r} was stopped")
             self._queue.append(ticket)
-            if self._waiting < self._queued() and len(self._slots) < self._size:
+            waiting = len(self._idle) + self._called
+            if waiting < self._queued() and len(self._slots) < self._size:
                 self._add_slot()
             self._call()
         return ticket
@@ -295,7 +293,8 @@ class Pool(abc.ABC):
             self._stopping = True
             self._killed = self._killed or kill
             slots = list(self._slots)
-            self._changed.notify_all()
+            while self._idle:
+                self._ring()
         if kill:
             for slot in slots:
                 slot.kill()
@@ -349,6 +348,7 @@ class Pool(abc.ABC):
 
     def _serve(self, slot: Slot, left: tuple[Ticket, Any] | None = None) -> None:
         """The life of a thread; `left` is what one that was lost has left to tell."""
+        slot.home = os.getpid()
         lost = False
         try:
             if left is not None:
@@ -363,6 +363,7 @@ class Pool(abc.ABC):
             if not lost:
                 slot.close()
                 with self._lock:
+                    self._arrive(slot)  # interrupted while it waited
                     self._serving.discard(threading.current_thread())
                     self._ended.notify_all()
 
@@ -385,34 +386,47 @@ class Pool(abc.ABC):
         return True
 
     def _take(self, slot: Slot) -> Ticket | None:
-        with self._lock:
-            while True:
-                while self._queue:
-                    ticket = self._queue.popleft()
+        woken = False
+        while True:
+            with self._lock:
+                if woken:
+                    self._arrive(slot)
+                queue = self._queue
+                while queue:
+                    ticket = queue.popleft()
                     if ticket.state == QUEUED:
                         ticket.state = RUNNING
                         ticket.slot = slot
                         self._running += 1
-                        if self._queue:
+                        if queue:
                             self._call()
                         return ticket
                     self._dead -= 1
                 if self._stopping:
                     return None
-                self._waiting += 1
-                try:
-                    self._changed.wait()
-                finally:
-                    self._waiting -= 1
-                    self._called = False
+                self._idle.append(slot)
+            woken = slot.bell.acquire()
 
     def _call(self) -> None:
         """Wake one that waits, unless one is on its way already: it calls the next one when it has
         taken something and there is more.  To wake all at once would cost more than short calls do.
         """
-        if self._waiting and not self._called:
+        if self._idle and not self._called:
+            self._ring()
             self._called = True
-            self._changed.notify()
+
+    def _ring(self) -> None:
+        # Wherever an interruption strikes: who is woken twice looks twice, nobody is forgotten.
+        bell = self._idle[-1].bell
+        if bell.locked():
+            bell.release()
+        self._idle.pop()
+
+    def _arrive(self, slot: Slot) -> None:
+        """It does not wait any more."""
+        self._called = False
+        if slot in self._idle:
+            self._idle.remove(slot)
 
 
 #: All pools that were not stopped.

@@ -19,13 +19,14 @@ Provides = str | Sequence[str] | AbstractSet[str]
 
 # Shared by all atoms that provide nothing; nobody changes it.
 _NOTHING: Final[dict[str, Any]] = {}
+_NO_OUTPUTS: Final = (_NOTHING, _binding.NO_NAMES)
+
+_FIRST: Final = (1, 0)
 
 
 class _Shape(NamedTuple):
-    """All that an atom's signatures and constructor arguments come to."""
+    """All that an atom's signatures and constructor arguments come to, but what it provides."""
 
-    save_as: dict[str, Any]
-    provides: frozenset[str]
     rebind: dict[str, str]
     requires: frozenset[str]
     optional: frozenset[str]
@@ -36,19 +37,22 @@ class _Shape(NamedTuple):
     async_bodies: frozenset[str]
 
 
-_MADE_BY_INIT: Final = frozenset(("name", "inject", *_Shape._fields[:-1]))
+_MADE_BY_INIT: Final = frozenset(("name", "inject", "save_as", "provides", *_Shape._fields[:-1]))
 
 
 class _Usual(NamedTuple):
-    """The shape of a class's instances that are given no arguments but a name."""
+    """The shape of a class's instances that are given no arguments but a name, or `provides`."""
 
     execute: Any
     revert: Any
-    default_provides: Any
     shape: _Shape
 
 
 _usual: weakref.WeakKeyDictionary[type[Atom], _Usual] = weakref.WeakKeyDictionary()
+
+# What instances of a class provide by default, and what that comes to.
+_Outputs = tuple[dict[str, Any], frozenset[str]]
+_defaults: weakref.WeakKeyDictionary[type[Atom], tuple[Any, _Outputs]] = weakref.WeakKeyDictionary()
 
 
 def save_as(provides: Provides | None) -> dict[str, Any]:
@@ -102,7 +106,7 @@ class Atom(abc.ABC):
     #: What instances provide that are not told what to provide.
     default_provides: Any = None
     #: Kept with the records of the atom.
-    version: Any = (1, 0)
+    version: Any = _FIRST
 
     #: `revert` is filled with these by the engine, not from the store.
     _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _REVERT_EXTRAS
@@ -145,9 +149,13 @@ class Atom(abc.ABC):
             _binding.check_names("Atom inject", inject)
         self.name: str = name  # type: ignore[assignment]  # a retry may be named by its flow
         self.inject = inject
+        if provides is None:
+            self.save_as, self.provides = self._default_outputs()
+        else:
+            self.save_as = save_as(provides)
+            self.provides = frozenset(self.save_as)
         if (
-            provides is None
-            and requires is None
+            requires is None
             and auto_extract
             and rebind is None
             and not inject
@@ -158,7 +166,6 @@ class Atom(abc.ABC):
             shape = self._usual_shape()
         else:
             shape = self._shape(
-                provides,
                 None if requires is None else _binding.names_of(requires),
                 auto_extract,
                 rebind,
@@ -167,8 +174,6 @@ class Atom(abc.ABC):
                 None if revert_requires is None else _binding.names_of(revert_requires),
             )
         (
-            self.save_as,
-            self.provides,
             self.rebind,
             self.requires,
             self.optional,
@@ -189,24 +194,28 @@ class Atom(abc.ABC):
         """The module its code comes from: its failures may be raised as what that one defines."""
         return type(self).__module__
 
+    def _default_outputs(self) -> _Outputs:
+        given = self.default_provides
+        if given is None:
+            return _NO_OUTPUTS
+        known = _defaults.get(type(self))
+        if known is None or known[0] is not given:
+            found = save_as(given)
+            known = _defaults[type(self)] = given, (found, frozenset(found))
+        return known[1]
+
     def _usual_shape(self) -> _Shape:
         cls = type(self)
         if cls._bodies is not Atom._bodies:
-            return self._shape(None, None, True, None, (), None, None)
+            return self._shape(None, True, None, (), None, None)
         known = _usual.get(cls)
-        if (
-            known is None
-            or known.execute is not cls.execute
-            or known.revert is not cls.revert
-            or known.default_provides is not self.default_provides
-        ):
-            shape = self._shape(None, None, True, None, (), None, None)
-            known = _usual[cls] = _Usual(cls.execute, cls.revert, self.default_provides, shape)
+        if known is None or known.execute is not cls.execute or known.revert is not cls.revert:
+            shape = self._shape(None, True, None, (), None, None)
+            known = _usual[cls] = _Usual(cls.execute, cls.revert, shape)
         return known.shape
 
     def _shape(
         self,
-        provides: Provides | None,
         requires: tuple[str, ...] | None,
         infer: bool,
         rebind: _binding.Rebind | None,
@@ -217,7 +226,6 @@ class Atom(abc.ABC):
         execute, revert = map(_binding.signature_of, self._bodies())
         self._refuse_async()
         injected = self.inject or ()
-        outputs = save_as(self.default_provides if provides is None else provides)
         forward = _binding.bind(
             self.name,
             "execute",
@@ -243,14 +251,16 @@ class Atom(abc.ABC):
             ignore=revert_ignore,
             injected=injected,
         )
+        needed = forward.requires
+        if not back.requires <= needed:
+            needed |= back.requires
+        # What is the same is there once: nobody changes it, and flows may have many atoms.
         return _Shape(
-            outputs,
-            frozenset(outputs),
             forward.rebind,
-            forward.requires | back.requires,
+            needed,
             forward.optional,
-            back.rebind,
-            back.requires,
+            forward.rebind if back.rebind == forward.rebind else back.rebind,
+            needed if back.requires == needed else back.requires,
             back.optional,
             None
             if revert.takes_any
@@ -308,7 +318,9 @@ class Atom(abc.ABC):
     def version_string(self) -> str:
         """`version` as one word: "1.0"."""
         version: Any = self.version
-        return ".".join(map(str, version)) if isinstance(version, list | tuple) else str(version)
+        if version is _FIRST:  # most atoms
+            return "1.0"
+        return ".".join(map(str, version)) if isinstance(version, (list, tuple)) else str(version)
 
     def __str__(self) -> str:
         return f'"{self.name}=={self.version_string}"'

@@ -90,11 +90,15 @@ class Flow(abc.ABC):
         :raises TypeError: one of them is neither a task nor a flow.
         """
         nodes = list(nodes)
+        fit: set[type] = set()
         for node in nodes:
-            if not isinstance(node, atom.Atom | Flow) or isinstance(node, retry_module.Retry):
+            if type(node) in fit:
+                continue
+            if not isinstance(node, (atom.Atom, Flow)) or isinstance(node, retry_module.Retry):
                 raise TypeError(
                     f"Flow {self._name!r} takes tasks and flows, not {node!r}{_instead(node)}"
                 )
+            fit.add(type(node))
         return list({id(node): node for node in nodes if id(node) not in self._nodes}.values())
 
     def __len__(self) -> int:

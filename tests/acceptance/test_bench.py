@@ -55,6 +55,28 @@ def test_all_cases_are_run_and_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.html", "new"]
 
 
+def test_tables_of_the_last_run_are_printed_and_written_into_a_page(tmp_path: Path) -> None:
+    nothing = ("--json", str(tmp_path / "b.json"), "--scale", str(tmp_path / "s.json"))
+    done = _bench("--table", *nothing)
+    assert done.returncode == 0, done.stderr
+    assert ".. counts\n\n====" in done.stdout
+    assert done.stderr.splitlines() == [
+        f"{tmp_path}/b.json is not there: run tools/bench",
+        f"{tmp_path}/s.json is not there: run tools/simulate scale",
+    ]
+    page = tmp_path / "page.rst"
+    places = "".join(
+        f".. begin figures: {name}\n\nold\n\n.. end figures: {name}\n"
+        for name in ("counts", "messages", "rates")
+    )
+    page.write_text(places, encoding="utf-8")
+    done = _bench("--page", str(page), *nothing)
+    assert done.returncode == 0, done.stderr
+    written = page.read_text(encoding="utf-8")
+    assert written.count("\nold\n") == 1
+    assert "chain over Redis" in written
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -72,7 +94,7 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], told: str) -> None:
 
 
 def test_a_system_that_cannot_be_driven_is_told(tmp_path: Path) -> None:
-    nobody = System("nobody", "Nobody", "nobody", (), ("filesystem",), "")
+    nobody = System("nobody", "Nobody", "nobody", (), ("filesystem",), "", log="")
     with (
         places.Places(["filesystem"], folder=str(tmp_path)) as where,
         where.fresh("filesystem") as place,
@@ -83,7 +105,7 @@ def test_a_system_that_cannot_be_driven_is_told(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_takes_too_long_is_killed_with_its_workers(tmp_path: Path) -> None:
-    ours = System("wbengine", "wbengine", "wbengine", (), ("filesystem",), "")
+    ours = System("wbengine", "wbengine", "wbengine", (), ("filesystem",), "", log="")
     with (
         places.Places(["filesystem"], folder=str(tmp_path)) as where,
         where.fresh("filesystem") as place,

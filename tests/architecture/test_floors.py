@@ -32,6 +32,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._codec": (1, ""),
     "wbengine._codec_read": (1, ""),
     "wbengine._codec_tags": (1, ""),
+    "wbengine._json_text": (1, ""),
     # model
     "wbengine.atom": (2, ""),
     "wbengine._binding": (2, ""),

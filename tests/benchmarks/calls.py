@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+import struct
 import sys
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -33,6 +34,11 @@ _INLINED: Final = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 #: Methods of sockets, and what they are counted as.
 _WRITES: Final = ("send", "sendall")
 WRITES: Final = "writes to sockets"
+#: Of those, to a socket of this process: what wakes up a thread that waits for a connection.
+WAKES: Final = "threads woken by sockets"
+
+#: Of Linux's `struct tcp_info`: bytes that the other side has got, and bytes from there.
+_BYTES: Final = struct.Struct("=120xQQ")
 
 
 def stage_of(path: str) -> str | None:
@@ -44,16 +50,15 @@ def stage_of(path: str) -> str | None:
 
 
 class Calls:
-    """While it is entered, calls are counted by stage, and how often a socket is written to.
+    """While it is entered, calls are counted by stage, and how often sockets are written to."""
 
-    And, of any package, those that are `named`: by `(path, name of the function)`.
-    """
-
-    def __init__(self, named: Callable[[str, str], str | None] | None = None) -> None:
+    def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._named = named
         self._known: dict[CodeType, str | None] = {}
         self._before: Any = None
+        # Connections, and what they can be asked by when whoever has them has closed them.
+        self._seen: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._kept: list[socket.socket] = []
 
     def __enter__(self) -> Calls:
         self._before = sys.getprofile()
@@ -64,10 +69,29 @@ class Calls:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._before)
         threading.setprofile(None)
+        while self._kept:
+            self._kept.pop().close()
+
+    def traffic(self) -> dict[str, int]:
+        """Bytes that all connections have carried so far, as the system counts them."""
+        sent = received = 0
+        for one in [*self._kept]:
+            told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES.size)
+            acked, got = _BYTES.unpack(told)
+            sent, received = sent + acked - 1, received + got  # that a connection is made is one
+        return {"bytes to the broker": sent, "bytes from the broker": received}
+
+    def _keep(self, connection: socket.socket) -> None:
+        if connection not in self._seen and connection.family != socket.AF_UNIX:
+            self._seen.add(connection)
+            self._kept.append(connection.dup())
 
     def _on(self, frame: FrameType, event: str, argument: object) -> None:
         if event == "c_call" and getattr(argument, "__name__", "") in _WRITES:
-            self.counts[WRITES] += isinstance(getattr(argument, "__self__", None), socket.socket)
+            to = getattr(argument, "__self__", None)
+            if isinstance(to, socket.socket):
+                self.counts[WAKES if to.family == socket.AF_UNIX else WRITES] += 1
+                self._keep(to)
         if event != "call":
             return
         code = frame.f_code
@@ -79,8 +103,4 @@ class Calls:
             self.counts[found] += 1
 
     def _find(self, code: CodeType) -> str | None:
-        if self._named is not None:
-            found = self._named(code.co_filename, code.co_name)
-            if found is not None:
-                return found
         return None if code.co_name in _INLINED else stage_of(code.co_filename)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import kombu
 import pytest
@@ -25,6 +25,9 @@ from wbengine.engines.worker_based.parcels import Parcel
 from wbengine.engines.worker_based.proxy import Proxy
 
 QUICK = {"heartbeat": 1}
+
+
+AnySide = TypeVar("AnySide", bound="Side")
 
 
 class Side:
@@ -48,7 +51,7 @@ class Side:
             self.proxy.ack(message)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[Side]:
+    def running(self: AnySide) -> Iterator[AnySide]:
         thread = threading.Thread(target=self.proxy.start, daemon=True)
         thread.start()
         assert self.proxy.wait(20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
@@ -11,10 +12,12 @@ import pytest
 from tests import brokers, sample_tasks, workers
 from tests.workers import until
 from wbengine import engines, exceptions, states
+from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.ledger import _redis_steps as steps
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.transports import _redis_scripts
 
+SOON = 0.6  # less than anybody waits who has nothing to say
 #: Megabytes an idle worker may take.
 LIMIT = 60
 
@@ -43,6 +46,27 @@ def test_requests_are_claimed_by_the_take_alone(redis_url, redis_server):
         with redis_server.client() as client:
             claim, take = steps.CLAIM.digest, _redis_scripts.TAKE.digest
             assert client.script_exists(claim, take) == [False, True]
+
+
+@pytest.mark.parametrize("ledger", [None, "none", "sqlite"])
+def test_nothing_is_held_any_more_as_soon_as_it_is_answered(
+    redis_url, redis_server, tmp_path, ledger
+):
+    """Whether or not anybody has to say anything else; an engine, too, holds no answer."""
+    place = f"sqlite:///{tmp_path}/ledger.db" if ledger == "sqlite" else ledger
+    offered = place if ledger == "sqlite" else None
+    flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
+    with (
+        workers.worker_in_thread(str(redis_url), sample_tasks.Nothing, ledger=offered),
+        redis_server.client(redis_url.rpartition("/")[2]) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        executor = WorkerTaskExecutor("e", "default", ["t"], url=str(redis_url), ledger=place)
+        stack.callback(executor.stop)
+        executor.start()
+        for _ in range(5):
+            engines.load(flow, engine="worker-based", executor=executor).run()
+            until(lambda: not client.keys("*}:h:*"), SOON)
 
 
 def test_an_idle_worker_is_small(redis_url):

@@ -241,6 +241,10 @@ def _make_late(made: workers.Worker) -> None:
         return claim(*what)
 
     ledger.claim = claim_late
+    claims: Any = made._proxy.target.options.get("claims")
+    if claims is not None:  # where taking claims
+        take = claims.take
+        claims.take = lambda labelled, began: take(labelled, -math.inf)
 
 
 def _quietly(call: Any) -> None:

@@ -18,11 +18,11 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from tests.simulation import scaling
+from tests.simulation import prices, scaling
 from wbengine.engines.worker_based import types
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -148,7 +148,8 @@ class Costs:
     """What a task, a beat and the machines cost; the first four are counted and measured here.
 
     `engine_us` and `worker_us` are CPU microseconds of a whole process for a task, with its threads
-    and sockets; `broker_ops` the operations that one broker does in a second, `network` the bytes.
+    and sockets; `broker_ops` the operations that one broker does in a second (a message in, a
+    message out, a call of the ledger), `network` the bytes.
     """
 
     messages: float
@@ -235,9 +236,38 @@ def report(rows: Sequence[dict[str, float]], sizes: dict[str, float], costs: Cos
         growth = f"{exponent(rows, what):>10.2f}" if len(rows) > 1 else ""
         lines.append(f"{text:<44}{values}{growth}")
     kinds = (*OF_A_REQUEST, *OF_A_BEAT)
-    told = ", ".join(f"{kind} {last[f'bytes of {kind}']:,.0f}" for kind in kinds)
-    lines += ["", f"bytes of a message: {told}", ""]
+    sized = ", ".join(f"{kind} {last[f'bytes of {kind}']:,.0f}" for kind in kinds)
+    lines += ["", f"bytes of a message: {sized}", ""]
     return lines + _loads(costs) + [""] + _limits(costs)
+
+
+#: The fleets and the engines that are computed.
+FLEETS: Final = (10, 1000, 100_000)
+ENGINES: Final = (1, 10, 100)
+
+
+def told(rows: Sequence[dict[str, float]], sizes: dict[str, float], costs: Costs) -> dict[str, Any]:
+    """All of it, for a file."""
+    return {
+        "rows": [*rows],
+        "footprint": sizes,
+        "exponents": {what: exponent(rows, what) for what in COSTS},
+        "costs": asdict(costs),
+        "beats": [
+            {"engines": engines, "workers": workers,
+             "calm": beats(engines, workers, costs.slots),
+             "hurry": beats(engines, workers, costs.slots, hurry=True)}
+            for engines in ENGINES for workers in FLEETS
+        ],
+        "limits": [
+            {"engines": engines, "workers": workers, "first": first(found),
+             "rate": costs.slots * workers / max(found.values()),
+             # No JSON has infinity.
+             "seconds": {name: one if one < math.inf else None for name, one in found.items()}}
+            for workers in FLEETS for engines in ENGINES
+            for found in [shortest(costs, engines, workers)]
+        ],
+    }  # fmt: skip
 
 
 def _loads(costs: Costs) -> list[str]:
@@ -246,13 +276,13 @@ def _loads(costs: Costs) -> list[str]:
             "messages a second at a broker, computed: beats, questions, answers and echoes (in"
             " parentheses: while engines wait for workers)"
         ),
-        f"{'engines':>10}" + "".join(f"{n:>20,} workers" for n in (10, 1000, 100_000)),
+        f"{'engines':>10}" + "".join(f"{n:>20,} workers" for n in FLEETS),
     ]
-    for engines in (1, 10, 100):
+    for engines in ENGINES:
         cells = [
             f"{beats(engines, n, costs.slots):,.0f}"
             f" ({beats(engines, n, costs.slots, hurry=True):,.0f})"
-            for n in (10, 1000, 100_000)
+            for n in FLEETS
         ]
         lines.append(f"{engines:>10}" + "".join(f"{cell:>28}" for cell in cells))
     return lines
@@ -267,28 +297,29 @@ def _limits(costs: Costs) -> list[str]:
             " seconds of a task from which on all slots are busy"
         ),
     ]
-    for workers in (10, 1000, 100_000):
-        for engines in (1, 10):
+    for workers in FLEETS:
+        for engines in ENGINES:
             found = shortest(costs, engines, workers)
-            told = ", ".join(f"{name} {seconds:,.3g}" for name, seconds in found.items())
+            each = ", ".join(f"{name} {seconds:,.3g}" for name, seconds in found.items())
             rate = costs.slots * workers / max(found.values())
             lines.append(
-                f"{workers:>9,} workers, {engines:>2} engines: {first(found)}"
-                f" (at {rate:,.0f} tasks/s); {told}"
+                f"{workers:>9,} workers, {engines:>3} engines: {first(found)}"
+                f" (at {rate:,.0f} tasks/s); {each}"
             )
     return lines
 
 
-def costs_of(row: dict[str, float], engine: float, worker: float, broker: float) -> Costs:
+def costs_of(row: dict[str, float], known: prices.Prices, ops: float | None = None) -> Costs:
+    """`ops`: of the broker in a second; else so many as it did for its CPU time of a task."""
     return Costs(
         messages=row["messages"],
         calls=row["calls"],
         bytes=row["bytes"],
         beat_us=row["beat_us"],
         beat_bytes=row["beat_bytes"],
-        engine_us=engine,
-        worker_us=worker,
-        broker_ops=broker,
+        engine_us=known.engine_us,
+        worker_us=known.worker_us,
+        broker_ops=ops or (row["messages"] * 2 + row["calls"]) / (known.broker_us * 1e-6),
     )
 
 
@@ -301,7 +332,8 @@ def _told(plan: scaling.Plan) -> Callable[[int, float], None]:
             return
         said = time.monotonic()
         print(
-            f"{plan.workers:,} workers: {done:,}/{plan.requests:,} requests, {seconds:.0f} s",
+            f"{plan.workers:,} workers: {done:,}/{plan.requests:,} requests, {seconds:.0f} s,"
+            f" some {seconds * (plan.requests - done) / max(done, 1):.0f} s left",
             file=sys.stderr,
             flush=True,
         )

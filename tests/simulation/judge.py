@@ -278,7 +278,9 @@ class Judge:
                     continue
                 # Nobody is known to have it; but it is looked for.
                 alarms = engine.book._alarms._heap
-                if not entry.live or not any(kind == LOOK and e is entry for *_, kind, e in alarms):
+                if not entry.live or not any(
+                    kind == LOOK and entry in entries for *_, kind, entries in alarms
+                ):
                     self.fail(f"{entry.request} lives: {entry.live}; on a shelf: {entry.shelf}")
 
     def end(self) -> None:

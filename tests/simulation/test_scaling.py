@@ -5,15 +5,17 @@ Operations are counted, not seconds: calls of our functions, and workers that ar
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from tests.acceptance.test_simulate import simulate
-from tests.simulation import growth, meters, scaling
+from tests.simulation import growth, meters, prices, scaling
 from wbengine.engines.worker_based import requests, resending, roster
 
 #: What is not to grow with the fleet, and by how much it may all the same.
@@ -92,7 +94,7 @@ def _short_fronts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_costs_do_not_grow_with_the_fleet() -> None:
-    few, many = counted(24, 400), counted(120, 1600)
+    few, many = counted(48, 800), counted(120, 1600)
     assert few["lost"] and many["lost"] and few["beats"] and many["beats"]
     assert grown(few, many) == {}
 
@@ -104,13 +106,16 @@ def test_what_grows_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return on_ids(self, *told) if len(self._held) else []
 
     monkeypatch.setattr(requests.RequestBook, "on_ids", looks_at_all)
-    few, many = counted(24, 400), counted(120, 1600)
+    few, many = counted(48, 800), counted(120, 1600)
     assert list(grown(few, many)) == ["beat_us"]
 
 
 def test_larger_fleets_are_computed() -> None:
     row = dict.fromkeys(growth.COSTS, 10.0) | {"messages": 3.0, "calls": 4.0}
-    costs = growth.costs_of(row, engine=300, worker=300, broker=80_000)
+    known = prices.Prices(engine_us=300, worker_us=200, broker_us=125, source="here")
+    costs = growth.costs_of(row, known)
+    assert costs.broker_ops == pytest.approx((2 * 3 + 4) / 125e-6)
+    assert growth.costs_of(row, known, 5).broker_ops == 5
     # 10 workers that beat to the engine, 2 messages for each answer to a question, and an echo.
     assert growth.beats(1, 10, 4) == pytest.approx(2 + 2 * 10 / 30 + 0.2)
     assert growth.beats(1, 100_000, 4) > 20_000
@@ -122,10 +127,51 @@ def test_larger_fleets_are_computed() -> None:
     assert growth.exponent(rows, "x") == pytest.approx(0.5)
 
 
-def test_the_tool_tells_it_all() -> None:
-    ended = simulate("--scale", "--workers", "12", "--requests", "200")
+def _figures(place: Path, *systems: str) -> Path:
+    """As `tools/bench` leaves them."""
+    cells = [
+        {"case": "wide", "medium": "redis", "system": system, "caller_us": 100.0 + number,
+         "workers_us": 200.0, "broker_us": 50.0}
+        for number, system in enumerate(systems)
+    ]  # fmt: skip
+    told = {"facts": {"when": "now"}, "cells": [*cells, {"case": "wide", "medium": "amqp"}]}
+    place.write_text(json.dumps(told), encoding="utf-8")
+    return place
+
+
+def test_prices_are_those_of_the_bench(tmp_path: Path) -> None:
+    place = tmp_path / "bench.json"
+    with pytest.raises(prices.Unpriced, match="No such file"):
+        prices.found(place)
+    with pytest.raises(prices.Unpriced, match="no figures of wide over redis: run tools/bench"):
+        prices.read(_figures(place, "huey"))
+    assert prices.read(_figures(place, "wbengine")).engine_us == 100
+    found = prices.found(_figures(place, "wbengine", "wbengine-shared"))
+    assert (found.engine_us, found.worker_us, found.broker_us) == (101, 200, 50)
+    assert found.source == "wide over redis, wbengine-shared, now"
+    changed = found.changed(engine_us=7, worker_us=None)
+    assert (changed.engine_us, changed.worker_us) == (7, 200)
+    assert changed.source.endswith("; given: engine_us")
+
+
+def test_the_tool_tells_it_all(tmp_path: Path) -> None:
+    place, out = _figures(tmp_path / "bench.json", "wbengine"), tmp_path / "new" / "scale.json"
+    small = ("--scale", "--workers", "12", "--requests", "200", "--figures", str(place))
+    ended = simulate(*small, "--worker-us", "300", "--json", str(out))
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "with 100 µs of an engine and 300 µs of a worker" in ended.stdout
+    assert "what a task costs: wide over redis, wbengine, now; given: worker_us" in ended.stdout
+    told = json.loads(out.read_text(encoding="utf-8"))
+    assert [row["workers"] for row in told["rows"]] == [10, 12]
+    assert told["costs"]["engine_us"] == 100
+    assert {one["workers"] for one in told["limits"]} == {*growth.FLEETS}
     assert ended.stdout.startswith("200 requests on 12 workers (4 slots each)")
     for text in ("exponent", *growth.COSTS.values(), "100,000 workers", "what is full first"):
         assert text in ended.stdout
     assert "12 workers, 200 requests" in ended.stderr
+
+
+def test_figures_that_are_not_there_are_wrong_usage(tmp_path: Path) -> None:
+    ended = simulate("--scale", "--figures", str(tmp_path / "none.json"))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "No such file" in ended.stderr and len(ended.stderr.splitlines()) == 1

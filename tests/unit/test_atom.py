@@ -67,6 +67,33 @@ def test_given_outputs_replace_the_default():
     assert made("x", provides=[]).provides == set()
     made.default_provides = "changed"
     assert made("x").provides == {"changed"}
+    made.default_provides = 3
+    assert made("x", provides="a").provides == {"a"}
+    with pytest.raises(TypeError):
+        made("x")
+
+
+def test_what_both_bodies_are_given_is_there_once():
+    def execute(self, a, b): ...
+
+    def revert(self, d, **kwargs): ...
+
+    made = atom_of(execute)("x", rebind={"b": "c"})
+    assert made.rebind == {"a": "a", "b": "c"} and made.revert_rebind == {"b": "c"}
+    assert made.requires == {"a", "c"} and made.revert_requires == {"c"}
+    made = atom_of(execute)("x", rebind={"a": "e", "b": "c"})
+    assert made.revert_rebind is made.rebind
+    assert made.revert_requires is made.requires == {"e", "c"}
+    made = atom_of(execute, revert=revert)("x", revert_rebind={})
+    assert (made.rebind, made.revert_rebind) == ({"a": "a", "b": "b"}, {"d": "d"})
+    assert (made.requires, made.revert_requires) == ({"a", "b", "d"}, {"d"})
+
+
+def test_what_many_provide_by_default_is_there_once():
+    made = atom_of(Atom.execute, default_provides=("a", "b"))
+    one, other = made("x"), made("y", provides=("a", "b"))
+    assert made("z").save_as is one.save_as == other.save_as
+    assert made("z").provides is one.provides == other.provides
 
 
 # Inputs.

@@ -251,7 +251,7 @@ def test_retries_run_in_the_thread_of_the_engine() -> None:
 
 def test_the_states_of_the_loop_are_the_documented_ones() -> None:
     """Each end state is reached through GAME_OVER only."""
-    fsm = transitions.machine({})
+    fsm = transitions.machine()
     ends = {end for start, _, end in fsm if start == states.GAME_OVER}
     assert ends == set(transitions.END_STATES)
     assert {start for start, _, end in fsm if end in ends} == {states.GAME_OVER}

@@ -15,6 +15,7 @@ from tests import errands
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import outbox as outboxes
 from wbengine.engines.worker_based import topology
 from wbengine.engines.worker_based.outbox import UNHURRIED, Outbox
 from wbengine.engines.worker_based.parcels import Errand, Parcel
@@ -225,6 +226,20 @@ def test_chores_are_done_together_and_after_what_is_published(place: Place) -> N
     place.outbox.start()
     assert place.outbox.flush(WAIT)
     assert done == ["published", [0, 1, 2]]
+
+
+def test_many_things_to_be_done_are_not_waited_with(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(place.outbox, "_wake", lambda: woken.append(place.outbox._chore_count))
+    done: list[Any] = []
+    for count in (2, 1, outboxes.MOST, 1, outboxes.MOST):
+        place.outbox.later(done.append, *range(count))
+    assert woken == [2, 3 + outboxes.MOST]
+    monkeypatch.undo()
+    place.outbox.stop()
+    assert len(done[0]) == 4 + 2 * outboxes.MOST
 
 
 def test_chores_are_done_in_any_case(place: Place, caplog: pytest.LogCaptureFixture) -> None:

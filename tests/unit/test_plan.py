@@ -7,7 +7,7 @@ import pytest
 
 from wbengine import retry, task
 from wbengine._core.compiler import compile
-from wbengine._core.plan import FLOW, FLOW_END, RETRY, TASK, Plan, Provider
+from wbengine._core.plan import FLOW, FLOW_END, RETRY, TASK, Plan, Provider, Suppliers
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 
@@ -181,6 +181,7 @@ def test_candidates_are_found_as_far_as_they_are_asked_for() -> None:
             raise AssertionError("all of them are looked at")
 
     suppliers = plan._suppliers["x"]
+    assert isinstance(suppliers, Suppliers)
     plan._suppliers["x"] = suppliers._replace(providers=Counting(suppliers.providers))  # type: ignore[index]
     found = plan.candidates(plan.by_name["c"], "x")
     assert [next(found).node for _ in range(3)] == [count, count - 1, count - 2]

@@ -781,6 +781,70 @@ def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
     pool.stop()
 
 
+def interrupted_while_waking(step: int, call: Any) -> bool:
+    """Call, with a `KeyboardInterrupt` before the `step`th opcode of what wakes a slot."""
+    left = step
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal left
+        if frame.f_code is not pools.ThreadPool._ring.__code__:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        left -= event == "opcode"
+        if left == 0:
+            left -= 1
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("finely", [False, True])
+def test_an_interruption_while_idle_slots_are_woken_forgets_none(finely: bool) -> None:
+    from tests.workers import interrupted
+
+    interrupt = interrupted_while_waking if finely else interrupted
+    for step in range(1, 200):
+        pool = pools.ThreadPool(2)
+        pool.start()
+        until = time.monotonic() + WAIT
+        while len(pool._idle) < 2:
+            assert time.monotonic() < until
+            time.sleep(0)
+        box, first = Box(), Box()
+        struck = interrupt(step, lambda pool=pool, box=first: pool.submit(double, (1,), box))
+        # In a thread, as what is locked would not hold up the one that locked it for ever.
+        last = threading.Thread(target=_both_meet, args=(pool, box), daemon=True)
+        last.start()
+        assert sorted((box.get(), box.get())) == [0, 1], step
+        last.join()
+        pool.stop()
+        if not struck:
+            break
+    assert step > 5
+
+
+def _both_meet(pool: Any, box: Box) -> None:
+    """One after the other begins."""
+    meeting, begun = threading.Barrier(2), threading.Event()
+
+    def meet(emit: Any) -> int:
+        begun.set()
+        return meeting.wait(WAIT)
+
+    pool.submit(meet, (), box)
+    begun.wait(WAIT)
+    pool.submit(meet, (), box)
+
+
 def test_no_call_waits_while_a_slot_is_idle() -> None:
     """One wakes the next: whoever is not woken would be missed at the meeting."""
     with pools.ThreadPool(4) as pool:

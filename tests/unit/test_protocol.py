@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from wbengine import exceptions as exc
 from wbengine import task
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.types import _description
 from wbengine.types.failure import Failure
 
 STATES = (pr.WAITING, pr.PENDING, pr.RUNNING, pr.SUCCESS, pr.FAILURE)
@@ -353,8 +355,14 @@ TREES = st.recursive(
 )
 BODIES = [
     GOOD_REQUEST,
-    {"state": "FAILURE", "data": {"result": GOOD_FAILURE}},
+    {**GOOD_REQUEST, "action": "revert", "failures": {"a": GOOD_FAILURE}, "result": ["success", 1]},
+    {**GOOD_REQUEST, "task_version": "1.0", "result": ["failure", GOOD_FAILURE]},
+    {"state": "RUNNING", "data": {}},
+    {"state": "SUCCESS", "data": {"result": {"a": [1]}}},
+    {"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "causes": [GOOD_FAILURE]}}},
+    {"state": "EVENT", "data": {"event_type": "e", "details": {"a": 1}}},
     {"topic": "t", "tasks": ["a", "b"]},
+    {**GOOD_FAILURE, "exc_args": [1], "causes": [GOOD_FAILURE]},
 ]
 
 
@@ -367,7 +375,7 @@ def deep(levels: int) -> Any:
 
 @st.composite
 def mutations(draw: st.DrawFn) -> Any:
-    """A good body with one thing, somewhere, replaced by another."""
+    """A good body with one thing, somewhere, replaced by another, left out, or put in."""
     body = json.loads(json.dumps(draw(st.sampled_from(BODIES))))
     node: Any = body
     while True:
@@ -376,7 +384,15 @@ def mutations(draw: st.DrawFn) -> Any:
         if isinstance(node[key], dict | list) and node[key] and draw(st.booleans()):
             node = node[key]
             continue
-        node[key] = draw(TREES)
+        change = draw(st.sampled_from(("replace", "remove", "add")))
+        if change == "remove":
+            del node[key]
+        elif change == "replace":
+            node[key] = draw(TREES)
+        elif isinstance(node, dict):
+            node[draw(WORDS)] = draw(TREES)
+        else:
+            node.append(draw(TREES))
         return body
 
 
@@ -420,15 +436,56 @@ def _read_response(body: Any) -> None:
         Failure.from_dict(body["data"]["result"])
 
 
+def _changes(body: Any) -> Iterator[Any]:
+    """All that differs from `body` in one place: what is there is another, is gone, or more is."""
+    whole = json.dumps(body)
+    for path in _paths(body):
+        for value in (None, True, 0, -1, 1.5, "", "x", [], {}, [1], ["x"], {"x": 1}):
+            yield _changed(whole, path, lambda node, key, value=value: node.update({key: value}))
+        yield _changed(whole, path, lambda node, key: node.pop(key))
+        for word in ("x", "result", "details", "failures", "version", "causes", "exc_args"):
+            for value in (None, 1, -1, "x", [], {}):
+                more = {word: value}
+                yield _changed(whole, path, lambda node, key, more=more: node.update(more))
+
+
+def _paths(node: Any, *before: str) -> Iterator[tuple[str, ...]]:
+    for key, inner in node.items() if isinstance(node, dict) else ():
+        yield (*before, key)
+        yield from _paths(inner, *before, key)
+
+
+def _changed(whole: str, path: tuple[str, ...], change: Callable[[Any, str], object]) -> Any:
+    body = json.loads(whole)
+    node = body
+    for key in path[:-1]:
+        node = node[key]
+    change(node, path[-1])
+    return body
+
+
+#: The fast check of descriptions looks at one level, whatever its causes are.
+ONE_LEVEL = {**Failure.SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}
+FAST = [
+    (pr.Request._fits, jsonschema.Draft4Validator(pr.Request.SCHEMA)),
+    (pr.Response._fits, jsonschema.Draft4Validator(pr.Response.SCHEMA)),
+    (pr.Notify._fits, jsonschema.Draft4Validator(pr.Notify.RESPONSE_SCHEMA)),
+    (_description._fits, jsonschema.Draft4Validator(ONE_LEVEL)),
+]
+
+
 @given(TREES | mutations())
 def test_the_fast_check_agrees_with_the_schema(data: Any) -> None:
     """Whatever it lets pass is valid; whatever is valid, and of plain types, it lets pass."""
-    for fits, schema in (
-        (pr.Request._fits, pr.Request.SCHEMA),
-        (pr.Response._fits, pr.Response.SCHEMA),
-        (pr.Notify._fits, pr.Notify.RESPONSE_SCHEMA),
-    ):
-        assert fits(data) is jsonschema.Draft4Validator(schema).is_valid(data)
+    for fits, validator in FAST:
+        assert fits(data) is validator.is_valid(data)
+
+
+@pytest.mark.parametrize("number", range(len(BODIES)))
+def test_the_fast_check_agrees_on_every_small_change(number: int) -> None:
+    for data in _changes(BODIES[number]):
+        for fits, validator in FAST:
+            assert fits(data) is validator.is_valid(data), data
 
 
 def test_the_schemas_name_the_states() -> None:

@@ -15,6 +15,7 @@ from wbengine.engines.worker_based import entries, requests, types
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.reasons import EXPIRE, LOOK
 from wbengine.engines.worker_based.recovering import PATIENCE, Seen
 from wbengine.engines.worker_based.terms import Terms
 from wbengine.types.failure import Failure
@@ -595,6 +596,61 @@ def test_alarms_of_what_ended_keep_nothing_alive() -> None:
     bench.succeed(entry)
     bench.book.retired([entry.invocation])
     assert bench.book.next_alarm() is None
+
+
+def test_who_fails_with_one_alarm_hears_of_the_others() -> None:
+    bench, alarms = Bench(), entries.Alarms()
+    waiting = [bench.submit()[0] for _ in range(4)]
+    for entry in waiting:
+        alarms.set(T0 + 5, EXPIRE, entry)
+    alarms.set(T0 + 1, LOOK, waiting[3])
+    alarms.set(T0 + 5, EXPIRE, waiting[0])
+    assert (len(alarms), alarms.next()) == (6, T0 + 1)
+    heard = []
+    due = alarms.due(T0 + 5)
+    for kind, entry in due:
+        heard.append((kind, entry))
+        if entry is waiting[1]:
+            break
+    del due
+    assert (len(alarms), alarms.next()) == (3, T0 + 5)
+    alarms.set(T0 + 5, EXPIRE, waiting[1])
+    heard += alarms.due(T0 + 5)
+    assert heard[0] == (LOOK, waiting[3])
+    assert [entry for _, entry in heard[1:]] == [*waiting, waiting[0], waiting[1]]
+    assert (len(alarms), alarms.next()) == (0, None)
+
+
+def test_alarms_of_one_time_are_tidied_one_by_one() -> None:
+    bench, alarms = Bench(), entries.Alarms()
+    for _ in range(600):
+        ended = bench.pending()
+        alarms.set(T0, EXPIRE, ended)
+        alarms.set(T0, EXPIRE, ended)
+        bench.succeed(ended)
+    kept = bench.pending()
+    alarms.set(T0, EXPIRE, kept)
+    alarms.tidy(1)
+    assert len(alarms) == 1
+    assert list(alarms.due(T0)) == [(EXPIRE, kept)]
+
+
+def test_who_is_heard_of_first_at_the_end_holds_nothing() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    assert len(settled(bench.succeed(entry))) == 1
+    assert (entry.worker, entry.ran, entry.shelf) == ("w1", True, None)
+    assert bench.fleet.watched == [("w1", 0.0)], "it was heard of"
+    assert not bench.book.holds("w1")
+    assert bench.lose("w1") == []
+
+
+def test_what_is_cancelled_and_has_ended_is_not_cancelled_again() -> None:
+    bench = Bench()
+    entry = bench.pending()
+    bench.book.cancel([entry.invocation], T0)
+    effects = bench.succeed(entry)
+    assert [type(effect) for effect in effects] == [fx.Settle]
 
 
 # Losing workers ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -161,6 +162,27 @@ def test_a_run_is_known_by_the_id_of_its_request(make: Any, action: Any) -> None
     assert request == running.Request(name, 3, 4, "f", "local", None)
     assert cancelled is False
     assert (wanted.task.request, wanted.task.cancelled) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        (("atom", "execute", 1), "atom|execute|1"),
+        (("atom", "revert", 12), "atom|revert|12"),
+        (("atom", "execute", 1, -1, 4), "atom|execute|1"),
+        (("atom", "execute", 1, 0), "atom|execute|1|0"),
+        (("\u00e4tom", "execute", 3, 2, 1), "\u00e4tom|execute|3|2|1"),
+    ],
+)
+def test_ids_of_requests_are_named_uuids(what: Any, name: str) -> None:
+    space = uuid.UUID("8f3e6c52-5d0b-4d6b-9c55-0b8ee3a4a7c1")
+    assert invocation.request_id(*what) == str(uuid.uuid5(space, name))
+
+
+def test_all_variants_of_ids_are_those_of_uuids() -> None:
+    found = {uuid.UUID(invocation.request_id("atom", "execute", n)) for n in range(100)}
+    assert {(each.version, each.variant) for each in found} == {(5, uuid.RFC_4122)}
+    assert {str(each)[19] for each in found} == set("89ab")
 
 
 def test_coroutines_know_it_too(make: Any) -> None:

@@ -483,6 +483,25 @@ def test_who_asks_while_the_ledger_is_told_of_the_end_is_answered_after_that() -
     assert reply.envelope.body["state"] == pr.SUCCESS
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+def test_what_is_stored_and_answered_in_one_step_is_done_with(fenced: bool) -> None:
+    bench = Bench()
+    asked, job = bench.granted(), bench.granted(id="id-2")
+    for ended in (asked, job):
+        bench.server.on_finished(ended, invocation.Outcome(3))
+    assert bench.ask(("id-1", 2048)) == []
+    assert bench.server.on_told(job, fenced) == []
+    effects = bench.server.on_told(asked, fenced)
+    assert bench.server.holding == 0 and ids(bench) == []
+    if fenced:
+        assert effects == [] and bench.server.counts["fenced"] == 2
+    else:  # it was told to whom it was asked by first
+        (reply,) = effects
+        assert isinstance(reply, server.Reply) and not reply.terminal and reply.job is None
+        assert reply.envelope.routing_key == "heir"
+        assert reply.envelope.body == {"state": pr.SUCCESS, "data": {"result": 3}}
+
+
 def test_with_a_ledger_what_is_not_here_is_said_to_be_elsewhere() -> None:
     bench = Bench()
     job = bench.granted()

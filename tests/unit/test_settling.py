@@ -24,6 +24,7 @@ class Delivered:
     """A message, of a connection before that."""
 
     channel, delivery_tag, delivery_info, headers = object(), 1, None, None
+    acknowledged = False
 
 
 class Side(proxy.Proxy):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -230,6 +232,91 @@ def test_lines_have_the_colour_of_their_level() -> None:
     for level in (logging.DEBUG, logging.INFO, logging.ERROR, 3):
         assert "\x1b" not in line(level, False)
     assert "\x1b" not in line(logging.INFO, True)
+
+
+@contextlib.contextmanager
+def command_log() -> Iterator[io.StringIO]:
+    """What is written to the log of a command, as if this were its process."""
+    root, stream = logging.getLogger(), io.StringIO()
+    level = root.level
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(root, "handlers", [])
+        patch.setattr(_log_lines, "_installed", None)
+        for name in ("logThreads", "logProcesses", "logMultiprocessing", "raiseExceptions"):
+            patch.setattr(logging, name, False)
+        _log_lines.install("info", "never", stream)
+        try:
+            yield stream
+        finally:
+            root.setLevel(level)
+
+
+def test_successes_are_told_together_as_each_would_be_by_itself() -> None:
+    reports = reporting.Reports("w1")
+    outcome = invocation.Outcome("a result", "w1", 1.0, 1.25)
+    with command_log() as log:
+        reports.ended(a_job(), outcome)
+        reports.ended(a_job(), outcome)
+        assert log.getvalue() == ""
+        moment = reports.untold[0][0]
+        reports.tell()
+        reports.tell()
+    first, second = log.getvalue().splitlines(keepends=True)
+    assert first[23:] == second[23:]
+    record = logging.makeLogRecord(
+        {
+            "name": reporting.LOG.name,
+            "levelname": "INFO",
+            "levelno": logging.INFO,
+            "msg": "task 'id-1' of request id-1 ended after 0.250 s",
+            "created": moment,
+            "msecs": moment % 1 * 1000,
+        }
+    )
+    assert first == _log_lines.Lines().format(record) + "\n"
+
+
+def test_a_failure_comes_after_what_ended_before() -> None:
+    reports = reporting.Reports("w1")
+    with command_log() as log:
+        reports.ended(a_job(), invocation.Outcome("a result"))
+        reports.ended(a_job(), failed(ValueError("no")))
+    first, second = log.getvalue().splitlines()
+    assert " INFO " in first and first.endswith("task 'id-1' of request id-1 ended")
+    assert " WARNING " in second
+
+
+@pytest.mark.parametrize("where", ["", "wbengine", reporting.LOG.name])
+def test_who_else_listens_hears_of_each(where: str) -> None:
+    reports = reporting.Reports("w1")
+    heard: list[logging.LogRecord] = []
+
+    class Other(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record)
+
+    other = Other()
+    with command_log() as log:
+        logging.getLogger(where).addHandler(other)
+        try:
+            reports.ended(a_job(), invocation.Outcome(1))
+            ((moment, _),) = reports.untold
+            reports.tell()
+        finally:
+            logging.getLogger(where).removeHandler(other)
+    (record,) = heard
+    assert (record.msg, record.args) == (reporting._ENDED, ("id-1", "id-1", ""))
+    assert (record.created, record.levelno) == (moment, logging.INFO)
+    assert log.getvalue().endswith("task 'id-1' of request id-1 ended\n")
+
+
+def test_a_log_that_cannot_be_written_ends_nothing() -> None:
+    reports = reporting.Reports("w1")
+    with command_log() as log:
+        log.close()
+        reports.ended(a_job(), invocation.Outcome(1))
+        reports.tell()
+    assert not reports.untold
 
 
 def test_a_library_installs_nothing_but_silence() -> None:

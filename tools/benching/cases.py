@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tools.benching.systems import LOCALS, WIRES
 
@@ -16,6 +16,8 @@ class Case:
     text: str
     sizes: Mapping[str, int]
     media: tuple[str, ...] = WIRES
+    #: Of which drivers; nothing: of all.
+    drivers: tuple[str, ...] = ()
 
     @property
     def tasks(self) -> int:
@@ -29,7 +31,11 @@ class Case:
             name: value if name in ("size", "width") else max(value // times, 2)
             for name, value in self.sizes.items()
         }
-        return Case(self.name, self.text, sizes, self.media)
+        return replace(self, sizes=sizes)
+
+    def suits(self, driver: str) -> bool:
+        """Whether a driver knows how to do it."""
+        return not self.drivers or driver in self.drivers
 
 
 #: On each medium.
@@ -38,7 +44,11 @@ RUN = {
         Case("wide", "tasks that do nothing, all at once", {"tasks": 2000}),
     ),
     "chain": (
-        Case("chain", "tasks each fed by the last", {"tasks": 200}),
+        Case("chain", "tasks each fed by the last, whose result the caller has got",
+             {"tasks": 200}),
+        # What a caller does who needs the last result only; the way there is nobody's to see.
+        Case("pipeline", "tasks each fed by the last, sent on by the worker", {"tasks": 200},
+             drivers=("celery", "dramatiq", "huey")),
     ),
     "diamond": (
         Case("diamond", "layers of 40 tasks, each begins when the last has ended",
@@ -54,7 +64,7 @@ RUN = {
     ),
 }  # fmt: skip
 #: What is measured in another manner.
-OTHERS = ("scale", "start", "idle")
+OTHERS = ("scale", "start", "idle", "profile")
 NAMES = (*RUN, *OTHERS)
 
 

@@ -6,16 +6,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tools.benching.figures import Table
+from tools.benching.figures import Best, Table
 from tools.benching.growing import Grown
 from tools.benching.idling import Idle
+from tools.benching.profiling import Profile
 from tools.benching.systems import LOCALS, SYSTEMS
 
-OURS = "wbengine"
+OURS, KEPT = "wbengine", "wbengine-shared"
 #: Which of our ways is judged where tasks travel: `engines.run` as it is, or with a kept executor.
 WIRED = OURS
 TIMES = "\N{MULTIPLICATION SIGN}"
-PEERS = tuple(system.name for system in SYSTEMS if system.peer)
+PEERS = tuple(system.name for system in SYSTEMS if system.peer and system.judged)
+#: What ours is compared with, too, and what is not promised: (case, medium) -> (case, systems).
+BESIDE = {
+    ("wide", "redis"): [("wide", ("huey-notify",))],
+    ("chain", "redis"): [
+        ("chain", ("huey-notify",)),
+        ("pipeline", tuple(system.name for system in SYSTEMS if system.peer)),
+    ],
+    ("chain", "amqp"): [("pipeline", tuple(one.name for one in SYSTEMS if one.peer))],
+}
+TITLES = {system.name: system.title for system in SYSTEMS}
 CELERY = tuple(system.name for system in SYSTEMS if system.driver == "celery")
 
 #: (case, medium) -> how many times the fastest peer.
@@ -39,7 +50,7 @@ IDLE_PROCESSOR, IDLE_MEMORY = 1.0, 50.0
 
 @dataclass(frozen=True)
 class Check:
-    """One promise; `kept` is None when it was to be judged, and could not be."""
+    """One promise; `kept` is None when it could not be judged, or (`promised` is '') is none."""
 
     text: str
     promised: str
@@ -61,6 +72,7 @@ class Measured:
     #: Median seconds until a new worker had done something, by medium and system.
     ready: dict[tuple[str, str], float] = field(default_factory=dict)
     idle: Sequence[Idle] = ()
+    profiles: Sequence[Profile] = ()
 
 
 def judge(found: Measured) -> list[Check]:
@@ -77,6 +89,8 @@ def judge(found: Measured) -> list[Check]:
 def _against_peers(table: Table) -> Iterator[Check]:
     for (case, medium), times in FASTEST.items():
         yield from _times(table, case, medium, PEERS, times, "the fastest peer")
+    for (case, medium), others in BESIDE.items():
+        yield from _beside(table, case, medium, others)
     for (case, medium), (celery, echo) in RABBITMQ.items():
         yield from _times(table, case, medium, CELERY, celery, "Celery's better pool")
         yield from _times(table, case, medium, ("kombu",), echo, "kombu alone")
@@ -109,8 +123,33 @@ def _times(
     elif best is None:
         yield Check(text, promised, f"{ours:,.0f}/s, and nothing to compare with", None)
     else:
-        said = f"{ours / best[1]:.2f} {TIMES} ({ours:,.0f}/s, {best[0]} {best[1]:,.0f}/s)"
-        yield Check(text, promised, said, ours >= times * best[1])
+        kept = ours >= times * best.rate
+        # Who did not come to an end is slower than its limit, nobody knows by how much.
+        judged = kept if best.known else kept or None
+        yield Check(text, promised, _ratio(table, case, medium, ours, best), judged)
+
+
+def _ratio(table: Table, case: str, medium: str, ours: float, best: Best) -> str:
+    """How many times another one ours is, with an executor of its own and with one that is kept."""
+    more, most = ("", "") if best.known else ("more than ", "at most ")
+    rates, times = f"{ours:,.0f}/s", f"{more}{ours / best.rate:.2f} {TIMES}"
+    if kept := table.rate(case, medium, KEPT):
+        rates = f"{rates}, executor kept {kept:,.0f}/s"
+        times = f"{times}, executor kept {more}{kept / best.rate:.2f} {TIMES}"
+    return f"{times} ({rates}, {best.system} {most}{best.rate:,.0f}/s)"
+
+
+def _beside(
+    table: Table, case: str, medium: str, others: Sequence[tuple[str, Sequence[str]]]
+) -> Iterator[Check]:
+    """What is told and not judged."""
+    ours = table.rate(case, medium, WIRED)
+    for other, systems in others:
+        best = table.best(other, medium, systems)
+        if ours is not None and best is not None:
+            title = TITLES[best.system] if case == other else f"{TITLES[best.system]}'s {other}"
+            text = f"{case} over {medium}, beside {title}"
+            yield Check(text, "", _ratio(table, case, medium, ours, best), None)
 
 
 def _large(grown: Sequence[Grown]) -> Iterator[Check]:

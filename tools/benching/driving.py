@@ -57,14 +57,17 @@ class Driver:
         self.ready: float | None = told["ready"]
 
     def run(self, case: str, sizes: Mapping[str, int], patience: float) -> dict[str, float]:
-        """Seconds of one run, and processor seconds of the driver and its workers.
+        """Seconds of one run, and processor seconds of the driver (`caller`) and of its workers.
 
         :raises Failed: when it did not end well, or in time.
         """
-        before = processes.processor(processes.tree(self._process.pid))
+        before = processes.processor(self.workers)
         told = self.ask(patience, do="run", case=case, sizes=sizes)
-        after = processes.processor(processes.tree(self._process.pid))
-        return {"seconds": told["seconds"], "processor": after - before}
+        return {**told, "workers": processes.processor(self.workers) - before}
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def workers(self) -> list[int]:

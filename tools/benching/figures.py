@@ -6,7 +6,14 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Best(NamedTuple):
+    system: str
+    rate: float
+    #: Else the rate is below that.
+    known: bool = True
 
 
 @dataclass
@@ -18,10 +25,12 @@ class Cell:
     system: str
     tasks: int
     seconds: list[float] = field(default_factory=list)
-    #: Processor seconds of the caller and the workers, without the broker's.
-    processor: list[float] = field(default_factory=list)
-    #: Those of the broker.
+    #: Processor seconds of the caller, of the workers, and of the broker.
+    caller: list[float] = field(default_factory=list)
+    workers: list[float] = field(default_factory=list)
     broker: list[float] = field(default_factory=list)
+    #: Without runs that ended well: seconds after which not all had been done.
+    undone: float | None = None
     #: What became of runs that did not end well.
     problems: list[str] = field(default_factory=list)
 
@@ -51,14 +60,18 @@ class Cell:
         return (max(self.rates) - min(self.rates)) / self.rate
 
     @property
-    def cost(self) -> float:
-        """Processor microseconds of one task, the median, without the broker's."""
-        return self._each(self.processor)
+    def costs(self) -> dict[str, float]:
+        """Processor microseconds of one task, medians: of the caller, the workers, the broker."""
+        return {
+            "caller_us": self._each(self.caller),
+            "workers_us": self._each(self.workers),
+            "broker_us": self._each(self.broker),
+        }
 
     @property
-    def load(self) -> float:
-        """The broker's processor microseconds of one task, the median."""
-        return self._each(self.broker)
+    def limit(self) -> float | None:
+        """What its rate is below, if that is all that is known of it."""
+        return self.tasks / self.undone if self.undone and not self.seconds else None
 
     def _each(self, seconds: list[float]) -> float:
         return 1e6 * statistics.median(seconds) / self.tasks if seconds else 0.0
@@ -68,12 +81,12 @@ class Cell:
         found: dict[str, Any] = {
             "case": self.case, "medium": self.medium, "system": self.system, "tasks": self.tasks,
             "seconds": [round(one, 4) for one in self.seconds],
-            "processor": [round(one, 2) for one in self.processor],
-            "broker": [round(one, 2) for one in self.broker],
         }  # fmt: skip
         if self.seconds:
-            found |= {"rate": round(self.rate, 1), "spread": round(self.spread, 3),
-                      "cost": round(self.cost, 1), "load": round(self.load, 1)}  # fmt: skip
+            costs = {name: round(one, 1) for name, one in self.costs.items()}
+            found |= {"rate": round(self.rate, 1), "spread": round(self.spread, 3), **costs}
+        if self.limit is not None:
+            found["limit"] = round(self.limit, 1)
         if self.problems:
             found["problems"] = self.problems
         return found
@@ -101,11 +114,15 @@ class Table:
         found = self.get(case, medium, system)
         return found.rate if found is not None and found.good else None
 
-    def best(self, case: str, medium: str, systems: Sequence[str]) -> tuple[str, float] | None:
-        """The fastest of some systems, and how fast it is."""
-        rates = [(name, self.rate(case, medium, name)) for name in systems]
-        known = [(name, rate) for name, rate in rates if rate is not None]
-        return max(known, key=lambda one: one[1], default=None)
+    def best(self, case: str, medium: str, systems: Sequence[str]) -> Best | None:
+        """The fastest of some systems, and how fast it is.
+
+        Only if none of them has a good run it is one of which nothing but a limit is known.
+        """
+        cells = [cell for name in systems if (cell := self.get(case, medium, name)) is not None]
+        known = [Best(cell.system, cell.rate) for cell in cells if cell.good]
+        limits = [Best(cell.system, cell.limit, False) for cell in cells if cell.limit is not None]
+        return max(known or limits, key=lambda one: one.rate, default=None)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

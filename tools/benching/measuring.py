@@ -18,6 +18,8 @@ from tools.benching.systems import System
 PATIENCE = 120.0
 #: How much smaller a warm-up is.
 WARM = 10
+#: So many lines in the log of workers are said to be many.
+CHATTY = 50
 
 
 @dataclass
@@ -78,6 +80,7 @@ class Measuring:
 
     def _turn(self, medium: str, system: System, wanted: Sequence[cases.Case], turn: int) -> None:
         """All cases once, by one system, in a fresh place; a new one after each that failed."""
+        wanted = [one for one in wanted if one.suits(system.driver)]
         cells = {one: self._cell(one, medium, system) for one in wanted}
         left = [one for one in wanted if not cells[one].hopeless]
         where = f"{medium}, {system.name}, {turn + 1} of {self._plan.repeat}"
@@ -93,6 +96,7 @@ class Measuring:
                         self._refuse(medium, system, str(error))
                     continue
                 with contextlib.closing(driver):
+                    quiet = places.lines(place["folder"])
                     self._opened(medium, system, driver)
                     if not wanted and driver.ready is not None:
                         self._say(f"{where}: ready after {driver.ready:.2f} s")
@@ -101,6 +105,9 @@ class Measuring:
                         if not self._run(driver, case, cells[case], where):
                             self._out(places.logs(place["folder"]))
                             break
+                    else:
+                        if (lines := places.lines(place["folder"]) - quiet) > CHATTY:
+                            self._say(f"{where}: it logged {lines:,} lines, which takes time, too")
             if not left:
                 return
 
@@ -109,16 +116,19 @@ class Measuring:
 
     def _run(self, driver: Driver, case: cases.Case, cell: Cell, where: str) -> bool:
         """Whether it did what it was to do; else the driver is of no more use."""
+        began = time.monotonic()
         try:
             driver.run(case.name, case.smaller(WARM).sizes, self._plan.patience)
-            before = self._places.processor
+            before, began = self._places.processor, time.monotonic()
             one = driver.run(case.name, case.sizes, self._plan.patience)
         except Failed as error:
+            cell.undone = time.monotonic() - began
             cell.problems.append(str(error))
             self._say(f"{where}, {case.name}: {error}")
             return False
         cell.seconds.append(one["seconds"])
-        cell.processor.append(one["processor"])
+        cell.caller.append(one["caller"])
+        cell.workers.append(one["workers"])
         cell.broker.append(self._places.processor - before)
         self._say(f"{where}, {case.name}: {cell.rates[-1]:,.0f} tasks/s")
         return True

@@ -7,18 +7,21 @@ from html import escape
 from typing import Any
 
 from tools.benching import charts, style
+from tools.benching.profiling import Profile
 from tools.benching.systems import LOCALS
-from tools.benching.telling import DASH, STARTED
+from tools.benching.telling import DASH, STARTED, parts
 
 KINDS = {"wbengine": "ours", "wbengine-shared": "kept", "kombu": "floor"}
 CASES = {
     "wide": "tasks that do nothing, all at once, results gathered",
-    "chain": "each task is fed by the last",
+    "chain": "each task is fed by the last, whose result the caller has got",
+    "pipeline": "each task is fed by the last, sent on by the worker; to be compared with chain",
     "diamond": "layers of 40 tasks, each begins when the last has ended",
     "payload": "each task is given 100 KB and gives them back",
     "linear": "tasks that do nothing, one after the other",
 }
 SHAPES = {"unordered": "all at once", "linear": "in a line", "nested": "nested flows"}
+COSTS = ("caller_us", "workers_us", "broker_us")
 MARKS = {True: ("good", "✔"), False: ("bad", "✘"), None: ("dim", DASH)}
 
 
@@ -32,6 +35,7 @@ def render(found: Mapping[str, Any]) -> str:
         _scale(found["scale"]),
         _start(found["start"], found["ready"], titles),
         _idle(found["idle"], titles),
+        _profiles([Profile(**one) for one in found["profiles"]]),
         _defaults(found["systems"]) if found["cells"] else "",
         _table(found["cells"], titles),
     ]
@@ -199,28 +203,42 @@ def _idle(rows: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
     return _section("Idle", "Workers that have nothing to do.", _grid(head, body, texts=2))
 
 
+def _profiles(looked: list[Profile]) -> str:
+    if not looked:
+        return ""
+    head = ("of the samples", *(f"{one.case}, {one.side}" for one in looked))
+    body = [
+        (name, *(f"{100 * one.parts.get(name, 0):.0f} %" for one in looked))
+        for name in parts(looked)
+    ]
+    text = "In which part of wbengine a processor was found, over Redis (py-spy)."
+    return _section("Where the time goes", text, _grid(head, body))
+
+
 def _defaults(systems: list[Mapping[str, Any]]) -> str:
-    head = ("system", "versions", "at once", "by default", "told otherwise")
+    head = ("system", "versions", "at once", "by default", "told otherwise", "log")
     body = [
         (one["title"], ", ".join(f"{name} {known}" for name, known in one["versions"].items()),
-         one["slots"], one["defaults"], one["helped"])
+         one["slots"], one["defaults"], one["helped"], one["log"])
         for one in systems
     ]  # fmt: skip
     text = "What each does who is asked for nothing, and what was asked for all the same."
-    return _section("By default", text, _grid(head, body, texts=5))
+    return _section("By default", text, _grid(head, body, texts=6))
 
 
 def _table(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
     if not cells:
         return ""
-    cost = "\N{MICRO SIGN}s cpu/task"
-    head = ("case", "on", "system", "tasks", "tasks/s", "spread", cost, "its broker", "runs, s")
+    cost = "\N{MICRO SIGN}s/task: caller"
+    head = ("case", "on", "system", "tasks", "tasks/s", "spread", cost, "workers", "broker",
+            "runs, s")  # fmt: skip
     body = []
     for one in cells:
-        figures = (DASH,) * 4
+        limit = f"<{one['limit']:,.0f}" if "limit" in one else DASH
+        figures = (limit, *(DASH,) * 4)
         if "rate" in one:
             figures = (f"{one['rate']:,.0f}", f"{100 * one['spread']:.0f} %",
-                       f"{one['cost']:,.0f}", f"{one['load']:,.0f}")  # fmt: skip
+                       *(f"{one[name]:,.0f}" for name in COSTS))  # fmt: skip
         runs = " ".join(f"{took:.3f}" for took in one["seconds"])
         told = "; ".join(filter(None, [runs, *one.get("problems", ())]))
         body.append(

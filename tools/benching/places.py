@@ -70,6 +70,11 @@ class Places:
         self.close()
 
 
+def lines(folder: str) -> int:
+    """How many of them were logged in the place of a driver."""
+    return sum(path.read_bytes().count(b"\n") for path in Path(folder).glob("*.log"))
+
+
 def logs(folder: str) -> str:
     """The end of what was logged in the place of a driver."""
     lines: list[str] = []

@@ -33,12 +33,12 @@ def tree(root: int) -> list[int]:
 
 
 def processor(pids: Iterable[int]) -> float:
-    """Seconds of them, and of children of theirs that have ended."""
-    total = 0
+    """Seconds of them by their own clocks, and of children of theirs that have ended, in ticks."""
+    total = 0.0
     for pid in pids:
         with contextlib.suppress(OSError):
-            total += sum(map(int, _stat(pid)[11:15]))
-    return total / TICK
+            total += fine([pid]) + sum(map(int, _stat(pid)[13:15])) / TICK
+    return total
 
 
 def fine(pids: Iterable[int]) -> float:

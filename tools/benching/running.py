@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from tools import _bootstrap
-from tools.benching import cases, checks, growing, idling, measuring, places, starting, systems
+from tools.benching import (
+    cases,
+    checks,
+    growing,
+    idling,
+    measuring,
+    places,
+    profiling,
+    starting,
+    systems,
+)
 from tools.benching.systems import LOCALS, NAMES, WIRES, System
 
 
@@ -64,7 +74,7 @@ class Run:
         if "start" in groups:
             self._say("start-up: imports, first engines")
             self.found.started = starting.measure()
-        if not groups & {*cases.RUN, "start", "idle"}:
+        if not groups & {*cases.RUN, "start", "idle", "profile"}:
             return
         # Those are in turn, too, but have no medium that one could ask for.
         media = [*self._wanted.media, *(LOCALS if "local" in groups else ())]
@@ -75,6 +85,8 @@ class Run:
             self._run(there, pythons, where)
             if "idle" in groups:
                 self.found.idle = [*self._idle(there, pythons, where)]
+            if "profile" in groups and profiling.MEDIUM in there:
+                self.found.profiles = [*self._profiles(pythons, where)]
         self.facts["load at the end"] = round(os.getloadavg()[0], 2)
 
     def _grow(self) -> Iterator[growing.Grown]:
@@ -108,6 +120,23 @@ class Run:
                 self._say(f"idle: {one}")
                 continue
             self._say(f"idle: {one.medium}, {one.system}: {one.processor:.2f} % of a core")
+            yield one
+
+    def _profiles(
+        self, pythons: dict[str, str], where: places.Places
+    ) -> Iterator[profiling.Profile]:
+        ours = [one for one in self.systems if one.name == checks.OURS and one.name in pythons]
+        python = _bootstrap.ensure_peer("py-spy", profiling.PACKAGE) if ours else None
+        if python is None:
+            return
+        spy, seconds = str(Path(python).with_name("py-spy")), max(round(self._wanted.idle), 1)
+        for one in profiling.measure(
+            ours[0], pythons[checks.OURS], spy, where, seconds, self._wanted.patience
+        ):
+            if isinstance(one, str):
+                self._say(f"profile: {one}")
+                continue
+            self._say(f"profile: {one.case}, {one.side}: {one.samples:,} samples")
             yield one
 
 

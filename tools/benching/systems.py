@@ -32,6 +32,10 @@ class System:
     peer: bool = True
     #: What was told otherwise than by default, so that it is not measured at less than it can do.
     helped: str = field(default="", kw_only=True)
+    #: What its worker logs by default, and what it was told: nobody is to write a line per task.
+    log: str = field(kw_only=True)
+    #: Whether ours is promised to be faster; if not, how much faster it is, is told all the same.
+    judged: bool = field(default=True, kw_only=True)
 
 
 TASKFLOW = ("taskflow[database]>=6.5,<7", "kombu[redis]>=5.3")
@@ -43,75 +47,83 @@ _WBENGINE = (
     " worker holds no more than it runs; results stay in the engine's storage"
 )
 _POLLS = "folders are looked at each 10 ms (by itself once a second)"
-_TASKIQ_HELPED = (
-    "results are asked for each ms (by itself each 0.2 s); each of a chain is waited for"
+_TASKIQ_HELPED = "results are asked for each ms (by itself each 0.2 s)"
+_HUEY = (
+    "taken from the list before it runs (what a dying worker had is lost); a worker holds no more"
+    " than it runs; results until they are read"
 )
-_IN_TURN = "over AMQP, where a chain is ten times slower, each of a chain is waited for; "
+_HUEY_PACKAGES = ("huey>=3,<4", "redis>=5")
+_LINES, _WARNINGS = "lines for each task; told: warnings only", "warnings"
 
 SYSTEMS = (
     System(
         "wbengine", "wbengine", "wbengine", (), (*WIRES, *LOCALS),
         _WBENGINE + "; an executor for each flow: connecting and finding the workers is measured",
-        peer=False,
+        peer=False, log=_LINES,
     ),
     System(
         "wbengine-shared", "wbengine, executor kept", "wbengine", (), WIRES,
         _WBENGINE + "; one executor for all flows, as others keep their connections",
-        variant="shared", peer=False,
+        variant="shared", peer=False, log=_LINES,
     ),
     System(
         "kombu", "kombu alone (echo)", "kombu", ("kombu[redis]>=5.3",), WIRES,
         "acknowledged when the answer was sent; durable queues, persistent messages, no confirms,"
         " no limit to what a worker is handed; it runs nothing and keeps nothing",
-        slots="1 loop", peer=False, helped=_POLLS,
+        slots="1 loop", peer=False, helped=_POLLS, log="nothing",
     ),
     System(
         "taskflow", "TaskFlow", "taskflow", TASKFLOW, (*WIRES, *LOCALS),
         "acknowledged before it runs; queues that are not durable and go with their users, no"
         " confirms; no limit to what a worker is handed; results stay in the engine's storage",
-        helped=_POLLS,
+        helped=_POLLS, log=_WARNINGS,
     ),
     System(
         "celery-prefork", "Celery, prefork", "celery", _CELERY, WIRES,
         "acknowledged before it runs; persistent messages, no confirms; a worker holds 4 for each"
         " process; results in Redis for a day, on AMQP sent to the caller (rpc), else in files",
-        variant="prefork", slots="4 processes", helped=_IN_TURN + _POLLS,
+        variant="prefork", slots="4 processes", helped=_POLLS, log=_WARNINGS,
     ),
     System(
         "celery-threads", "Celery, threads", "celery", _CELERY, WIRES,
-        "as with prefork", variant="threads", helped=_IN_TURN + _POLLS,
+        "as with prefork", variant="threads", helped=_POLLS, log=_WARNINGS,
     ),
     System(
         "dramatiq", "Dramatiq", "dramatiq", ("dramatiq[rabbitmq,redis]>=2,<3",), ("redis", "amqp"),
         "acknowledged after it ran; persistent messages, no confirms; a worker holds 2 for each"
         " thread; no results: here kept in Redis, for 10 minutes",
-        slots="1 process, 4 threads",
-        helped="over AMQP, where a pipeline is slower, each of a chain is waited for",
+        slots="1 process, 4 threads", log="that it begins and ends",
     ),
     System(
-        "huey", "Huey", "huey", ("huey>=3,<4", "redis>=5"), ("redis", "filesystem"),
-        "taken from the list before it runs (what a dying worker had is lost); a worker holds no"
-        " more than it runs; results until they are read",
-        helped="results are asked for each 2 ms (by itself 10 times a second, and less and less);"
-        " chains are pipelines, of which the worker sends on each; folders are looked at each 10 ms"
-        " (by itself 10 times a second, and less and less)",
+        "huey", "Huey", "huey", _HUEY_PACKAGES, ("redis", "filesystem"),
+        _HUEY,
+        helped="results are asked for each 2 ms, in a chain each ms (by itself after 50 ms, and"
+        " then less and less often); folders are looked at each 10 ms (by itself 10 times a second,"
+        " and less and less)",
+        log=_LINES,
+    ),
+    System(
+        "huey-notify", "Huey, told to notify", "huey", _HUEY_PACKAGES, ("redis",), _HUEY,
+        variant="notify",
+        helped="notify_result=True: who waits for a result is woken by Redis",
+        log=_LINES, judged=False,
     ),
     System(
         "taskiq", "Taskiq (stream)", "taskiq", _TASKIQ, ("redis", "amqp"),
         "acknowledged after the result was stored; a worker is handed 100 from a stream, 10 by"
         " RabbitMQ (persistent messages, confirmed); results in Redis, for ever",
-        slots="1 process, 4 at once", helped=_TASKIQ_HELPED,
+        slots="1 process, 4 at once", helped=_TASKIQ_HELPED, log=_LINES,
     ),
     System(
         "taskiq-list", "Taskiq (list)", "taskiq", _TASKIQ, ("redis",),
         "taken from the list before it runs; results in Redis, for ever", variant="list",
-        slots="1 process, 4 at once", helped=_TASKIQ_HELPED,
+        slots="1 process, 4 at once", helped=_TASKIQ_HELPED, log=_LINES,
     ),
     System(
         "rq", "RQ", "rq", ("rq>=2,<3",), ("redis",),
         "moved to a list of what runs; a process is forked for each job; results in Redis, for 500"
         " s",
-        slots="a pool of 4 workers", helped="each of a chain is waited for",
+        slots="a pool of 4 workers", log=_LINES,
     ),
 )  # fmt: skip
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tools.benching import growing
-from tools.benching.checks import OURS, Check, Measured
+from tools.benching.checks import KEPT, OURS, TITLES, Check, Measured
 from tools.benching.figures import Cell
 from tools.benching.idling import Idle
-from tools.benching.systems import LOCALS, SYSTEMS, System
+from tools.benching.profiling import MEDIUM, Profile
+from tools.benching.systems import LOCALS, System
 
 DASH = "\N{EN DASH}"
 MARKS = {True: "✔", False: "✘", None: DASH}
@@ -17,7 +19,8 @@ STARTED = {
     "import alone": "import wbengine.engines",
     "import": "import wbengine.engines, with its names",
 }
-_TITLES = {system.name: system.title for system in SYSTEMS}
+#: Whose rate a case of others is compared with, where ours has none of that name.
+COMPARED = {"pipeline": "chain"}
 
 
 def rates(found: Measured, systems: Sequence[System]) -> Iterator[str]:
@@ -25,30 +28,36 @@ def rates(found: Measured, systems: Sequence[System]) -> Iterator[str]:
     for medium, case in found.table.pairs:
         cells = {s.name: found.table.get(case, medium, s.name) for s in systems}
         tasks = next(cell.tasks for cell in cells.values() if cell is not None)
-        ours = found.table.rate(case, medium, OURS)
-        yield f"\n{case}, {medium}: {tasks:,} tasks"
+        like = COMPARED.get(case, case)
+        ours = [found.table.rate(like, medium, name) for name in (OURS, KEPT)]
+        beside = f"; wbengine's are those of {like}" if like != case else ""
+        yield f"\n{case}, {medium}: {tasks:,} tasks{beside}"
         yield (
-            f"  {'':<28}{'tasks/s':>9}{'spread':>9}{'us cpu/task':>13}{'its broker':>12}"
-            f"{'wbengine x':>12}"
+            f"  {'':<26}{'tasks/s':>9}{'spread':>8}{'us caller':>11}{'workers':>9}{'broker':>8}"
+            f"{'wbengine x':>12}{'kept x':>9}"
         )
         for system in systems:
-            if medium in LOCALS and medium not in system.media:
-                continue  # whose task it is to use workers
-            yield f"  {system.title:<28}{_rate(cells[system.name], ours)}"
+            if cells[system.name] is None and (medium in LOCALS or case in COMPARED):
+                continue  # whose task it is to use workers, or who has no such thing
+            yield f"  {system.title:<26}{_rate(cells[system.name], ours)}"
 
 
-def _rate(cell: Cell | None, ours: float | None) -> str:
+def _rate(cell: Cell | None, ours: Sequence[float | None]) -> str:
     """What is beside the name of a system."""
     if cell is None:
         return f"{DASH:>9}"
-    if not cell.good:
-        return f"{DASH:>9}  {cell.problems[0][:120]}"
-    times = f"{ours / cell.rate:>11.2f}x" if ours is not None else ""
     problems = "".join(f"  ({why[:120]})" for why in cell.problems)
-    return (
-        f"{cell.rate:>9,.0f}{100 * cell.spread:>8.0f}%{cell.cost:>13,.0f}{cell.load:>12,.0f}"
-        f"{times}{problems}"
+    if not cell.good:
+        limit = f"<{cell.limit:,.0f}" if cell.limit is not None else DASH
+        return f"{limit:>9}{problems}"
+    times = "".join(
+        f"{one / cell.rate:>{width - 1}.2f}x" if one is not None else f"{'':>{width}}"
+        for one, width in zip(ours, (12, 9), strict=True)
+    ).rstrip()
+    spent = "".join(
+        f"{one:>{width},.0f}" for one, width in zip(cell.costs.values(), (11, 9, 8), strict=True)
     )
+    return f"{cell.rate:>9,.0f}{100 * cell.spread:>7.0f}%{spent}{times}{problems}"
 
 
 def grown(found: Sequence[growing.Grown]) -> Iterator[str]:
@@ -67,7 +76,7 @@ def started(found: Measured) -> Iterator[str]:
     if found.ready:
         yield "\nseconds from the start of a worker until it had done something"
         for (medium, system), seconds in found.ready.items():
-            yield f"  {medium:<12}{_TITLES[system]:<30}{seconds:>9.2f}"
+            yield f"  {medium:<12}{TITLES[system]:<30}{seconds:>9.2f}"
 
 
 def idle(found: Sequence[Idle]) -> Iterator[str]:
@@ -76,9 +85,26 @@ def idle(found: Sequence[Idle]) -> Iterator[str]:
         yield f"  {'':<42}{'% of a core':>12}{'MB':>8}{'MB shared':>11}{'processes':>11}"
         for one in found:
             yield (
-                f"  {one.medium:<12}{_TITLES[one.system]:<30}{one.processor:>12.2f}"
+                f"  {one.medium:<12}{TITLES[one.system]:<30}{one.processor:>12.2f}"
                 f"{one.memory:>8.1f}{one.share:>11.1f}{one.processes:>11}"
             )
+
+
+def profiles(found: Sequence[Profile]) -> Iterator[str]:
+    if found:
+        yield f"\nwhere the time goes, over {MEDIUM}: parts of the samples of each process"
+        yield f"  {'':<48}" + "".join(f"{one.case + ', ' + one.side:>15}" for one in found)
+        for name in parts(found):
+            shares = "".join(f"{100 * one.parts.get(name, 0):>13.0f} %" for one in found)
+            yield f"  {name:<48}{shares}"
+
+
+def parts(found: Sequence[Profile]) -> list[str]:
+    """The names of all parts, the largest first."""
+    sums: Counter[str] = Counter()
+    for one in found:
+        sums.update(one.parts)
+    return [name for name, _ in sums.most_common()]
 
 
 def defaults(systems: Sequence[System], versions: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -90,15 +116,16 @@ def defaults(systems: Sequence[System], versions: Mapping[str, Mapping[str, str]
         yield f"    {system.defaults}"
         if system.helped:
             yield f"    told otherwise: {system.helped}"
+        yield f"    log: {system.log}"
 
 
 def judged(checks: Sequence[Check]) -> Iterator[str]:
     if checks:
         yield "\npromises"
     for one in checks:
-        yield f"{MARKS[one.kept]} {one.text}: {one.found} (at least {one.promised})".replace(
-            "(at least under", "(under"
-        ).replace("(at least at most", "(at most")
+        least = "" if one.promised.startswith(("under", "at most")) else "at least "
+        promised = f" ({least}{one.promised})" if one.promised else ", not judged"
+        yield f"{MARKS[one.kept]} {one.text}: {one.found}{promised}"
 
 
 def lines(
@@ -110,6 +137,7 @@ def lines(
     yield from grown(found.grown)
     yield from started(found)
     yield from idle(found.idle)
+    yield from profiles(found.profiles)
     if versions:
         yield from defaults(systems, versions)
     yield from judged(checks)
@@ -124,7 +152,7 @@ def told(
         "facts": dict(facts),
         "systems": [
             {"name": one.name, "title": one.title, "peer": one.peer, "slots": one.slots,
-             "defaults": one.defaults, "helped": one.helped,
+             "defaults": one.defaults, "helped": one.helped, "log": one.log,
              "versions": dict(versions.get(one.driver, {}))}
             for one in systems
         ],
@@ -136,5 +164,6 @@ def told(
             for (medium, system), one in found.ready.items()
         ],
         "idle": [one.told() for one in found.idle],
+        "profiles": [one.told() for one in found.profiles],
         "checks": [one.told() for one in checks],
     }  # fmt: skip

@@ -58,6 +58,8 @@ class _Compiler:
         self.reasons: dict[int, tuple[tuple[str, ...], ...]] = {}
         self.resolver = Resolver(self.pred, self.reasons)
         self.flows: set[int] = set()
+        # Classes of tasks: to ask of each task again takes its time.
+        self.tasks: set[type] = set()
         self.visits = 0
 
     def compile(self, root: Any) -> Plan:
@@ -90,12 +92,18 @@ class _Compiler:
 
     # -- the walk
 
+    def _is_task(self, item: Any) -> bool:
+        found = isinstance(item, task.Task)
+        if found:
+            self.tasks.add(type(item))
+        return found
+
     def _walk(self, root: flow.Flow) -> None:
-        stack = [self._enter(root, None)]
+        stack, tasks = [self._enter(root, None)], self.tasks
         while stack:
             frame = stack[-1]
             for item in frame.children:
-                if isinstance(item, task.Task):
+                if type(item) in tasks or self._is_task(item):
                     node = len(self.kinds)
                     self._atom(TASK, item, frame, node, self._preds(frame, item))
                     self._ended(frame, item, node, node)
@@ -171,7 +179,7 @@ class _Compiler:
     ) -> None:
         """Append an atom that sees what the node `at` of `frame` sees."""
         name = item.name
-        if not isinstance(item.priority, int | float):
+        if type(item.priority) is not int and not isinstance(item.priority, (int, float)):
             raise exceptions.CompilationFailure(
                 f"The priority of atom {name!r} must be a number, not {item.priority!r}"
             )

@@ -8,7 +8,6 @@ what they tell is written).  Only the engine's thread calls it, except for what 
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -117,9 +116,7 @@ class Lifecycle:
             node=node,
             flow_uuid=self._flow_uuid,
             priority=atom.priority,
-            events=functools.partial(
-                self._local_event if self._in_process or local else self._remote_event, node
-            ),
+            events=_Told(self, node, not (self._in_process or local)),
         )
         call.local = local
         if again:
@@ -398,6 +395,21 @@ class Lifecycle:
         self, name: str, rebind: Mapping[str, str], optional: Collection[str]
     ) -> Mapping[str, Any]:
         return self._storage.fetch_mapped_args(rebind, name, optional_args=optional)
+
+
+class _Told:
+    """Takes what one atom tells while it runs; most tell nothing, so it is made of little."""
+
+    __slots__ = ("_lifecycle", "_node", "_remote")
+
+    def __init__(self, lifecycle: Lifecycle, node: int, remote: bool) -> None:
+        self._lifecycle = lifecycle
+        self._node = node
+        self._remote = remote
+
+    def __call__(self, event_type: str, details: dict[str, Any]) -> None:
+        hear = self._lifecycle._remote_event if self._remote else self._lifecycle._local_event
+        hear(self._node, event_type, details)
 
 
 _BEGUN: Final = (states.RUNNING, states.REVERTING)

@@ -23,8 +23,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
-from automaton import runners
-
 from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._core import lifecycle as lifecycle_module
@@ -98,25 +96,27 @@ class Machine(Ending):
         if deadline is not None:
             self._timers = timers_module.Timers(deadline)
         # Not kept: it would refer back to this object, and a cycle outlives the engine for long.
-        reactions = {
+        reactions: dict[str, transitions.Reaction] = {
             states.RESUMING: self._resume,
             states.SCHEDULING: self._schedule,
             states.WAITING: self._wait,
             states.ANALYZING: self._analyze,
             states.GAME_OVER: self._end,
         }
-        runner = runners.FiniteRunner(transitions.machine(reactions))
-        spent, before = self.figures.seconds_per_state, 0.0
-        for old_state, new_state in runner.run_iter(transitions.START):
-            assert new_state is not None
+        spent, before = self.figures.seconds_per_state, self._clock.monotonic()
+        state, event = states.UNDEFINED, transitions.START
+        while True:
+            earlier, state = state, transitions.NEXT[state, event]
             if measure:
                 now = self._clock.monotonic()
-                if old_state is not None:
-                    spent[old_state] = spent.get(old_state, 0.0) + now - before
+                spent[earlier] = spent.get(earlier, 0.0) + now - before
                 before = now
-            self.state = new_state
-            if new_state not in transitions.META_STATES:
-                yield new_state
+            self.state = state
+            if state not in transitions.META_STATES:
+                yield state
+            if state in transitions.END_STATES:
+                return
+            event = reactions[state](earlier, state, event)
 
     def abandon(self) -> None:
         """After an error in the loop: start nothing more, take back what has not started.
@@ -254,7 +254,7 @@ class Machine(Ending):
             crashpoint("engine.after-submit")
             if late:
                 self._cancelling.cancel(late)
-        for call in self._while_wanted(len(retries)):
+        for call in self._while_wanted(len(retries)) if retries else ():
             self._inbox.put((call, self._retries.run(call)))
         if self._unsent:
             unsent, self._unsent = self._unsent, deque()

@@ -32,10 +32,21 @@ END_SUFFIX: Final = "[$]"
 
 
 class Provider(NamedTuple):
-    """A node that provides a stored name, and where in its result (`None`: the whole result)."""
+    """A node that provides a stored name, and where in its result (`None`: the whole result).
+
+    By itself it is all `Suppliers` of that name: most names have one only.
+    """
 
     node: int
     index: Any
+
+    @property
+    def ids(self) -> Sequence[int]:
+        return (self.node,)
+
+    @property
+    def providers(self) -> Sequence[Provider]:
+        return (self,)
 
 
 class Edge(NamedTuple):
@@ -98,7 +109,7 @@ class Plan:
     _begin: Sequence[int]
     # Child of a graph flow -> the names each of its `pred` was linked for, when there are any.
     _reasons: Mapping[int, tuple[Collection[str], ...]]
-    _suppliers: Mapping[str, Suppliers]
+    _suppliers: Mapping[str, Suppliers | Provider]
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -149,14 +160,15 @@ class Plan:
             branch, around, limit = self._branch[around], self._around[around], around
 
     def _siblings(
-        self, suppliers: Suppliers, around: int, branch: int, name: str
+        self, suppliers: Suppliers | Provider, around: int, branch: int, name: str
     ) -> Iterator[Provider]:
         """Providers among the ancestors of a graph flow's child: those linked for `name` first."""
         head = around + 1 if self.kinds[around + 1] == RETRY else around
-        at = bisect_right(suppliers.ids, head)
-        if at == len(suppliers.ids) or suppliers.ids[at] >= branch:
+        ids = suppliers.ids
+        at = bisect_right(ids, head)
+        if at == len(ids) or ids[at] >= branch:
             return
-        lowest = suppliers.ids[at]
+        lowest = ids[at]
         reasons = self._reasons.get(branch, ())
         pairs = zip(self.pred[branch], reasons, strict=False)
         named = [node for node, names in pairs if name in names]
@@ -176,9 +188,9 @@ class Plan:
                     heapq.heappush(heap, -before)
 
 
-def within(suppliers: Suppliers, low: int, high: int) -> Iterator[Provider]:
+def within(suppliers: Suppliers | Provider, low: int, high: int) -> Iterator[Provider]:
     """The providers with ids in [low, high), greatest first."""
-    ids, providers = suppliers
+    ids, providers = suppliers.ids, suppliers.providers
     at = bisect_left(ids, high) - 1
     while at >= 0 and ids[at] >= low:
         yield providers[at]

@@ -87,7 +87,7 @@ class Resolver:
     ) -> None:
         self.pred = pred
         self.reasons = reasons
-        self.suppliers: dict[str, Suppliers] = {}
+        self.suppliers: dict[str, Suppliers | Provider] = {}
         self.firsts: dict[int, dict[str, Provider | None]] = {}
         self.visits = 0
 
@@ -105,11 +105,14 @@ class Resolver:
                 for bound in names
             }
         for provided, index in item.save_as.items():
-            suppliers = self.suppliers.get(provided)
-            if suppliers is None:
-                suppliers = self.suppliers[provided] = Suppliers([], [])
-            suppliers.ids.append(node)
-            suppliers.providers.append(Provider(node, index))
+            provider = Provider(node, index)
+            known = self.suppliers.setdefault(provided, provider)
+            if known is provider:
+                continue
+            if isinstance(known, Provider):
+                known = self.suppliers[provided] = Suppliers([known.node], [known])
+            known.ids.append(node)
+            known.providers.append(provider)
 
     def lookup(self, name: str, branch: int, scope: Frame | None) -> Provider | None:
         """The nearest provider of `name` for the node that gets the next id."""
@@ -117,7 +120,10 @@ class Resolver:
         suppliers = self.suppliers.get(name)
         if suppliers is None:
             return None
-        if suppliers.ids[-1] >= branch:
+        if isinstance(suppliers, Provider):
+            if suppliers.node >= branch:
+                return suppliers
+        elif suppliers.ids[-1] >= branch:
             return suppliers.providers[-1]
         # Further out: what one branch found there holds for its siblings, and for what they hold.
         missed: list[dict[str, Provider | None]] = []
@@ -138,19 +144,20 @@ class Resolver:
             view[name] = found
         return found
 
-    def _outside(self, name: str, suppliers: Suppliers, frame: Frame) -> Provider | None:
+    def _outside(self, name: str, suppliers: Suppliers | Provider, frame: Frame) -> Provider | None:
         """What the latest child of `frame` sees of `frame`, and of the branch `frame` is in."""
+        ids = suppliers.ids
         if frame.links is not None:
-            at = self._sibling(name, suppliers.ids, frame, frame.links)
+            at = self._sibling(name, ids, frame, frame.links)
             if at >= 0:
                 return suppliers.providers[at]
         # The head last, as the nearest one: nothing of `frame` has a smaller id.
-        at = bisect_right(suppliers.ids, frame.head) - 1
-        if at >= 0 and suppliers.ids[at] >= frame.branch:
+        at = bisect_right(ids, frame.head) - 1
+        if at >= 0 and ids[at] >= frame.branch:
             return suppliers.providers[at]
         return None
 
-    def _sibling(self, name: str, ids: list[int], frame: Frame, links: Links) -> int:
+    def _sibling(self, name: str, ids: Sequence[int], frame: Frame, links: Links) -> int:
         """Position in `ids` of the nearest provider among a graph child's ancestors, or -1."""
         child = frame.last
         low = bisect_right(ids, frame.head)
@@ -168,7 +175,7 @@ class Resolver:
         return self._nearest(child, ids, ids[low], links.begins, links.best.setdefault(name, {}))
 
     def _nearest(
-        self, child: int, ids: list[int], low: int, begins: dict[int, int], best: dict[int, int]
+        self, child: int, ids: Sequence[int], low: int, begins: dict[int, int], best: dict[int, int]
     ) -> int:
         """Fill `best` for `child` and for as many of its ancestors as that needs.
 

@@ -115,7 +115,8 @@ class Scheduler:
             execute = self._ordered(execute + self._drain(self._rerun, RERUN, RUNNING))
         revert = self._drain(self._revert, DUE, REVERTING)
         retry = self._drain(self._retry, AGAIN, RUNNING)
-        self._rerunning.update(retry)
+        if retry:
+            self._rerunning.update(retry)
         handed = len(execute) + len(revert) + len(retry)
         self.in_flight += handed
         self._waiting -= handed
@@ -397,7 +398,9 @@ class Scheduler:
 
     def _drain(self, queue: list[int], mark: int, then: int) -> list[int]:
         """Empty a queue; what still has the mark gets the next one."""
-        found = []
+        found: list[int] = []
+        if not queue:
+            return found
         marks = self._marks
         for node in queue:
             if marks[node] == mark:
@@ -428,5 +431,5 @@ class Scheduler:
             )
         self._marks[node] = then
         self.in_flight -= 1
-        if flying == RUNNING:
+        if flying == RUNNING and self._rerunning:
             self._rerunning.discard(node)

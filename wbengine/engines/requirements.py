@@ -27,6 +27,9 @@ def missing(
     askers: list[str] = []
     lacking_atoms = 0
     for node in plan.atoms():
+        bound = plan.firsts.get(node)
+        if bound is None or None not in bound.values():
+            continue  # all that it binds is provided
         atom: Any = plan.items[node]
         arguments: dict[str, None] = {}
         for method, lacking in _lacking(atom, storage):

@@ -107,7 +107,7 @@ class AtomDetail(Annotated):
     SHOWN: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
-        super().__init__()
+        self._meta = None
         self.name = name
         self.uuid = uuid if uuid is not None else new_uuid()
         self.state: str | None = None

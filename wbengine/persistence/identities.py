@@ -11,18 +11,23 @@ from wbengine import exceptions
 __all__ = ["identity_in", "new_uuid", "new_uuids"]
 
 _UUID_LENGTH: Final = 16
-_VARIANTS: Final = "89ab"
+
+# What says that they are random, in the seventh byte and the ninth.
+_VERSION: Final = bytes(0x40 | byte & 0x0F for byte in range(256))
+_VARIANT: Final = bytes(0x80 | byte & 0x3F for byte in range(256))
 
 
 def new_uuids(count: int) -> list[str]:
     """Make `count` random (version 4) uuids, with one call of the system's random source."""
-    digits = os.urandom(_UUID_LENGTH * count).hex()
-    found = []
-    for start in range(0, len(digits), 2 * _UUID_LENGTH):
-        text = digits[start : start + 2 * _UUID_LENGTH]
-        variant = _VARIANTS[int(text[16], 16) & 3]
-        found.append(f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}")
-    return found
+    made = bytearray(os.urandom(_UUID_LENGTH * count))
+    made[6::_UUID_LENGTH] = made[6::_UUID_LENGTH].translate(_VERSION)
+    made[8::_UUID_LENGTH] = made[8::_UUID_LENGTH].translate(_VARIANT)
+    digits = made.hex()
+    return [
+        f"{digits[at : at + 8]}-{digits[at + 8 : at + 12]}-{digits[at + 12 : at + 16]}"
+        f"-{digits[at + 16 : at + 20]}-{digits[at + 20 : at + 32]}"
+        for at in range(0, len(digits), 2 * _UUID_LENGTH)
+    ]
 
 
 def new_uuid() -> str:

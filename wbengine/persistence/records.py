@@ -70,35 +70,39 @@ class Records(writing.Writing):
         :raises Duplicate: an atom of another kind (task or retry) uses the name already.
         """
         wanted = list(atoms)
+        kinds: dict[type, type[models.AtomDetail]] = {}
         for atom in wanted:
-            if not isinstance(atom, atom_module.Atom):
-                raise TypeError(f"Only atoms have records, not {atom!r}")
+            if type(atom) not in kinds:
+                kinds[type(atom)] = _detail_class(atom)
             if not atom.name:
                 raise ValueError(f"An atom needs a name to have a record: {atom!r}")
         with self._lock:
-            uuids = self._ensure(wanted)
+            uuids = self._ensure(wanted, kinds)
         self._written()
         return uuids
 
-    def _ensure(self, wanted: list[atom_module.Atom]) -> list[str]:
+    def _ensure(
+        self,
+        wanted: list[atom_module.Atom],
+        kinds: Mapping[type, type[models.AtomDetail]],
+    ) -> list[str]:
         known = self._by_name
         fresh = [atom for atom in wanted if atom.name not in known]
         made: list[models.AtomDetail] = []
         for atom, uuid in zip(fresh, models.new_uuids(len(fresh)), strict=True):
             if atom.name in known:
                 continue
-            kind = _detail_class(atom)
-            record = kind(atom.name, uuid)
+            record = kinds[type(atom)](atom.name, uuid)
             record.state = states.PENDING
             record.version = atom.version_string
             known[atom.name] = record
             made.append(record)
         self._flow_detail.add_all(made)
         for atom in wanted:
-            if not isinstance(known[atom.name], _detail_class(atom)):
+            if not isinstance(known[atom.name], kinds[type(atom)]):
                 raise exceptions.Duplicate(
                     f"Atom {atom.name!r} is stored as a {known[atom.name].kind}, and is now a"
-                    f" {_detail_class(atom).kind}"
+                    f" {kinds[type(atom)].kind}"
                 )
         if self._backend is not None and made:
             self._marked.extend(made)
@@ -292,6 +296,8 @@ def pairs_of(what: str, pairs: Pairs) -> dict[Any, Any]:
 
 
 def _detail_class(atom: atom_module.Atom) -> type[models.AtomDetail]:
+    if not isinstance(atom, atom_module.Atom):
+        raise TypeError(f"Only atoms have records, not {atom!r}")
     return models.RetryDetail if isinstance(atom, retry_module.Retry) else models.TaskDetail
 
 

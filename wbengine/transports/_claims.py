@@ -8,12 +8,15 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from wbengine import exceptions
+from wbengine import _names, exceptions
+from wbengine.transports._store import Taken
 
-__all__ = ["Claims"]
+__all__ = ["LABEL_LIMIT", "Claims", "label", "split"]
 
 LOG = logging.getLogger(__name__)
 
+#: What a label takes at most.
+LABEL_LIMIT: Final = 1024
 #: Who claims says at least so often, in seconds, that he lives.
 _BEAT_EVERY: Final = 0.2
 #: The state of a row with a result.
@@ -29,7 +32,7 @@ class Ledger(Protocol):
     def renew(self, holder: str) -> None: ...
 
     def claim_many(self, holder: str, rows: Sequence[tuple[str, int]]) -> Sequence[object]:
-        """Claim each of these (id, epoch); fewer: there is no space for more."""
+        """Claim each of these (id, epoch), or why not; fewer: there is no space for more."""
 
     def finish_many(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
@@ -49,21 +52,41 @@ class Claims:
         self._renew_at = -math.inf
         self.digest = ledger.digest
 
-    def take(self, rows: Sequence[tuple[str, int]]) -> Sequence[object]:
-        """Claim each of these (id, epoch); fewer: of the others nobody knows."""
+    def take(self, labelled: Sequence[tuple[Taken, bytes]], began: float) -> None:
+        """Claim what depends on rows of the ledger, by the labels, in one step that began then.
+
+        Of what has no claim afterwards nobody knows: whoever runs it has to ask.
+        """
+        rows: list[tuple[str, int]] = []
+        claimed: list[Taken] = []
+        for taken, text in labelled:
+            row = _row(text, self.digest)
+            if row is not None:
+                taken.token = (*taken.token, row)
+                claimed.append(taken)
+                rows.append(row)
+        if not rows:
+            return
         try:
             now = time.monotonic()
             # After a long rest its last beat is old: who looks at a row would take it for dead.
             if now >= self._renew_at:
                 self._ledger.renew(self._holder)
                 self._renew_at = now + _BEAT_EVERY
-            return self._ledger.claim_many(self._holder, rows)
+            told = self._ledger.claim_many(self._holder, rows)
         except exceptions.LedgerFailure as error:
             LOG.warning("%d requests cannot be claimed yet: %s", len(rows), error)
-            return ()
+            return
+        for taken, claim in zip(claimed, told, strict=False):
+            if not isinstance(claim, exceptions.LedgerFailure):
+                taken.claim, taken.at = claim, began
 
-    def give_back(self, id: str, epoch: int) -> None:
-        """What was claimed, and given to nobody."""
+    def give_back(self, taken: Taken) -> None:
+        """What was claimed was given to nobody: whoever gets it may claim it."""
+        claim, taken.claim = taken.claim, None
+        if claim is None or not claim.granted:
+            return
+        id, epoch = taken.token[-1]
         try:
             self._ledger.release(id, epoch, self._holder)
         except exceptions.LedgerFailure as error:
@@ -89,3 +112,26 @@ class Claims:
         except exceptions.LedgerFailure:
             return False  # nobody knows, and the engine does
         return row is not None and (row.epoch != epoch or row.state != _DONE)
+
+
+def label(data: bytes, row: tuple[str, int, str]) -> bytes:
+    """`data`, and before it the row (id, epoch, digest of its ledger) on which it depends."""
+    id, epoch, digest = row
+    return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The label, b"" where there is none, and what it was put before."""
+    if data[:1] != b"!":
+        return b"", data
+    text, _, rest = data.partition(b"\n")
+    return text, rest
+
+
+def _row(text: bytes, digest: str) -> tuple[str, int] | None:
+    """(id, epoch), if that is a row of this ledger."""
+    try:
+        id, epoch, ledger = text[1:].decode("ascii").split(" ")
+        return (id, int(epoch)) if ledger == digest and _names.is_label(id) else None
+    except ValueError:
+        return None

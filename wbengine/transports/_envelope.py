@@ -2,17 +2,17 @@
 
 One line of JSON (properties, headers, content type, routing, the size of the body), a newline,
 then the body as it is: no base64, no second escaping of a body that is JSON itself.  The size
-tells a torn message from a whole one.
+tells a torn message from a whole one.  Of what is JSON in UTF-8 the content type is not written.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from kombu.transport import base
 
-from wbengine import _names, exceptions
+from wbengine import _json_text, _names, exceptions
 
 #: Larger messages are neither published nor read.
 LIMIT: Final = 64 * 1024 * 1024
@@ -32,8 +32,28 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_reader = json.JSONDecoder(parse_constant=_refuse_constant)
+_quote = _json_text.quote
+
+_TYPE: Final = "application/json"
+_ENCODING: Final = "utf-8"
+
+
+class Sealed(Protocol):
+    """A message whose parts are encoded: body and headers in JSON in UTF-8."""
+
+    type: str
+    routing_key: str
+    correlation_id: str | None
+    reply_to: str | None
+    headers: dict[str, Any]
+    priority: int
+
+    @property
+    def encoded(self) -> bytes: ...
+
+    @property
+    def encoded_headers(self) -> bytes: ...
 
 
 def priority_of(message: dict[str, Any]) -> int:
@@ -44,13 +64,13 @@ def priority_of(message: dict[str, Any]) -> int:
         return 0
 
 
-def row_of(message: dict[str, Any]) -> tuple[str, int, str] | None:
-    """The row of a ledger that a prepared message depends on: id, epoch, digest; None: on none."""
-    headers = message["headers"]
+def row_of(headers: dict[str, Any] | None, id: Any) -> tuple[str, int, str] | None:
+    """The row of a ledger that a message depends on, by its headers and its correlation id: id,
+    epoch, digest; None: on none."""
     digest = headers.get(_LEDGER) if headers else None
-    if not isinstance(digest, str) or not _names.is_label(digest):
+    if headers is None or not isinstance(digest, str) or not _names.is_label(digest):
         return None
-    id, epoch = message["properties"].get("correlation_id"), headers.get(_EPOCH, 1)
+    epoch = headers.get(_EPOCH, 1)
     if not isinstance(id, str) or not _names.is_label(id) or type(epoch) is not int:
         return None
     return id, epoch, digest
@@ -74,44 +94,62 @@ def encode(message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
     elif not isinstance(body, bytes):
         body = bytes(memoryview(body))
     properties = {k: v for k, v in message["properties"].items() if k != "delivery_info"}
-    head = _encode(
-        {
-            "exchange": exchange,
-            "routing_key": routing_key,
-            "content-type": message.get("content-type"),
-            "content-encoding": message.get("content-encoding"),
-            "properties": properties,
-            "headers": headers or _EMPTY,
-            "size": len(body),
-        }
-    ).encode()
-    if len(head) + len(body) + 1 > LIMIT:
-        raise exceptions.TooLarge(
-            f"a message of {len(head) + len(body) + 1} bytes is over the limit of {LIMIT} bytes"
-        )
+    head: dict[str, Any] = {"exchange": exchange, "routing_key": routing_key}
+    kind, coding = message.get("content-type"), message.get("content-encoding")
+    if (kind, coding) != (_TYPE, _ENCODING):
+        head |= {"content-type": kind, "content-encoding": coding}
+    head |= {"properties": properties, "headers": headers or _EMPTY, "size": len(body)}
+    return _joined(_json_text.text_of(head).encode(), body)
+
+
+def seal(message: Sealed, exchange: str) -> bytes:
+    """`encode`, of what is encoded in parts.
+
+    :raises TooLarge: it is larger than `LIMIT`.
+    :raises ValueError, TypeError: headers are no JSON, or no JSON numbers.
+    """
+    body, id, reply_to = message.encoded, message.correlation_id, message.reply_to
+    head = (
+        f'{{"exchange":{_quote(exchange)},"routing_key":{_quote(message.routing_key)},'
+        f'"properties":{{"type":{_quote(message.type)},'
+        f'"correlation_id":{"null" if id is None else _quote(id)},'
+        f'"reply_to":{"null" if reply_to is None else _quote(reply_to)},'
+        f'"delivery_mode":2,"priority":{message.priority:d}}},"headers":'
+    )
+    return _joined(b'%b%b,"size":%d}' % (head.encode(), message.encoded_headers, len(body)), body)
+
+
+def _joined(head: bytes, body: bytes) -> bytes:
+    size = len(head) + len(body) + 1
+    if size > LIMIT:
+        raise exceptions.TooLarge(f"a message of {size} bytes is over the limit of {LIMIT} bytes")
     return b"%b\n%b" % (head, body)
 
 
-#: What of a head is text; of the last two there may be none.
-_TEXTS: Final = ("exchange", "routing_key", "content-type", "content-encoding")
+def _text(head: dict[str, Any], key: str, default: str | None = None) -> Any:
+    """What of a head is text, or as the default says may be left out, or be none."""
+    value = head.get(key, default)
+    if type(value) is not str and (value is not None or default is None):
+        raise BadMessage(f"{key} is {type(value).__name__}, not text")
+    return value
 
 
-def _check_texts(head: dict[str, Any]) -> None:
-    for key in _TEXTS:
-        value = head.get(key)
-        if not isinstance(value, str) and (value is not None or key in _TEXTS[:2]):
-            raise BadMessage(f"{key} is {type(value).__name__}, not text")
+def _read(raw: bytes) -> Any:
+    try:
+        return _json_text.decode(raw)
+    except (TypeError, ValueError):
+        head = _json_text.scanned(_reader, raw.decode("utf-8"))
+    if b"\\u" in raw:  # an escaped lone surrogate would break whoever prints or stores it
+        _json_text.text_of(head).encode("utf-8")
+    return head
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
     cut = data.find(b"\n")
     if cut < 0:
         raise BadMessage("it has no head line")
-    raw = data[:cut]
     try:
-        head = _decode(raw.decode("utf-8"))
-        if b"\\u" in raw:  # an escaped lone surrogate would break whoever prints or stores it
-            _encode(head).encode("utf-8")
+        head = _read(data[:cut])
     except (ValueError, RecursionError) as exc:
         raise BadMessage(f"its head is not JSON in UTF-8 ({type(exc).__name__})") from None
     if not isinstance(head, dict):
@@ -127,6 +165,9 @@ class Message(base.Message):  # type: ignore[misc]
     """A received message; as any kombu message, made straight from the bytes."""
 
     __slots__ = ("claim", "origin", "taken")
+
+    #: What kombu found wrong with it: nothing.
+    errors = ()
 
     #: What the ledger said of the request in it, where the transport asked; else None.
     claim: Any
@@ -147,21 +188,17 @@ class Message(base.Message):  # type: ignore[misc]
             raise BadMessage("its properties or headers are not objects")
         if headers.get("compression") or properties.get("compression"):
             raise BadMessage("it is compressed")
-        _check_texts(head)
-        info = properties["delivery_info"] = {
-            "exchange": head["exchange"],
-            "routing_key": head["routing_key"],
+        message = cls.__new__(cls)
+        message.content_type = _text(head, "content-type", _TYPE)
+        message.content_encoding = _text(head, "content-encoding", _ENCODING)
+        properties["delivery_info"] = message.delivery_info = {
+            "exchange": _text(head, "exchange"),
+            "routing_key": _text(head, "routing_key"),
             "redelivered": again,
             "consumer_tag": consumer,
         }
-        properties["delivery_tag"] = tag
-        return cls(
-            body=body,
-            channel=channel,
-            delivery_tag=tag,
-            content_type=head.get("content-type"),
-            content_encoding=head.get("content-encoding"),
-            headers=headers,
-            properties=properties,
-            delivery_info=info,
-        )
+        properties["delivery_tag"] = message.delivery_tag = tag
+        message.channel, message.headers, message.properties = channel, headers, properties
+        message.body, message._state = body, "RECEIVED"
+        message.accept = message._decoded_cache = None
+        return message

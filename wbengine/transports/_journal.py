@@ -113,7 +113,7 @@ class Journal:
             if self._offset > _LEAST and self._offset > _GROWTH * self._table.size:
                 self._seal()
             done = os.write(self._fd, text)
-            outcomes = self._read_own(done)
+            outcomes = self._read_own(text[:done])
             if outcomes is not None:
                 return outcomes[stamps:]
             self._renew()
@@ -131,17 +131,15 @@ class Journal:
             raise OSError(errno.EIO, "it was cut", self._path)
         return data
 
-    def _read_own(self, written: int) -> list[Outcome] | None:
+    def _read_own(self, own: bytes) -> list[Outcome] | None:
         """Apply what is before the lines that were written last, then those; None: they are void.
 
         What others appended after them is read another time.
         """
-        end = os.lseek(self._fd, 0, os.SEEK_CUR)
-        before = self.read(self._offset, end - written - self._offset)
+        before = os.lseek(self._fd, 0, os.SEEK_CUR) - len(own) - self._offset
         # A rest without an end is a torn line, which ours has ended.
-        if self._apply(before) is None:
+        if before and self._apply(self.read(self._offset, before)) is None:
             return None
-        own = self.read(self._offset, written)
         outcomes = self._apply(own[: own.rfind(b"\n") + 1])
         assert outcomes is not None
         return outcomes

@@ -1,24 +1,25 @@
-"""Waiting for messages in Redis without asking again and again."""
+"""Waiting for messages in Redis without asking again and again, and what comes with that."""
 
 from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as errors
 
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._redis_link import Link, Place
+from wbengine.transports._store import Taken
 
 #: Seconds until somebody who waits looks by himself: a bell may be lost with who heard it.
 POLL: Final = 1
 
 
 class Heard(NamedTuple):
-    """What a wait ended with: whether it is worth to look now, the queue whose bell was heard, or
-    '', and what the command after it returned, if there was one."""
+    """What a wait ended with: whether it is worth to look for oneself, the queue whose bell was
+    heard, or '', and what the command after it returned, if there was one."""
 
     look: bool
     rung: str = ""
@@ -72,11 +73,19 @@ class Bell:
         if nudged:
             self._nudge.take()
         if len(ready) > nudged and self._link.has_answer():
-            return self._hear()
+            heard = self._hear()
+            return heard._replace(look=heard.look or nudged)
         if time.monotonic() >= self._late:
             self.close_link()
             raise errors.TimeoutError(f"{self._place.shown} does not answer")
         return Heard(nudged)
+
+    def rest(self, seconds: float) -> bool:
+        """Wait for a nudge only, unless more is waited for already; whether there was one."""
+        if self._asked is None and select.select([self._nudge.fd], (), (), seconds)[0]:
+            self._nudge.take()
+            return True
+        return False
 
     @property
     def takes(self) -> bool:
@@ -105,13 +114,18 @@ class Bell:
 
     def _hear(self) -> Heard:
         self._asked = None
-        heard = self._link.receive()
+        try:
+            heard = self._link.receive()
+        except errors.ResponseError:
+            if self._then:  # which is answered, too: nobody must take that for something else
+                self.close_link()
+            raise
         name = heard[0].decode() if heard else ""
         rung = name.partition("}:")[2].removeprefix("bell:") if "}:bell:" in name else ""
         if not self._then:
             return Heard(True, rung)
         try:
-            return Heard(True, rung, (self._link.receive(),))
+            return Heard(False, rung, (self._link.receive(),))
         except errors.ResponseError:  # whoever looks himself is told what is wrong
             return Heard(True, rung)
 
@@ -128,3 +142,36 @@ class Bell:
         """Free everything; nobody waits."""
         self.close_link()
         self._nudge.close()
+
+
+class Ahead:
+    """What came with the end of a wait, in order, until there is room for it.  Of one thread."""
+
+    def __init__(self) -> None:
+        self._taken: list[Taken] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._taken)
+
+    def add(self, taken: Taken) -> None:
+        self._taken.append(taken)
+
+    def hand_over(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        """For each group at most so many, with the number of the group."""
+        places = {queue: place for place, (_, queues) in enumerate(groups) for queue in queues}
+        room = [most for most, _ in groups]
+        found, self._taken, ahead = [], [], self._taken
+        for taken in ahead:
+            place = places.get(taken.queue)
+            if place is not None and room[place] > 0:
+                room[place] -= 1
+                found.append((place, taken))
+            else:
+                self._taken.append(taken)
+        return found
+
+    def leave(self, consumed: Container[str]) -> list[Taken]:
+        """What is of other queues: nobody consumes it any more."""
+        left = [taken for taken in self._taken if taken.queue not in consumed]
+        self._taken = [taken for taken in self._taken if taken.queue in consumed]
+        return left

@@ -36,12 +36,12 @@ local function here(digest, user, t, seldom)
 end
 """  # fmt: skip
 
-#: claim(id, epoch, holder, name of this claim, milliseconds) -> verdict, epoch, holder, result
+#: claim(id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
 #:
-#: Who got no answer claims again by the same name, and is granted what he was granted.
+#: The holder is to be heard of (`beats`) at about that time.  Who got no answer claims again by the
+#: same name, and is granted what he was granted.
 CLAIM: Final = """
-local beats = 0
-local function claim(id, epoch, holder, name, t)
+local function claim(id, epoch, holder, name)
   local r = KEYS[1] .. 'r:' .. id
   local row = redis.call('HMGET', r, 'e', 's', 'h', 'd', 'k')
   if not row[1] then return {'MISSING', epoch, '', ''} end
@@ -55,10 +55,6 @@ local function claim(id, epoch, holder, name, t)
   end
   redis.call('HSET', r, 's', 'claimed', 'h', holder, 'k', name)
   redis.call('SADD', KEYS[1] .. 'held:' .. holder, id)
-  if beats ~= t then
-    redis.call('ZADD', KEYS[1] .. 'beats', t, holder)
-    beats = t
-  end
   return {'GRANTED', epoch, holder, ''}
 end
 """
@@ -102,3 +98,6 @@ class Openings(Protocol):
 
     def keep(self, digest: bytes) -> None:
         """What its digest is by now: the server may have lost it."""
+
+    def doubt(self) -> None:
+        """No answer came: what was asked for may be done even now."""

@@ -36,7 +36,7 @@ KEPT_FOR: Final = 7 * 24 * 3600
 _TIMES: Final = f"""
 local TTL, OWNED, GONE = {KEPT_FOR * 1000}, {OWNED_FOR * 1000}, {GONE_AFTER * 1000}
 """
-_HEAD: Final = (
+HEAD: Final = (
     _TIMES
     + """
 local P = KEYS[1]
@@ -57,7 +57,7 @@ end
 )
 
 #: A first write that needs no memory.
-_ALWAYS: Final = "call('PEXPIRE', M, TTL)\n"
+ALWAYS: Final = "call('PEXPIRE', M, TTL)\n"
 
 _BACK: Final = """
 local function put_back(who, field, mark, unheard)
@@ -110,7 +110,7 @@ end
 """
 
 #: (id for all this if it is new, exchange, kind) -> id of all this
-EXCHANGE: Final = Script(_HEAD + _MADE + _ALWAYS + """
+EXCHANGE: Final = Script(HEAD + _MADE + ALWAYS + """
 local id = made(ARGV[1])
 if call('HSETNX', P .. 'x', ARGV[2], ARGV[3]) == 1 then call('HINCRBY', M, 'v', 1) end
 call('PEXPIRE', P .. 'x', TTL)
@@ -121,7 +121,7 @@ return id
 KIND: Final = Script("return redis.call('HGET', KEYS[1] .. 'x', ARGV[1])")
 
 #: (exchange)
-DROP_EXCHANGE: Final = Script(_HEAD + """
+DROP_EXCHANGE: Final = Script(HEAD + """
 if call('HDEL', P .. 'x', ARGV[1]) == 1 then
   call('HINCRBY', M, 'v', 1)
   for _, binding in ipairs(call('HKEYS', P .. 'b')) do
@@ -131,7 +131,7 @@ end
 """)  # fmt: skip
 
 #: (id for all this if it is new, queue, 1: it goes with its owner) -> id of all this
-QUEUE: Final = Script(_HEAD + _MADE + _ALWAYS + """
+QUEUE: Final = Script(HEAD + _MADE + ALWAYS + """
 local id = made(ARGV[1])
 call('SADD', P .. 'qs', ARGV[2])
 call('PEXPIRE', P .. 'qs', TTL)
@@ -149,10 +149,10 @@ HAS: Final = Script("return redis.call('SISMEMBER', KEYS[1] .. 'qs', ARGV[1])")
 SIZE: Final = Script("return redis.call('ZCARD', KEYS[1] .. 'q:' .. ARGV[1])")
 
 #: (queue) -> how many messages went
-DROP_QUEUE: Final = Script(_HEAD + _DROP + "return drop(ARGV[1])")
+DROP_QUEUE: Final = Script(HEAD + _DROP + "return drop(ARGV[1])")
 
 #: (queue) -> how many messages went
-PURGE: Final = Script(_HEAD + """
+PURGE: Final = Script(HEAD + """
 local numbers = call('ZRANGE', P .. 'q:' .. ARGV[1], 0, -1)
 for _, number in ipairs(numbers) do
   call('HDEL', P .. 'd:' .. ARGV[1], string.match(number, '^%d+'))
@@ -162,152 +162,64 @@ return #numbers
 """)  # fmt: skip
 
 #: (binding)
-BIND: Final = Script(_HEAD + _ALWAYS + """
+BIND: Final = Script(HEAD + ALWAYS + """
 if call('HSET', P .. 'b', ARGV[1], 1) == 1 then call('HINCRBY', M, 'v', 1) end
 call('PEXPIRE', P .. 'b', TTL)
 """)  # fmt: skip
 
 #: (binding)
-UNBIND: Final = Script(_HEAD + _ALWAYS + """
+UNBIND: Final = Script(HEAD + ALWAYS + """
 if call('HDEL', P .. 'b', ARGV[1]) == 1 then call('HINCRBY', M, 'v', 1) end
 """)  # fmt: skip
 
-_VERSION: Final = """
+VERSION: Final = """
 local m = call('HMGET', M, 'id', 'v')
 local version = (m[1] or '') .. ':' .. (m[2] or '')
 """
 
 #: () -> version of the routing, exchanges and their kinds, bindings
-ROUTES: Final = Script(_HEAD + _VERSION + """
+ROUTES: Final = Script(HEAD + VERSION + """
 return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 """)  # fmt: skip
 
-#: place(queue, priority, message) -> 1 if there is such a queue; all goes in with put()
-_PUTTING: Final = """
-local known, total = {}, 0
-local function place(queue, priority, data)
-  if known[queue] == nil then
-    known[queue] = call('SISMEMBER', P .. 'qs', queue) == 1 and {}
-  end
-  local new = known[queue]
-  if not new then return 0 end
-  -- 2^49 numbers for each priority: a place is an integer that a double holds.
-  new[#new + 1] = {(9 - priority) * 562949953421312, data}
-  total = total + 1
-  return 1
-end
-local function put()
-  if total == 0 then return end
-  local number = call('HINCRBY', M, 'n', total) - total
-  for queue, new in pairs(known) do
-    if new then
-      local q, d, data, places = P .. 'q:' .. queue, P .. 'd:' .. queue, {}, {}
-      for k, message in ipairs(new) do
-        number = number + 1
-        data[2 * k - 1], data[2 * k] = number, message[2]
-        places[2 * k - 1], places[2 * k] = string.format('%.0f', message[1] + number), number
-      end
-      call('HSET', d, unpack(data))
-      call('ZADD', q, unpack(places))
-      if ring(queue) then
-        call('PEXPIRE', q, TTL)
-        call('PEXPIRE', d, TTL)
-      end
+#: settle(who, queue, numbers) -> how many of them he held, who has them no more
+SETTLING: Final = """
+local function settle(who, queue, given)
+  local h, fields, held, numbers = P .. 'h:' .. who, {}, {}, {}
+  for i, number in ipairs(given) do fields[i] = queue .. ' ' .. number end
+  for i, there in ipairs(call('HMGET', h, unpack(fields))) do
+    if there then
+      held[#held + 1] = fields[i]
+      numbers[#numbers + 1] = string.match(given[i], '^%d+')
     end
   end
-end
-if ARGV[1] ~= version then
-  return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
+  if #held > 0 then
+    call('HDEL', h, unpack(held))
+    call('HDEL', P .. 'd:' .. queue, unpack(numbers))
+  end
+  return #held
 end
 """
 
-#: (version of the routing that chose the queues,
-#: (priority, message, number of its queues, queue...)...)
-#: -> in how many queues each is; or as `ROUTES`, when the version is another one
-PUT: Final = Script(_HEAD + _VERSION + _PUTTING + """
-local counts, i = {}, 2
-while i <= #ARGV do
-  local last, count = i + 2 + ARGV[i + 2], 0
-  for k = i + 3, last do count = count + place(ARGV[k], ARGV[i], ARGV[i + 1]) end
-  counts[#counts + 1] = count
-  i = last + 1
-end
-put()
-return counts
-""")  # fmt: skip
-
-#: (version of the routing, digest of a ledger, should it be lost, its user, (id, epoch, priority,
-#: request, number of its queues, queue...)...)
-#: -> in how many queues each request is, and the digest of the ledger; or as `ROUTES`
-#:
-#: Makes rows, unless they are there, and publishes the requests.
-POST: Final = Script(_HEAD + _VERSION + _PUTTING + _redis_rows.HERE + """
-local t, counts, i = now(), {}, 4
-while i <= #ARGV do
-  local r, last, count = P .. 'r:' .. ARGV[i], i + 4 + ARGV[i + 4], 0
-  if call('EXISTS', r) == 0 then
-    call('HSET', r, 'e', ARGV[i + 1], 's', 'open')
-    call('ZADD', P .. 'rows', t, ARGV[i])
-  end
-  for k = i + 5, last do count = count + place(ARGV[k], ARGV[i + 2], ARGV[i + 3]) end
-  counts[#counts + 1] = count
-  i = last + 1
-end
-put()
-counts[#counts + 1] = here(ARGV[2], ARGV[3], t)
-return counts
-""")  # fmt: skip
-
-#: (version of the routing, holder of claims, (id, epoch, result, who took the request, its queue
-#: and number, priority, answer, number of its queues, queue...)...)
-#: -> in how many queues each answer is, -1: the row is somebody else's; or as `ROUTES`
-#:
-#: Stores results, publishes the answers, and acknowledges the requests.  Whoever removed a row has
-#: no use for the answer; if it was lost, its engine may wait for that.
-END: Final = Script(_HEAD + _VERSION + _PUTTING + _ALWAYS + """
-local t, holder, counts, i = now(), ARGV[2], {}, 3
-while i <= #ARGV do
-  local id, last, count = ARGV[i], i + 8 + ARGV[i + 8], 0
-  local r = P .. 'r:' .. id
-  local there = call('HMGET', r, 'e', 's', 'h')
-  local same = there[1] == ARGV[i + 1]
-  if same and there[2] == 'claimed' and there[3] == holder then
-    call('SREM', P .. 'held:' .. holder, id)
-    call('HSET', r, 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
-    call('ZADD', P .. 'rows', t, id)
-  elseif there[1] and not (same and there[2] == 'done') then
-    count = -1
-  end
-  for k = i + 9, last do
-    if count >= 0 then count = count + place(ARGV[k], ARGV[i + 6], ARGV[i + 7]) end
-  end
-  local queue, number = ARGV[i + 4], ARGV[i + 5]
-  if call('HDEL', P .. 'h:' .. ARGV[i + 3], queue .. ' ' .. number) == 1 then
-    call('HDEL', P .. 'd:' .. queue, string.match(number, '^%d+'))
-  end
-  counts[#counts + 1] = count
-  i = last + 1
-end
-put()
-return counts
-""")  # fmt: skip
-
 #: (who, id of all this where he declared anything, or '') -> 0: another one, he has not joined
-JOIN: Final = Script(_HEAD + _ALWAYS + """
+JOIN: Final = Script(HEAD + ALWAYS + """
 if ARGV[2] ~= '' and call('HGET', M, 'id') ~= ARGV[2] then return 0 end
 call('ZADD', C, now(), ARGV[1])
 call('PEXPIRE', C, TTL)
 return 1
 """)  # fmt: skip
 
-#: (who, number of this take, holder of claims or '', digest of their ledger,
-#: groups: (most, number of queues, queue...))
+#: (who, number of this take, holder of claims or '', digest of their ledger, 1: note that both are
+#: there, groups: (most, number of queues, queue...))
 #: -> None: he is not known (any more); else messages: group, queue, number, data, what a claim said
-TAKE: Final = Script(_HEAD + _redis_rows.CLAIM + _ALWAYS + """
+TAKE: Final = Script(HEAD + _redis_rows.CLAIM + ALWAYS + """
 local who, take, holder, digest, t = ARGV[1], ARGV[2], ARGV[3], ARGV[4], now()
 if not call('ZSCORE', C, who) then return false end
-call('ZADD', C, t, who)
-local h, taken, group, i = P .. 'h:' .. who, {}, 0, 5
+if ARGV[5] == '1' then
+  call('ZADD', C, t, who)
+  if holder ~= '' then call('ZADD', P .. 'beats', t, holder) end
+end
+local h, taken, group, i = P .. 'h:' .. who, {}, 0, 6
 local ledger = holder ~= '' and call('GET', P .. 'ledger') == digest
 while i <= #ARGV do
   local room, last = tonumber(ARGV[i]), i + 1 + ARGV[i + 1]
@@ -315,7 +227,8 @@ while i <= #ARGV do
   while i <= last do
     local queue = ARGV[i]
     local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
-    local popped = room > 0 and call('ZPOPMIN', q, room) or {}
+    local most = room
+    local popped = most > 0 and call('ZPOPMIN', q, most) or {}
     if #popped > 0 then
       local numbers, held = {}, {}
       for k = 1, #popped, 2 do numbers[#numbers + 1] = string.match(popped[k], '^%d+') end
@@ -329,7 +242,7 @@ while i <= #ARGV do
             -- Who knows the digest may have written anything.
             local id, epoch, of = string.match(data, '^!([%w_.-]+) (%d+) (%S+)\\n')
             if of == digest and #id <= 120 and #epoch <= 16 then
-              said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. number, t)
+              said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. number)
             end
           end
           taken[#taken + 1] = {group, queue, number, data, said}
@@ -339,7 +252,7 @@ while i <= #ARGV do
       if #held > 0 then call('HSET', h, unpack(held)) end
     end
     -- Who took leaves the bell to the next one: it rings once for any number of messages.
-    if #popped > 0 and call('ZCARD', q) > 0 then ring(queue) end
+    if #popped > 0 and #popped == 2 * most and call('ZCARD', q) > 0 then ring(queue) end
     i = i + 1
   end
   group = group + 1
@@ -349,34 +262,22 @@ return taken
 """)  # fmt: skip
 
 #: (who, queue, number...) -> how many of them he held
-SETTLE: Final = Script(_HEAD + _ALWAYS + """
-local h, fields, held, numbers = P .. 'h:' .. ARGV[1], {}, {}, {}
-for i = 3, #ARGV do fields[i - 2] = ARGV[2] .. ' ' .. ARGV[i] end
-for i, there in ipairs(call('HMGET', h, unpack(fields))) do
-  if there then
-    held[#held + 1] = fields[i]
-    numbers[#numbers + 1] = string.match(ARGV[i + 2], '^%d+')
-  end
-end
-if #held > 0 then
-  call('HDEL', h, unpack(held))
-  call('HDEL', P .. 'd:' .. ARGV[2], unpack(numbers))
-end
-return #held
+SETTLE: Final = Script(HEAD + SETTLING + ALWAYS + """
+return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
 """)  # fmt: skip
 
 #: (who, queue, number, 1: it was delivered) -> 1 if he held it
-GIVE_BACK: Final = Script(_HEAD + _BACK + _ALWAYS + """
+GIVE_BACK: Final = Script(HEAD + _BACK + ALWAYS + """
 return put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], ARGV[4] == '1')
 """)  # fmt: skip
 
 #: (queue): the bell was heard by one who cannot take
-RING: Final = Script(_HEAD + _ALWAYS + """
+RING: Final = Script(HEAD + ALWAYS + """
 if call('ZCARD', P .. 'q:' .. ARGV[1]) > 0 then ring(ARGV[1]) end
 """)  # fmt: skip
 
 #: (who): make him look up who is blocked on his own list
-POKE: Final = Script(_HEAD + _ALWAYS + """
+POKE: Final = Script(HEAD + ALWAYS + """
 call('RPUSH', P .. 'n:' .. ARGV[1], 1)
 call('PEXPIRE', P .. 'n:' .. ARGV[1], 60000)
 """)  # fmt: skip
@@ -384,7 +285,7 @@ call('PEXPIRE', P .. 'n:' .. ARGV[1], 60000)
 #: (seconds until somebody silent is dead, number of queues that go with this owner, queue...,
 #: queues that are consumed...): refresh what is in use, and see after what dead ones left
 #: -> how many dead consumers were found
-TEND: Final = Script(_HEAD + _BACK + _DROP + _ALWAYS + """
+TEND: Final = Script(HEAD + _BACK + _DROP + ALWAYS + """
 local t, dead = now(), ARGV[1] * 1000
 for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do call('PEXPIRE', P .. key, TTL) end
 for i = 3, #ARGV do
@@ -414,7 +315,7 @@ return #found
 
 #: (who or '', number of a take whose answer he did not hear or '', holder of its claims or ''): he
 #: goes; the last one removes everything, unless messages wait
-LEAVE: Final = Script(_HEAD + _BACK + _DROP + _redis_rows.UNCLAIM + _ALWAYS + """
+LEAVE: Final = Script(HEAD + _BACK + _DROP + _redis_rows.UNCLAIM + ALWAYS + """
 local t = now()
 if ARGV[1] ~= '' then bury(ARGV[1], ARGV[2]) end
 if ARGV[2] ~= '' and ARGV[3] ~= '' then

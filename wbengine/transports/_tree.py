@@ -3,12 +3,14 @@
     exchanges/<exchange>/=<kind>             the kind of the exchange
     exchanges/<exchange>/<queue>=<key>       a binding (empty file, the key is percent-encoded)
     queues/<queue>/<9 - priority><time>.<process>[.r]    a waiting message; `.r`: it came back
-    claims/<holder>/<queue>=<message>        a message that is being worked on
+    claims/<holder>/<queue>=<message>        a message that is being worked on, unless its queue is
+                                             the holder's own: then it stays there
     claims/<holder>/<queue>=                 a queue that goes when its holder dies
     holders/<holder>                         locked as long as the consumer lives
     spare/ temp/ rejected/                   to recycle, half-written, undeliverable files
 
-Every step that another process can see is one rename, or the making of one empty file.
+Every step that another process can see is one rename, or the making of one empty file.  The file of
+a request begins with a line that names its row in the ledger: see `_claims`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ folder when only one is given), `polling_interval` (seconds; see `_arrivals`), `
 poll).
 
 A message is written to a private file and renamed into its queue; it is taken by renaming it into
-the folder of its consumer, and settled by renaming it away.  A consumer that dies, even by kill
--9, is noticed by its unlocked file, and what it had taken goes back to the queue in its old place.
+the folder of its consumer (from a queue of its own: by remembering it), and settled by renaming it
+away.  A consumer that dies, even by kill -9, is noticed by its unlocked file, and what it had taken
+goes back to the queue in its old place.  Requests are claimed in the ledger as they are taken.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from wbengine import _names
-from wbengine.transports import _base, _envelope, _files
+from wbengine.transports import _base, _claims, _envelope, _files
 from wbengine.transports._arrivals import Arrivals, View
+from wbengine.transports._claims import Claims
 from wbengine.transports._store import Store, Taken
 from wbengine.transports._tree import LOG, Tree
 
@@ -35,16 +37,27 @@ class FileStore(Store):
     """One connection's view of its folders."""
 
     batch = 64
+    labels = True
 
     def __init__(
-        self, folder_in: str, folder_out: str, interval: float | None, inotify: bool = True
+        self,
+        folder_in: str,
+        folder_out: str,
+        interval: float | None,
+        inotify: bool = True,
+        claims: Claims | None = None,
     ) -> None:
         self._in = Tree(folder_in)
         same = os.path.realpath(folder_in) == os.path.realpath(folder_out)
         self._out = self._in if same else Tree(folder_out)
         self._arrivals = Arrivals(self._in.queues, self._in.holders, interval, inotify)
         self._holder: _files.Holder | None = None
-        self._claims = ""
+        self._folder = ""
+        self._claims = claims
+        # Queues of this process, and what was taken of them: that stays where it is, for nobody
+        # else takes from there, and what is left of it goes with the queue.
+        self._owned: set[str] = set()
+        self._held: set[str] = set()
         self._lock = threading.Lock()
         self._sweep_at = 0.0
         self._touch_at = 0.0
@@ -74,7 +87,8 @@ class FileStore(Store):
 
     def own(self, queue: str) -> None:
         self._become_holder()
-        _files.touch(f"{self._claims}/{queue}=")
+        _files.touch(f"{self._folder}/{queue}=")
+        self._owned.add(queue)
 
     def has_queue(self, queue: str) -> bool:
         return self._in.has_queue(queue)
@@ -106,15 +120,38 @@ class FileStore(Store):
     def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
         # Of the bindings, one look at a time is enough.
         routes: dict[tuple[str, str], Sequence[str]] = {}
-        for exchange, key, priority, data in messages:
-            queues = routes.get((exchange, key))
-            if queues is None:
-                queues = self.route(exchange, key) if exchange else (key,)
-                routes[exchange, key] = queues
-            routed = False
-            for queue in queues:
-                routed = self.put(queue, priority, data) or routed
-            yield routed
+        return (self._publish(message, routes) > 0 for message in messages)
+
+    def _publish(
+        self, message: tuple[str, str, int, bytes], routes: dict[tuple[str, str], Sequence[str]]
+    ) -> int:
+        exchange, key, priority, data = message
+        queues = routes.get((exchange, key))
+        if queues is None:
+            queues = self.route(exchange, key) if exchange else (key,)
+            routes[exchange, key] = queues
+        put = self._out.put
+        return sum([put(queue, priority, data) for queue in queues])
+
+    def end_many(
+        self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]]
+    ) -> Sequence[int]:
+        """Not one step, but each is done before the next: whoever is killed in between leaves a
+        request that is taken again, of which its row tells what came."""
+        assert self._claims is not None
+        # An attempt that failed at one of them was done with those before it.
+        left = [one for one in ended if one[1].token is not None]
+        routes: dict[tuple[str, str], Sequence[str]] = {}
+        counts = [1] * (len(ended) - len(left))
+        wanted = self._claims.end([row for row, _, _ in left])
+        for (_, taken, message), good in zip(left, wanted, strict=True):
+            counts.append(self._publish(message, routes) if good else -1)
+            self.settle(taken)
+            taken.token = None
+        return counts
+
+    def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
+        return _claims.label(data, row)
 
     # -- taking
 
@@ -150,55 +187,96 @@ class FileStore(Store):
                 view.ignored.add(name)
 
     def take(self, queue: str) -> Taken | None:
+        found = self._take(queue)
+        return None if found is None else found[0]
+
+    def _take(self, queue: str) -> tuple[Taken, bytes] | None:
+        """The first message, and its label."""
         view = self._arrivals.views.get(queue)
         if view is None:  # basic_get, without a consumer
             view = View(queue, f"{self._in.queues}/{queue}")
             view.list(0.0, twice=True)
         self._become_holder()
         while (name := view.pop()) is not None:
-            claim = f"{self._claims}/{queue}={name}"
+            path = f"{view.path}/{name}"
+            if queue in self._owned:
+                if path in self._held:
+                    continue
+                claim = path
+            else:
+                claim = f"{self._folder}/{queue}={name}"
+                try:
+                    os.rename(path, claim)
+                except FileNotFoundError:
+                    continue  # somebody else took it
+                except OSError as exc:
+                    LOG.warning("queue %s: cannot take %r: %s", queue, name, exc)
+                    view.ignored.add(name)
+                    continue
             try:
-                os.rename(f"{view.path}/{name}", claim)
-            except FileNotFoundError:
-                continue  # somebody else took it
-            except OSError as exc:
-                LOG.warning("queue %s: cannot take %r: %s", queue, name, exc)
-                view.ignored.add(name)
-                continue
-            try:
-                data = _files.read(claim, _envelope.LIMIT)
+                data = _files.read(claim, _envelope.LIMIT + _claims.LABEL_LIMIT)
             except FileNotFoundError:
                 continue
             except _files.Unreadable as exc:
                 self._in.reject(claim, queue, str(exc))
                 continue
-            return Taken(queue, (claim, name, len(data)), data, name.endswith(".r"))
+            if claim == path:
+                self._held.add(path)
+            label, body = _claims.split(data)
+            return Taken(queue, (claim, name, len(data)), body, name.endswith(".r")), label
         return None
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
         found: list[tuple[int, Taken]] = []
+        labelled: list[tuple[Taken, bytes]] = []
+        began = time.monotonic()
         for group, (most, queues) in enumerate(groups):
             for queue in queues:
-                while most > 0 and (taken := self.take(queue)) is not None:
-                    found.append((group, taken))
+                while most > 0 and (one := self._take(queue)) is not None:
+                    found.append((group, one[0]))
                     most -= 1
+                    if one[1]:
+                        labelled.append(one)
+        if labelled and self._claims is not None:
+            self._claims.take(labelled, began)
         return found
 
     def settle(self, taken: Taken) -> bool:
-        claim, _, size = taken.token
+        if taken.token is None:  # it was ended, see `end_many`
+            return False
+        claim, _, size, *_ = taken.token
         try:
             self._in.spares.give(claim, size)
         except FileNotFoundError:
             LOG.warning("queue %s: acknowledged %r, which is not ours", taken.queue, claim)
             return False
+        finally:
+            self._held.discard(claim)
         return True
 
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
-        claim, name, _ = taken.token
+        if taken.token is None:
+            return
+        claim, name, *_ = taken.token
+        if self._claims is not None and not delivered:
+            self._claims.give_back(taken)
+        if claim in self._held:
+            # Away with it, so that it comes again.
+            away = f"{self._in.temp}/{_files.unique()}"
+            try:
+                os.rename(claim, away)
+            except FileNotFoundError:
+                return
+            finally:
+                self._held.discard(claim)
+            claim = away
         self._return(claim, taken.queue, name, delivered)
 
     def discard(self, taken: Taken, why: str) -> None:
+        if self._claims is not None:
+            self._claims.give_back(taken)
         self._in.reject(taken.token[0], taken.queue, why)
+        self._held.discard(taken.token[0])
 
     def _return(self, claim: str, queue: str, name: str, delivered: bool = True) -> bool:
         again = f"{name}.r" if delivered and not name.endswith(".r") else name
@@ -213,10 +291,10 @@ class FileStore(Store):
     # -- holders
 
     def _become_holder(self) -> None:
-        if self._claims:
+        if self._folder:
             return
         with self._lock:
-            if self._claims:
+            if self._folder:
                 return
             name = _files.unique()
             claims = f"{self._in.claims}/{name}"
@@ -224,7 +302,7 @@ class FileStore(Store):
             self._holder = _files.Holder(self._in.holders, self._in.temp, name)
             # Made again should a sweep have taken it for a leftover before the holder was there.
             os.makedirs(claims, mode=0o700, exist_ok=True)
-            self._claims = claims
+            self._folder = claims
 
     def _sweep_dead(self) -> None:
         self._arrivals.holder_ended = False
@@ -284,10 +362,10 @@ class FileStore(Store):
             tree.close()
         if self._holder is not None and self._holder.held:
             try:
-                for claim in os.listdir(self._claims):
+                for claim in os.listdir(self._folder):
                     if claim.endswith("="):
-                        os.unlink(f"{self._claims}/{claim}")
-                os.rmdir(self._claims)
+                        os.unlink(f"{self._folder}/{claim}")
+                os.rmdir(self._folder)
                 self._holder.release()
             except OSError:
                 self._holder.abandon()
@@ -319,6 +397,7 @@ class Transport(_base.Transport):
             folder_out,
             options.get("polling_interval"),
             options.get("inotify", True),
+            options.get("claims"),
         )
 
 

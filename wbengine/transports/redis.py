@@ -24,8 +24,15 @@ from typing import Any, Final
 from kombu.transport import virtual
 
 from wbengine import exceptions
-from wbengine.transports import _base, _redis_link, _redis_routes, _redis_scripts, _redis_unsaid
-from wbengine.transports._redis_bell import Bell, Heard
+from wbengine.transports import (
+    _base,
+    _redis_link,
+    _redis_puts,
+    _redis_routes,
+    _redis_scripts,
+    _redis_unsaid,
+)
+from wbengine.transports._redis_bell import Ahead, Bell, Heard
 from wbengine.transports._redis_link import LOST, Client, Place, Script
 from wbengine.transports._redis_rows import Claims, Openings
 from wbengine.transports._store import Store, Taken
@@ -36,6 +43,10 @@ LOG = logging.getLogger(__name__)
 _TEND_EVERY: Final = 2.0
 #: Who is heard of each second must not be taken for dead because he is late once.
 _LEAST_DEAD_AFTER: Final = 1.5
+#: Seconds in which there may be room again.
+_REST: Final = 0.005
+#: Seconds between two notes of who takes messages again and again.
+_NOTE_EVERY: Final = 0.2
 #: So many messages are taken at once by who has no limit of his own.
 _BATCH: Final = 64
 #: At most so many are delivered before the drainer looks up.
@@ -81,9 +92,9 @@ class RedisStore(Store):
         self._takes = 0
         self._unheard = ""
         self._look = True
-        # What came with the end of a wait.
-        self._ahead: list[Taken] = []
+        self._ahead = Ahead()
         self._tend_at = 0.0
+        self._note_at = 0.0
         self._watched: Counter[str] = Counter()
         # What is declared again after a loss, and where the first of it was declared.
         self._where = ""
@@ -177,7 +188,7 @@ class RedisStore(Store):
 
     def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
         """One step, and one round trip while nobody declares anything."""
-        done = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
+        done = self._routed(_redis_puts.PUT, [((), message) for message in messages])
         return map(bool, done)
 
     def post_many(
@@ -186,7 +197,11 @@ class RedisStore(Store):
         messages: Sequence[tuple[tuple[str, int], tuple[str, str, int, bytes]]],
     ) -> Sequence[int]:
         told = openings.digest, openings.user
-        *done, digest = self._routed(_redis_scripts.POST, messages, *told)
+        try:
+            *done, digest = self._routed(_redis_puts.POST, messages, *told)
+        except BaseException:
+            openings.doubt()
+            raise
         openings.keep(digest)
         return done
 
@@ -198,7 +213,7 @@ class RedisStore(Store):
             ((*row, taken.token[0], taken.queue, taken.token[1]), message)
             for row, taken, message in ended
         ]
-        return self._routed(_redis_scripts.END, told, self._claims.holder)
+        return self._routed(_redis_puts.END, told, self._claims.holder)
 
     def _routed(
         self,
@@ -229,6 +244,10 @@ class RedisStore(Store):
 
     def unwatch(self, queue: str) -> None:
         self._watched -= Counter((queue,))  # it forgets what is down to none
+        if not self._client.broken:
+            self._recall()
+            for taken in self._ahead.leave(self._watched):
+                self.give_back(taken, delivered=False)
 
     def refresh(self) -> int:
         now = time.monotonic()
@@ -246,15 +265,18 @@ class RedisStore(Store):
             LOG.info("%s: what %d dead consumers held went back", self.place.shown, dead)
 
     def take(self, queue: str) -> Taken | None:
-        found = self._take([(1, (queue,))])
+        self._recall()
+        groups = [(1, (queue,))]
+        found = self._ahead.hand_over(groups) or self._take(groups)
         return found[0][1] if found else None
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
         self._look = False  # from here on, a nudge sets it again
-        if self._bell.takes:
-            self._hear(self._bell.recall(), ())
-        if self._ahead:
-            return self._sorted(groups)
+        self._recall()
+        if self._ahead and (found := self._ahead.hand_over(groups)):
+            alone = all(self._queues.get(queue) for _, queues in groups for queue in queues)
+            self._look = bool(self._ahead) or not alone
+            return found
         found = self._take(groups)
         counts = [0] * len(groups)
         for group, _ in found:
@@ -275,13 +297,22 @@ class RedisStore(Store):
             # The answer may come late, and by then somebody else may have been given what is in it.
             began = time.monotonic()
             try:
-                found = self._run(_redis_scripts.TAKE, who, self._takes, holder, digest, *told)
+                found = self._run(
+                    _redis_scripts.TAKE, who, self._takes, holder, digest, self._noted(began), *told
+                )
             except LOST:
                 self._unheard = str(self._takes)
                 raise
             if found is not None:
                 return [(group, self._taken(began, who, *rest)) for group, *rest in found]
             self._declare_again()
+
+    def _noted(self, now: float) -> int:
+        """Whether it is time to note that we are there; now and then will do."""
+        due = now >= self._note_at
+        if due:
+            self._note_at = now + _NOTE_EVERY
+        return int(due)
 
     def _taken(
         self, began: float, who: str, queue: bytes, number: bytes, data: bytes, said: Any = None
@@ -349,6 +380,9 @@ class RedisStore(Store):
 
         Not so requests that others could take as well: who waits may be frozen by now.
         """
+        if len(queues) < len(self._watched) and self._bell.rest(min(_REST, timeout or _REST)):
+            self._look = True  # there is room again, where there was none
+            return
         who = self._who or self._join()
         alone = queues and all(map(self._queues.get, queues))
         then = functools.partial(self._take_ahead, who, queues) if alone else None
@@ -357,30 +391,24 @@ class RedisStore(Store):
     def _take_ahead(self, who: str, queues: Sequence[str]) -> tuple[Any, ...]:
         self._takes += 1
         self._unheard = str(self._takes)  # until it is heard
-        told = who, self._takes, "", "", _BATCH, len(queues), *queues
+        told = who, self._takes, "", "", 1, _BATCH, len(queues), *queues
         return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *told
 
     def _hear(self, heard: Heard, queues: Sequence[str]) -> None:
-        if heard.rung and heard.rung not in queues:
-            self._run(_redis_scripts.RING, heard.rung)
         self._look = self._look or heard.look
-        if heard.answers:
+        for told in heard.answers:
             self._unheard = ""
-            [told] = heard.answers
+            for _, *rest in told or ():
+                self._ahead.add(self._taken(0.0, self._who, *rest))
             if told is None:
                 self._declare_again()
-            else:
-                self._look = bool(told)
-                self._ahead = [self._taken(0.0, self._who, *rest) for _, *rest in told]
+            self._look = self._look or told != []
+        if heard.rung and heard.rung not in queues:
+            self._run(_redis_scripts.RING, heard.rung)
 
-    def _sorted(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
-        """What was taken ahead, for whoever consumes it now."""
-        ahead, self._ahead = self._ahead, []
-        places = {queue: place for place, (_, queues) in enumerate(groups) for queue in queues}
-        for taken in ahead:
-            if taken.queue not in places:  # nobody, any more
-                self.give_back(taken, delivered=False)
-        return [(places[taken.queue], taken) for taken in ahead if taken.queue in places]
+    def _recall(self) -> None:
+        if self._bell.takes:
+            self._hear(self._bell.recall(), ())
 
     def nudge(self) -> None:
         self._look = True

@@ -45,6 +45,8 @@ LONGEST_TEXT: Final = 65536
 #: Integers are written that have so many bits, for Python itself reads no longer ones.
 _MAX_INT_BITS: Final = 14_000
 
+_NOTHING: Final[list[Any]] = []
+
 
 def validate(data: Any) -> None:
     """Check the form of a description and of all its causes, without recursion.
@@ -53,7 +55,7 @@ def validate(data: Any) -> None:
     """
     queue: list[tuple[Any, str]] = [(data, "failure")]
     for item, where in queue:
-        error = next(iter(_validator().iter_errors(item)), None)
+        error = None if _fits(item) else next(iter(_validator().iter_errors(item)), None)
         if error is not None:
             path = "".join(f"[{part!r}]" for part in error.absolute_path)
             raise exceptions.InvalidFormat(f"{where}{path}: {error.message[:200]}")
@@ -65,6 +67,25 @@ def validate(data: Any) -> None:
             )
         for place, cause in enumerate(item.get("causes", ())):
             queue.append((cause, f"{where[-100:]}['causes'][{place}]"))
+
+
+def _fits(item: Any) -> bool:
+    """What the schema says of one level, twenty times as fast; what does not fit, it explains."""
+    if type(item) is not dict:
+        return False
+    names, trace = item.get("exc_type_names"), item.get("traceback_str", _NOTHING)
+    version = item.get("version", 0)
+    return (
+        type(item.get("exception_str")) is str
+        and (trace is None or type(trace) is str)
+        and type(names) is list
+        and bool(names)
+        and all(type(name) is str for name in names)
+        and type(version) is int
+        and version >= 0
+        and type(item.get("exc_args", _NOTHING)) is list
+        and type(item.get("causes", _NOTHING)) is list
+    )
 
 
 @functools.lru_cache(maxsize=1)

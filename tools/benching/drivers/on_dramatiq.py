@@ -54,12 +54,12 @@ class Driver:
         place.check(len(_all(nothing.message() for _ in range(tasks))), tasks)
 
     def chain(self, tasks: int) -> None:
-        if place.MEDIUM == "amqp":  # where it is faster to wait for each
-            value = 0
-            for _ in range(tasks):
-                value = next_.send(value).get_result(block=True, timeout=MILLISECONDS)
-            place.check(value, tasks)
-            return
+        value = 0
+        for _ in range(tasks):
+            value = next_.send(value).get_result(block=True, timeout=MILLISECONDS)
+        place.check(value, tasks)
+
+    def pipeline(self, tasks: int) -> None:
         line = [next_.message(0), *(next_.message() for _ in range(tasks - 1))]
         done = dramatiq.pipeline(line).run()
         place.check(done.get_result(block=True, timeout=MILLISECONDS), tasks)

@@ -1,4 +1,7 @@
-"""Huey: `RedisHuey` and `FileHuey`; chains are its pipelines."""
+"""Huey: `RedisHuey` and `FileHuey`.
+
+With the variant `notify` Redis wakes up who waits for a result; by default results are looked for.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import place
 from huey import FileHuey, RedisHuey
 
 PACKAGES = ["huey"]
+#: Seconds between two looks for a result, of many, and of the only one.
+ASKED, ASKED_ALONE = 0.002, 0.001
 
 
 def _huey() -> Any:
     if place.MEDIUM == "redis":
-        return RedisHuey("bench", url=place.URL)
+        return RedisHuey("bench", url=place.URL, notify_result=place.VARIANT == "notify")
     return FileHuey("bench", path=str(place.FOLDER / "huey"))
 
 
@@ -47,6 +52,12 @@ class Driver:
         _all([nothing() for _ in range(tasks)])
 
     def chain(self, tasks: int) -> None:
+        value = 0
+        for _ in range(tasks):
+            value = _get(next_(value), ASKED_ALONE)
+        place.check(value, tasks)
+
+    def pipeline(self, tasks: int) -> None:
         line = next_.s(0)
         for _ in range(tasks - 1):
             line = line.then(next_)
@@ -68,6 +79,6 @@ def _all(results: list[Any]) -> list[Any]:
     return [_get(result) for result in results]
 
 
-def _get(result: Any) -> Any:
-    # By itself it looks less and less often, down to once a second.
-    return result.get(blocking=True, timeout=place.PATIENCE, max_delay=0.002)
+def _get(result: Any, often: float = ASKED) -> Any:
+    # By itself it looks after 0.05 s first, then less and less often, down to once a second.
+    return result.get(blocking=True, timeout=place.PATIENCE, max_delay=often)

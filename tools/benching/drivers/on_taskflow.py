@@ -38,7 +38,7 @@ class Driver:
     def __init__(self) -> None:
         import on_taskflow
 
-        logging.basicConfig(level="ERROR")
+        logging.basicConfig(level="WARNING")
         self._flows = Flows("taskflow", on_taskflow)
         self._workers = None
         self._options: dict[str, Any] = {"engine": place.MEDIUM}
@@ -63,7 +63,7 @@ class Driver:
 def _work() -> None:
     from taskflow.engines.worker_based import worker
 
-    logging.basicConfig(level="ERROR")
+    logging.basicConfig(level="WARNING")
     tasks = [f"on_taskflow:{name}" for name in ("Nothing", "Next", "Back")]
     worker.Worker(EXCHANGE, TOPIC, tasks, threads_count=place.SLOTS, **_wire()).run(
         display_banner=False

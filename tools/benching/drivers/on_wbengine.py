@@ -13,7 +13,7 @@ from flows import Flows
 
 from wbengine import task
 
-PACKAGES = ["wbengine"]
+PACKAGES = ["wbengine", "kombu", "amqp", "redis", "hiredis", "orjson"]
 
 
 class Nothing(task.Task):

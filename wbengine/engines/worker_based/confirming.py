@@ -10,7 +10,7 @@ from amqp import exceptions as amqp_errors
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import confirms, connecting, outbox, topology
+from wbengine.engines.worker_based import confirms, connecting, lines, outbox, topology
 from wbengine.engines.worker_based.parcels import Parcel
 
 __all__ = ["ConfirmingOutbox"]
@@ -27,10 +27,42 @@ class ConfirmingOutbox(outbox.Outbox):
         super().__init__(target, layout, name)
         # What is written and not confirmed, and what to ring while it is waited for.
         self._post: confirms.Post | None = None
-        self._line: connecting.Line | None = None
+        self._line: lines.Line | None = None
         # One at a time, until something is confirmed: what goes wrong then is the fault of one, and
         # a broker that takes nothing is not given the same again and again.
         self._careful = False
+
+    def put_now(self, parcel: Parcel) -> None:
+        """As `put`; but where nothing else is to be published, this thread writes it, at once.
+
+        What comes of it is read by the publisher's thread.
+        """
+        with self._lock:
+            self._parcels.append(parcel)
+            post = self._post
+            if (
+                post is None
+                or self._busy
+                or self._lent
+                or self._careful
+                or self._layout.interop  # which may have to ask the broker first
+                or len(self._parcels) > 1
+                or self._first
+                or post.room <= 0
+            ):
+                if not self._busy:
+                    self._wake()
+                return
+            self._lent = True
+        try:
+            self._send(post, self._prepared([parcel]))
+        except self._errors as error:
+            self._tell(connecting.explain(error))
+        finally:
+            with self._lock:
+                self._lent = False
+                if self._parcels or self._first or self._flushing or self._line is None:
+                    self._wake()
 
     def _wake(self) -> None:
         super()._wake()
@@ -39,16 +71,17 @@ class ConfirmingOutbox(outbox.Outbox):
 
     @property
     def _idle(self) -> bool:
-        if self._post is not None and not self._post.is_idle:
+        if self._lent or (self._post is not None and not self._post.is_idle):
             return False
         return super()._idle
 
     def _publish(self, connection: kombu.Connection) -> None:
-        line = connecting.Line(connection)
+        line = lines.Line(connection)
         post = None
         try:
             window = 1 if self._careful else confirms.WINDOW
-            post = confirms.Post(line, self._layout, self._confirmed, window)
+            lane = line.lane(self._layout.exchange.name)
+            post = confirms.Post(lane, self._layout, self._confirmed, window)
             with self._lock:
                 self._line, self._post = line, post
             self._keep_sending(post)
@@ -64,16 +97,16 @@ class ConfirmingOutbox(outbox.Outbox):
         finally:
             with self._lock:
                 self._line = None
-            line.close()
             if post is not None:
                 self._recall(post)
+            line.close()
 
     def _keep_sending(self, post: confirms.Post) -> None:
         pause = 0.0
         while True:
             with self._lock:
                 now = time.monotonic()
-                room = post.room if now >= pause else 0
+                room = post.room if now >= pause and not self._lent else 0
                 parcels = self._together(min(outbox.MOST, room)) if room else []
                 rest = self._chores_in()
                 self._busy = bool(parcels or rest == 0)
@@ -88,22 +121,25 @@ class ConfirmingOutbox(outbox.Outbox):
                     self._tell(connecting.explain(error))
                     pause = time.monotonic() + outbox.PAUSE
                     continue
+                pause = 0.0
                 self._send(post, wanted)
+                post.read(0)
             elif rest != 0:
                 waits = [rest, max(0.01, pause - now) if pause > now else None]
-                post.read(min((wait for wait in waits if wait is not None), default=None))
+                spoke = post.read(min((wait for wait in waits if wait is not None), default=None))
+                if spoke and not (self._careful or self._flushing or pause or self._chores):
+                    post.rest()
             if self._chores_in() == 0:
                 self._do_chores()
 
     def _send(self, post: confirms.Post, parcels: list[Parcel]) -> None:
-        assert self._line is not None
         crashpoint("outbox.before-publish")
         try:
-            with self._line.together():
-                for parcel in parcels:
-                    self._send_one(post, parcel)
+            for parcel in parcels:
+                self._send_one(post, parcel)
         finally:
             self._done(())
+        post.lane.line.flush()
         crashpoint("outbox.after-publish")
 
     def _send_one(self, post: confirms.Post, parcel: Parcel) -> None:
@@ -113,7 +149,8 @@ class ConfirmingOutbox(outbox.Outbox):
             self._fail(parcel, error)
             return
         parcel.sent = True
-        post.send(parcel, message)
+        if not post.send(message):
+            parcel.sent = False
 
     def _confirmed(self, confirmed: list[confirms.Sent]) -> None:
         self._told = ""
@@ -139,7 +176,10 @@ class ConfirmingOutbox(outbox.Outbox):
     def _recall(self, post: confirms.Post) -> None:
         """Nobody knows what became of what was written and not confirmed."""
         again = []
-        for sent in post.unconfirmed:
+        with self._lock:
+            left = post.close()
+            self._changed.wait_for(lambda: not self._lent)
+        for sent in left:
             parcel = sent.parcel
             if parcel.errand.repeats or self._closed.is_set():
                 parcel.sent = False

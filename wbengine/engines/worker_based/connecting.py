@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import selectors
 import socket
 import ssl
 import threading
@@ -15,25 +14,14 @@ from typing import Any, Final
 import kombu
 import tenacity
 from amqp import exceptions as amqp_errors
-from amqp.transport import TCPTransport
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.transports import _amqp_buffer
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds of one attempt.
 ATTEMPT: Final = 4.0
-
-#: Seconds that a broker may take to read what it is sent, and to answer what it is asked.
-STALL: Final = 10.0
-
-#: Seconds for the rest of a frame that began to come.
-_FRAME: Final = 1.0
-
-#: The type of a frame that is a heartbeat.
-_BEAT: Final = 8
 
 #: Errors that waiting does not mend: a wrong password, a virtual host that is missing, a
 #: certificate of somebody else.
@@ -168,103 +156,6 @@ def explain(error: BaseException | None) -> str:
         case amqp_errors.NotAllowed():
             return f"it has no such virtual host for this user ({error})"
     return " ".join(str(error).split()) or type(error).__name__
-
-
-class Line:
-    """An AMQP connection of one thread, which it can wait on, and others can ring.
-
-    The thread calls `wait` and `read` in turn, at least once in a heartbeat: both sides of a
-    connection give it up when they hear nothing for two.
-    """
-
-    def __init__(self, connection: kombu.Connection) -> None:
-        # Taken once: asked for them again, kombu would connect again, without our consumers.
-        self._raw = connection.connection
-        self._transport = connection.transport
-        self.socket: Any = self._raw.transport.sock
-        # Whoever waits for an answer inside of py-amqp waits no longer than this.
-        self.socket.settimeout(STALL)
-        transport = self._raw.transport
-        transport._write = _amqp_buffer.whole(transport._write)
-        plain = type(transport) is TCPTransport
-        self._buffer = _amqp_buffer.Buffer(transport, STALL) if plain else None
-        self._pending: Callable[[], int] = getattr(self.socket, "pending", lambda: 0)
-        heartbeat = float(self._raw.heartbeat or 0)
-        self._period = heartbeat / 4 if heartbeat else None
-        self._due = time.monotonic()
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self.socket, selectors.EVENT_READ)
-        self._selector.register(self._ear, selectors.EVENT_READ)
-
-    @property
-    def raw(self) -> Any:
-        """The connection of py-amqp."""
-        return self._raw
-
-    @property
-    def pending(self) -> bool:
-        """Whether something is there that the system does not tell of any more."""
-        return bool(self._pending() or (self._buffer is not None and self._buffer.pending))
-
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        """Write what is written meanwhile in one go, where that is possible."""
-        return contextlib.nullcontext() if self._buffer is None else self._buffer.corked()
-
-    def ring(self) -> None:
-        """Let `wait` return at once; from any thread."""
-        with contextlib.suppress(OSError):  # one that is full rings already
-            self._bell.send(b"\0")
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for the broker or a ring; whether there is something to read.
-
-        Sends the heartbeat that is due.
-
-        :raises Exception: one of kombu's connection errors: the broker is silent for too long.
-        """
-        now = time.monotonic()
-        if self._period is not None:
-            if now >= self._due:
-                self._due = now + self._period
-                self._transport.heartbeat_check(self._raw)
-            left = self._due - now
-            timeout = left if timeout is None else min(timeout, left)
-        if self.pending:
-            return True
-        readable = False
-        for key, _ in self._selector.select(timeout):
-            if key.fileobj is self.socket:
-                readable = True
-            else:
-                with contextlib.suppress(OSError):
-                    self._ear.recv(4096)
-        return readable
-
-    def read(self) -> None:
-        """Take in what comes next, and call whoever it is for."""
-        transport = self._raw.transport
-        # What is there is read without asking the system to wait for less.
-        hurried = contextlib.nullcontext() if self.pending else transport.having_timeout(_FRAME)
-        with contextlib.suppress(TimeoutError), hurried:
-            while True:
-                frame = transport.read_frame()
-                if self._raw.on_inbound_frame(frame) or frame[0] == _BEAT:
-                    return  # else it goes on with the next frame
-
-    def drop(self) -> None:
-        """End a connection that is of no use, without a word to the broker."""
-        with contextlib.suppress(OSError):
-            self.socket.settimeout(0.1)
-        self._raw.collect()
-
-    def close(self) -> None:
-        """Nobody waits any more; the connection stays."""
-        self._selector.close()
-        self._bell.close()
-        self._ear.close()
 
 
 class Echo:

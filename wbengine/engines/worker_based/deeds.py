@@ -1,4 +1,7 @@
-"""What a `Server` asks of whoever has sockets, a ledger and a pool."""
+"""What a `Server` asks of whoever has sockets, a ledger and a pool.
+
+Nobody changes them; to have Python see to that would take longer than what is done about them.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,35 @@ from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.jobs import Job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
     """Ask the ledger for `(job.id, job.epoch)`, and report to `on_claim`."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Start the job's task; report to `on_event` and `on_finished`, or `on_unstarted`."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Check:
     """Look at the row of a job that waited for long, and report to `on_checked`."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancel:
     """Let the job's task end soon; however it ends is reported as usual."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """Publish an answer.
 
@@ -49,7 +52,7 @@ class Reply:
     terminal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finish:
     """Store the answer in the ledger, and report to `on_stored`; it is published after that."""
 
@@ -57,14 +60,14 @@ class Finish:
     answer: env.Envelope
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Release:
     """Let go of the job's row, as if nobody had claimed it, and report to `on_released`."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Return:
     """Give the request back to the queue it came from, for others to take.
 
@@ -75,12 +78,12 @@ class Return:
     fresh: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drain:
     """The worker has done its share: take nothing new, finish what runs, and end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acknowledge:
     """Nothing is to be done for this message."""
 

@@ -11,7 +11,7 @@ from wbengine.engines.worker_based.entries import Entry
 from wbengine.types import failure as ft
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dispatch:
     """Open the row `(entry.id, epoch)`, set `entry.opened`, then publish `envelope`, at which
     `entry.sent_at` is set to the time.
@@ -27,7 +27,7 @@ class Dispatch:
     envelope: env.Envelope
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settle:
     """Tell whoever submitted it: `done(invocation, outcome)`."""
 
@@ -35,7 +35,7 @@ class Settle:
     outcome: invocation.Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tell:
     """Pass on what a running task told."""
 
@@ -44,21 +44,21 @@ class Tell:
     details: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acknowledge:
     """Nothing more is needed of a message."""
 
     receipt: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Revoke:
     """Withdraw the row if nobody claimed it, and report to `on_revoked`."""
 
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Inspect:
     """Look who holds the row, and report to `on_row`, with `lost` as it is here.
 
@@ -69,7 +69,7 @@ class Inspect:
     lost: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reopen:
     """Take the row from its holder, who is lost; report to `on_reopened` the answer if it is done.
 
@@ -82,7 +82,7 @@ class Reopen:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Conclude:
     """End a request with `failure` in the place of its holder, who is lost: should he only have
     been frozen, he does not begin it any more.  Report to `on_concluded` that it was done.
@@ -96,21 +96,21 @@ class Conclude:
     failure: ft.Failure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """Publish a question (see `asking`)."""
 
     question: env.Envelope
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancel:
     """Publish a message that ends requests (see `cancelling`)."""
 
     message: env.Envelope
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drop:
     """Remove the row: its outcome is saved."""
 

@@ -34,6 +34,7 @@ class Endpoint:
     def __init__(self, task_cls: type[task_module.Task]) -> None:
         self._task_cls = task_cls
         self._name = _names.class_name(task_cls)
+        self._plain = _is_plain(task_cls)
         self._pattern: dict[str, Any] | None = None
 
     @property
@@ -62,7 +63,7 @@ class Endpoint:
             nothing of how the flow's author constructed it.
         """
         cls = self._task_cls
-        if name is not None and _is_plain(cls):
+        if name is not None and self._plain:
             # Nobody's own constructor: what it would do is the same each time, but for the name.
             if self._pattern is None:
                 self._pattern = vars(cls())
@@ -147,7 +148,10 @@ class Endpoint:
         except BaseException as error:
             return invocation.Outcome(ft.Failure.from_exception(error))
         if unit.action == pr.EXECUTE:
-            return self.execute(task, unit.arguments, emit, loop, unit.request)
+            call = invocation.Invocation(
+                task, invocation.EXECUTE, "", 1, unit.arguments, events=emit
+            )
+            return _invoke(call, loop, unit.request)
         for failure in (unit.result, *unit.failures.values()):
             if isinstance(failure, ft.Failure):
                 failure.belongs_to(self._task_cls.__module__)
@@ -189,34 +193,29 @@ class Offer:
     def read(self, job: Job, request: env.Envelope) -> None:
         """Find out what is to be run; if that cannot be, why not is the job's refusal."""
         try:
-            self._check_version(request)
+            headers = request.headers
+            if (version := headers.get(env.WBE_VERSION, env.VERSION)) != env.VERSION:
+                raise exc.IncompatibleVersion(
+                    f"this worker speaks version {env.VERSION} of the protocol, the request is of"
+                    f" version {str(version)[:80]}"
+                )
             who = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
-            job.unit = pr.Request.decode(request.body, env.unpacker(request.ours), who)
+            job.unit = pr.Request.decode(request.body, env.unpacker(job.ours), who)
             job.name = job.unit.task_name
-            job.endpoint = self._find(job.unit.task_cls)
+            job.endpoint = self._endpoints.get(job.unit.task_cls)
+            if job.endpoint is None:
+                raise self._unknown(job.unit.task_cls)
             if not job.ours and job.limit is limits.UNLIMITED:
                 # TaskFlow's engines know of no limits; the class says what it is given.
                 job.limit = limits.read(job.endpoint.task_cls.timelimit)
         except Exception as error:  # whatever a body does, it is answered
             job.refusal = error
 
-    @staticmethod
-    def _check_version(request: env.Envelope) -> None:
-        version = request.headers.get(env.WBE_VERSION, env.VERSION)
-        if version != env.VERSION:
-            raise exc.IncompatibleVersion(
-                f"this worker speaks version {env.VERSION} of the protocol, the request is of"
-                f" version {str(version)[:80]}"
-            )
-
-    def _find(self, task_cls: str) -> Endpoint:
-        found = self._endpoints.get(task_cls)
-        if found is None:
-            raise exc.NotFound(
-                f"worker {self._identity} does not offer {task_cls}"
-                f"{_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
-            )
-        return found
+    def _unknown(self, task_cls: str) -> Exception:
+        return exc.NotFound(
+            f"worker {self._identity} does not offer {task_cls}"
+            f"{_names.hint(task_cls, self.names)}; it offers: {', '.join(self.names[:8])}"
+        )
 
 
 def job_of(request: env.Envelope, receipt: Any) -> Job:

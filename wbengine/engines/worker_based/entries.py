@@ -20,6 +20,9 @@ from wbengine.types import failure as ft
 Place = tuple[int, int]
 _NOWHERE: Final[Place] = (0, 0)
 
+#: When, the how many-th that was set, of which kind, and for whom.
+_Alarm = tuple[float, int, str, list["Entry"]]
+
 #: Outdated alarms that are kept before those are looked for that still mean something.
 _STALE_ALARMS: Final = 1000
 
@@ -51,40 +54,11 @@ class Entry:
     """
 
     __slots__ = (
-        "_seqs",
-        "asked_at",
-        "born",
-        "denied",
-        "dispatched",
-        "done",
-        "doubts",
-        "epoch",
-        "eta",
-        "fate",
-        "floor",
-        "flow",
-        "heard",
-        "id",
-        "invocation",
-        "key",
-        "lapse",
-        "lost",
-        "opened",
-        "place",
-        "queue",
-        "ran",
-        "receipt",
-        "request",
-        "resends",
-        "risked",
-        "sending",
-        "sent_at",
-        "shelf",
-        "suspect",
-        "task_cls",
-        "unused",
-        "worker",
-    )
+        "_seqs", "asked_at", "born", "denied", "dispatched", "done", "doubts", "epoch", "eta",
+        "fate", "floor", "flow", "heard", "id", "invocation", "key", "lapse", "lost", "opened",
+        "place", "queue", "ran", "receipt", "request", "resends", "risked", "sending", "sent_at",
+        "shelf", "suspect", "task_cls", "unused", "worker",
+    )  # fmt: skip
 
     def __init__(
         self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
@@ -100,8 +74,8 @@ class Entry:
             call.action,
             call.arguments,
             timeout,
-            result=call.result if call.action == invocation.REVERT else pr.NO_RESULT,
-            failures=call.failures,
+            call.result if call.action == invocation.REVERT else pr.NO_RESULT,
+            call.failures,
         )
         self.request.since = self.born = now
         self.epoch = self.floor = self.unused = call.epoch
@@ -140,7 +114,7 @@ class Entry:
     @property
     def live(self) -> bool:
         """Whether the request has no outcome yet (and is still in the book)."""
-        return self.state not in pr.STOP_STATES and self.epoch != WITHDRAWN
+        return self.request.current_state not in pr.STOP_STATES and self.epoch != WITHDRAWN
 
     def fresh(self, worker: str | None, seq: int) -> bool:
         """Whether `worker` told nothing numbered `seq` of this epoch before; notes that it did."""
@@ -166,8 +140,9 @@ class Entry:
             if self.state == pr.RUNNING:
                 return "duplicate" if again else "reordered"
         # Only events need their numbers: RUNNING changes nothing twice, and the first end wins.
-        worker, number = answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
-        if state == pr.EVENT and not self.fresh(worker, number):
+        if state == pr.EVENT and not self.fresh(
+            answer.text(env.WBE_WORKER), answer.number(env.WBE_SEQ)
+        ):
             return "duplicate"
         return None
 
@@ -226,7 +201,7 @@ class Entry:
             correlation_id=self.id,
             reply_to=reply_to,
             headers=headers,
-            priority=min(9, max(0, call.priority)) if ours else 0,
+            priority=min(9, max(0, call.priority)) if ours and call.priority else 0,
             persistent=ledger is None
             if terms.broker_persistent is None
             else terms.broker_persistent,
@@ -234,12 +209,12 @@ class Entry:
         env.check_size(envelope, call.task.name, "the request", terms.max_message_size)
         return envelope
 
-    def described(self) -> tuple[Any, ...]:
+    def described(self, *more: Any) -> tuple[Any, ...]:
         """What people may want to know of it when it is gone (see `overview`)."""
         call = self.invocation
         return (
             self.id, call.task.name, self.task_cls, call.action, call.attempt, self.epoch,
-            call.uuid, self.flow, self.queue, self.worker, call.priority, self.born,
+            call.uuid, self.flow, self.queue, self.worker, call.priority, self.born, *more,
         )  # fmt: skip
 
     def unknown(self) -> ft.Failure:
@@ -280,8 +255,13 @@ class Shelf:
 
     def put(self, key: str, entry: Entry) -> None:
         """Move `entry` here, from wherever it stands."""
-        entry.leave()
-        self._rows.setdefault(key, {})[entry.id] = entry
+        if entry.shelf is not None:
+            entry.shelf.remove(entry)
+        row = self._rows.get(key)
+        if row is None:
+            self._rows[key] = {entry.id: entry}
+        else:
+            row[entry.id] = entry
         entry.shelf, entry.key = self, key
 
     def remove(self, entry: Entry) -> None:
@@ -331,7 +311,10 @@ class Backlog(Shelf):
 
     def put(self, key: str, entry: Entry) -> None:
         super().put(key, entry)
-        heapq.heappush(self._heaps.setdefault(key, []), (entry.place, next(self._order), entry))
+        heap = self._heaps.get(key)
+        if heap is None:
+            heap = self._heaps[key] = []
+        heapq.heappush(heap, (entry.place, next(self._order), entry))
 
     def remove(self, entry: Entry) -> None:
         super().remove(entry)
@@ -365,7 +348,9 @@ class Line(Shelf):
 
     def serve(self, entry: Entry, now: float) -> None:
         """An entry that stands here was taken."""
-        reached = self._reached.setdefault(entry.key, [])
+        reached = self._reached.get(entry.key)
+        if reached is None:
+            reached = self._reached[entry.key] = []
         while reached and reached[-1][0] <= entry.place:
             reached.pop()
         reached.append((entry.place, now))
@@ -406,19 +391,28 @@ class Alarms:
     nobody knows whether whoever runs it answers here.
     """
 
-    __slots__ = ("_heap", "_kept", "_order")
+    __slots__ = ("_count", "_heap", "_kept", "_last", "_order")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, str, Entry]] = []
+        # Those that are set to one time, one after the other, are one.
+        self._heap: list[_Alarm] = []
+        self._last: dict[str, _Alarm] = {}
+        self._count = 0
         # How many there were when they were tidied last.
         self._kept = 0
         self._order = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._count
 
     def set(self, at: float, kind: str, entry: Entry) -> None:
-        heapq.heappush(self._heap, (at, next(self._order), kind, entry))
+        self._count += 1
+        last = self._last.get(kind)
+        if last is not None and last[0] == at:
+            last[3].append(entry)
+        else:
+            self._last[kind] = alarm = (at, next(self._order), kind, [entry])
+            heapq.heappush(self._heap, alarm)
 
     def next(self) -> float | None:
         return self._heap[0][0] if self._heap else None
@@ -426,20 +420,30 @@ class Alarms:
     def due(self, now: float) -> Iterator[tuple[str, Entry]]:
         """What is due, including what is set to a past time meanwhile; O(log n) each."""
         while self._heap and self._heap[0][0] <= now:
-            _, _, kind, entry = heapq.heappop(self._heap)
-            if _means(entry):
-                yield kind, entry
+            alarm = heapq.heappop(self._heap)
+            at, order, kind, entries = alarm
+            if self._last.get(kind) is alarm:
+                del self._last[kind]
+            left = iter(entries)
+            try:
+                for entry in left:
+                    self._count -= 1
+                    if _means(entry):
+                        yield kind, entry
+            finally:  # whoever asks may fail with one of them
+                if rest := list(left):
+                    heapq.heappush(self._heap, (at, order, kind, rest))
 
     def tidy(self, entries: int) -> None:
         """Let go of what has ended; there are `entries` requests.  O(1) amortised."""
-        if not entries:
-            self._heap.clear()
-            self._kept = 0
-        elif len(self._heap) > 2 * max(entries, self._kept) + _STALE_ALARMS:
-            self._heap = [alarm for alarm in self._heap if _means(alarm[3])]
-            heapq.heapify(self._heap)
-            self._kept = len(self._heap)
+        if entries and self._count <= 2 * max(entries, self._kept) + _STALE_ALARMS:
+            return
+        kept = ((at, n, kind, list(filter(_means, of))) for at, n, kind, of in self._heap)
+        self._heap = [alarm for alarm in kept if alarm[3]] if entries else []
+        heapq.heapify(self._heap)
+        self._last.clear()
+        self._kept = self._count = sum(len(alarm[3]) for alarm in self._heap)
 
 
 def _means(entry: Entry) -> bool:
-    return entry.live and (entry.state in pr.WAITING_STATES or entry.doubts > 0)
+    return (entry.state in pr.WAITING_STATES or entry.doubts > 0) and entry.live

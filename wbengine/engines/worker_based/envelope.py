@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from wbengine import _codec
+from wbengine import _codec, _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import plain
 from wbengine.engines.worker_based import protocol as pr
@@ -32,7 +32,10 @@ _MOST: Final = 2**53
 #: A value of a user may nest as deep as the codec allows, and stands a few levels inside its body.
 _BODY_DEPTH: Final = _codec.MAX_DEPTH + 8
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+#: For TaskFlow's peers, who are sent what is no number as Python writes it.
+_encode: Final = _json_text.writer(allow_nan=True)
 
 #: Encoded bodies above this many bytes are refused before they are published.
 MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
@@ -106,7 +109,7 @@ class Envelope:
 
     `body` is a tree that JSON can hold.  `priority` is 0 to 9, 9 first.  A `persistent` one is to
     survive the broker's end, where brokers can do that.  Outgoing ones are encoded once, on first
-    use of `encoded`.
+    use of `encoded` and `encoded_headers`, and not changed any more then.
     """
 
     type: str
@@ -119,13 +122,26 @@ class Envelope:
     redelivered: bool = False
     persistent: bool = False
     _encoded: bytes | None = None
+    _encoded_headers: bytes | None = None
 
     @property
     def encoded(self) -> bytes:
         if self._encoded is None:
             # User values hold no lone surrogates, failure texts may.
-            self._encoded = _encode(self.body).encode("utf-8", "replace")
+            if WBE_VERSION in self.headers:
+                self._encoded = _json_text.encode(self.body, "replace", finite=True)
+            else:
+                self._encoded = _encode(self.body).encode("utf-8", "replace")
         return self._encoded
+
+    @property
+    def encoded_headers(self) -> bytes:
+        """
+        :raises ValueError, TypeError: they are no JSON.
+        """
+        if self._encoded_headers is None:
+            self._encoded_headers = _json_text.encode(self.headers)
+        return self._encoded_headers
 
     @property
     def ours(self) -> bool:
@@ -135,12 +151,12 @@ class Envelope:
     def number(self, header: str, default: int = 0) -> int:
         """A header that counts something; whatever is not a count reads as `default`."""
         value = self.headers.get(header)
-        return value if is_number(value) else default
+        return value if type(value) is int and 0 <= value <= _MOST else default
 
     def seconds(self, header: str) -> float | None:
         """A header that holds seconds, not negative and finite, or None."""
-        value = self.headers.get(header)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST:
+        value: Any = self.headers.get(header)
+        if type(value) in (float, int) and 0 <= value <= _MOST:
             return float(value)
         return None
 
@@ -200,9 +216,8 @@ def body_of(message: Any, interop: str | None = None) -> Any:
 
 def freeze(envelope: Envelope) -> bytes:
     """What a ledger keeps of a terminal answer, so that it can be given again."""
-    headers = _encode(envelope.headers).encode()
-    # The body was encoded to be sent; it may be large, and is not encoded twice.
-    return b'{"headers":%b,"body":%b}' % (headers, envelope.encoded)
+    # Both were encoded to be sent, or will be; the body may be large.
+    return b'{"headers":%b,"body":%b}' % (envelope.encoded_headers, envelope.encoded)
 
 
 def thaw(frozen: bytes, correlation_id: str, reply_to: str = "") -> Envelope:
@@ -218,19 +233,19 @@ def thaw(frozen: bytes, correlation_id: str, reply_to: str = "") -> Envelope:
 
 
 def received(data: Any, message: Any) -> Envelope:
-    """The envelope of a message that came, with `data` its decoded body."""
-    properties = message.properties
-    correlation_id = properties.get("correlation_id")
-    reply_to = properties.get("reply_to")
-    info = message.delivery_info or {}
+    """The envelope of a message that came, with `data` its decoded body; they share headers."""
+    find = message.properties.get
+    correlation_id, reply_to = find("correlation_id"), find("reply_to")
+    info = message.delivery_info or _NOTHING
     return Envelope(
-        properties.get("type", ""),
+        find("type", ""),
         data,
-        routing_key=str(info.get("routing_key", "")),
-        correlation_id=correlation_id if isinstance(correlation_id, str) else None,
-        reply_to=reply_to if isinstance(reply_to, str) else None,
-        headers=dict(message.headers or {}),
-        redelivered=bool(info.get("redelivered", False)),
+        str(info.get("routing_key", "")),
+        correlation_id if isinstance(correlation_id, str) else None,
+        reply_to if isinstance(reply_to, str) else None,
+        message.headers or {},
+        0,
+        bool(info.get("redelivered", False)),
     )
 
 
@@ -311,22 +326,19 @@ class Answers:
         job.seq += 1
         headers: dict[str, Any] = {}
         if job.ours:
-            headers[WBE_VERSION] = VERSION
-            headers[WBE_WORKER] = self._identity
-            headers[WBE_EPOCH] = job.epoch
-            headers[WBE_SEQ] = job.seq
+            headers = {
+                WBE_VERSION: VERSION,
+                WBE_WORKER: self._identity,
+                WBE_EPOCH: job.epoch,
+                WBE_SEQ: job.seq,
+            }
             if outcome is not None and outcome.started is not None:
                 headers[WBE_STARTED] = outcome.started
                 headers[WBE_ENDED] = outcome.ended
             if asked is not None:
                 headers[WBE_ASK] = asked
-        return Envelope(
-            pr.RESPONSE,
-            {"state": state, "data": data},
-            routing_key=job.reply_to,
-            correlation_id=job.id,
-            headers=headers,
-        )
+        body = {"state": state, "data": data}
+        return Envelope(pr.RESPONSE, body, job.reply_to, job.id, None, headers)
 
 
 def value_of(answer: Envelope) -> Any:

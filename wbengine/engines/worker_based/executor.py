@@ -164,7 +164,15 @@ class WorkerTaskExecutor(tenure.Tenure):
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._lock:
             effects = self._book.retired(invocations)
-        self._apply(effects)
+        # All of a turn together.
+        rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
+        receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
+        for let_go, things in ((self._forget_rows, rows), (self._proxy.ack_later, receipts)):
+            try:
+                if things:
+                    let_go(*things)
+            except Exception:
+                LOG.exception("failed to let go of what is saved")
 
     def _is_ours(self, entry: entries.Entry) -> bool:
         check = self._guards.get(entry.invocation.flow_uuid)
@@ -246,23 +254,27 @@ class WorkerTaskExecutor(tenure.Tenure):
                 LOG.exception("failed to perform %s", type(effect).__name__)
 
     def _perform(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.Dispatch(_, _, envelope):
-                self._proxy.send(Parcel(envelope, self._dispatching, effect))
-            case fx.Settle(entry, outcome):
-                entry.done(entry.invocation, outcome)
-            case fx.Tell(entry, event_type, details):
-                self._tell(entry, event_type, details)
-            case fx.Acknowledge(receipt):
-                if receipt is not None:
-                    self._proxy.ack_later(receipt)
-            case fx.Drop(request_id):
-                if self._ledger is not None and self._proxy.target.ours:
-                    self._proxy.later(self._drop, request_id)
-                elif self._ledger is not None:  # another place: nothing else is to wait for it
-                    self._drop([request_id])
-            case _:
-                self._see_to(effect)
+        # The most frequent first; `match` would take its time.
+        if isinstance(effect, fx.Dispatch):
+            self._proxy.send(Parcel(effect.envelope, self._dispatching, effect))
+        elif isinstance(effect, fx.Settle):
+            effect.entry.done(effect.entry.invocation, effect.outcome)
+        elif isinstance(effect, fx.Acknowledge):
+            if effect.receipt is not None:
+                self._proxy.ack_later(effect.receipt)
+        elif isinstance(effect, fx.Tell):
+            self._tell(effect.entry, effect.event_type, effect.details)
+        elif isinstance(effect, fx.Drop):
+            self._forget_rows(effect.request_id)
+        else:
+            self._see_to(effect)
+
+    def _forget_rows(self, *request_ids: str) -> None:
+        """Remove the rows of what is saved."""
+        if self._ledger is not None and self._proxy.target.ours:
+            self._proxy.later(self._drop, *request_ids)
+        elif self._ledger is not None:  # another place: nothing else is to wait for it
+            self._drop(list(request_ids))
 
     def _posts(self, effect: fx.Dispatch) -> bool:
         """Whether the row of a request may be made in one step with publishing it: nobody else may

@@ -60,6 +60,11 @@ class Job:
     running: Any = None
     ticket: Any = None
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it tells nothing but that it runs, and ended: nothing has to be heard before."""
+        return self.ours and self.seq <= 2
+
     def number(self, seen: int) -> None:
         """Give it an epoch, after those `seen` of its id.
 

@@ -14,7 +14,7 @@ import kombu
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based import connecting, outbox, receiving, taking, topology
+from wbengine.engines.worker_based import confirms, connecting, outbox, receiving, taking, topology
 
 __all__ = ["Listening"]
 
@@ -27,6 +27,10 @@ CONNECT_TIMEOUT: Final = 10.0
 #: can be woken is, others are asked more often.
 DRAIN_PERIOD: Final = 1.0
 SHORT_DRAIN_PERIOD: Final = 0.05
+
+#: Seconds, and messages, after which what came is acknowledged that nobody waits for.
+RECEIPTS_PERIOD: Final = 0.05
+RECEIPTS: Final = 64
 
 #: Seconds before it connects again to a broker that can be reached, but not used.
 AILING_PAUSE: Final = 0.5
@@ -71,6 +75,11 @@ class Listening:
         self._told = ""
         self._receives = math.inf
         self._soon: deque[Callable[[], None]] = deque()
+        # Whether requests are answered where they come from, if that can be.
+        self._desks = True
+        # What is to be acknowledged when that costs little.
+        self._receipts: deque[Any] = deque()
+        self._receipts_due = 0.0
         self._wake: Callable[[], None] | None = None
         self._consumer = 0
         #: Of the connection that there is: what came on it is acknowledged on it, or never.
@@ -200,7 +209,7 @@ class Listening:
         try:
             if not self._running.is_set():
                 self._outbox.start()  # it connects meanwhile
-            receiver.begin(self._on_message, self._on_work, self._outbox.put)
+            receiver.begin(self._on_message, self._on_work, self._outbox.put, desk=self._desks)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
             self._receives = time.monotonic()
@@ -208,8 +217,10 @@ class Listening:
             self._drain(receiver)
             self.channel = None
             receiver.end(remove=not self.leaves_queue)
-        except BaseException:
+        except BaseException as error:
             receiver.drop()
+            # Perhaps an answer is: the outbox finds out which, and loses nothing else by it.
+            self._desks = self._desks and not confirms.refuses(error)
             raise
         finally:
             self._wake = self.channel = self._receiver = None
@@ -228,15 +239,35 @@ class Listening:
             if self._on_wait is not None:
                 self._on_wait()
             timeout = longest
-            for due in (self._outbox.hasten(now), self._until and self._until()):
+            receipts = self._acknowledge(now) if self._receipts else None
+            for due in (self._outbox.hasten(now), self._until and self._until(), receipts):
                 if due is not None:
                     timeout = min(timeout, max(0.001, due - time.monotonic()))
             try:
                 receiver.drain(timeout=timeout)
             except TimeoutError:
                 pass
-        while self._soon:  # what was done until now is acknowledged
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """What was done until now is acknowledged."""
+        while self._soon:
             self._soon.popleft()()
+        self._acknowledge(math.inf)
+
+    def _acknowledge(self, now: float) -> float | None:
+        """Acknowledge what costs less together; when to call it again, if at all."""
+        if not self._receipts:
+            return None
+        self._receipts_due = self._receipts_due or now + RECEIPTS_PERIOD
+        if now < self._receipts_due and len(self._receipts) < RECEIPTS:
+            return self._receipts_due
+        self._receipts_due = 0.0
+        self._acknowledge_now([self._receipts.popleft() for _ in range(len(self._receipts))])
+        return None
+
+    def _acknowledge_now(self, messages: list[Any]) -> None:
+        raise NotImplementedError
 
     def bury(self, name: str) -> None:
         """Remove the private queue of a process that is gone, unless it is used; any thread."""

@@ -82,6 +82,7 @@ class Outbox:
         self._spare: _Straight | None = None
         self._lent = False
         self._awake = True
+        self._timed = False
         self._lost: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -97,26 +98,32 @@ class Outbox:
         Saves the change of threads; for whoever has nothing else to do meanwhile, and holds no
         lock.
         """
-        with self._lock:
-            self._parcels.append(parcel)
-            writer, alone = self._spare, len(self._parcels) == 1 and not self._first
-            if writer is None or not alone:
-                if not self._busy:
-                    self._wake()
-                return
-            self._spare, self._lent, self._busy = None, True, True
+        writer = None
         try:
+            with self._lock:
+                self._parcels.append(parcel)
+                if self._spare is None or len(self._parcels) > 1 or self._first:
+                    if not self._busy:
+                        self._wake()
+                    return
+                writer, self._spare = self._spare, None
+                self._lent = self._busy = True
             self._deliver(writer, [parcel])
         except self._errors as error:
             self._lost = error
         finally:
-            with self._lock:
-                self._lent = self._busy = False
-                if self._lost is None and parcel.sent and not self._awake:
-                    self._spare = writer
-                waits = self._first or self._parcels or self._flushing
-                if self._awake or self._lost or waits:
-                    self._wake()
+            if writer is not None:  # whatever ended it: an interruption (Ctrl-C) does, too
+                self._take_back(writer, parcel)
+
+    def _take_back(self, writer: _Straight, parcel: Parcel) -> None:
+        """What was lent; the publisher's thread does the rest, if there is any."""
+        with self._lock:
+            self._lent = self._busy = False
+            if self._lost is None and parcel.sent and not self._awake:
+                self._spare = writer
+            waits = self._first or self._parcels or self._flushing
+            if self._awake or self._lost or waits or (self._chores and not self._timed):
+                self._wake()
 
     def put_unhurried(self, parcel: Parcel) -> None:
         """Put a parcel some milliseconds later, unless it is withdrawn meanwhile: see `hasten`."""
@@ -134,21 +141,20 @@ class Outbox:
             waiting.popleft()
         return None
 
-    def later(self, chore: Chore, thing: Any) -> None:
+    def later(self, chore: Chore, *things: Any) -> None:
         """Do `chore([thing, ...])` on the publisher's thread, some milliseconds later; things that
         come meanwhile are done together.  What it raises is logged.
         """
         with self._lock:
             if not self._over:
-                first = not self._chores
-                if first:
+                before, self._chore_count = self._chore_count, self._chore_count + len(things)
+                if not before:
                     self._chores_due = time.monotonic() + REST
-                self._chores.setdefault(chore, []).append(thing)
-                self._chore_count += 1
-                if (first or self._chore_count == MOST) and not self._busy:
+                self._chores.setdefault(chore, []).extend(things)
+                if (not before or before < MOST <= self._chore_count) and not self._busy:
                     self._wake()
                 return
-        call(chore, [thing])
+        call(chore, list(things))
 
     def _chores_in(self) -> float | None:
         """Seconds until chores are to be done; None: there are none."""
@@ -226,7 +232,7 @@ class Outbox:
                     if rest is None:
                         self._changed.notify_all()
                     self._spare = writer if isinstance(writer, _Straight) else None
-                    self._awake = False
+                    self._awake, self._timed = False, rest is not None
                 self._changed.wait(rest)
                 self._spare, self._awake = None, True
             self._busy = False

@@ -101,6 +101,7 @@ class Performer:
     def close(self) -> None:
         """Nobody waits for anything any more."""
         self._closed.set()
+        self._reports.tell()
         with self.lock:
             self._changed.notify_all()
 
@@ -163,7 +164,7 @@ class Performer:
             self.core.forget(job)
         # Whatever ails the ledger, asking it again at once would only burn the processor.
         self._closed.wait(LEDGER_PAUSE)
-        self._requeue(job.receipt)
+        self._proxy.requeue(job.receipt, self._returned)
 
     def _check(self, job: server.Job) -> None:
         """Its slot waits with it for a ledger that is away."""
@@ -240,8 +241,8 @@ class Performer:
             if count < 0:
                 _tell_fenced(job)
             with self.lock:
-                effects = self.core.on_stored(job, count < 0)
-            self.apply(effect for effect in effects if not _is_done(effect))
+                effects = self.core.on_told(job, count < 0)
+            self.apply(effects)
         return (True for _ in jobs)
 
     def _is_fenced(self, job: server.Job) -> bool:
@@ -302,10 +303,11 @@ class Performer:
             ended, job.outcome = job.outcome, None
             failed = ended is not None and ended.failed
             self._reporting += failed
-        self.apply(effects)
-        if ended is not None and (failed or reporting.LOG.isEnabledFor(logging.INFO)):
+        if ended is not None and not failed and reporting.LOG.isEnabledFor(logging.INFO):
             self._reports.ended(job, ended)
-        if failed:
+        self.apply(effects)
+        if ended is not None and failed:
+            self._reports.ended(job, ended)
             with self.lock:
                 self._reporting -= 1
                 self._changed.notify_all()
@@ -332,7 +334,11 @@ class Performer:
             self._proxy.send(Parcel(envelope))
 
     def _send_end(self, parcel: Parcel) -> None:
-        self._withdraw_running(parcel.matter)
+        job = parcel.matter
+        self._withdraw_running(job)
+        plainly = parcel.errand is self._answering and job.is_quiet
+        if plainly and self._proxy.answer(parcel, job.receipt):
+            return
         if self.core.running:
             self._proxy.send(parcel)  # perhaps together with those of others
         else:
@@ -372,14 +378,12 @@ class Performer:
             for job in jobs:
                 self.core.on_answered(job)
             self._settled(len(jobs))
+        if self._reports.untold:
+            self._reports.tell()
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.ack(receipt)
         self._returned()
-
-    def _requeue(self, message: Any) -> None:
-        """Give a message back, once nothing more is taken: it would only come again."""
-        self._proxy.requeue(message, self._returned)
 
     def _returned(self) -> None:
         with self.lock:
@@ -434,10 +438,6 @@ def _tell_fenced(job: server.Job) -> None:
         "request %s was given up by its engine while it ran here: what came of it is not told",
         job.id,
     )
-
-
-def _is_done(effect: server.Effect) -> bool:
-    return _answers(effect) or isinstance(effect, server.Acknowledge)
 
 
 def _answers(effect: server.Effect) -> bool:

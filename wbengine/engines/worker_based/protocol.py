@@ -88,9 +88,9 @@ def build_a_machine(freeze: bool = True) -> machines.FiniteMachine:
     return machine
 
 
-#: (state, event) -> state, read off the machine once: a request then moves by one dict lookup
-#: instead of owning a copy of the machine.
-_MOVES: Final = {(start, event): end for start, event, end in build_a_machine()}
+#: (state, the next), read off the machine once: a request then moves by one lookup instead of
+#: owning a copy of the machine.
+_MOVES: Final = frozenset((start, end) for start, _, end in build_a_machine())
 
 
 def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class Notify(Message):
         return type(tasks) is list and all(type(name) is str for name in tasks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkUnit:
     """What a validated REQUEST asks for, with failures and results as objects again."""
 
@@ -271,13 +271,12 @@ class Request(Message):
         """
         if self.current_state == new_state:
             return False
-        end = _MOVES.get((self.current_state, make_an_event(new_state)))
-        if end is None:
+        if (self.current_state, new_state) not in _MOVES:
             raise exc.InvalidState(
                 f"request {self.uuid} of task {self.task.name!r} cannot go from"
                 f" {self.current_state} to {new_state}"
             )
-        self.current_state = end
+        self.current_state = new_state
         return True
 
     def transition_and_log_error(
@@ -363,14 +362,15 @@ class Request(Message):
         if "result" in data:
             kind, value = data["result"]
             result = ft.Failure.from_dict(value) if kind == "failure" else unpack(value)
+        arguments, failures = data.get("arguments"), data.get("failures")
         return WorkUnit(
-            task_cls=data["task_cls"],
-            task_name=data["task_name"],
-            action=data["action"],
-            arguments={k: unpack(v) for k, v in data.get("arguments", {}).items()},
-            result=result,
-            failures={k: ft.Failure.from_dict(v) for k, v in data.get("failures", {}).items()},
-            request=request,
+            data["task_cls"],
+            data["task_name"],
+            data["action"],
+            {k: unpack(v) for k, v in arguments.items()} if arguments else {},
+            result,
+            {k: ft.Failure.from_dict(v) for k, v in failures.items()} if failures else {},
+            request,
         )
 
 

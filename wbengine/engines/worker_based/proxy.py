@@ -154,6 +154,21 @@ class Proxy(listening.Listening):
         """As `send`; from this thread, if nothing else is to be published: see `Outbox.put_now`."""
         self._outbox.put_now(parcel)
 
+    def answer(self, parcel: Parcel, request: Any) -> bool:
+        """Publish a terminal answer, and acknowledge its request right behind it, at once.
+
+        From any thread.  `parcel.errand` is told when the broker has confirmed it.  False: it has
+        to be sent in the usual way.  Only of a RabbitMQ.
+        """
+        receiver = self._receiver  # which the consumer's thread may take away at any moment
+        desk = None if receiver is None else receiver.desk
+        return desk is not None and desk.answer(parcel, request, self._let_go)
+
+    def _let_go(self, request: Any) -> None:
+        work = self._work
+        if isinstance(work, taking.SlotTaking) and work.let_go(request):
+            self.call_soon(work.adjust)
+
     def send_unhurried(self, parcel: Parcel) -> None:
         """As `send`, but a few milliseconds later, if it is not withdrawn by then.
 
@@ -163,13 +178,13 @@ class Proxy(listening.Listening):
         if threading.get_ident() != self._consumer:
             self._ring()
 
-    def later(self, chore: Chore, thing: Any) -> None:
+    def later(self, chore: Chore, *things: Any) -> None:
         """Let the publisher's thread do something when it has nothing to publish.
 
         `chore([thing, ...])` is told of all things that came meanwhile; where the proxy has ended,
         it is done at once.
         """
-        self._outbox.later(chore, thing)
+        self._outbox.later(chore, *things)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued is published and done; False if time ran out."""
@@ -216,9 +231,12 @@ class Proxy(listening.Listening):
     def ack_many(self, messages: Sequence[Any]) -> None:
         """`ack` each; one step, where the transport is ours."""
         if not self._target.ours:
-            # Each by itself: the connection may be lost in the midst of them.
-            self._soon.extend(functools.partial(self._settle, each, _ack) for each in messages)
-            self._ring()
+            # Those that were answered on their own channel are.
+            left = [each for each in messages if not each.acknowledged]
+            if left:
+                # Each by itself: the connection may be lost in the midst of them.
+                self._soon.extend(functools.partial(self._settle, each, _ack) for each in left)
+                self._ring()
             return
         for channel, group in _by_channel(messages).items():
             _settle_all(channel, group)
@@ -239,12 +257,18 @@ class Proxy(listening.Listening):
             if known and message.channel is not work.channel:
                 self.call_soon(work.adjust)
 
-    def ack_later(self, message: Any) -> None:
-        """`ack`, together with others; within a second or so."""
+    def ack_later(self, *messages: Any) -> None:
+        """`ack` each, together with others; within a second or so."""
         if self._target.ours:
-            self.later(self.ack_many, message)
-        else:  # wakes nobody
-            self._soon.append(functools.partial(self._settle, message, _ack))
+            self.later(self.ack_many, *messages)
+        elif self._target.amqp and self._work is None:
+            self._receipts.extend(messages)  # wakes nobody
+        else:
+            self._soon.extend(functools.partial(self._settle, each, _ack) for each in messages)
+
+    def _acknowledge_now(self, messages: list[Any]) -> None:
+        for lane, group in _by_lane(messages).items():
+            _settle_all(lane, group)
 
     def release_many(self, messages: Sequence[Any]) -> None:
         """What these requests need from now on is no slot: others may be taken for them.
@@ -345,6 +369,13 @@ def _by_channel(messages: Iterable[Any]) -> dict[Any, list[Any]]:
     found: dict[Any, list[Any]] = {}
     for message in messages:
         found.setdefault(message.channel, []).append(message)
+    return found
+
+
+def _by_lane(messages: Iterable[Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for message in messages:
+        found.setdefault(message.lane, []).append(message)
     return found
 
 

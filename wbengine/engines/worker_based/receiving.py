@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections import Counter, deque
@@ -13,7 +14,7 @@ import kombu
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based import connecting, taking, topology
+from wbengine.engines.worker_based import answering, connecting, lines, taking, topology
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.parcels import Errand, Parcel
 from wbengine.transports import wary
@@ -31,8 +32,8 @@ DECLARE_PAUSE: Final = 1.0
 QUIET: Final = 10.0
 DEAF: Final = 15.0
 
-#: So many are read before they are handed over.
-_AT_ONCE: Final = 64
+#: What the broker calls the consumer of one's own queue.
+_OWN: Final = "own"
 
 #: Type of the message that one sends to oneself.
 PING: Final = "WBE_PING"
@@ -63,12 +64,15 @@ class Receiver:
         self._connection = connection
         self._work = work
         self._refused = refused
-        self._line = connecting.Line(connection) if target.amqp else None
+        self._line = lines.Line(connection) if target.amqp else None
+        # Delivered, and not handed over.
         self._inbox: deque[tuple[Consume, Any]] = deque()
         self._echo: connecting.Echo | None = None
         self._send: Callable[[Parcel], None] = _nowhere
         self._own: Any = None
-        self._consumer: Any = None
+        self._stop: Callable[[], object] = _nothing
+        #: Where requests that came here are answered, on a RabbitMQ.
+        self.desk: answering.Desk | None = None
         self._declare_due = 0.0
         self._declared = -math.inf
         self._mistrusts = False
@@ -78,28 +82,52 @@ class Receiver:
         self.drain: Callable[..., object]
         self.drain = connection.drain_events if self._line is None else self._listen
 
-    def begin(self, on_own: Consume, on_work: Consume, send: Callable[[Parcel], None]) -> None:
-        """Declare and consume; `send` publishes."""
+    def begin(
+        self,
+        on_own: Consume,
+        on_work: Consume,
+        send: Callable[[Parcel], None],
+        *,
+        desk: bool = True,
+    ) -> None:
+        """Declare and consume; `send` publishes.  `desk`: requests may be answered here."""
         self._send = send
         if not self._local:
             self._echo = connecting.Echo(QUIET, DEAF, time.monotonic())
-            on_own, on_work = self._heard(on_own), self._heard(on_work)
         if self._line is not None:
-            on_own, on_work = self._later(on_own), self._later(on_work)
+            self._begin_on(self._line, on_own, on_work, desk)
+        else:
+            self._begin_with_kombu(on_own, on_work)
+        self._plan(time.monotonic())
+
+    def _begin_on(self, line: lines.Line, on_own: Consume, on_work: Consume, desk: bool) -> None:
+        lane = line.lane()
+        self.channel = lane.channel
+        self._declare_own()
+        lane.consume(self._own.name, _OWN, self._later(on_own))
+        self._stop = functools.partial(lane.channel.basic_cancel, _OWN)
+        work = self._work
+        if work is not None:
+            work.begin(line, self._layout, self._later(on_work))
+            assert isinstance(work, taking.SlotTaking) and work.lane is not None
+            if desk:
+                self.desk = answering.Desk(work.lane, self._layout, self._send)
+        self.wake = line.ring
+
+    def _begin_with_kombu(self, on_own: Consume, on_work: Consume) -> None:
+        if not self._local:
+            on_own, on_work = self._heard(on_own), self._heard(on_work)
         if self._target.ours:
             self._connection.transport.on_discard = self._discarded
         self.channel = wary.channel_of(self._connection)
         self._declare_own()
         queues = [self._own, *self._layout.declare_common(self.channel)]
-        self._consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
-        self._consumer.consume()
+        consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
+        consumer.consume()
+        self._stop = consumer.cancel
         if self._work is not None:
             self._work.begin(self._connection, self._layout, on_work)
-        if self._line is not None:
-            self.wake = self._line.ring
-        else:
-            self.wake = getattr(self._connection.transport, "wake", None)
-        self._plan(time.monotonic())
+        self.wake = getattr(self._connection.transport, "wake", None)
 
     def _discarded(self) -> None:
         self._refused["unreadable"] += 1
@@ -134,7 +162,9 @@ class Receiver:
         :raises TransportFailure: the connection is deaf.
         """
         mistrusts = self._mistrusts and now >= self._declared + DECLARE_PAUSE
-        if mistrusts or now >= self._declare_due:
+        if self.is_blocked:
+            pass  # it would not answer
+        elif mistrusts or now >= self._declare_due:
             self._mistrusts = False  # before: what is gone after that is to be declared again
             if mistrusts or self._declare_due:
                 self._declare_again()
@@ -143,6 +173,8 @@ class Receiver:
             self._declare_due = now + (DECLARE_PERIOD if ours else LONG_DECLARE_PERIOD)
         if self._work is not None and not self._target.ours:
             self._work.turn(now)
+        if self.desk is not None:
+            self.desk.turn(now)
         if self._echo is not None:
             self._check(self._echo, now)
         self._plan(now)
@@ -152,6 +184,11 @@ class Receiver:
         self._layout.declare_common(self.channel)
         if self._work is not None:
             self._work.declare()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker reads nothing on this connection for now."""
+        return self.desk is not None and self.desk.is_blocked
 
     def mistrust(self) -> None:
         """Somebody may have removed what was declared: declare it soon; any thread."""
@@ -177,14 +214,26 @@ class Receiver:
         due = self._echo.next_due()
         if self._work is not None:
             due = min(due, self._work.next_due() or due)
+            self._work.blocked = self.is_blocked
         timeout = min(timeout, max(0.001, due - time.monotonic()))
-        if self._line.wait(0 if self._inbox else timeout):
-            self._line.read()
-            while self._line.pending and len(self._inbox) < _AT_ONCE:
+        try:
+            if self._line.wait(0 if self._inbox else timeout):
                 self._line.read()
+        finally:
+            if self.desk is not None:
+                self.desk.report()
+        if self._inbox:
+            self._echo.heard(time.monotonic())
+            with self._line.together():
+                self._hand_over()
+
+    def _hand_over(self) -> None:
         while self._inbox:
             handle, message = self._inbox.popleft()
-            handle(message)
+            if message.properties.get("type") == PING:
+                message.ack()
+            else:
+                handle(message)
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """What is acknowledged meanwhile is told in one go, where that is of use."""
@@ -200,7 +249,7 @@ class Receiver:
         while self._inbox:  # delivered meanwhile, and handed to nobody
             _, message = self._inbox.popleft()
             message.requeue()
-        self._consumer.cancel()
+        self._stop()
         if remove and not self._layout.interop:
             self._own.delete()
         if self._target.amqp or getattr(self.channel, "deletes_unused", False):
@@ -218,6 +267,8 @@ class Receiver:
         self._inbox.clear()
         if self._work is not None:
             self._work.end()
+        if self.desk is not None:
+            self.desk.close()
         if self._line is not None:
             self._line.close()
 
@@ -232,6 +283,10 @@ class _Pinging(Errand):
 
     def sent(self, parcels: Sequence[Parcel]) -> None:
         self._echo.published(time.monotonic())
+
+
+def _nothing() -> None:
+    """Nothing was begun."""
 
 
 def _nowhere(parcel: Parcel) -> None:

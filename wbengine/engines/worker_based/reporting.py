@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from wbengine import _names, invocation
+from wbengine import _log_lines, _names, invocation
 from wbengine.engines.worker_based.jobs import Job
 from wbengine.types import failure as ft
 
@@ -18,6 +20,8 @@ LOG = logging.getLogger(__name__)
 
 #: So much of an exception's message is in the log.
 _SHOWN = 300
+
+_ENDED: Final = "task %.100r of request %s ended%s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,15 @@ class Reports:
 
     Each failure is told to the handlers, in order, until one returns False; what a handler raises
     is logged, and the next one is called.  Where none ended it, the log has the last word.
+
+    Where a log is written by our own command, successes are when `tell` is called, by anybody.
     """
 
     def __init__(self, worker: str, handlers: Iterable[ExceptionHandler] = ()) -> None:
         self._worker = worker
         self._handlers = tuple(handlers)
+        #: Of successes, in order: when, and what.
+        self.untold: deque[tuple[float, tuple[str, str, str]]] = deque()
 
     @property
     def has_handlers(self) -> bool:
@@ -83,13 +91,27 @@ class Reports:
         LOG.debug("task %.100r of request %s (epoch %d) starts", job.name, job.id, job.epoch)
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        """Never raises; as slow as the handlers are."""
+        """Never raises; as slow as the handlers are.  Of success only if somebody wants to know."""
         if outcome.failed:
             self._failed(job, outcome)
+        elif _log_lines.is_installed():
+            self.untold.append((time.time(), (job.name, job.id, _took(outcome))))
         else:
-            LOG.info("task %.100r of request %s ended%s", job.name, job.id, _took(outcome))
+            LOG.info(_ENDED, job.name, job.id, _took(outcome))
+
+    def tell(self) -> None:
+        """Log what ended well until now.  Any thread."""
+        told = []
+        while self.untold:
+            try:
+                told.append(self.untold.popleft())
+            except IndexError:  # told by another thread
+                break
+        if told:
+            _log_lines.write(LOG, logging.INFO, _ENDED, told)
 
     def _failed(self, job: Job, outcome: invocation.Outcome) -> None:
+        self.tell()  # in order
         failure: ft.Failure = outcome.value
         if self._handlers and self._handled(self._describe(job, outcome), failure):
             return

@@ -151,7 +151,8 @@ class RequestBook(Recovering):
         return self._sent.count(queue) + self._backlog.count(queue)
 
     def _capacity(self, queue: str) -> int:
-        return max(MOST_IN_BROKER, PER_SLOT * self._offers.slots(queue))
+        served = PER_SLOT * self._offers.slots(queue)
+        return served if served > MOST_IN_BROKER else MOST_IN_BROKER
 
     def _wait(self, entry: Entry, now: float) -> None:
         if self.ledger is not None or entry.unused <= entry.epoch:
@@ -191,9 +192,8 @@ class RequestBook(Recovering):
 
     def _refill(self, queue: str, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        while self._closed is None and self._sent.count(queue) < self._capacity(queue):
-            entry = self._backlog.first(queue)
-            if entry is None:
+        while self._closed is None and (entry := self._backlog.first(queue)) is not None:
+            if self._sent.count(queue) >= self._capacity(queue):
                 break
             effects += self._dispatch(entry, now)
         return effects
@@ -220,10 +220,11 @@ class RequestBook(Recovering):
             return self._on_unfit(entry, reason or "unknown", answer, receipt, now)
         if env.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
             return [*self._on_given_twice(entry, now), fx.Acknowledge(receipt)]
-        effects = self._started(entry, answer.text(env.WBE_WORKER), now)
+        ends = answer.body["state"] in pr.STOP_STATES
+        effects = self._started(entry, answer.text(env.WBE_WORKER), now, ends)
         if entry.doubts and (self.ledger is None or env.WBE_ASK in answer.headers):
             entry.doubts = 0
-        if answer.body["state"] in pr.STOP_STATES:
+        if ends:
             entry.receipt = receipt
             return effects + self._settle(
                 entry,
@@ -252,22 +253,31 @@ class RequestBook(Recovering):
         self.ignored[reason] += 1
         return [fx.Acknowledge(receipt)]
 
-    def _started(self, entry: Entry, worker: str | None, now: float) -> list[Effect]:
-        if entry.state == pr.RUNNING:
+    def _started(
+        self, entry: Entry, worker: str | None, now: float, ends: bool = False
+    ) -> list[Effect]:
+        """Somebody began it, as is heard now; `ends`: as that it is done."""
+        request = entry.request
+        if request.current_state == pr.RUNNING:
             return []
-        for state in (pr.PENDING, pr.RUNNING):
-            entry.request.transition(state)
+        if request.current_state == pr.WAITING:
+            request.transition(pr.PENDING)
+        request.transition(pr.RUNNING)
         entry.ran = True
         queue = entry.queue if entry.shelf is self._sent else None
         if queue is not None:
             self._sent.serve(entry, now)
-        entry.leave()
-        if worker is not None:
+        else:
+            entry.leave()
+        if worker is not None and ends:  # nobody holds it any more
+            entry.worker = worker
+            self._offers.watch(worker)
+        elif worker is not None:
             self._hold(entry, worker)
-        elif self.plain and entry.queue is not None:
+        elif self.plain and not ends and entry.queue is not None:
             self._held.put(nameless(entry.queue), entry)
         effects = self._refill(queue, now) if queue is not None else []
-        if entry.fate == CANCELLED:
+        if entry.fate == CANCELLED and not ends:
             effects += self._cancels([entry], worker or env.ALL_WORKERS)
         return effects
 
@@ -296,9 +306,9 @@ class RequestBook(Recovering):
         worker = (entry.worker or entry.queue) if ran else None
         outcome = invocation.Outcome(value, worker or invocation.LOCAL, started, ended)
         failure = value.exception_str if isinstance(value, ft.Failure) else None
-        self.ended.append((*entry.described(), failure, started, ended))
+        self.ended.append(entry.described(failure, started, ended))
         effects: list[Effect] = [fx.Settle(entry, outcome)]
-        return effects + (self._refill(queue, now) if queue is not None else [])
+        return effects + self._refill(queue, now) if queue is not None else effects
 
     def retired(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
         """Outcomes were saved: forget the requests, drop their rows, acknowledge their answers."""

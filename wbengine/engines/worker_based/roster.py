@@ -114,12 +114,14 @@ class Queue:
     `idle_rounds` look at all of them once after one has spoken.
     """
 
-    __slots__ = ("_idle", "_since", "busy", "members", "slots")
+    __slots__ = ("_idle", "_since", "busy", "members", "named", "slots")
 
     def __init__(self) -> None:
         self.members: dict[tuple[Any, str], TopicWorker] = {}
         self.slots = 0
         self.busy = 0
+        #: How many of them tell their identity.
+        self.named = 0
         # Those that have a free slot; who spoke longest ago is the first.
         self._idle: dict[tuple[Any, str], TopicWorker] = {}
         # Up to when twice, and once, all have spoken; and were free.
@@ -168,6 +170,7 @@ class Queue:
         busy = min(worker.slots, worker.running)
         self.slots += sign * worker.slots
         self.busy += sign * busy
+        self.named += sign * (worker.identity is not NO_IDENTITY)
         if sign < 0:
             self._idle.pop(worker.key, None)
         elif busy < worker.slots:

@@ -324,7 +324,8 @@ class Server(announcing.Announcing):
             answer = self._answers.failed(job, outcome.value, outcome)
         job.outcome = outcome
         self._count(outcome)
-        return [*self._end(job, answer), *self._refill()]
+        effects = self._end(job, answer)
+        return effects + self._refill() if self._roll.waiting else effects
 
     def _count(self, outcome: invocation.Outcome) -> None:
         career = self._career
@@ -362,6 +363,16 @@ class Server(announcing.Announcing):
         if job.listener is not None:
             effects.append(Reply(None, replace(answer, routing_key=job.listener)))
         return effects
+
+    def on_told(self, job: Job, fenced: bool = False) -> list[Effect]:
+        """As `on_stored`, of what was stored, answered, and acknowledged in one step."""
+        _, answer = self._roll.ending.pop(job.key)
+        self._roll.leaving.pop(job.key, None)
+        if fenced:
+            self.counts["fenced"] += 1
+        elif job.listener is not None:
+            return [Reply(None, replace(answer, routing_key=job.listener))]
+        return []
 
     def on_answered(self, job: Job) -> None:
         """Its terminal answer is published, or never can be."""

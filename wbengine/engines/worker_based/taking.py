@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import kombu
 
 from wbengine.engines.worker_based import topology
 from wbengine.transports import wary
+
+if TYPE_CHECKING:
+    from wbengine.engines.worker_based import lanes, lines
+    from wbengine.transports._amqp_delivery import Delivery
 
 LOG = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ class Taking:
         self.slots = slots
         self.open = True
         self.channel: Any = None
+        #: Whether the broker answers nothing for now.
+        self.blocked = False
         #: When each came, oldest first.
         self.held: dict[Any, float] = {}
         self._ours = ours
@@ -53,16 +59,19 @@ class Taking:
 
     def begin(
         self,
-        connection: kombu.Connection,
+        connection: Any,
         layout: topology.Topology,
         callback: Callable[[Any], None],
     ) -> None:
-        """Take from a new connection: `callback(message)` for each request."""
+        """Take from a new connection (RabbitMQ: a line): `callback(message)` for each request."""
         self._layout = layout
         self._callback = callback
-        self.channel = wary.channel_of(connection)
+        self.channel = self._open(connection)
         self.declare()
         self.adjust()
+
+    def _open(self, connection: Any) -> Any:
+        return wary.channel_of(connection)
 
     def declare(self) -> None:
         """Declare the queues (again)."""
@@ -135,11 +144,15 @@ class Taking:
         for message, came in tuple(self.held.items()):
             if now - came < self._ack_after:
                 break
-            if self.is_ours(message):
-                self._retire(message)
-                message.ack()
+            if self.is_ours(message) and self._acknowledge(message):
                 self._early.add(message)
                 self.adjust()
+
+    def _acknowledge(self, message: Any) -> bool:
+        """Its slot stays taken; False: somebody else did so in this moment."""
+        self._retire(message)
+        message.ack()
+        return True
 
     def _retire(self, message: Any) -> None:
         """It is about to be acknowledged, and keeps its slot."""
@@ -173,11 +186,18 @@ class SlotTaking(Taking):
         self, queues: Sequence[str], slots: int, *, ours: bool = False, ack_after: float = ACK_AFTER
     ) -> None:
         super().__init__(queues, slots, ours=ours, ack_after=ack_after)
-        # By tag: what the consumer waits for an acknowledgement of, if anything.
+        #: The channel, which any thread may acknowledge on.
+        self.lane: lanes.Lane | None = None
+        # By tag: what its consumer was given last, if anything.
         self._serving: dict[str, Any] = {}
         self._arrived: set[Any] = set()
         # Whether something happened that may let it take more; several things count as one.
         self._stale = False
+
+    def _open(self, connection: lines.Line) -> Any:
+        assert self._layout is not None
+        self.lane = connection.lane(self._layout.exchange.name)
+        return self.lane.channel
 
     @property
     def _in_order(self) -> bool:
@@ -185,6 +205,7 @@ class SlotTaking(Taking):
 
     def end(self) -> None:
         super().end()
+        self.lane = None
         self._serving.clear()
         self._arrived.clear()
 
@@ -204,8 +225,9 @@ class SlotTaking(Taking):
             self._consume(f"{number}", names[number % len(names)])
 
     def _unknown(self) -> int:
-        known = sum(message is not None for message in self._serving.values())
-        return len(self.held) + len(self._arrived) - known
+        held, arrived = self.held, self._arrived
+        known = sum(each in held or each in arrived for each in tuple(self._serving.values()))
+        return len(held) + len(arrived) - known
 
     def turn(self, now: float) -> None:
         super().turn(now)
@@ -217,10 +239,11 @@ class SlotTaking(Taking):
         """Take from the first queue that has something, while slots are free."""
         names = self._names()
         while (room := self._room()) > 0:
-            raw = next(filter(None, map(self.channel.basic_get, names)), None)
-            if raw is None:
+            assert self.lane is not None
+            message = next(filter(None, map(self.lane.get, names)), None)
+            if message is None:
                 break
-            self._hand(self.channel.message_to_python(raw))
+            self._hand(message)
         if room <= 0:
             self._cancel()
             return
@@ -237,17 +260,15 @@ class SlotTaking(Taking):
         return [self._layout.shared_name(name) for name in self.queues]
 
     def _consume(self, tag: str, name: str) -> None:
-        if tag in self._serving:
-            return
+        if tag not in self._serving:
+            assert self.lane is not None
+            self._serving[tag] = None
+            self.lane.consume(name, tag, self._deliver, nowait=True)
 
-        def deliver(raw: Any) -> None:
-            message = self.channel.message_to_python(raw)
-            if tag in self._serving:
-                self._serving[tag] = message
-            self._hand(message)
-
-        self._serving[tag] = None
-        self.channel.basic_consume(name, consumer_tag=tag, callback=deliver, nowait=True)
+    def _deliver(self, message: Delivery) -> None:
+        if message.consumer_tag in self._serving:
+            self._serving[message.consumer_tag] = message
+        self._hand(message)
 
     def _hand(self, message: Any) -> None:
         self._arrived.add(message)
@@ -257,7 +278,7 @@ class SlotTaking(Taking):
     def _cancel(self) -> None:
         for tag in tuple(self._serving):
             # Waited for when nothing more is to come: what came until then was delivered by then.
-            self.channel.basic_cancel(tag, nowait=self.open)
+            self.channel.basic_cancel(tag, nowait=self.open or self.blocked)
         self._serving.clear()
 
     def admits(self, message: Any) -> bool:
@@ -274,11 +295,23 @@ class SlotTaking(Taking):
         if self.held.pop(message, None) is None:
             return
         self._early.discard(message)
-        tag = _tag(message)
-        if not self._in_order and self._serving.get(tag, self) is message:
-            self._serving[tag] = None  # it is acknowledged, so that the next may come
-        else:
+        # Else its consumer is free: it is acknowledged, so that the next may come.
+        if self._in_order or self._serving.get(_tag(message), self) is not message:
             self.adjust()
+
+    def let_go(self, message: Delivery) -> bool:
+        """`free` what is being acknowledged, from any thread; whether `adjust` is to be called."""
+        self.held.pop(message, None)
+        return self._in_order or self._serving.get(message.consumer_tag) is not message
+
+    def _acknowledge(self, message: Any) -> bool:
+        lane = self.lane
+        if lane is None or not lane.claim(message):
+            return False
+        self._retire(message)
+        lane.line.put(lane.receipt(message))
+        lane.line.flush()
+        return True
 
     def _retire(self, message: Any) -> None:
         tag = _tag(message)

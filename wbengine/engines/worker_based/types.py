@@ -139,9 +139,7 @@ class ProxyWorkerFinder(outlook.Outlook):
         """Whether the workers of `queue` speak more than plain TaskFlow."""
         with self._lock:
             found = self._roster.queues.get(queue)
-            return found is not None and any(
-                worker.identity is not NO_IDENTITY for worker in found.members.values()
-            )
+            return found is not None and found.named > 0
 
     def queue_for(self, task_cls: str, waiting: Callable[[str], int]) -> str | None:
         """The queue whose live workers offer `task_cls` with most slots per waiting request.

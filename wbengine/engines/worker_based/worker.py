@@ -136,6 +136,7 @@ class Worker:
     def _make_core(
         self, max_tasks: int | None, handlers: Iterable[reporting.ExceptionHandler]
     ) -> tuple[server.Server, performing.Performer]:
+        self._reports = reporting.Reports(self.identity, handlers)
         core = server.Server(
             self.identity,
             self._queues,
@@ -150,7 +151,7 @@ class Worker:
             self._proxy,
             self._pool,
             self._loop,
-            reporting.Reports(self.identity, handlers),
+            self._reports,
             self._beats,
             on_drain=self._stop_taking,
         )
@@ -352,6 +353,7 @@ class Worker:
         with self._hands.lock:
             jobs = self._server.begun
         self._die()
+        self._reports.tell()  # the process may end at any moment
         for job in jobs:
             self._hands.cancel(job)
         return jobs
@@ -417,6 +419,7 @@ class Worker:
             self.stop()
 
     def _beat(self, now: float) -> None:
+        self._reports.tell()  # what no broker was told of
         if self._interop or not self._proxy.is_running:
             return
         with self._hands.lock:

@@ -144,12 +144,13 @@ def for_target(
 
 
 def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
-    """Claim for `holder` while messages are taken, where broker and ledger are the same Redis.
+    """Claim for `holder` while messages are taken, where broker and ledger are the same Redis, or
+    both are in folders.
 
     Then messages that are taken on connections to `target` which are made from now on have a
     `claim`.  False, and nothing changes, where that cannot be.
     """
-    claims = None if ledger is None else ledger.claims(target.redis, holder)
+    claims = None if ledger is None else ledger.claims(target.redis or target.folders, holder)
     if claims is None:
         return False
     target.options["claims"] = claims

@@ -51,10 +51,18 @@ if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
 return here(ARGV[1], ARGV[2], t)
 """)  # fmt: skip
 
+#: (): what was sent before this, and comes after it, publishes nothing and makes no row
+FENCE: Final = Script(_HEAD + """
+call('PERSIST', P .. 'rows')
+if call('EXISTS', P .. 'm') == 1 then call('HINCRBY', P .. 'm', 'v', 1) end
+""")  # fmt: skip
+
 #: (id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
 CLAIM: Final = Script(_HEAD + _redis_rows.CLAIM + """
 call('PERSIST', P .. 'rows')
-return claim(ARGV[1], ARGV[2], ARGV[3], ARGV[4], now())
+local said = claim(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+if said[1] == 'GRANTED' then call('ZADD', P .. 'beats', now(), ARGV[3]) end
+return said
 """)  # fmt: skip
 
 #: (digest, user, holder) -> digest

@@ -21,12 +21,13 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from wbengine import _names, exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _files, _spares
+from wbengine.transports._claims import Claims
 from wbengine.transports._journal import Journal
 from wbengine.transports._journal_rows import NONE, Entry, Outcome, Table
 
@@ -95,25 +96,50 @@ class DirectoryLedger(base.Ledger):
     # -- workers
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        line = b"C %b %d %b;" % (_word(id), epoch, _word(holder, "holder"))
+        told = self.claim_many(holder, ((id, epoch),))
+        with self._failures():
+            if not told:
+                raise self._full()
+            if isinstance(told[0], exceptions.LedgerFailure):
+                raise told[0]
+        return told[0]
+
+    def claim_many(
+        self, holder: str, rows: Sequence[tuple[str, int]]
+    ) -> list[base.Claim | exceptions.LedgerFailure]:
+        """`claim` each of these (id, epoch): what it returned, or raised; fewer: there is no space
+        for more."""
+        by = _word(holder, "holder")
+        lines = [b"C %b %d %b;" % (_word(id), epoch, by) for id, epoch in rows]
         if holder not in self._known_holders:
             self.renew(holder)
-        with self._failures():
-            with self._journal.lock:
-                if self._do(line):
-                    refused = None
+        told: list[base.Claim | None] = []
+        with self._failures(), self._journal.lock:
+            for (id, epoch), granted in zip(rows, self._journal.append(lines), strict=False):
+                if granted:
+                    told.append(base.Claim(base.GRANTED, epoch, None, holder))
                 else:
                     entry = self._table.rows.get(id.encode())
-                    refused = base.refusal(self._row(id, entry), epoch)
-            if refused is None:
-                if holder not in self._known_holders:  # forgotten after a long silence
-                    self.renew(holder)
-                return base.Claim(base.GRANTED, epoch, None, holder)
-            if refused.verdict != base.DONE:
-                return refused
-            # The same as it was, or what became of it since; with its result.
-            row = self.state(id)
-            return base.refusal(row, epoch) or base.Claim(base.MISSING, epoch)
+                    told.append(base.refusal(self._row(id, entry), epoch))
+        if holder not in self._known_holders:  # forgotten after a long silence
+            with suppress(exceptions.LedgerFailure):  # its next beat will
+                self.renew(holder)
+        return [
+            self._look_again(id, epoch) if claim is None or claim.verdict == base.DONE else claim
+            for (id, epoch), claim in zip(rows, told, strict=False)
+        ]
+
+    def _look_again(self, id: str, epoch: int) -> base.Claim | exceptions.LedgerFailure:
+        """The same as it was, or what became of it since; with its result."""
+        try:
+            return base.refusal(self.state(id), epoch) or base.Claim(base.MISSING, epoch)
+        except exceptions.LedgerFailure as error:
+            return error
+
+    def claims(self, place: object, holder: str) -> Claims | None:
+        if not isinstance(place, tuple):  # no folders
+            return None
+        return Claims(self, _label(holder, "holder"))
 
     def renew(self, holder: str) -> None:
         path = f"{self._beats}/{_label(holder, 'holder')}"
@@ -176,7 +202,7 @@ class DirectoryLedger(base.Ledger):
                     if number < len(told) and not told[number]:
                         _files.remove(f"{self._results}/{name.decode()}")
                 if len(told) < len(ended):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
+                    raise self._full()
         except exceptions.LedgerFailure as error:
             told += [error] * (len(ended) - len(told))
         return told
@@ -365,8 +391,11 @@ class DirectoryLedger(base.Ledger):
         """Append these lines: what each did.  The journal's lock is held."""
         outcomes = self._journal.append(lines)
         if len(outcomes) < len(lines):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
+            raise self._full()
         return outcomes
+
+    def _full(self) -> OSError:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
 
     def _row(self, id: str, entry: Entry | None) -> base.Row | None:
         """The row as it is in the journal, the lock of which is held."""

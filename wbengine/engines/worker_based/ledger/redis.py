@@ -77,6 +77,8 @@ class RedisLedger(base.Ledger):
         self._owed: deque[tuple[Script, tuple[Any, ...]]] = deque()
         self._owing = threading.Lock()
         self._payer: threading.Thread | None = None
+        # How often rows were made, perhaps, by who got no answer; up to which that is over.
+        self._doubts = self._fenced = 0
         self._closed = threading.Event()
         self._holders: set[str] = set()
         self._digest = f"redis-{uuid.uuid4().hex}"
@@ -106,6 +108,11 @@ class RedisLedger(base.Ledger):
         digest = told.decode()
         if digest != self._digest:
             self._digest = digest
+
+    def doubt(self) -> None:
+        """A row may have been made, with its request, and may be made later than now: not after
+        the next call of ours."""
+        self._doubts += 1
 
     # -- workers
 
@@ -261,6 +268,9 @@ class RedisLedger(base.Ledger):
     def _run(self, script: Script, *args: Any) -> tuple[Any, bool]:
         if self._owed:
             self._pay()
+        if self._fenced < (doubts := self._doubts):
+            self._pool.run(steps.FENCE)
+            self._fenced = doubts
         return self._pool.run(script, *args)
 
     def _owe(self, script: Script, *args: Any) -> None:
@@ -356,6 +366,7 @@ class Openings:
         self._ledger = ledger
         self.user = ledger.user
         self.keep = ledger.keep
+        self.doubt = ledger.doubt
 
     @property
     def digest(self) -> str:

@@ -1,0 +1,289 @@
+"""How requests that came from a RabbitMQ are answered: with their receipts, in one go."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import brokers, errands, wiretap
+from tests.integration.test_rabbitmq import Side, queues
+from tests.workers import until
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import listening
+
+PUBLISH, ACK = (60, 40), (60, 80)
+
+
+class Asked(Side):
+    """A worker's side, which answers from any thread, and whoever asks it."""
+
+    def __init__(self, url: str, slots: int = 2, **options: Any) -> None:
+        super().__init__(url, "w", queues=("q",), slots=slots, keeps=True, **options)
+        self.told: list[int] = []
+        self.most = 0
+
+    def _on_message(self, data: Any, message: Any) -> None:
+        super()._on_message(data, message)
+        assert self.proxy._work is not None
+        self.most = max(self.most, len(self.proxy._work.held))
+
+    def answer(self, message: Any, to: str = "e") -> bool:
+        number = env.body_of(message)["n"]
+        envelope = env.Envelope("TEST", {"n": number}, routing_key=to)
+        parcel = errands.parcel(envelope, after=lambda: self.told.append(number))
+        return self.proxy.answer(parcel, message)
+
+    @contextlib.contextmanager
+    def answering(self, threads: int) -> Iterator[None]:
+        """Answer whatever comes, by so many threads."""
+        ends = threading.Event()
+        taken = iter(range(10**9))
+        lock = threading.Lock()
+
+        def run() -> None:
+            while True:
+                with lock:
+                    number = next(taken)
+                while number >= len(self.messages):
+                    if ends.wait(0.001):
+                        return
+                assert self.answer(self.messages[number])
+
+        made = [threading.Thread(target=run) for _ in range(threads)]
+        for thread in made:
+            thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            for thread in made:
+                thread.join(20)
+
+
+@pytest.fixture
+def tapped(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Any]:
+    """(a URL through a tap, the tap)."""
+    with wiretap.to(rabbitmq_server.port) as tap:
+        yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{tap.port}/"), tap
+
+
+def frames(said: bytes) -> list[tuple[int, Any]]:
+    """(the channel, what was said: a method, or nothing) for each frame of a connection."""
+    found = []
+    at = len(b"AMQP\0\0\x09\1")
+    while at < len(said):
+        kind, channel, size = struct.unpack_from(">BHI", said, at)
+        method = struct.unpack_from(">HH", said, at + 7) if kind == 1 else None
+        found.append((channel, method))
+        at += size + 8
+    return found
+
+
+def test_each_answer_goes_before_its_receipt(tapped: Any, rabbitmq_url: str) -> None:
+    url, tap = tapped
+    asked = Asked(url, slots=3)
+    with Side(rabbitmq_url, "e").running() as e, asked.running(), asked.answering(3):
+        for number in range(60):
+            e.send(number, "q")
+        until(lambda: len(e.got) == 60)
+    receipts = 0
+    for said in tap.said:
+        written = frames(bytes(said))
+        own = [each for each in written if each[1] == ACK]
+        if not any(each[1] == PUBLISH for each in written) or not own:
+            continue
+        channel = own[0][0]
+        on_it = [method for number, method in written if number == channel]
+        for at, method in enumerate(on_it):
+            if method == ACK:
+                assert on_it[at - 3 : at] == [PUBLISH, None, None]
+                receipts += 1
+    assert receipts == 60
+
+
+def test_all_is_answered_by_many_threads_and_never_too_much_is_taken(rabbitmq_url: str) -> None:
+    count = 1500
+    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url, slots=4).running() as w:
+        with w.answering(4):
+            for number in range(count):
+                e.send(number, "q")
+            until(lambda: len(e.got) == count, 30)
+        until(lambda: len(w.told) == count)
+        assert set(Counter(e.got).values()) == set(Counter(w.got).values()) == {1}
+        assert 1 < w.most <= 4
+        assert w.proxy._work is not None and not w.proxy._work.held
+
+
+def test_a_lost_answer_is_published_again(tapped: Any, rabbitmq_url: str) -> None:
+    """And its request comes again: neither had arrived."""
+    url, tap = tapped
+    with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
+        e.send(1, "q")
+        until(lambda: w.got == [1])
+        tap.swallows = True
+        assert w.answer(w.messages[0])
+        assert w.proxy._work is not None and not w.proxy._work.held
+        tap.cut()
+        until(lambda: e.got == [1])
+        until(lambda: w.told == [1])
+        until(lambda: w.got == [1, 1])
+        assert w.messages[1].delivery_info["redelivered"]
+        assert w.answer(w.messages[1])
+        until(lambda: e.got == [1, 1])
+
+
+def test_an_answer_of_which_nobody_knows_is_published_again(
+    tapped: Any, rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq
+) -> None:
+    """Its request does not come again: with the answer the broker had the receipt."""
+    url, tap = tapped
+    with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
+        e.send(1, "q")
+        until(lambda: w.got == [1])
+        tap.mutes = True
+        assert w.answer(w.messages[0])
+        until(lambda: e.got == [1])
+        assert w.told == []
+        tap.cut()
+        until(lambda: e.got == [1, 1])
+        until(lambda: w.told == [1])
+        e.send(2, "q")
+        until(lambda: w.got == [1, 2])
+        assert w.answer(w.messages[1])
+        until(lambda: e.got == [1, 1, 2])
+
+
+def test_what_cannot_be_answered_there_is_left_to_others(tapped: Any, rabbitmq_url: str) -> None:
+    url, tap = tapped
+    with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
+        e.send(1, "q")
+        until(lambda: w.got == [1])
+        message = w.messages[0]
+        receiver = w.proxy._receiver
+        assert receiver is not None and receiver.desk is not None
+        receiver.desk._post.blocked = True
+        assert not w.answer(message)
+        receiver.desk._post.blocked = False
+        assert w.answer(message)
+        assert not w.answer(message)
+        until(lambda: e.got == [1])
+        e.send(2, "q")
+        until(lambda: w.got == [1, 2])
+        tap.cut()
+        until(lambda: w.got == [1, 2, 2])
+        assert not w.answer(w.messages[1])
+        assert w.answer(w.messages[2])
+        until(lambda: e.got == [1, 2])
+
+
+def test_an_answer_that_cannot_be_written_is_left_to_others(rabbitmq_url: str) -> None:
+    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url).running() as w:
+        e.send(1, "q")
+        until(lambda: w.got == [1])
+        assert not w.answer(w.messages[0], to="x" * 300)
+        assert w.answer(w.messages[0])
+        until(lambda: e.got == [1])
+
+
+def test_an_answer_that_the_broker_refuses_fails_alone(
+    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
+) -> None:
+    """It breaks the channel once; then it is published where that does not hurt the others."""
+    vhost = rabbitmq_url.rpartition("/")[2]
+    failed: list[BaseException] = []
+    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url, slots=1).running() as w:
+        only = {"exchange": "x", "write": r"^(e|q)$", "read": ".*"}
+        rabbitmq_server.ask("PUT", "topic-permissions", vhost, brokers.USER, body=only)
+        e.send(1, "q")
+        until(lambda: w.got == [1])
+        envelope = env.Envelope("TEST", {"n": 1}, routing_key="not-allowed")
+        assert w.proxy.answer(errands.parcel(envelope, failed=failed.append), w.messages[0])
+        until(lambda: w.got == [1, 1])  # the receipt behind it was not read
+        until(lambda: failed)
+        assert "ACCESS_REFUSED" in str(failed[0])
+        assert not w.answer(w.messages[1])
+        w.proxy.ack(w.messages[1])
+        e.send(2, "q")
+        until(lambda: w.got == [1, 1, 2])
+        w.proxy.ack(w.messages[2])
+    assert len(failed) == 1
+
+
+def test_several_queues_are_still_served_in_their_order(rabbitmq_url: str) -> None:
+    side = Asked(rabbitmq_url, slots=1)
+    side.proxy.take_from(("first", "second"), 1)
+    with Side(rabbitmq_url, "e").running() as e, side.running() as w:
+        with side.answering(1):
+            for number in range(10):
+                e.send(number, "first")
+                e.send(100 + number, "second")
+            until(lambda: len(e.got) == 20)
+        assert set(w.got) == {*range(10), *range(100, 110)}
+    assert side.proxy._work is not None and not side.proxy._work.held
+
+
+def test_what_is_said_at_once_comes_in_order_from_any_thread(rabbitmq_url: str) -> None:
+    """While the thread that reads the connection declares, and is told of what is confirmed."""
+    threads, each = 4, 400
+    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+        after: list[int] = []
+
+        def say(number: int) -> None:
+            for count in range(number * each, (number + 1) * each):
+                envelope = env.Envelope("TEST", {"n": count}, routing_key="b")
+                told = functools.partial(after.append, count)
+                a.proxy.send_now(errands.parcel(envelope, after=told))
+
+        saying = [threading.Thread(target=say, args=(number,)) for number in range(threads)]
+        for thread in saying:
+            thread.start()
+        for thread in saying:
+            thread.join()
+        assert a.proxy.flush(20)
+        until(lambda: len(b.got) == threads * each)
+        assert sorted(after) == list(range(threads * each))
+        for number in range(threads):
+            mine = [n for n in b.got if n // each == number]
+            assert mine == list(range(number * each, (number + 1) * each))
+
+
+def test_what_is_said_at_once_is_not_lost_with_a_connection(tapped: Any) -> None:
+    url, tap = tapped
+    with Side(url, "a").running() as a, Side(url, "b").running() as b:
+        after: list[int] = []
+        for number in range(1500):
+            envelope = env.Envelope("TEST", {"n": number}, routing_key="b")
+            told = functools.partial(after.append, number)
+            a.proxy.send_now(errands.parcel(envelope, after=told))
+            if number % 400 == 250:
+                until(lambda n=number: len(after) > n / 2)
+                tap.cut()
+        assert a.proxy.flush(30)
+        until(lambda: len(set(b.got)) == 1500)
+        assert sorted(after) == list(range(1500))
+        assert list(dict.fromkeys(b.got)) == list(range(1500))
+
+
+def test_replies_are_acknowledged_together_and_all_of_them(
+    rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is not acknowledged a part comes again to whoever reads the queue next."""
+    monkeypatch.setattr(listening, "RECEIPTS_PERIOD", 3600.0)
+    with Side(rabbitmq_url, "e", keeps=True).running() as e:
+        e.proxy.leaves_queue = True
+        for number in range(200):
+            e.send(number, "e")
+        until(lambda: len(e.got) == 200)
+        for message in [*e.messages[:50], *e.messages[60:200]]:
+            e.proxy.ack_later(message)
+    with Side(rabbitmq_url, "e").running() as heir:
+        until(lambda: len(heir.got) == 10)
+        assert heir.got == list(range(50, 60))
+    assert "e" not in queues(rabbitmq_server, rabbitmq_url)

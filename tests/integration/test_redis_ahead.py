@@ -1,0 +1,292 @@
+"""What comes with the end of a wait, from queues of one's own: none is lost, doubled or late."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+
+import pytest
+
+from tests import eaters
+from tests.integration.test_redis_transport import SOON, End
+from tests.workers import until
+from wbengine.transports import _redis_scripts
+from wbengine.transports._redis_link import LOST
+
+TAKE = _redis_scripts.TAKE.digest
+
+
+@pytest.fixture
+def ends(redis_url):
+    with contextlib.ExitStack() as stack:
+
+        def make(url=redis_url, **options):
+            return stack.enter_context(contextlib.closing(End(url, **options)))
+
+        yield make
+
+
+@pytest.fixture
+def eater(redis_server):
+    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
+        yield made
+
+
+def own(end, *names, **options):
+    for name in names or ("mine",):
+        end.queue(name, name, exclusive=True)
+    return end.consume(*(names or ("mine",)), **options)
+
+
+def together(end, *bodies, key="mine"):
+    """Publish in one step."""
+    messages = [
+        end.channel.prepare_message(json.dumps(body), 0, "application/json", "utf-8", {}, {})
+        for body in bodies
+    ]
+    laid_out = [end.channel.lay_out(message, "ex", key) for message in messages]
+    assert all(end.channel.publish_many(laid_out))
+
+
+def waits(end, redis_server, url):
+    """Let it wait, with a take that waits for the end of that; nothing has come yet."""
+    end.nothing_comes()
+    assert end.store._bell.takes
+    with redis_server.client(url.rpartition("/")[2]) as client:
+        until(lambda: client.info("clients")["blocked_clients"])
+
+
+def held(redis_server, url):
+    with redis_server.client(url.rpartition("/")[2]) as client:
+        return [key for key in client.keys("*}:h:*") for _ in client.hkeys(key)]
+
+
+def test_it_comes_without_being_asked_for(redis_url, redis_server, ends):
+    taker, sender = own(ends()), ends()
+    waits(taker, redis_server, redis_url)
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        sender.send("one", "mine")
+        assert taker.drain(1) == ["one"]
+        asked = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    assert asked == 3  # published, taken, acknowledged
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_no_more_than_there_is_room_for(redis_url, redis_server, ends, prefetch):
+    taker, sender = own(ends(), prefetch=prefetch, ack=False), ends()
+    waits(taker, redis_server, redis_url)
+    together(sender, *range(9))
+    taker.drain(prefetch)
+    taker.nothing_comes()
+    assert taker.got == list(range(prefetch))
+    began = time.monotonic()
+    while len(taker.got) < 9 or taker.messages:
+        taker.messages.pop(0).ack()
+        if len(taker.got) < 9:
+            taker.drain(len(taker.got) + 1)
+    assert taker.got == list(range(9))
+    assert time.monotonic() - began < SOON
+    assert not held(redis_server, redis_url)
+
+
+def test_who_acknowledges_at_once_is_given_the_next_at_once(redis_url, redis_server, ends):
+    taker, sender = own(ends(), prefetch=1), ends()
+    waits(taker, redis_server, redis_url)
+    together(sender, *range(30))
+    began = time.monotonic()
+    assert taker.drain(30) == list(range(30))
+    assert time.monotonic() - began < SOON
+
+
+def test_it_comes_before_what_was_sent_later(redis_url, redis_server, ends):
+    taker, sender = own(ends(), prefetch=3), ends()
+    for start in range(0, 120, 12):
+        waits(taker, redis_server, redis_url)
+        together(sender, *range(start, start + 6))
+        until(lambda: held(redis_server, redis_url))
+        together(sender, *range(start + 6, start + 12))
+        taker.drain(start + 12)
+    assert taker.got == list(range(120))
+
+
+def test_what_came_while_there_was_no_room_is_not_forgotten(redis_url, redis_server, ends):
+    """Room is made, and more comes, between two waits."""
+    taker, sender = own(ends(), prefetch=1, ack=False), ends()
+    waits(taker, redis_server, redis_url)
+    together(sender, 0, 1, 2)
+    taker.drain(1)
+    for number in range(3, 30):
+        taker.messages[-1].ack()
+        sender.send(number, "mine")
+        taker.drain(len(taker.got) + 1)
+    while len(taker.got) < 30:
+        taker.messages[-1].ack()
+        taker.drain(len(taker.got) + 1)
+    assert taker.got == list(range(30))
+
+
+def test_a_cancelled_consumer_leaves_what_it_was_not_given(redis_url, redis_server, ends):
+    taker, sender, other = own(ends(), prefetch=1, ack=False), ends(), ends()
+    waits(taker, redis_server, redis_url)
+    together(sender, 0, 1, 2)
+    taker.drain(1)
+    taker.channel.basic_cancel("mine")
+    other.consume("mine")
+    assert other.drain(2) == [1, 2]
+    assert [m.delivery_info["redelivered"] for m in other.messages] == [False, False]
+
+
+def test_who_cancels_while_it_waits_takes_nothing_more(redis_url, redis_server, ends):
+    taker, sender, other = own(ends()), ends(), ends()
+    waits(taker, redis_server, redis_url)
+    taker.channel.basic_cancel("mine")
+    sender.send("x", "mine")
+    assert other.consume("mine").drain(1, SOON) == ["x"]
+    assert not taker.store._ahead
+
+
+def test_who_ends_while_it_waits_takes_nothing_more(redis_url, redis_server, ends):
+    taker, sender = own(ends()), ends()
+    waits(taker, redis_server, redis_url)
+    sender.send("x", "mine")
+    until(lambda: held(redis_server, redis_url))
+    taker.close()
+    other = ends().consume("mine")
+    assert other.drain(1, SOON) == ["x"]
+    assert other.messages[0].delivery_info["redelivered"] is False
+
+
+def test_one_is_got_that_was_taken_ahead(redis_url, redis_server, ends):
+    taker, sender = own(ends(), "mine", "yours"), ends()
+    waits(taker, redis_server, redis_url)
+    sender.send("x", "mine")
+    sender.send("y", "yours")
+    until(lambda: held(redis_server, redis_url))
+    assert taker.channel.basic_get("yours").decode() == "y"
+    assert taker.channel.basic_get("yours") is None
+    assert taker.drain(1, SOON) == ["x"]
+
+
+def test_a_nudge_that_comes_with_it_is_noticed(redis_url, redis_server, ends):
+    """Room for requests is made while something comes into one's own queue."""
+    taker, sender = own(ends()), ends()
+    work = taker.connection.channel()
+    taker.queue("work", "work")
+    work.basic_qos(0, 1, False)
+    given = []
+    work.basic_consume("work", False, given.append, consumer_tag="work")
+    sender.send(0, "work")
+    while not given:
+        with contextlib.suppress(TimeoutError):
+            taker.connection.drain_events(timeout=0.1)
+    for number in range(1, 40):
+        waits(taker, redis_server, redis_url)
+        sender.send(number, "work")
+        sender.send(number, "mine")
+        given[-1].ack()
+        began = time.monotonic()
+        while len(given) <= number or len(taker.got) < number:
+            with contextlib.suppress(TimeoutError):
+                taker.connection.drain_events(timeout=5)
+        assert time.monotonic() - began < SOON
+    assert taker.got == list(range(1, 40))
+
+
+@pytest.mark.parametrize("lost", ["scripts", "everything", "consumers"])
+def test_what_the_server_forgets_meanwhile(redis_url, redis_server, ends, lost):
+    taker, sender = own(ends()), ends()
+    waits(taker, redis_server, redis_url)
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        if lost == "scripts":
+            client.script_flush()
+        elif lost == "everything":
+            client.flushdb()
+        else:
+            client.delete("wbe:{ex}:c")
+    if lost == "everything":
+        with contextlib.suppress(TimeoutError):
+            taker.connection.drain_events(timeout=1.5)
+    assert sender.send("x", "mine")
+    assert taker.drain(1, 3.0) == ["x"]
+    assert sender.send("y", "mine")
+    assert taker.drain(2, SOON) == ["x", "y"]
+    assert taker.messages[1].delivery_info["redelivered"] is False
+
+
+def test_what_nobody_heard_of_goes_back_unmarked(redis_url, redis_server, ends, eater):
+    taker = own(ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/")))
+    sender = ends()
+    waits(taker, redis_server, redis_url)
+    eater.eat = TAKE.encode()
+    sender.send("x", "mine")
+    assert eater.eaten.wait(5)
+    with pytest.raises(LOST):
+        taker.drain(1)
+    taker.close()
+    other = ends().consume("mine")
+    assert other.drain(1, SOON) == ["x"]
+    assert other.messages[0].delivery_info["redelivered"] is False
+
+
+@pytest.mark.parametrize("refused", ["BLPOP", "TAKE"])
+def test_a_server_that_refuses_meanwhile_is_told_of(redis_server, ends, refused, redis_url):
+    """A wait that the server ends with an error; nothing is taken for the answer to another one."""
+    taker, sender = own(ends()), ends()
+    waits(taker, redis_server, redis_url)
+    with redis_server.client() as client:
+        if refused == "BLPOP":
+            blocked = [c for c in client.client_list() if c["cmd"] == "blpop"]
+            for one in blocked:
+                client.execute_command("CLIENT", "UNBLOCK", one["id"], "ERROR")
+            with pytest.raises(Exception, match="UNBLOCKED"):
+                taker.drain(1)
+            with pytest.raises(LOST):
+                taker.drain(1)
+            return
+        client.config_set("min-replicas-to-write", "1")
+        try:
+            with pytest.raises(Exception, match="NOREPLICAS"):
+                taker.drain(1)
+        finally:
+            client.config_set("min-replicas-to-write", "0")
+    sender.send("x", "mine")
+    assert taker.drain(1, 3.0) == ["x"]
+
+
+def test_many_threads_and_cuts(redis_url, redis_server, ends):
+    """All that several publish comes, in order for each, while the one who reads is nudged, is
+    full, and looks again at any time."""
+    taker = own(ends(), prefetch=5, ack=False)
+    over = threading.Event()
+
+    def publish(who):
+        end = ends_of[who]
+        for start in range(0, 300, 5):
+            together(end, *([who, number] for number in range(start, start + 5)))
+            if start % 50 == 0:
+                time.sleep(0.003)
+
+    def disturb():
+        while not over.is_set():
+            if taker.messages:
+                with contextlib.suppress(IndexError):
+                    taker.messages.pop(0).ack()
+            taker.connection.transport.wake()
+
+    ends_of = [ends() for _ in range(3)]
+    threads = [threading.Thread(target=publish, args=(who,)) for who in range(3)]
+    threads.append(threading.Thread(target=disturb))
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 30
+    while len(taker.got) < 900 and time.monotonic() < end:
+        with contextlib.suppress(TimeoutError):
+            taker.connection.drain_events(timeout=1)
+    over.set()
+    for thread in threads:
+        thread.join()
+    for who in range(3):
+        assert [n for w, n in taker.got if w == who] == list(range(300))

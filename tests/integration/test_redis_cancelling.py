@@ -1,0 +1,105 @@
+"""Requests that are cancelled while they are being published, on connections that break."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from tests import tcp_proxy, workers
+from tests.integration.test_redis_ledger import through
+from tests.workers import until
+from wbengine import exceptions, invocation, task
+from wbengine.engines.worker_based import executor as executors
+
+BEGUN: Counter[str] = Counter()
+
+
+class Begin(task.Task):
+    def execute(self, name):
+        BEGUN[name] += 1
+        return name
+
+
+class Slowly:
+    """Lets a thread do something again and again until the end."""
+
+    def __init__(self, seed, do):
+        self._chance, self._do, self._over = random.Random(seed), do, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        while not self._over.wait(self._chance.random() * 0.1):
+            self._do(self._chance)
+
+    def __enter__(self):
+        self._thread.start()
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+
+def disturb(proxy):
+    def do(chance):
+        if chance.random() < 0.7:
+            proxy.cut()
+        else:
+            proxy.stall()
+            time.sleep(0.4)  # longer than anybody waits for an answer
+            proxy.resume()
+
+    return do
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_was_cancelled_before_it_began_never_begins(redis_url, redis_server, seed):
+    BEGUN.clear()
+    ends, told = {}, []
+
+    def done(call, outcome):
+        told.append(call)
+        ends[call.arguments["name"]] = outcome.value
+
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(tcp_proxy.threaded(redis_server.port))
+        url = f"{through(redis_url, redis_server, proxy.port)}?socket_timeout=0.3"
+        stack.enter_context(workers.worker_in_thread(str(redis_url), Begin))
+        executor = executors.WorkerTaskExecutor("e", "default", ["t"], url=url)
+        stack.callback(executor.stop)
+        executor.start()
+        executor.wait_for_workers(1, 10)
+        chance = random.Random(seed)
+        threads = []
+        with Slowly(seed, disturb(proxy)):
+            for number in range(150):
+                name = f"{seed}-{number}"
+                call = invocation.Invocation(
+                    Begin("begin"), "execute", name, 1, {"name": name}, flow_uuid="flow"
+                )
+                cancels = chance.random() < 0.6
+                if cancels:
+                    wait = chance.choice((0, 0.001, 0.003, 0.02, 0.35, 0.5))
+                    threads.append(threading.Timer(wait, executor.cancel, [(call,)]))
+                    threads[-1].start()
+                executor.submit_many((call,), done)
+                if chance.random() < 0.5:
+                    time.sleep(chance.random() * 0.01)
+        for thread in threads:
+            thread.join()
+        until(lambda: len(ends) == 150, 60)
+        time.sleep(0.3)  # what comes late has come
+    assert len(told) == 150
+    for number in range(150):
+        name = f"{seed}-{number}"
+        value = ends[name]
+        if value == name:
+            assert BEGUN[name] == 1
+        else:
+            assert value.check(exceptions.Cancelled), value
+            assert BEGUN[name] == 0
+    assert {value == name for name, value in ends.items()} == {True, False}

@@ -1,0 +1,90 @@
+"""The publisher over Redis, whose connection breaks at any time: nothing is lost, or sticks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests import errands, tcp_proxy
+from tests.integration.test_redis_ledger import through
+from tests.workers import until
+from wbengine import transports
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import topology
+from wbengine.engines.worker_based.outbox import Outbox
+
+WAIT = 30.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_server, seed):
+    """Several threads put, publish themselves, leave chores and flush, while all connections are
+    cut again and again.  What is published again may come twice; nothing is late for ever."""
+    layout = topology.Topology("exchange", "me", (), None)
+    reader = transports.resolve(str(redis_url), None, None).connect()
+    queue = layout.declare_own(reader.channel(), ours=True)
+    over = threading.Event()
+    done: list[Any] = []
+    expected: list[Any] = []
+    now_by: list[str] = []
+
+    def work(who: int) -> None:
+        chance = random.Random(seed * 100 + who)
+        for number in range(200):
+            what = chance.random()
+            envelope = env.Envelope("TEST", {"n": [who, number]}, routing_key="me")
+            if what < 0.8:
+                chore = (who, number) if chance.random() < 0.3 else None
+
+                def after(chore: Any = chore) -> None:
+                    now_by.append(threading.current_thread().name)
+                    if chore is not None:
+                        outbox.later(done.extend, chore)
+
+                if chore is not None:
+                    expected.append(chore)
+                parcel = errands.parcel(envelope, after=after)
+                (outbox.put_now if what < 0.6 else outbox.put)(parcel)
+            else:
+                expected.append((who, number))
+                outbox.later(done.extend, (who, number))
+                sent_not.add((who, number))
+            if chance.random() < 0.2:
+                time.sleep(chance.random() * 0.01)
+            if chance.random() < 0.02:
+                outbox.flush(0.05)
+
+    def cut() -> None:
+        chance = random.Random(seed)
+        while not over.wait(chance.random() * 0.2):
+            proxy.cut()
+
+    sent_not: set[Any] = set()
+    with tcp_proxy.threaded(redis_server.port) as proxy:
+        target = transports.resolve(through(redis_url, redis_server, proxy.port), None, None)
+        outbox = Outbox(target, layout, "test")
+        outbox.start()
+        threads = [threading.Thread(target=work, args=(who,)) for who in range(3)]
+        threads.append(threading.Thread(target=cut))
+        for thread in threads:
+            thread.start()
+        for thread in threads[:3]:
+            thread.join()
+        over.set()
+        threads[3].join()
+        until(lambda: not outbox.behind and len(done) == len(expected), WAIT)
+        assert outbox.flush(WAIT)
+        outbox.stop()
+    arrived = []
+    while (message := queue.get(no_ack=True)) is not None:
+        arrived.append(tuple(env.parse(message.body)["n"]))
+    reader.release()
+    assert len(done) == len(expected)
+    for who in range(3):
+        first = list(dict.fromkeys(number for of, number in arrived if of == who))
+        assert first == [n for n in range(200) if (who, n) not in sent_not]
+    assert {name.startswith("wbengine-publisher") for name in now_by} == {True, False}

@@ -1,0 +1,90 @@
+"""What a task costs whole processes, with threads and sockets, as `tools/bench` measured it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+#: Where `tools/bench` leaves its figures.
+LAST: Final = ROOT / "out" / "bench.json"
+
+#: The case that is looked at; an executor that is kept, as a service keeps it, is preferred.
+CASE: Final = "wide"
+MEDIUM: Final = "redis"
+SYSTEMS: Final = ("wbengine-shared", "wbengine")
+
+
+class Unpriced(Exception):
+    """There are no such figures; the text says why."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """CPU microseconds of a task; `source` says where they are from."""
+
+    engine_us: float
+    worker_us: float
+    broker_us: float
+    source: str
+
+    def changed(self, **others: float | None) -> Prices:
+        """The same with those that are given."""
+        given = {name: one for name, one in others.items() if one is not None}
+        said = f"{self.source}; given: {', '.join(given)}" if given else self.source
+        return replace(self, **given, source=said)
+
+
+def read(path: Path) -> Prices:
+    """From a file of `tools/bench`.
+
+    :raises Unpriced: when it is none, or has not run the case.
+    """
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Unpriced(f"{path}: {error}") from None
+    cells: dict[str, dict[str, Any]] = {
+        cell["system"]: cell
+        for cell in told.get("cells", ())
+        if (cell["case"], cell["medium"]) == (CASE, MEDIUM) and "caller_us" in cell
+    }
+    for system in SYSTEMS:
+        if system in cells:
+            cell = cells[system]
+            source = f"{CASE} over {MEDIUM}, {system}, {told['facts']['when']}"
+            return Prices(cell["caller_us"], cell["workers_us"], cell["broker_us"], source)
+    raise Unpriced(f"{path} has no figures of {CASE} over {MEDIUM}: run tools/bench")
+
+
+def measured() -> Prices:
+    """Run the case now; some ten seconds.
+
+    :raises Unpriced: when that is not possible here.
+    """
+    with tempfile.TemporaryDirectory(prefix="wbengine-prices-") as folder:
+        path = Path(folder) / "bench.json"
+        command = [sys.executable, str(ROOT / "tools" / "bench"), "--cases", CASE,
+                   "--systems", SYSTEMS[0], "--brokers", MEDIUM, "--json", str(path),
+                   "--html", str(path.with_suffix(".html"))]  # fmt: skip
+        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        return read(path)
+
+
+def found(path: Path | None) -> Prices:
+    """Those of a file; without one those of the last run, else measured now.
+
+    :raises Unpriced: when there are none.
+    """
+    if path is not None:
+        return read(path)
+    try:
+        return read(LAST)
+    except Unpriced:
+        print("what a task costs: measured now", file=sys.stderr, flush=True)
+        return measured()

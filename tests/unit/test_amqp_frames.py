@@ -1,0 +1,185 @@
+"""Frames that are written and read here, against what py-amqp writes and reads."""
+
+from __future__ import annotations
+
+import struct
+import types
+from typing import Any
+
+import amqp
+import pytest
+from amqp import method_framing, serialization
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine.transports import _amqp_delivery as delivery
+from wbengine.transports import _amqp_frames as frames
+
+SHORT = st.text(max_size=60)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | SHORT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SHORT, inner, max_size=3),
+    max_leaves=8,
+)
+TABLES = st.dictionaries(SHORT, VALUES, max_size=6)
+MOST = 4096
+LANE: Any = types.SimpleNamespace(channel=None)
+
+
+class Peer:
+    """A connection of py-amqp, as far as its frames go."""
+
+    frame_max = MOST
+    bytes_sent = bytes_recv = 0
+
+    def __init__(self) -> None:
+        self.said = b""
+        self.heard: list[Any] = []
+
+    def write(self, data: Any) -> None:
+        self.said += bytes(data)
+
+    def hear(self, said: bytes) -> Any:
+        """The message that py-amqp reads out of frames."""
+        handle = method_framing.frame_handler(self, lambda *told: self.heard.append(told))
+        at = 0
+        while at < len(said):
+            kind, channel, size = struct.unpack_from(">BHI", said, at)
+            handle((kind, channel, said[at + 7 : at + 7 + size]))
+            at += size + 8
+        return self.heard[-1][3]
+
+
+def written(message: amqp.Message, method: tuple[int, int], args: bytes) -> bytes:
+    peer = Peer()
+    method_framing.frame_writer(peer, peer)(1, 7, method, args, message)
+    return peer.said
+
+
+@given(TABLES)
+def test_tables_are_written_as_py_amqp_does(values: dict[str, Any]) -> None:
+    assert frames.table(values) == serialization.dumps("F", [values])
+
+
+@given(
+    headers=TABLES,
+    kind=SHORT,
+    mode=st.sampled_from([1, 2]),
+    priority=st.integers(0, 9),
+    texts=st.tuples(*[st.none() | SHORT] * 3),
+    body=st.binary(max_size=3 * MOST),
+    key=SHORT,
+    mandatory=st.booleans(),
+)
+def test_messages_are_written_as_py_amqp_does(
+    headers: dict[str, Any],
+    kind: str,
+    mode: int,
+    priority: int,
+    texts: tuple[str | None, ...],
+    body: bytes,
+    key: str,
+    mandatory: bool,
+) -> None:
+    head = frames.properties(kind, headers, mode, priority, *texts)
+    names = ("correlation_id", "reply_to", "message_id")
+    message = amqp.Message(
+        body,
+        content_type="application/json",
+        content_encoding="utf-8",
+        application_headers=headers,
+        delivery_mode=mode,
+        priority=priority,
+        type=kind,
+        **{name: text for name, text in zip(names, texts, strict=True) if text is not None},
+    )
+    assert head == message._serialize_properties()
+    args = serialization.dumps("Bssbb", (0, "x", key, mandatory, False))
+    ours = frames.Frames(7, "x", MOST).publish(key, mandatory, head, body)
+    assert ours == written(message, (60, 40), args)
+
+
+@given(st.integers(1, 2**64 - 1), st.booleans())
+def test_receipts_are_written_as_py_amqp_does(tag: int, multiple: bool) -> None:
+    peer = Peer()
+    args = serialization.dumps("Lb", (tag, multiple))
+    method_framing.frame_writer(peer, peer)(1, 7, (60, 80), args, None)
+    assert frames.Frames(7, "x", MOST).ack(tag, multiple) == peer.said
+
+
+def test_what_does_not_fit_is_not_written() -> None:
+    made = frames.Frames(7, "x", MOST)
+    with pytest.raises(ValueError):
+        made.publish("k" * 256, False, b"", b"")
+    with pytest.raises(ValueError):
+        frames.properties("t", {}, 1, 0, "c" * 256, None, None)
+    with pytest.raises(ValueError):
+        frames.properties("t", {"n" * 256: 1}, 1, 0, None, None, None)
+
+
+def delivered(message: amqp.Message, tag: int = 5, again: bool = False) -> bytes:
+    args = serialization.dumps("sLbss", ("consumer", tag, again, "x", "key"))
+    return written(message, (60, 60), args)
+
+
+@given(headers=TABLES, body=st.binary(max_size=MOST - 600), again=st.booleans(), more=st.binary())
+def test_what_is_read_is_what_py_amqp_reads(
+    headers: dict[str, Any], body: bytes, again: bool, more: bytes
+) -> None:
+    message = amqp.Message(
+        body,
+        content_type="application/json",
+        application_headers=headers,
+        delivery_mode=2,
+        priority=3,
+        correlation_id="c",
+        reply_to="r",
+        message_id="m",
+        type="t",
+    )
+    said = delivered(message, 2**40, again)
+    found = delivery.read(b"before" + said + more, len(b"before"), LANE)
+    if len(said) > MOST:  # py-amqp cut it into more frames, and is to put them together
+        assert found is None or found[1] == len(b"before") + len(said)
+        return
+    assert found is not None
+    ours, end = found
+    assert end == len(b"before") + len(said)
+    theirs = Peer().hear(said)
+    assert ours.properties == theirs.properties
+    assert ours.body == (theirs.body or b"")
+    assert ours.delivery_info == {
+        "consumer_tag": "consumer",
+        "delivery_tag": 2**40,
+        "redelivered": again,
+        "exchange": "x",
+        "routing_key": "key",
+    }
+    assert "compression" not in ours.headers
+    assert ours.compressed == ("compression" in headers)
+
+
+def test_what_is_not_all_there_is_left() -> None:
+    said = delivered(amqp.Message(b"body", type="t", application_headers={"a": 1}))
+    assert delivery.read(said, 0, LANE) is not None
+    for cut in range(len(said)):
+        assert delivery.read(said[:cut], 0, LANE) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 3 * MOST])
+def test_messages_without_a_body_and_with_a_large_one(body: bytes) -> None:
+    said = delivered(amqp.Message(body, type="t"))
+    found = delivery.read(said, 0, LANE)
+    if body:
+        assert found is None  # in parts, which py-amqp puts together
+    else:
+        assert found is not None and found[0].body == b""
+
+
+def test_what_only_py_amqp_reads_is_left_to_it() -> None:
+    said = delivered(amqp.Message(b"body", type="t", expiration="1000"))
+    assert delivery.read(said, 0, LANE) is None

@@ -1,0 +1,221 @@
+"""An AMQP connection as its thread waits on it and reads it, and as others ring and write on it."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import amqp
+import pytest
+from amqp import serialization
+from amqp.transport import TCPTransport
+
+from tests.unit.test_amqp_frames import delivered
+from wbengine.engines.worker_based import lanes, lines
+from wbengine.transports import _amqp_frames as frames
+
+
+class Ends:
+    """A line on a connection of py-amqp's that was opened before, and the broker's end of it."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair()
+        ours.settimeout(5.0)
+        transport: Any = TCPTransport("nobody:1")
+        transport.sock = ours
+        transport._setup_transport()
+        self.others: list[Any] = []
+        raw = types.SimpleNamespace(
+            transport=transport,
+            heartbeat=0,
+            frame_max=131072,
+            bytes_sent=0,
+            bytes_recv=0,
+            on_inbound_frame=self.others.append,
+            channel=lambda: self.channel,
+        )
+        self.channel = types.SimpleNamespace(
+            channel_id=7, basic_consume=lambda *args, **options: None, auto_decode=True
+        )
+        connection: Any = types.SimpleNamespace(connection=raw, transport=None)
+        self.line = lines.Line(connection)
+
+    def lane(self) -> lanes.Lane:
+        return self.line.lane("x")
+
+    def took(self) -> bytes:
+        found = b""
+        while select.select([self.theirs], [], [], 0)[0]:
+            found += self.theirs.recv(65536)
+        return found
+
+    def close(self) -> None:
+        self.line.close()
+        self.line.socket.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads are changed as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_who_is_awake_is_rung_without_a_sound(ends: Ends) -> None:
+    ends.line.ring()
+    ends.line.ring()
+    assert not select.select([ends.line._ear], [], [], 0)[0]
+    assert ends.line.wait(3600) is False  # at once
+    assert ends.line.wait(0.001) is False  # and once
+
+
+@pytest.mark.usefixtures("hasty")
+def test_no_ring_is_missed(ends: Ends) -> None:
+    work: deque[int] = deque()
+    done = threading.Semaphore(0)
+
+    def ask() -> None:
+        for number in range(3000):
+            work.append(number)
+            ends.line.ring()
+            if number % 3 == 0:
+                done.acquire()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    left = 3000
+    while left:
+        began = time.monotonic()
+        ends.line.wait(20)
+        assert time.monotonic() - began < 10, "it slept, and there was work"
+        while work:
+            if work.popleft() % 3 == 0:
+                done.release()
+            left -= 1
+    asking.join()
+
+
+def test_who_rests_is_woken_by_a_ring_only(ends: Ends) -> None:
+    ends.theirs.send(b"something")
+    began = time.monotonic()
+    ends.line.rest(0.05)
+    assert time.monotonic() - began > 0.04
+    threading.Timer(0.01, ends.line.ring).start()
+    ends.line.rest(20)
+    assert time.monotonic() - began < 10
+    assert ends.line.wait(20) is True
+
+
+def frame(kind: int, payload: bytes, channel: int = 7) -> bytes:
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+def test_all_that_came_is_told_in_order_to_whoever_it_is_for(ends: Ends) -> None:
+    told: list[Any] = []
+    ends.others = told
+    ends.line.raw.on_inbound_frame = told.append
+    lane = ends.lane()
+    lane.consume("q", "consumer", told.append)
+    lane.on_receipt = lambda number, multiple: told.append((number, multiple))
+    unknown = struct.pack(">HH", 10, 60) + b"\7reasons"
+    receipt = struct.pack(">HHQB", 60, 80, 12, 1)
+    message = amqp.Message(b"body", type="t", application_headers={"a": 1})
+    large = delivered(amqp.Message(b"x" * 9000, type="t"), 6)
+    said = b"".join(
+        (
+            delivered(message),
+            frame(1, receipt),
+            frame(8, b"", channel=0),
+            frame(1, unknown, channel=0),
+            large,
+            frame(1, receipt, channel=9),
+            delivered(message, 7),
+        )
+    )
+    for at in range(0, len(said), 1000):
+        ends.theirs.send(said[at : at + 1000])
+        assert ends.line.wait(5)
+        ends.line.read()
+    first, *between, last = told
+    assert (first.delivery_tag, first.body, first.headers) == (5, b"body", {"a": 1})
+    assert (last.delivery_tag, last.body) == (7, b"body")
+    assert between[:3] == [(12, True), (8, 0, b""), (1, 0, unknown)]
+    # In parts, which py-amqp puts together; and of a channel that is not ours.
+    assert [each[0] for each in between[3:-1]] == [1, 2, 3, 3, 3]
+    assert between[-1] == (1, 9, receipt)
+    assert not ends.line.wait(0)
+
+
+def test_each_delivery_is_acknowledged_once(ends: Ends) -> None:
+    got: list[Any] = []
+    lane = ends.lane()
+    lane.consume("q", "consumer", got.append)
+    for tag in range(1, 7):
+        ends.theirs.send(delivered(amqp.Message(b"", type="t"), tag))
+    assert ends.line.wait(5)
+    ends.line.read()
+    assert [each.delivery_tag for each in got] == [1, 2, 3, 4, 5, 6]
+    got[1].ack()
+    got[1].ack()
+    made = frames.Frames(7, "x", 4096)
+    assert ends.took() == made.ack(2)
+    lane.ack_many([got[5], got[0], got[1], got[2]])
+    assert ends.took() == made.ack(3, multiple=True) + made.ack(6)
+    assert lane.claim(got[3])
+    got[3].ack()
+    assert ends.took() == b""
+    assert [each.acknowledged for each in got] == [True] * 4 + [False, True]
+    assert lane.receipt(got[3]) == made.ack(4)
+
+
+def test_what_is_written_meanwhile_goes_out_together(ends: Ends) -> None:
+    got: list[Any] = []
+    lane = ends.lane()
+    lane.consume("q", "consumer", got.append)
+    ends.theirs.send(delivered(amqp.Message(b"", type="t"), 1))
+    assert ends.line.wait(5)
+    ends.line.read()
+    with ends.line.together():
+        got[0].ack()
+        assert ends.took() == b""
+        other = threading.Thread(target=lambda: (ends.line.put(b"now"), ends.line.flush()))
+        other.start()
+        other.join()
+        receipt = frames.Frames(7, "x", 4096).ack(1)
+        assert ends.took() == receipt + b"now"
+        ends.line.put(b"later")
+        ends.line.flush()
+        assert ends.took() == b""
+    assert ends.took() == b"later"
+
+
+def test_a_message_of_py_amqp_is_one_of_ours(ends: Ends) -> None:
+    lane = ends.lane()
+    raw = amqp.Message(b"body", type="t", application_headers={"a": 1, "compression": "x"})
+    raw.delivery_info = {"delivery_tag": 3, "redelivered": True, "routing_key": "k"}
+    ends.channel.basic_get = lambda queue: raw
+    found = lane.get("q")
+    assert found is not None
+    assert (found.delivery_tag, found.redelivered, found.routing_key) == (3, True, "k")
+    assert (found.body, found.headers, found.compressed) == (b"body", {"a": 1}, True)
+    found.ack()
+    args = serialization.dumps("Lb", (3, False))
+    assert ends.took() == frame(1, struct.pack(">HH", 60, 80) + args)

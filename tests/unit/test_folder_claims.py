@@ -1,0 +1,354 @@
+"""Folders: requests are claimed as they are taken and ended as they are answered; own queues."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.ledger import base, directory
+from wbengine.transports import _claims, filesystem, resolve
+from wbengine.transports._store import Taken
+
+Opened = Callable[..., filesystem.FileStore]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def ledger(root: Path) -> Iterator[directory.DirectoryLedger]:
+    made = directory.DirectoryLedger(f"{root}/ledger")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
+    """A store of a worker of this name, or of an engine, with queues `q` and `answers`."""
+    made: list[filesystem.FileStore] = []
+
+    def make(holder: str = "", **options: Any) -> filesystem.FileStore:
+        claims = _claims.Claims(ledger, holder) if holder else None
+        store = filesystem.FileStore(str(root), str(root), None, claims=claims, **options)
+        made.append(store)
+        for queue in ("q", "answers"):
+            store.declare_queue(queue)
+        return store
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def put(store: filesystem.FileStore, ledger: base.Ledger, *ids: str, digest: str = "") -> None:
+    for id in ids:
+        row = (id, 1, digest or ledger.digest)
+        assert store.put("q", 0, store.label(f"{id}?".encode(), row))
+
+
+def take(store: filesystem.FileStore, most: int = 10) -> list[Taken]:
+    store.watch("q")
+    store.refresh()
+    found = [taken for _, taken in store.take_many([(most, ["q"])])]
+    store.unwatch("q")
+    return found
+
+
+def answer(taken: Taken, id: str) -> tuple[Any, Taken, Any]:
+    return (id, 1, f"{id}!".encode()), taken, ("", "answers", 0, f"{id}!".encode())
+
+
+def waiting(root: Path, queue: str = "answers") -> list[bytes]:
+    return [file.read_bytes() for file in sorted((root / "queues" / queue).iterdir())]
+
+
+def held(root: Path) -> list[str]:
+    return [n for folder in (root / "claims").iterdir() for n in os.listdir(folder)]
+
+
+def verdicts(found: list[Taken]) -> list[str | None]:
+    return [taken.claim and taken.claim.verdict for taken in found]
+
+
+def test_what_is_taken_together_is_claimed_together(
+    opened: Opened, ledger: directory.DirectoryLedger
+) -> None:
+    worker = opened("w")
+    ledger.open_many([("a", 1), ("b", 2), ("c", 1), ("d", 1)])
+    ledger.claim("c", 1, "other")
+    ledger.claim("d", 1, "other")
+    ledger.finish("d", 1, "other", b"x" * 5000)
+    put(worker, ledger, *"abcde")
+    put(worker, ledger, "a", digest="another")
+    worker.put("q", 0, b"plain")
+    before = len(os.listdir(ledger._root + "/journal"))
+    found = take(worker)
+    assert [taken.data for taken in found] == [
+        b"a?", b"b?", b"c?", b"d?", b"e?", b"a?", b"plain",
+    ]  # fmt: skip
+    assert verdicts(found) == ["GRANTED", "STALE", "HELD", "DONE", "MISSING", None, None]
+    assert found[2].claim.holder == "other" and found[3].claim.result == b"x" * 5000
+    assert all(taken.at is not None for taken in found if taken.claim)
+    assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
+    assert ledger.silence("w") is not None and before == 1
+
+
+def test_whoever_claims_after_a_long_rest_says_that_he_lives(
+    opened: Opened, ledger: directory.DirectoryLedger
+) -> None:
+    worker = opened("w")
+    ledger.open("a", 1)
+    ledger.renew("w")
+    then = time.time() - 100
+    os.utime(f"{ledger._beats}/w", (then, then))
+    put(worker, ledger, "a")
+    assert take(worker)[0].claim.granted
+    silence = ledger.silence("w")
+    assert silence is not None and silence < 50
+
+
+@pytest.mark.parametrize("label", [b"!", b"!a", b"!a 1", b"!a x %b", b"!\xff 1 %b", b"!a 1 %b 1"])
+def test_a_label_that_is_none_claims_nothing(
+    opened: Opened, ledger: directory.DirectoryLedger, label: bytes
+) -> None:
+    worker = opened("w")
+    ledger.open("a", 1)
+    told = label.replace(b"%b", ledger.digest.encode())
+    worker.put("q", 0, told + b"\nbody")
+    worker.put("q", 0, told)
+    assert [(taken.data, taken.claim) for taken in take(worker)] == [(b"body", None), (b"", None)]
+    assert ledger.state("a") == base.Row("a", 1, "open")
+
+
+def test_without_a_ledger_the_label_is_passed_over(
+    opened: Opened, ledger: directory.DirectoryLedger
+) -> None:
+    engine = opened()
+    ledger.open("a", 1)
+    put(engine, ledger, "a")
+    (taken,) = take(engine)
+    assert (taken.data, taken.claim) == (b"a?", None)
+    put(engine, ledger, "b")
+    single = engine.take("q")
+    assert single is not None and (single.data, single.claim) == (b"b?", None)
+
+
+def test_what_was_given_to_nobody_may_be_claimed_by_the_next(
+    opened: Opened, ledger: directory.DirectoryLedger
+) -> None:
+    one, two = opened("one"), opened("two")
+    ledger.open_many([("a", 1), ("b", 1)])
+    put(one, ledger, "a", "b")
+    first, second = take(one)
+    one.give_back(first, delivered=False)
+    one.discard(second, "it is damaged")
+    assert ledger.state("b") == base.Row("b", 1, "open")
+    (again,) = take(two)
+    assert again.claim.granted and not again.again
+
+
+def test_a_copy_that_is_given_back_leaves_the_row_to_whoever_runs_it(
+    opened: Opened, ledger: directory.DirectoryLedger
+) -> None:
+    worker = opened("w")
+    ledger.open("a", 1)
+    put(worker, ledger, "a", "a")
+    first, copy = take(worker)
+    assert verdicts([first, copy]) == ["GRANTED", "HELD"]
+    worker.give_back(copy, delivered=False)
+    assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
+
+
+def test_what_cannot_be_claimed_yet_is_delivered_without_a_claim(
+    opened: Opened,
+    ledger: directory.DirectoryLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = opened("w")
+    put(worker, ledger, "a")
+
+    def fail(*args: Any) -> Any:
+        raise exceptions.LedgerFailure("away")
+
+    monkeypatch.setattr(ledger, "claim_many", fail)
+    assert verdicts(take(worker)) == [None]
+    assert "cannot be claimed yet: away" in caplog.text
+
+
+def test_a_row_that_cannot_be_read_is_no_harm_to_others(
+    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+) -> None:
+    worker = opened("w")
+    ledger.open_many([("a", 1), ("b", 1), ("c", 1)])
+    ledger.claim("b", 1, "other")
+    ledger.finish("b", 1, "other", b"x" * 5000)
+    for file in (root / "ledger" / "results").iterdir():
+        file.unlink()
+    put(worker, ledger, *"abc")
+    assert verdicts(take(worker)) == ["GRANTED", None, "GRANTED"]
+    with pytest.raises(exceptions.LedgerFailure, match="is lost"):
+        ledger.claim("b", 1, "w")
+
+
+def test_an_end_is_stored_answered_and_acknowledged(
+    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+) -> None:
+    worker, writer = opened("w"), opened("w")
+    ledger.open_many([("a", 1), ("b", 1), ("c", 1), ("d", 1)])
+    put(worker, ledger, *"abcd")
+    found = take(worker)
+    ledger.reopen("b", 2)
+    ledger.drop("c")
+    counts = writer.end_many([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
+    assert list(counts) == [1, -1, 1, 1]
+    assert waiting(root) == [b"a!", b"c!", b"d!"] and held(root) == []
+    assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
+    assert ledger.state("b") == base.Row("b", 2, "open") and ledger.state("c") is None
+    for taken in found:  # the connection is closed before it is told
+        worker.give_back(taken)
+        assert not worker.settle(taken)
+    assert waiting(root, "q") == []
+
+
+def test_an_end_that_failed_half_way_goes_on_where_it_failed(
+    opened: Opened,
+    root: Path,
+    ledger: directory.DirectoryLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = opened("w")
+    ledger.open_many([(id, 1) for id in "abc"])
+    put(worker, ledger, *"abc")
+    ended = [answer(taken, id) for taken, id in zip(take(worker), "abc", strict=True)]
+    with monkeypatch.context() as patch:
+        good = worker._out.put
+
+        def full(queue: str, priority: int, data: bytes) -> bool:
+            if data == b"b!":
+                raise exceptions.TransportFailure("no space")
+            return good(queue, priority, data)
+
+        patch.setattr(worker._out, "put", full)
+        with pytest.raises(exceptions.TransportFailure):
+            worker.end_many(ended)
+    assert waiting(root) == [b"a!"] and len(held(root)) == 2
+    with caplog.at_level(logging.WARNING):
+        assert list(worker.end_many(ended)) == [1, 1, 1]
+    assert waiting(root) == [b"a!", b"b!", b"c!"] and held(root) == []
+    assert not caplog.text
+
+
+def test_an_end_whose_row_cannot_be_written_is_answered_all_the_same(
+    opened: Opened,
+    root: Path,
+    ledger: directory.DirectoryLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = opened("w")
+    ledger.open("a", 1)
+    put(worker, ledger, "a")
+    (taken,) = take(worker)
+
+    def fail(*args: Any) -> Any:
+        return [exceptions.LedgerFailure("full")]
+
+    monkeypatch.setattr(ledger, "finish_many", fail)
+    assert list(worker.end_many([answer(taken, "a")])) == [1]
+    assert waiting(root) == [b"a!"] and "cannot be stored: full" in caplog.text
+
+
+def test_whoever_dies_before_the_answer_leaves_a_request_that_is_done(
+    opened: Opened,
+    root: Path,
+    ledger: directory.DirectoryLedger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dying, other = opened("dying"), opened("other")
+    ledger.open("a", 1)
+    put(dying, ledger, "a")
+    (taken,) = take(dying)
+
+    def die(*args: Any) -> Any:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dying._out, "put", die)
+        with pytest.raises(SystemExit):
+            dying.end_many([answer(taken, "a")])
+    assert dying._holder is not None
+    dying._holder.abandon()
+    other._sweep_dead()
+    (again,) = take(other)
+    assert again.again and again.claim == base.Claim("DONE", 1, b"a!")
+
+
+def test_only_folders_claim_for_a_ledger_in_a_folder(
+    root: Path, ledger: directory.DirectoryLedger
+) -> None:
+    target = resolve(f"filesystem://{root}", None, {})
+    assert ledgers.fuse(ledger, target, "w") and target.options["claims"].digest == ledger.digest
+    memory = resolve("memory://claims", None, {})
+    assert not ledgers.fuse(ledger, memory, "w") and "claims" not in memory.options
+
+
+# Queues of one's own. ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inotify", [True, False])
+def test_what_is_held_of_an_own_queue_is_delivered_once(
+    opened: Opened, root: Path, inotify: bool
+) -> None:
+    store = opened(inotify=inotify)
+    store.declare_queue("mine")
+    store.own("mine")
+    store.watch("mine")
+    for data in (b"a", b"b", b"c"):
+        store.put("mine", 0, data)
+
+    def found() -> list[tuple[bytes, bool, Taken]]:
+        for view in store._arrivals.views.values():
+            view.listed = float("-inf")  # as after an overflow
+        store.refresh()
+        return [(t.data, t.again, t) for _, t in store.take_many([(9, ["mine"])])]
+
+    first, second, third = found()
+    assert [first[:2], second[:2], third[:2]] == [(b"a", False), (b"b", False), (b"c", False)]
+    assert found() == [] and store.take("mine") is None
+    assert store.settle(first[2]) and not store.settle(first[2])
+    store.give_back(second[2])
+    store.give_back(third[2], delivered=False)
+    again = found()
+    assert [one[:2] for one in again] == [(b"b", True), (b"c", False)]
+    store.discard(again[0][2], "it is damaged")
+    assert store.settle(again[1][2])
+    assert found() == [] and waiting(root, "mine") == [] and not store._held
+
+
+def test_what_goes_back_to_an_own_queue_is_told_of(opened: Opened) -> None:
+    """Without another look at the folder, which may be half a minute away."""
+    store = opened()
+    store.declare_queue("mine")
+    store.own("mine")
+    store.watch("mine")
+    store.put("mine", 0, b"a")
+    store.refresh()
+    for delivered in (False, True, True):
+        taken = store.take("mine")
+        assert taken is not None
+        store._arrivals.views["mine"].listed = float("inf")
+        store.give_back(taken, delivered=delivered)
+        store.refresh()
+    assert store.take("mine") is not None

@@ -1,0 +1,255 @@
+"""JSON text: whoever writes and reads it, it is as Python's own does."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
+import math
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kombu.utils import json as kombu_json
+
+from tests.unit.test_codec import same
+from wbengine import _codec, _json_text
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import plain
+
+fast = pytest.mark.skipif(_json_text.orjson is None, reason="orjson is not there")
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Number(int):
+    __slots__ = ()
+
+
+class Names(dict):  # type: ignore[type-arg]
+    """Python's own asks a dict's subclass what is in it."""
+
+    def items(self) -> Any:
+        return [("own", 1)]
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclasses.dataclass
+class Data:
+    x: int = 0
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=5)
+NUMBERS = (
+    st.integers()
+    | st.sampled_from([2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**64, -(2**64), 10**40, Number(3)])
+    | st.floats()
+    | st.sampled_from([1e16, 1e-7, 5e-324, 1.7976931348623157e308, -0.0, 2.0**70])
+)
+ODD = st.sampled_from(
+    [
+        *(b"x", {1}, 1j, object, dt.date(2020, 1, 1), dt.datetime(2020, 1, 1), dt.time(1)),
+        *(decimal.Decimal(1), Data(), Text("text"), Text("\ud800"), Names(a=1), Level.LOW),
+    ]
+)
+LEAVES = st.none() | st.booleans() | NUMBERS | ANY_TEXT | st.sampled_from(["null", "\x7f\u2028"])
+
+
+def nested(leaves: st.SearchStrategy[Any], keys: st.SearchStrategy[Any]) -> Any:
+    return st.recursive(
+        leaves,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.tuples(inner, inner)
+            | st.dictionaries(keys, inner, max_size=4)
+        ),
+        max_leaves=12,
+    )
+
+
+def outcome(do: Callable[[], Any]) -> tuple[str, Any]:
+    """What came of it, errors by their families."""
+    try:
+        return "done", do()
+    except (exc.InvalidFormat, ValueError, TypeError, RecursionError) as error:
+        families = (exc.InvalidFormat, ValueError, TypeError, RecursionError)
+        return "failed", next(family for family in families if isinstance(error, family))
+
+
+def alone(do: Callable[[], Any]) -> tuple[str, Any]:
+    """What comes of it where Python's own has to do all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_json_text, "orjson", None)
+        return outcome(do)
+
+
+# Writing ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=250, deadline=None)
+@given(nested(LEAVES | ODD, ANY_TEXT | NUMBERS | st.none() | st.booleans() | st.just(b"x")))
+@example([math.nan, None])
+@example({"a": None, "b": [math.inf]})
+@example({"a": (1, 2), "b": None})
+@example({1: 1, "1": 2})
+@example([Names(a=1)])
+@example([Data()])
+@example([dt.date(2020, 1, 1)])
+def test_what_is_written_reads_the_same(tree: Any) -> None:
+    """And what Python's own refuses is refused."""
+    plainly = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    how, text = outcome(lambda: plainly(tree).encode("utf-8"))
+    for done, data in (
+        outcome(lambda: _json_text.encode(tree)),
+        alone(lambda: _json_text.encode(tree)),
+    ):
+        assert done == how
+        assert same(json.loads(data), json.loads(text)) if how == "done" else data is text
+
+
+@settings(max_examples=100, deadline=None)
+@given(nested(LEAVES, ANY_TEXT))
+def test_lone_surrogates_become_question_marks(tree: Any) -> None:
+    how, data = outcome(lambda: _json_text.encode(tree, "replace"))
+    assert (how, data) == alone(lambda: _json_text.encode(tree, "replace")) or same(
+        json.loads(data), json.loads(_json_text.text_of(tree).encode("utf-8", "replace"))
+    )
+
+
+TRAVELLING = nested(
+    st.none() | st.booleans() | NUMBERS.filter(lambda number: type(number) is not Number)
+    | ANY_TEXT | st.binary(max_size=5) | st.dates() | st.datetimes() | st.times() | st.uuids()
+    | st.decimals(allow_nan=False),
+    st.text("ab_", max_size=3) | st.none() | st.booleans() | st.integers(0, 9),
+)  # fmt: skip
+
+
+def is_text(value: Any) -> bool:
+    """Whether it has no lone surrogates, which nobody could send."""
+    try:
+        kombu_json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@settings(max_examples=200, deadline=None)
+@given(TRAVELLING.filter(is_text))
+@example([math.nan, -math.inf, None])
+def test_bodies_say_to_taskflow_what_kombus_would(value: Any) -> None:
+    """NaN and infinities too."""
+    body = {"state": "SUCCESS", "data": {"result": plain.pack(value)}}
+    theirs = kombu_json.dumps({"state": "SUCCESS", "data": {"result": value}})
+    assert same(kombu_json.loads(env.Envelope("RESPONSE", body).encoded), kombu_json.loads(theirs))
+
+
+@settings(max_examples=200, deadline=None)
+@given(TRAVELLING)
+def test_bodies_say_to_ours_what_was_packed(value: Any) -> None:
+    headers = {env.WBE_VERSION: env.VERSION}
+    packed = {"result": _codec.pack(value)}
+    encoded = env.Envelope("RESPONSE", packed, headers=headers).encoded
+    assert same(json.loads(encoded), json.loads(kombu_json.dumps(packed)))
+    assert same(_codec.unpack(env.parse(encoded)["result"]), value)
+
+
+# Reading ----------------------------------------------------------------------------------------
+
+SOUND = nested(LEAVES, ANY_TEXT)
+PIECES = st.sampled_from(
+    [
+        *(
+            b"\\ud800",
+            b"\\uD83D\\uDE00",
+            b"\\u0061",
+            b'"a":1,',
+            b'"a":1,"a":2',
+            b"1e400",
+            b"-0",
+            b"1E5",
+        ),
+        *(b"123456789012345678901234567890", b"NaN", b"-Infinity", b" ", b"\n", b"\xff", b"\xc3"),
+        *(b"[", b"]", b"{", b"}", b",", b":", b'"', b"1.0", b"0.10", b"01", b"9" * 4301, b"null"),
+        *(b"[" * 65 + b"]" * 65, b"\x00", b"\x1f", b"\x7f", b"1" * 310, b"\xed\xa0\x80"),
+    ]
+)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> bytes:
+    """JSON, or nearly: as one of many writes it, perhaps with something in the wrong place."""
+    separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :")]))
+    ascii_only = draw(st.booleans())
+    tree = draw(SOUND)
+    try:
+        text = json.dumps(tree, ensure_ascii=ascii_only, separators=separators)
+    except TypeError:
+        text = "[]"
+    data = text.encode("utf-8", draw(st.sampled_from(["replace", "surrogatepass"])))
+    for _ in range(draw(st.integers(0, 2))):
+        place = draw(st.integers(0, len(data)))
+        data = data[:place] + draw(PIECES) + data[place + draw(st.integers(0, 2)) :]
+    return data
+
+
+@fast
+@settings(max_examples=500, deadline=None)
+@given(texts())
+@example(b'{"a":1,"a":2}')
+@example(b"[1e400]")
+@example(b"[123456789012345678901234567890]")
+@example(b'"\\ud800"')
+@example(b"[-0]")
+@example(b"[1.0,1e16,1e+16]")
+def test_what_is_read_is_what_python_reads(data: bytes) -> None:
+    for read in (_codec.parse, lambda data: _codec.parse(data, 3), _codec.loads):
+        (how, tree), (expected, own) = outcome(lambda: read(data)), alone(lambda: read(data))  # noqa: B023
+        assert how == expected
+        assert same(tree, own) if how == "done" else tree is own
+
+
+@given(SOUND, st.integers(0, 6))
+def test_levels(tree: Any, depth: int) -> None:
+    def levels(tree: Any) -> int:
+        inner = tree.values() if isinstance(tree, dict) else tree
+        return 1 + max(map(levels, inner), default=0) if isinstance(tree, dict | list) else 0
+
+    tree = json.loads(json.dumps(tree))
+    assert _json_text.is_deeper(tree, depth) is (levels(tree) > depth)
+    for more in (tree, [tree, "x" * 3000], [tree, *[[]] * 150, "x" * 3000]):
+        assert _json_text.most_levels(json.dumps(more).encode()) >= levels(more)
+
+
+def test_levels_of_long_texts_are_not_overrated() -> None:
+    assert _json_text.most_levels(json.dumps({"a": ["x" * 5000, {}]}).encode()) == 3
+    assert _json_text.most_levels(b"[" * 3000) == 3000
+
+
+@fast
+def test_the_fast_one_is_used() -> None:
+    assert same(_json_text.decode(b'{"a":[1,2.5,"x"]}'), {"a": [1, 2.5, "x"]})
+    for other in (b'{"a": 1}', b'{"a":1,"a":1}', b"[1.50]", b"NaN", b""):
+        with pytest.raises(ValueError):
+            _json_text.decode(other)
+
+
+def test_small_texts_take_no_more_memory_than_they_need() -> None:
+    tree = {"a": "x" * 100}
+    tracemalloc.start()
+    try:
+        kept = [_json_text.encode(tree) for _ in range(100)]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 100 * 400 and len({*kept}) == 1

@@ -1,0 +1,198 @@
+"""What the calling thread publishes itself, with what the publisher's thread is not using."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests import errands
+from tests.unit.test_outbox import WAIT, Place
+from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.parcels import Parcel
+
+SOON = 2.0  # nothing here is done sooner because somebody else had to do something
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    made.outbox.start()
+    asleep(made)
+    yield made
+    made.outbox.stop()
+    made.reader.release()
+
+
+def now(place: Place, number: Any, **options: Any) -> Parcel:
+    parcel = errands.parcel(env.Envelope("TEST", {"n": number}, routing_key="me"), **options)
+    place.outbox.put_now(parcel)
+    return parcel
+
+
+def asleep(place: Place) -> None:
+    """Until the publisher's thread has nothing to do, and lends what it writes with."""
+    parcel = place.put("probe")
+    assert until(lambda: parcel.sent and place.outbox._spare is not None, WAIT)
+
+
+def until(condition: Callable[[], bool], timeout: float = SOON) -> bool:
+    end = time.monotonic() + timeout
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return condition()
+
+
+def test_a_chore_of_what_was_published_so_is_done_soon(place: Place) -> None:
+    done: list[Any] = []
+    now(place, 1, after=lambda: place.outbox.later(done.append, 1))
+    assert until(lambda: done == [[1]])
+
+
+def test_a_chore_that_came_from_another_thread_meanwhile_is_done_soon(place: Place) -> None:
+    done: list[Any] = []
+
+    def meanwhile() -> bool:
+        other = threading.Thread(target=place.outbox.later, args=(done.append, 1))
+        other.start()
+        other.join()
+        return True
+
+    now(place, 1, before=meanwhile)
+    assert until(lambda: done == [[1]])
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_what_is_put_meanwhile_follows(place: Place, first: bool) -> None:
+    place.arrived()
+
+    def meanwhile() -> bool:
+        for number in (2, 3):
+            other = threading.Thread(target=place.put, args=(number, first))
+            other.start()
+            other.join()
+        return True
+
+    now(place, 1, before=meanwhile)
+    found: list[Any] = []
+    assert until(lambda: len(found) == 3 or bool(found.extend(place.arrived())))
+    assert found == [1, 2, 3]
+
+
+def test_who_is_interrupted_leaves_it_to_the_publisher(place: Place) -> None:
+    place.arrived()
+    interrupted: list[int] = []
+
+    def interrupt() -> bool:
+        interrupted.append(1)
+        if len(interrupted) == 1:
+            raise KeyboardInterrupt
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        now(place, 1, before=interrupt)
+    now(place, 2)
+    assert place.outbox.flush(WAIT)
+    assert place.arrived() == [1, 2]
+    asleep(place)  # it lends again
+
+
+def test_a_loss_is_repaired_by_the_publisher(place: Place) -> None:
+    place.arrived()
+    lost: type[Exception] = place.reader.recoverable_connection_errors[0]
+    tries: list[str] = []
+
+    def flaky() -> bool:
+        tries.append(threading.current_thread().name)
+        if len(tries) == 1:
+            raise lost("gone")
+        return True
+
+    parcel = now(place, 1, before=flaky)
+    assert not parcel.sent
+    now(place, 2)
+    assert place.outbox.flush(WAIT)
+    assert place.arrived() == [1, 2]
+    assert tries[0] == "MainThread" != tries[1]
+    asleep(place)
+
+
+def test_one_that_can_not_be_sent_is_told(place: Place) -> None:
+    place.arrived()
+    errors: list[BaseException] = []
+
+    def fail() -> bool:
+        raise ValueError("no row")
+
+    now(place, 1, before=fail, failed=errors.append)
+    now(place, 2, before=lambda: False)
+    now(place, 3)
+    assert place.arrived() == [3]
+    assert [str(error) for error in errors] == ["no row"]
+
+
+def test_ending_waits_for_nobody_who_waits_for_it(place: Place) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def slow() -> bool:
+        begun.set()
+        return over.wait(WAIT)
+
+    lender = threading.Thread(target=now, args=(place, 1), kwargs={"before": slow})
+    lender.start()
+    assert begun.wait(WAIT)
+    flushed: list[bool] = []
+    flusher = threading.Thread(target=lambda: flushed.append(place.outbox.flush(0.05)))
+    flusher.start()
+    flusher.join()
+    assert flushed == [False]
+    place.outbox.stop()
+    over.set()
+    lender.join(WAIT)
+    assert not lender.is_alive()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: int) -> None:
+    """Several threads put, publish themselves, and leave chores; after the last of these nobody
+    asks for anything any more, and all is done all the same."""
+    place.arrived()
+    done: list[Any] = []
+
+    def work(who: int) -> None:
+        chance = random.Random(seed * 100 + who)
+        for number in range(150):
+            what = chance.random()
+            if what < 0.5:
+                after = None
+                if chance.random() < 0.5:
+                    after = lambda n=number: place.outbox.later(done.extend, (who, n, "after"))  # noqa: E731
+                now(place, (who, number), after=after)
+                expected[who] += after is not None
+            elif what < 0.75:
+                place.put((who, number))
+            else:
+                place.outbox.later(done.extend, (who, number))
+                expected[who] += 1
+            if chance.random() < 0.1:
+                time.sleep(chance.random() * 0.004)
+            if chance.random() < 0.02:
+                assert place.outbox.flush(WAIT)
+
+    expected = [0] * 3
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    arrived: list[Any] = []
+    assert until(lambda: bool(arrived.extend(place.arrived())) or not place.outbox.behind)
+    assert until(lambda: len(done) == sum(expected))
+    arrived += place.arrived()
+    for who in range(3):
+        own: Sequence[int] = [number for of, number in arrived if of == who]
+        assert list(own) == sorted(set(own))

@@ -1,0 +1,162 @@
+"""Heads of messages: written in parts or as a whole, and read, with and without orjson."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kombu.transport import base
+
+from tests.unit.test_codec import same
+from wbengine import _json_text
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import envelope as env
+from wbengine.transports import _envelope
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+HEADERS = st.dictionaries(
+    TEXT | st.sampled_from(["wbe-ledger", "wbe-epoch"]),
+    TEXT | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.lists(TEXT),
+    max_size=4,
+)
+SENT = st.builds(
+    env.Envelope,
+    type=TEXT,
+    body=st.dictionaries(TEXT, st.integers() | TEXT | st.none(), max_size=3),
+    routing_key=TEXT,
+    correlation_id=TEXT | st.none(),
+    reply_to=TEXT | st.none(),
+    headers=HEADERS,
+    priority=st.integers(0, 9),
+)
+
+
+def prepared(sent: env.Envelope) -> dict[str, Any]:
+    """As kombu's producer prepares it."""
+    return {
+        "body": sent.encoded,
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": sent.headers,
+        "properties": {
+            "type": sent.type,
+            "correlation_id": sent.correlation_id,
+            "reply_to": sent.reply_to,
+            "delivery_mode": 2,
+            "priority": sent.priority,
+            "delivery_info": {},
+        },
+    }
+
+
+def read(data: bytes) -> _envelope.Message:
+    return _envelope.Message.from_bytes(data, None, 7, "consumer", again=True)
+
+
+@settings(deadline=None)
+@given(SENT, TEXT)
+def test_in_parts_or_as_a_whole_it_is_the_same_message(sent: env.Envelope, exchange: str) -> None:
+    whole = _envelope.encode(prepared(sent), exchange, sent.routing_key)
+    found, expected = read(_envelope.seal(sent, exchange)), read(whole)
+    for name in ("headers", "properties", "delivery_info", "body", "content_type"):
+        assert same(getattr(found, name), getattr(expected, name)), name
+    assert (found.headers, found.body) == (sent.headers, sent.encoded)
+    assert found.delivery_info["exchange"] == exchange
+    assert found.properties["priority"] == sent.priority
+
+
+@pytest.mark.parametrize("headers", [{"x": float("nan")}, {"x": float("inf")}, {"x": "\ud800"}])
+def test_headers_that_are_no_json_are_refused(headers: dict[str, Any]) -> None:
+    sent = env.Envelope("RESPONSE", {}, headers=headers)
+    with pytest.raises(ValueError):
+        _envelope.seal(sent, "x")
+    with pytest.raises(ValueError):
+        _envelope.encode(prepared(sent), "x", "")
+
+
+def test_too_large_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = env.Envelope("RESPONSE", {"a": "x" * 100})
+    monkeypatch.setattr(_envelope, "LIMIT", len(_envelope.seal(sent, "x")) - 1)
+    with pytest.raises(exc.TooLarge):
+        _envelope.seal(sent, "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "coding"),
+    [("application/json", "utf-8"), ("text/plain", "utf-8"), (None, None), ("a/b", "binary")],
+)
+def test_content_types_come_back(kind: str | None, coding: str | None) -> None:
+    message = {**prepared(env.Envelope("X", {})), "content-type": kind, "content-encoding": coding}
+    data = _envelope.encode(message, "x", "k")
+    assert (b"content-type" in data) is (kind != "application/json")
+    found = read(data)
+    assert (found.content_type, found.content_encoding) == (kind, coding)
+
+
+def test_it_is_all_that_kombus_message_is() -> None:
+    """It is made without kombu's constructor: whatever that sets has to be there."""
+    data = _envelope.seal(env.Envelope("X", {"a": 1}, headers={"h": 1}), "x")
+    found = read(data)
+    plain = base.Message(
+        body=found.body,
+        channel=None,
+        delivery_tag=7,
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers=found.headers,
+        properties=found.properties,
+        delivery_info=found.delivery_info,
+    )
+    slots = {name for cls in base.Message.__mro__ for name in getattr(cls, "__slots__", ())}
+    for name in (slots | vars(plain).keys()) - {"__dict__", "errors"}:
+        assert getattr(found, name) == getattr(plain, name), name
+    assert not found.errors and not plain.errors
+    assert found.payload == {"a": 1}
+
+
+HEADS = [
+    b'{"exchange":"x","routing_key":"k","properties":{},"headers":{},"size":0}',
+    b'{"exchange":"x","routing_key":"k","properties":{},"headers":{"a":"\\u0041"},"size":0}',
+    b' {"exchange": "x", "routing_key": "k", "properties": {}, "headers": {}, "size": 0} ',
+    b'{"exchange":"x","routing_key":"k","properties":{},"headers":{"a":1,"a":2},"size":0}',
+    b'{"exchange":"","routing_key":"","properties":{},"headers":{"a":-9223372036854775809},"size":0}',
+    b'{"exchange":"x","routing_key":"k","properties":{"a":1e400},"headers":{"a":1E1},"size":0}',
+]
+PIECES = st.sampled_from(
+    [
+        *(b"\\ud800", b"NaN", b"1e400", b"123456789012345678901", b"1E1", b"-0", b"\xff", b" "),
+        *(b"[", b"]", b"{", b"}", b",", b":", b'"', b"null", b"{}", b"\x00", b'"size":0,', b"x"),
+    ]
+)
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    data = draw(st.sampled_from(HEADS))
+    for _ in range(draw(st.integers(0, 2))):
+        place = draw(st.integers(0, len(data)))
+        data = data[:place] + draw(PIECES) + data[place + draw(st.integers(0, 3)) :]
+    return data + b"\n"
+
+
+def verdict(data: bytes) -> tuple[Any, ...]:
+    try:
+        found = read(data)
+    except _envelope.BadMessage as error:
+        return ("bad", str(error))
+    return (repr(found.headers), repr(found.properties), repr(found.delivery_info), found.body)
+
+
+@settings(max_examples=400, deadline=None)
+@given(heads())
+def test_who_reads_it_makes_no_difference(data: bytes) -> None:
+    found = verdict(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_json_text, "orjson", None)
+        assert verdict(data) == found
+    if found[0] != "bad":
+        reference = json.loads(data[:-1])
+        assert repr(reference["headers"]) == found[0]

@@ -1,0 +1,195 @@
+"""JSON text: written and read by the fastest that makes of it what Python's own does.
+
+orjson does, if it is there, wherever that can be told at once: what it wrote without a `null` has
+no number left out, and what it reads and writes again as it was has nothing rounded or repeated.
+All else is done by Python's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from wbengine import _codec_tags as tags
+from wbengine import exceptions
+
+try:
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
+#: A string as JSON text, quotes included.
+quote: Final[Callable[[str], str]] = json.encoder.encode_basestring
+
+_CONTAINERS: Final = (dict, list)
+
+_SHORT: Final = 2000
+#: More than any reader takes without a closer look.
+_MANY: Final = 100
+#: Texts below so many bytes are copied into as much memory as they need.
+_ROOM: Final = 2048
+
+
+def writer(allow_nan: bool) -> Callable[[Any], str]:
+    """What writes trees as compact JSON text, which may hold lone surrogates where they do.
+
+    As `JSONEncoder.encode`, which makes the machinery that this keeps anew for each tree.
+    """
+    plain = json.JSONEncoder(
+        ensure_ascii=False, check_circular=False, allow_nan=allow_nan, separators=(",", ":")
+    )
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # not CPython
+        return plain.encode
+    join = "".join
+    parts = make(None, plain.default, quote, None, ":", ",", False, False, allow_nan)
+    return lambda tree: join(parts(tree, 0))
+
+
+text_of: Final = writer(allow_nan=False)
+
+
+def encode(tree: Any, errors: str = "strict", *, finite: bool = False) -> bytes:
+    """Compact UTF-8 JSON of a tree of dicts, lists, strings, numbers, booleans and None.
+
+    `errors`: what becomes of lone surrogates.  `finite`: it holds no NaN and no infinities, as what
+    `_codec.pack` makes; that takes a while to find out of a long text.
+
+    :raises ValueError, TypeError, RecursionError: it cannot be written.
+    """
+    if orjson is not None:
+        try:
+            data = orjson.dumps(tree, None, _OPTIONS)
+            # Of what is no number it makes null.
+            if finite or b"null" not in data or orjson.loads(data) == tree:
+                # What orjson gives is never less than 4 KB of memory, and requests are kept.
+                return b"%b" % data if len(data) < _ROOM else data
+        except (TypeError, ValueError):
+            pass  # long integers, lone surrogates, keys that are no strings, or what is no tree
+    return text_of(tree).encode("utf-8", errors)
+
+
+def decode(data: bytes) -> Any:
+    """The tree of JSON that is as orjson writes it, and as nothing else could be read.
+
+    :raises ValueError, TypeError: it is not so, or orjson is not there.
+    """
+    if orjson is None:
+        raise ValueError("orjson is not there")
+    tree = orjson.loads(data)
+    if orjson.dumps(tree) != data:
+        raise ValueError("not as it is written")
+    return tree
+
+
+def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool, int]:
+    """The tree, whether lone surrogates may be in it, and no fewer levels than it has.
+
+    :raises InvalidFormat: it is not strict JSON in UTF-8, or holds NaN or infinities (also by
+        overflow), repeated keys, or integers over 4,300 digits.
+    """
+    if orjson is not None and type(data) is bytes:
+        try:
+            return decode(data), False, most_levels(data)
+        except (ValueError, TypeError):
+            pass
+    try:
+        text = data if isinstance(data, str) else str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise exceptions.InvalidFormat(f"not UTF-8: {error}") from None
+    escaped = "\\" in text and ("\\ud" in text or "\\uD" in text)
+    # Python's own limit is faster than ours, where it is there and not changed.
+    reader = _reader if _max_digits() == tags.MAX_DIGITS else _careful_reader
+    try:
+        tree = scanned(reader, text)
+    except (ValueError, RecursionError) as error:
+        raise exceptions.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
+    return tree, escaped or isinstance(data, str), text.count("{") + text.count("[")
+
+
+def most_levels(data: bytes) -> int:
+    """No fewer than the levels of JSON text: as many as may be opened, unless they are many."""
+    if len(data) < _SHORT:
+        return data.count(b"{") + data.count(b"[")
+    found = 0
+    for mark in (b"{", b"["):  # counting looks at each byte, finding does not
+        place = data.find(mark)
+        while place >= 0:
+            found += 1
+            if found > _MANY:
+                return len(data)
+            place = data.find(mark, place + 1)
+    return found
+
+
+def scanned(reader: json.JSONDecoder, text: str) -> Any:
+    """`reader.decode(text)`, which looks for spaces around it each time."""
+    try:
+        tree, end = reader.scan_once(text, 0)  # type: ignore[attr-defined]
+    except StopIteration:
+        end = -1  # it begins with a space, or is none
+    return tree if end == len(text) else reader.decode(text)
+
+
+def is_deeper(tree: Any, depth: int) -> bool:
+    """Whether more than `depth` containers stand inside each other."""
+    level = [tree] if type(tree) in _CONTAINERS else []
+    for _ in range(depth):
+        if not level:
+            return False
+        items = itertools.chain.from_iterable(
+            one.values() if type(one) is dict else one for one in level
+        )
+        level = [item for item in items if type(item) in _CONTAINERS]
+    return bool(level)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"key {twice[:100]!r} is repeated")
+    return result
+
+
+def _read_float(text: str) -> float:
+    value = float(text)
+    if value - value != 0.0:
+        raise ValueError(f"{text[:100]} is not a JSON number")
+    return value
+
+
+def _read_int(text: str) -> int:
+    if len(text) > tags.MAX_DIGITS + text.startswith("-"):
+        raise ValueError(f"an integer has more than {tags.MAX_DIGITS} digits")
+    return int(text)
+
+
+_max_digits: Callable[[], int | None] = getattr(sys, "get_int_max_str_digits", lambda: None)
+
+_reader: Final = json.JSONDecoder(
+    object_pairs_hook=_read_object, parse_constant=_no_constant, parse_float=_read_float
+)
+_careful_reader: Final = json.JSONDecoder(
+    object_pairs_hook=_read_object,
+    parse_constant=_no_constant,
+    parse_float=_read_float,
+    parse_int=_read_int,
+)
+
+_OPTIONS: Final = (
+    0
+    if orjson is None
+    else orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+)
