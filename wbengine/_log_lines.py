@@ -6,7 +6,12 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[Any]
+else:
+    _StreamHandler = logging.StreamHandler
 
 __all__ = ["CHOICES", "Lines", "install", "is_installed", "wants_colour", "write"]
 
@@ -81,7 +86,7 @@ class Lines(logging.Formatter):
         return f"{colour}{text}{_RESET}" if colour else text
 
 
-class _Handler(logging.StreamHandler[Any]):
+class _Handler(_StreamHandler):
     def __init__(self, stream: Any, lines: Lines) -> None:
         super().__init__(stream)
         self.setFormatter(lines)

@@ -326,6 +326,23 @@ def test_all_that_is_there_comes_in_one_call(side):
     assert len(side.got) == 50
 
 
+def test_whoever_drains_looks_up_soon(side):
+    """However much there is; the rest comes with the next calls."""
+    side.queue("q", "k")
+    for number in range(300):
+        side.send(number, "k")
+
+    def receive(message):
+        side.got.append(message.decode())
+        message.ack()
+        time.sleep(0.005)
+
+    side.consume("q", on=receive)
+    side.receiver.drain_events(timeout=5)
+    assert 0 < len(side.got) < 300
+    assert side.drain(300) == list(range(300))
+
+
 def test_ack_in_another_thread_wakes_a_full_consumer(side):
     side.queue("q", "k")
     for number in range(200):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import amqp
 import kombu
 import pytest
 
@@ -97,6 +98,18 @@ def queues(server: brokers.Rabbitmq, url: str) -> dict[str, dict[str, Any]]:
 def waiting(url: str, queue: str) -> int:
     with kombu.Connection(url) as connection:
         return int(connection.channel().queue_declare(queue, passive=True).message_count)
+
+
+def test_what_says_no_text_is_refused_and_the_next_is_taken(rabbitmq_url: str) -> None:
+    """py-amqp would give up the connection, and be given it again, for ever."""
+    with Side(rabbitmq_url, "a").running() as a, kombu.Connection(rabbitmq_url) as connection:
+        channel = connection.channel()
+        for said in ({"type": b"\xff"}, {"type": "TEST", "correlation_id": b"\xfe\xff"}):
+            message = amqp.Message(b'{"n": 1}', **said)
+            channel.basic_publish(message, exchange="x", routing_key="a")
+        a.send(2, "a")
+        until(lambda: a.got == [1, 2])
+        assert a.proxy.dispatcher.refused == {"type": 1}
 
 
 # Publishing.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import resource
 import threading
 import time
 
@@ -195,6 +197,24 @@ def test_a_nudge_that_comes_with_it_is_noticed(redis_url, redis_server, ends):
     assert taker.got == list(range(1, 40))
 
 
+def test_who_is_full_waits_for_a_nudge_however_many_files_are_open(redis_url, redis_server, ends):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
+    files = [os.dup(0) for _ in range(1030)]
+    try:
+        taker, sender = own(ends(), prefetch=1, ack=False), ends()
+        for number in range(3):
+            sender.send(number, "mine")
+        taker.drain(1)
+        taker.nothing_comes()
+        taker.messages[0].ack()
+        assert taker.drain(2, SOON) == [0, 1]
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.parametrize("lost", ["scripts", "everything", "consumers"])
 def test_what_the_server_forgets_meanwhile(redis_url, redis_server, ends, lost):
     taker, sender = own(ends()), ends()
@@ -256,7 +276,7 @@ def test_a_server_that_refuses_meanwhile_is_told_of(redis_server, ends, refused,
     assert taker.drain(1, 3.0) == ["x"]
 
 
-def test_many_threads_and_cuts(redis_url, redis_server, ends):
+def test_many_threads(redis_url, redis_server, ends):
     """All that several publish comes, in order for each, while the one who reads is nudged, is
     full, and looks again at any time."""
     taker = own(ends(), prefetch=5, ack=False)

@@ -100,6 +100,7 @@ def test_what_was_cancelled_before_it_began_never_begins(redis_url, redis_server
         if value == name:
             assert BEGUN[name] == 1
         else:
-            assert value.check(exceptions.Cancelled), value
-            assert BEGUN[name] == 0
+            # Where no answer came to the revoking of a row, nobody can tell.
+            ended = value.check(exceptions.Cancelled, exceptions.WorkerLost)
+            assert BEGUN[name] <= (ended is exceptions.WorkerLost)
     assert {value == name for name, value in ends.items()} == {True, False}

@@ -153,6 +153,7 @@ def test_a_beginning_is_refused_as_a_whole():
             for id in ("a", "known"):
                 with pytest.raises(exceptions.TransportFailure, match="maxmemory"):
                     both.post(id)
+            assert both.ledger._doubts == 0  # it is known that nothing was done
             assert both.ledger.ids() == {"known"}
             assert both.store.size("q") == 0
             assert both.end(*both.messages) == [1]  # what is under way can end

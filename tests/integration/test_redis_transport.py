@@ -487,6 +487,21 @@ def test_frozen_consumers_lose_what_they_held_and_begin_anew(redis_url, ends):
     assert taker.drain(3, timeout=5) == [2, 0, 1]
 
 
+def test_who_has_no_room_is_not_dead(ends):
+    """He holds all that he may, for longer than anybody may be silent."""
+    holder = ends(dead_after=1.5).queue("q", "k").consume("q", prefetch=1, ack=False)
+    other = ends(dead_after=1.5)
+    other.send("held")
+    holder.drain(1)
+    other.consume("q")
+    with other.drained():
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                holder.connection.drain_events(timeout=0.2)
+    assert other.got == []
+
+
 def test_queues_go_with_owners_that_are_not_heard_of(redis_url, redis_server, ends):
     gone = ends().queue("gone", "g", exclusive=True).queue("left", "l", exclusive=True)
     alive = ends(dead_after=1.5).queue("alive", "a", exclusive=True).consume("alive")

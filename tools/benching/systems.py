@@ -42,7 +42,8 @@ TASKFLOW = ("taskflow[database]>=6.5,<7", "kombu[redis]>=5.3")
 _CELERY = ("celery[redis]>=5.5,<6",)
 _TASKIQ = ("taskiq>=0.11,<1", "taskiq-redis>=1", "taskiq-aio-pika>=0.4")
 _WBENGINE = (
-    "acknowledged when the result was sent (confirmed on RabbitMQ); a row in a ledger for each task"
+    "acknowledged with the result, never before (RabbitMQ: behind it, on the same channel; requests"
+    " are confirmed); a row in a ledger for each task"
     " (Redis, folders: at most one run of each attempt), or persistent requests (RabbitMQ); a"
     " worker holds no more than it runs; results stay in the engine's storage"
 )

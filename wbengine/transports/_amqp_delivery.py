@@ -141,7 +141,7 @@ def _read(data: bytes, at: int, lane: Lane) -> tuple[Delivery, int] | None:
     if kind != frames.HEADER or data[end] != frames.END:
         return None
     _, _, length, flags = _HEADER.unpack_from(data, at + 7)
-    if flags & ~_KNOWN:
+    if flags & ~_KNOWN or at + 21 > end:
         return None
     found = _properties(data, at + 21, flags)
     body, at = b"", end + 1
@@ -156,7 +156,8 @@ def _read(data: bytes, at: int, lane: Lane) -> tuple[Delivery, int] | None:
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + data[at]
-    return data[at + 1 : end].decode(), end
+    # Anybody may send what is no text: whoever looks at it does not know it, and refuses it.
+    return data[at + 1 : end].decode("utf-8", "replace"), end
 
 
 def _properties(data: bytes, at: int, flags: int) -> dict[str, Any]:

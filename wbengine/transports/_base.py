@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kombu.transport import virtual
 
@@ -22,6 +22,9 @@ from wbengine.transports import _channel
 from wbengine.transports._store import Store, Taken
 
 LOG = logging.getLogger(__name__)
+
+#: Seconds after which whoever drains looks up, however much there is.
+_TURN: Final = 0.5
 
 
 class Transport(virtual.Transport):  # type: ignore[misc]
@@ -92,8 +95,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver all that is there, up to the prefetch limits; wait for it when there is nothing.
 
-        Returns after at least one delivery.  What comes in while callbacks run is delivered by the
-        next call.  A message that cannot be read is put aside, never raised.
+        Returns after at least one delivery.  What comes in while callbacks run, or is left after a
+        half a second, is delivered by the next call.  A message that cannot be read is put
+        aside, never raised.
 
         :raises TimeoutError: nothing came in `timeout` seconds (None: wait for ever), or `wake()`
             was called.
@@ -115,6 +119,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def _deliver_available(self, store: Store) -> int:
         most, delivered = store.refresh(), 0
+        until = time.monotonic() + _TURN
         found: Sequence[tuple[int, Taken]] = ()
         # At first, what is left of the last time: a callback raised.
         channels: Sequence[_channel.Channel] = tuple(self.channels)
@@ -123,6 +128,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                 if channel.ready:
                     delivered += channel.deliver()
             if delivered >= most or (found and store.batch > 1 and not store.refresh()):
+                return delivered
+            if delivered and time.monotonic() >= until:
                 return delivered
             groups, channels = self._wanted(store.batch)
             found = store.take_many(groups) if groups else ()

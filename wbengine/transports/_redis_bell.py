@@ -82,10 +82,14 @@ class Bell:
 
     def rest(self, seconds: float) -> bool:
         """Wait for a nudge only, unless more is waited for already; whether there was one."""
-        if self._asked is None and select.select([self._nudge.fd], (), (), seconds)[0]:
+        if self._asked is not None:
+            return False
+        nudges = select.poll()  # the number of a descriptor may be too large for `select`
+        nudges.register(self._nudge.fd, select.POLLIN)
+        nudged = bool(nudges.poll(seconds * 1000))
+        if nudged:
             self._nudge.take()
-            return True
-        return False
+        return nudged
 
     @property
     def takes(self) -> bool:

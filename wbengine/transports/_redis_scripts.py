@@ -282,15 +282,17 @@ call('RPUSH', P .. 'n:' .. ARGV[1], 1)
 call('PEXPIRE', P .. 'n:' .. ARGV[1], 60000)
 """)  # fmt: skip
 
-#: (seconds until somebody silent is dead, number of queues that go with this owner, queue...,
-#: queues that are consumed...): refresh what is in use, and see after what dead ones left
+#: (seconds until somebody silent is dead, who asks or '', number of queues that go with him,
+#: queue..., queues that are consumed...): refresh what is in use, and see after what dead ones left
 #: -> how many dead consumers were found
 TEND: Final = Script(HEAD + _BACK + _DROP + ALWAYS + """
 local t, dead = now(), ARGV[1] * 1000
 for _, key in ipairs({'m', 'x', 'b', 'qs', 'own', 'c'}) do call('PEXPIRE', P .. key, TTL) end
-for i = 3, #ARGV do
+-- Who has no room for a long time takes nothing.
+if ARGV[2] ~= '' then call('ZADD', C, 'XX', t, ARGV[2]) end
+for i = 4, #ARGV do
   local queue = ARGV[i]
-  if i <= ARGV[2] + 2 and call('ZSCORE', P .. 'own', queue) then
+  if i <= ARGV[3] + 3 and call('ZSCORE', P .. 'own', queue) then
     call('ZADD', P .. 'own', t, queue)
   end
   call('PEXPIRE', P .. 'q:' .. queue, TTL)

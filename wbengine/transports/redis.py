@@ -18,7 +18,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kombu.transport import virtual
@@ -26,6 +26,7 @@ from kombu.transport import virtual
 from wbengine import exceptions
 from wbengine.transports import (
     _base,
+    _redis_layout,
     _redis_link,
     _redis_puts,
     _redis_routes,
@@ -35,7 +36,7 @@ from wbengine.transports import (
 from wbengine.transports._redis_bell import Ahead, Bell, Heard
 from wbengine.transports._redis_link import LOST, Client, Place, Script
 from wbengine.transports._redis_rows import Claims, Openings
-from wbengine.transports._store import Store, Taken
+from wbengine.transports._store import Taken
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
     return Place.parse(url or "redis://", options)
 
 
-class RedisStore(Store):
+class RedisStore(_redis_layout.Declaring):
     """One connection's view of its part of a Redis.
 
     What it declared it declares again, should the server have lost it.
@@ -81,11 +82,9 @@ class RedisStore(Store):
         claims: Claims | None = None,
         dead_after: float = _redis_scripts.DEAD_AFTER,
     ) -> None:
-        self.place = where
+        super().__init__(where)
         self._claims = claims
         self._dead_after = dead_after
-        self._client = Client(where, exceptions.TransportFailure)
-        self._run = self._client.run
         self._who = ""
         self._bell = Bell(where, lambda: self._run(_redis_scripts.POKE, self._who))
         # The number of the last take, and of one whose answer did not come.
@@ -96,11 +95,6 @@ class RedisStore(Store):
         self._tend_at = 0.0
         self._note_at = 0.0
         self._watched: Counter[str] = Counter()
-        # What is declared again after a loss, and where the first of it was declared.
-        self._where = ""
-        self._exchanges: dict[str, str] = {}
-        self._queues: dict[str, bool] = {}
-        self._bindings: dict[str, None] = {}
         self._routes = _redis_routes.Routes()
         self._closed = False
 
@@ -116,64 +110,6 @@ class RedisStore(Store):
             except BaseException:
                 _redis_unsaid.keep(self.place, left)
                 raise
-
-    # -- exchanges and queues
-
-    def declare_exchange(self, name: str, kind: str) -> None:
-        self._exchanges[name] = kind
-        self._declare(_redis_scripts.EXCHANGE, name, kind)
-
-    def exchange_kind(self, name: str) -> str | None:
-        kind = self._run(_redis_scripts.KIND, name)
-        return None if kind is None else str(kind.decode())
-
-    def delete_exchange(self, name: str) -> None:
-        self._exchanges.pop(name, None)
-        self._forget(lambda exchange, _: exchange == name)
-        self._run(_redis_scripts.DROP_EXCHANGE, name)
-
-    def declare_queue(self, queue: str) -> None:
-        self._queues.setdefault(queue, False)
-        self._declare(_redis_scripts.QUEUE, queue, 0)
-
-    def own(self, queue: str) -> None:
-        self._queues[queue] = True
-        self._declare(_redis_scripts.QUEUE, queue, 1)
-
-    def has_queue(self, queue: str) -> bool:
-        return bool(self._run(_redis_scripts.HAS, queue))
-
-    def delete_queue(self, queue: str) -> int:
-        self._queues.pop(queue, None)
-        self._forget(lambda _, bound: bound == queue)
-        return int(self._run(_redis_scripts.DROP_QUEUE, queue))
-
-    def _declare(self, script: Script, *args: Any) -> None:
-        where = self._run(script, uuid.uuid4().hex, *args).decode()
-        self._where = self._where or where
-
-    def _forget(self, gone: Any) -> None:
-        for binding in [b for b in tuple(self._bindings) if gone(*b.split("\0")[:2])]:
-            self._bindings.pop(binding, None)
-
-    def purge(self, queue: str) -> int:
-        return int(self._run(_redis_scripts.PURGE, queue))
-
-    def size(self, queue: str) -> int:
-        return int(self._run(_redis_scripts.SIZE, queue))
-
-    def bind(self, exchange: str, key: str, queue: str) -> None:
-        binding = f"{exchange}\0{queue}\0{key}"
-        self._bindings[binding] = None
-        self._run(_redis_scripts.BIND, binding)
-
-    def unbind(self, exchange: str, key: str, queue: str) -> None:
-        binding = f"{exchange}\0{queue}\0{key}"
-        self._bindings.pop(binding, None)
-        self._run(_redis_scripts.UNBIND, binding)
-
-    def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return _redis_routes.bindings(self._run(_redis_scripts.ROUTES))
 
     # -- publishing
 
@@ -199,8 +135,9 @@ class RedisStore(Store):
         told = openings.digest, openings.user
         try:
             *done, digest = self._routed(_redis_puts.POST, messages, *told)
-        except BaseException:
-            openings.doubt()
+        except BaseException as error:
+            if not isinstance(error, exceptions.TransportFailure):  # else nothing was done
+                openings.doubt()
             raise
         openings.keep(digest)
         return done
@@ -260,7 +197,8 @@ class RedisStore(Store):
     def _tend(self) -> None:
         mine = [queue for queue, owned in tuple(self._queues.items()) if owned]
         rest = [queue for queue in self._watched if queue not in mine]
-        dead = self._run(_redis_scripts.TEND, self._dead_after, len(mine), *mine, *rest)
+        told = self._dead_after, self._who, len(mine), *mine, *rest
+        dead = self._run(_redis_scripts.TEND, *told)
         if dead:
             LOG.info("%s: what %d dead consumers held went back", self.place.shown, dead)
 
@@ -339,12 +277,8 @@ class RedisStore(Store):
         self._who = self._where = ""
         if self._claims is not None:
             self._claims.restore()
-        for name, kind in tuple(self._exchanges.items()):
-            self._declare(_redis_scripts.EXCHANGE, name, kind)
-        for queue, owned in tuple(self._queues.items()):
-            self._declare(_redis_scripts.QUEUE, queue, int(owned))
-        for binding in tuple(self._bindings):
-            self._run(_redis_scripts.BIND, binding)
+        self._note_at = 0.0
+        self._redeclare()
 
     def settle(self, taken: Taken) -> bool:
         return self.settle_many((taken,))

@@ -73,8 +73,9 @@ class Desk:
         """Tell of what the broker confirmed."""
         self._post.report()
 
-    def turn(self, now: float) -> None:
-        """
+    def check(self, now: float) -> None:
+        """Call it when all is read that came.
+
         :raises TransportFailure: the broker does not confirm what it should have by now.
         """
         # While it blocks publishers it only waits; and without them it would deliver all again.

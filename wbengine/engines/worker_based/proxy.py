@@ -231,8 +231,9 @@ class Proxy(listening.Listening):
     def ack_many(self, messages: Sequence[Any]) -> None:
         """`ack` each; one step, where the transport is ours."""
         if not self._target.ours:
-            # Those that were answered on their own channel are.
-            left = [each for each in messages if not each.acknowledged]
+            # Nothing is left to be done for those that were answered on their own channel.
+            held = () if self._work is None else self._work.held
+            left = [each for each in messages if not each.acknowledged or each in held]
             if left:
                 # Each by itself: the connection may be lost in the midst of them.
                 self._soon.extend(functools.partial(self._settle, each, _ack) for each in left)

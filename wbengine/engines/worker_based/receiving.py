@@ -110,7 +110,7 @@ class Receiver:
         if work is not None:
             work.begin(line, self._layout, self._later(on_work))
             assert isinstance(work, taking.SlotTaking) and work.lane is not None
-            if desk:
+            if desk and not self._layout.interop:  # there one may have to ask the broker first
                 self.desk = answering.Desk(work.lane, self._layout, self._send)
         self.wake = line.ring
 
@@ -173,8 +173,6 @@ class Receiver:
             self._declare_due = now + (DECLARE_PERIOD if ours else LONG_DECLARE_PERIOD)
         if self._work is not None and not self._target.ours:
             self._work.turn(now)
-        if self.desk is not None:
-            self.desk.turn(now)
         if self._echo is not None:
             self._check(self._echo, now)
         self._plan(now)
@@ -217,11 +215,14 @@ class Receiver:
             self._work.blocked = self.is_blocked
         timeout = min(timeout, max(0.001, due - time.monotonic()))
         try:
-            if self._line.wait(0 if self._inbox else timeout):
+            spoke = self._line.wait(0 if self._inbox else timeout)
+            if spoke:
                 self._line.read()
         finally:
             if self.desk is not None:
                 self.desk.report()
+        if self.desk is not None and not spoke:
+            self.desk.check(time.monotonic())
         if self._inbox:
             self._echo.heard(time.monotonic())
             with self._line.together():
