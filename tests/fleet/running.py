@@ -189,14 +189,18 @@ class Fleet:
         )
         self.report.check(worst < MOST_MEMORY, f"an idle worker has {worst:.1f} MB")
         if plan.alone:
-            self._alone()
+            self._alone(engines)
 
-    def _alone(self) -> None:
+    def _alone(self, engines: Host) -> None:
         """As people start them: all that it has is its own."""
         arguments = ("--exchange", EXCHANGE, "--topic", "alone", "--tasks", "tests.fleet.tasks",
                      "--url", self._url, "--concurrency", "2")  # fmt: skip
         with workers.workers(self._folder, *arguments, count=self._plan.alone) as found:
-            time.sleep(4.0)
+            # Who is known has everything loaded, and ends in order when a signal comes.
+            count = self._plan.workers + self._plan.alone
+            known = engines.ask(do="wait", workers=count, seconds=PATIENCE)
+            missing = max(one["missing"] for one in known)
+            self.report.check(not missing, f"{missing} workers by themselves are not known")
             worst = max(memory_of(one.process.pid)[0] for one in found)
             codes = [one.stop() for one in found]
         self.report.figures["MB of a worker by itself"] = round(worst, 1)

@@ -225,6 +225,8 @@ def test_a_turn_that_comes_too_late_is_nobodys(tmp_path: Path) -> None:
         until(lambda: made.counts.get("thawed"))
         assert made.life.successes == 0
         del ledger.state
+        # What it is not known to have begun is left to the next worker, and there is none.
+        until(lambda: loaded.executor.requests("started"))
         loaded.suspend()
     thread.join(30)
     assert not thread.is_alive()

@@ -37,32 +37,34 @@ class ConfirmingOutbox(outbox.Outbox):
 
         What comes of it is read by the publisher's thread.
         """
-        with self._lock:
-            self._parcels.append(parcel)
-            post = self._post
-            if (
-                post is None
-                or self._busy
-                or self._lent
-                or self._careful
-                or self._layout.interop  # which may have to ask the broker first
-                or len(self._parcels) > 1
-                or self._first
-                or post.room <= 0
-            ):
-                if not self._busy:
-                    self._wake()
-                return
-            self._lent = True
+        lent = False
         try:
+            with self._lock:
+                self._parcels.append(parcel)
+                post = self._post
+                if (
+                    post is None
+                    or self._busy
+                    or self._lent
+                    or self._careful
+                    or self._layout.interop  # which may have to ask the broker first
+                    or len(self._parcels) > 1
+                    or self._first
+                    or post.room <= 0
+                ):
+                    if not self._busy:
+                        self._wake()
+                    return
+                lent = self._lent = True  # in this order: it may be interrupted (Ctrl-C)
             self._send(post, self._prepared([parcel]))
         except self._errors as error:
             self._tell(connecting.explain(error))
         finally:
-            with self._lock:
-                self._lent = False
-                if self._parcels or self._first or self._flushing or self._line is None:
-                    self._wake()
+            if lent:
+                with self._lock:
+                    self._lent = False
+                    if self._parcels or self._first or self._flushing or self._line is None:
+                        self._wake()
 
     def _wake(self) -> None:
         super()._wake()
