@@ -104,8 +104,8 @@ def test_no_ring_is_missed(ends: Ends) -> None:
     left = rounds
     while left:
         began = time.monotonic()
-        ends.line.wait(4)
-        assert time.monotonic() - began < 3, "it slept, and there was work"
+        ends.line.wait(20)
+        assert time.monotonic() - began < 10, "it slept, and there was work"
         while work:
             work.popleft()
             done.release()

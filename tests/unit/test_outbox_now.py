@@ -15,7 +15,7 @@ from tests.unit.test_outbox import WAIT, Place
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.parcels import Parcel
 
-SOON = 2.0  # nothing here is done sooner because somebody else had to do something
+SOON = 10.0  # nothing here is done sooner because somebody else had to do something
 
 
 @pytest.fixture

@@ -54,12 +54,12 @@ class Desk:
             return False
         freed(request)
         parcel.sent = True
-        crashpoint("worker.before-answer")
+        crashpoint("outbox.before-publish")
         if not post.send(sent, then=lane.receipt(request)):
             self._again(parcel)  # the connection is gone, and the request with it
             return True
         lane.line.flush()
-        crashpoint("worker.after-answer")
+        crashpoint("outbox.after-publish")
         return True
 
     # The connection's thread.
