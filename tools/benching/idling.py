@@ -35,7 +35,7 @@ class Idle:
 def measure(system: System, python: str, medium: str, where: places.Places, seconds: float) -> Idle:
     """Start a worker, have it do something, and look at it for so long when it does nothing.
 
-    :raises Failed: when it does not start.
+    :raises Failed: when it does not start, or does not stay.
     """
     with where.fresh(medium) as place:
         driver = Driver(system, python, place)
@@ -46,6 +46,8 @@ def measure(system: System, python: str, medium: str, where: places.Places, seco
             time.sleep(seconds)
             used, took = processes.fine(pids) - before, time.monotonic() - began
             memory, share = processes.memory(pids)
+            if not set(pids) <= set(driver.workers):
+                raise Failed("a process of it ended while it was looked at")
         finally:
             driver.close()
     return Idle(medium, system.name, 100 * used / took, memory, share, len(pids))
