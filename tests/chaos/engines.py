@@ -5,6 +5,7 @@ until it is told that there are enough.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import inspect
 import json
@@ -25,6 +26,7 @@ from wbengine import engines as loading
 from wbengine import exceptions, states
 from wbengine.engines.worker_based import engine as engines
 from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based import terms
 from wbengine.persistence import backends, base, models
 
 ENDED = (states.SUCCESS, states.REVERTED)
@@ -109,7 +111,10 @@ class _Life:
         known = engines.WorkerBasedActionEngine.OPTIONS
         self._options = {key: value for key, value in options.items() if key in known}
         if work.shared:
-            taken = inspect.signature(executors.WorkerTaskExecutor).parameters
+            taken = {
+                *inspect.signature(executors.WorkerTaskExecutor).parameters,
+                *(term.name for term in dataclasses.fields(terms.Terms)),
+            }
             given = {key: value for key, value in options.items() if key in taken}
             name = f"shared-{work.number}-{self._life}"
             self._shared = executors.WorkerTaskExecutor(name, **given)
