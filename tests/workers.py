@@ -45,6 +45,11 @@ def interrupted(step: int, call: Callable[[], object]) -> bool:
                 raise KeyboardInterrupt
         return trace
 
+    return is_interrupted(trace, call)
+
+
+def is_interrupted(trace: Callable[[Any, str, Any], Any], call: Callable[[], object]) -> bool:
+    """Whether a call ends by a `KeyboardInterrupt`, which `trace` may raise."""
     before = sys.gettrace()
     sys.settrace(trace)
     try:

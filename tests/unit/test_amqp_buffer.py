@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -147,15 +146,6 @@ def test_a_connection_that_is_lost_is_told_to_its_owner_only(ends: Ends) -> None
     ends.buffer.put(b"more")
     with pytest.raises(OSError):
         ends.buffer.flush()
-
-
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Threads are changed as often as can be."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 import types
@@ -68,15 +67,6 @@ def ends() -> Iterator[Ends]:
     made = Ends()
     yield made
     made.close()
-
-
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Threads are changed as often as can be."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_who_is_awake_is_rung_without_a_sound(ends: Ends) -> None:

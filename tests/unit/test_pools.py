@@ -783,6 +783,8 @@ def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
 
 def interrupted_while_waking(step: int, call: Any) -> bool:
     """Call, with a `KeyboardInterrupt` before the `step`th opcode of what wakes a slot."""
+    from tests.workers import is_interrupted
+
     left = step
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
@@ -796,15 +798,7 @@ def interrupted_while_waking(step: int, call: Any) -> bool:
             raise KeyboardInterrupt
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+    return is_interrupted(trace, call)
 
 
 @pytest.mark.parametrize("finely", [False, True])
