@@ -58,7 +58,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    tally.add(node.workeroutput["tally"])
+    output = getattr(node, "workeroutput", None)
+    if output is not None:  # else it died
+        tally.add(output["tally"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
