@@ -6,11 +6,12 @@ Standard library only.
 import os
 import signal
 import subprocess
+import time
 
 import _bootstrap
 
-#: Seconds for all that is told to show where it is.
-TELLING = 10
+#: Seconds for each process that is told to show where it is.
+TELLING = 5
 
 
 def call(command, limit):
@@ -45,10 +46,14 @@ def _show(process, family):
         if process.pid in (pid, parent):
             _signal(pid, signal.SIGABRT)
             _signal(pid, signal.SIGCONT)
-    try:
-        process.wait(TELLING)
-    except subprocess.TimeoutExpired:
-        pass
+            _await_end(pid)
+
+
+def _await_end(pid):
+    """One after the other, so that each can be read."""
+    late = time.monotonic() + TELLING
+    while time.monotonic() < late and any(state != "Z" for _, _, state, _ in _family(pid)[:1]):
+        time.sleep(0.02)
 
 
 def _kill(family):
