@@ -203,12 +203,12 @@ def test_both_limits_of_one_call(sort: str, signals: None) -> None:
 
     def body() -> str:
         try:
+            watch.of_process().after(0.005, made.ring)
             return spin(WAIT)
         except SOFT:
+            watch.of_process().after(0.005, functools.partial(made.ring, HARD))
             return spin(WAIT)
 
-    watch.of_process().after(0.005, made.ring)
-    watch.of_process().after(0.01, functools.partial(made.ring, HARD))
     assert alarms.call(made, body, ()).check(HARD)
 
 
