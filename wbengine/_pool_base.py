@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import exceptions, limits, running
+from wbengine import _pool_ends, limits, running
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class Slot:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: Whether it needs a `rest` before it makes another call.
+        self.worn = False
         self.thread: threading.Thread | None = None
         #: What its thread waits for while there is nothing to do; released to wake it.
         self.bell = threading.Lock()
@@ -147,7 +149,7 @@ class Slot:
         return self.run(ticket)
 
     def rest(self) -> None:
-        """`done` of the last call has returned."""
+        """It is `worn`, and its last call is settled."""
 
     def cancel(self, ticket: Ticket, grace: float | None) -> None:
         """`ticket.cancelled` was set while the call ran."""
@@ -160,7 +162,7 @@ class Slot:
 
 
 class Pool(abc.ABC):
-    """The queue, the threads of the slots, and their ends.  All methods may be called anywhere."""
+    """The queue, the threads of the slots, and their ends.  Any thread may call."""
 
     def __init__(self, size: int, *, name: str = "wbengine") -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -177,11 +179,11 @@ class Pool(abc.ABC):
         self._slots: list[Slot] = []
         # The threads that serve, each until it ends or is lost.
         self._serving: set[threading.Thread] = set()
-        # Those that wait for something to do.  The last one is woken first: what it needs is at
-        # hand, and short calls are all made by it.
+        # Those that wait, the last is woken first: it makes all short calls.  Is one on its way?
         self._idle: list[Slot] = []
-        # Whether one was woken, and is on its way.
         self._called = False
+        # Threads that tell what came of a call, and look for the next one after that.
+        self._settling: set[int] = set()
         self._running = 0
         self._lost = 0
         self._eager = False
@@ -249,8 +251,14 @@ class Pool(abc.ABC):
             waiting = len(self._idle) + self._called
             if waiting < self._queued() and len(self._slots) < self._size:
                 self._add_slot()
-            self._call()
+            if threading.get_ident() not in self._settling:  # else it looks itself, in a moment
+                self._call()
         return ticket
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the slot whose `done` asks makes another call then."""
+        return bool(self._queue) and threading.get_ident() in self._settling
 
     def withdraw(self) -> list[Ticket]:
         """Take back every call that has not started, in order; their `done` is never called."""
@@ -274,7 +282,7 @@ class Pool(abc.ABC):
                 ticket.state = OVER
                 self._dead += 1
         if before == QUEUED:
-            ticket.settle(cancelled(ticket, "before it started"))
+            ticket.settle(_pool_ends.cancelled(ticket, "before it started"))
         elif not known:
             running.wake(ticket)
             if slot is not None:
@@ -364,13 +372,15 @@ class Pool(abc.ABC):
                 slot.close()
                 with self._lock:
                     self._arrive(slot)  # interrupted while it waited
+                    if self._queue:
+                        self._call()
                     self._serving.discard(threading.current_thread())
                     self._ended.notify_all()
 
     def _make(self, slot: Slot, ticket: Ticket) -> bool:
         """Make a call; False: this thread was given up meanwhile."""
         if self._killed:
-            value: Any = gone(f"pool {self._name!r} was stopped before {ticket} started")
+            value: Any = _pool_ends.gone(f"pool {self._name!r} was stopped before {ticket} started")
         elif ticket.limit is limits.UNLIMITED:
             value = slot.run(ticket)
         else:
@@ -381,8 +391,15 @@ class Pool(abc.ABC):
             ticket.state = OVER
             ticket.slot = None
             self._running -= 1
-        ticket.settle(value)
-        slot.rest()
+        self._settling.add(me := threading.get_ident())
+        try:
+            ticket.settle(value)
+        finally:
+            self._settling.discard(me)
+        if slot.worn:
+            with self._lock:
+                self._call()  # somebody else, for what was submitted meanwhile
+            slot.rest()
         return True
 
     def _take(self, slot: Slot) -> Ticket | None:
@@ -431,19 +448,3 @@ class Pool(abc.ABC):
 
 #: All pools that were not stopped.
 LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
-
-
-def gone(message: str) -> ft.Failure:
-    """What stands for a call that nobody makes any more."""
-    return ft.Failure.from_exception(exceptions.WorkerLost(message))
-
-
-def cancelled(ticket: Ticket, when: str) -> ft.Failure:
-    """What stands for a call that was cancelled."""
-    return ft.Failure.from_exception(exceptions.Cancelled(f"{ticket} was cancelled {when}"))
-
-
-def overdue(ticket: Ticket) -> ft.Failure:
-    """What stands for a call whose hard limit is over."""
-    message = f"{ticket} did not end within its hard limit of {ticket.limit.hard or 0.0:g} s"
-    return ft.Failure.from_exception(exceptions.TimeLimitExceeded(message))

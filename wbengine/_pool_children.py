@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from wbengine import _pool_base, _pool_child, _pool_process, exceptions, watch
+from wbengine import _pool_base, _pool_child, _pool_ends, _pool_process, exceptions, watch
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger("wbengine.pools")
@@ -103,8 +103,6 @@ class _Process(_pool_base.Slot):
         self._ticket: _pool_base.Ticket | None = None
         self._why: BaseException | None = None
         self._timers: list[watch.Timer] = []
-        # The child is to make no more calls.
-        self._worn = False
 
     @property
     def pid(self) -> int | None:
@@ -134,14 +132,14 @@ class _Process(_pool_base.Slot):
                 child = self._child
                 assert child is not None
                 if not self._begin(child, ticket):
-                    return _pool_base.cancelled(ticket, "before it started")
+                    return _pool_ends.cancelled(ticket, "before it started")
                 if child.send(data):
                     del data
                     return self._settle(child, child.result(ticket), ticket)
                 # It died between two calls: this one never reached it, another child may run it.
                 self._end()
                 self.close()
-            return _pool_base.gone(
+            return _pool_ends.gone(
                 f"two processes of {self.name} died before {ticket} reached them"
             )
         except Exception as error:
@@ -184,12 +182,12 @@ class _Process(_pool_base.Slot):
             if why is not None:
                 self.close()  # it was killed when it had answered already, and may not be dead yet
                 return value
-            self._worn = child.calls == self._max_calls or self._overweight(child) is not None
+            self.worn = child.calls == self._max_calls or self._overweight(child) is not None
             return value
         self.close()
         if why is not None:
             return ft.Failure.from_exception(why)
-        return _pool_base.gone(
+        return _pool_ends.gone(
             f"process {child.pid} ({self.name}) {child.fate()} while it ran {ticket}"
         )
 
@@ -257,9 +255,8 @@ class _Process(_pool_base.Slot):
     # Between calls.
 
     def rest(self) -> None:
-        if self._worn:
-            self._worn = False
-            self.close()
+        self.worn = False
+        self.close()
 
     def _ensure(self) -> ft.Failure | None:
         """Have a child that is ready; the Failure says why there is none."""
@@ -281,7 +278,7 @@ class _Process(_pool_base.Slot):
             return None
         self.close()
         if problem is _pool_process.GONE:
-            return _pool_base.gone(
+            return _pool_ends.gone(
                 f"process {child.pid} ({self.name}) {child.fate()} before it was ready"
             )
         assert isinstance(problem, ft.Failure)

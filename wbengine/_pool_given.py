@@ -9,7 +9,7 @@ import time
 from concurrent import futures
 from typing import Any
 
-from wbengine import _pool_base, alarms, exceptions, limits
+from wbengine import _pool_base, _pool_ends, alarms, exceptions, limits
 from wbengine.types import failure as ft
 
 
@@ -27,6 +27,9 @@ class GivenPool:
         self._lock = threading.Lock()
         # What may still be withdrawn, or told of.  Whoever takes an entry out decides its fate.
         self._pending: dict[futures.Future[Any], _pool_base.Ticket] = {}
+
+    #: Nobody knows what its threads do next.
+    goes_on = False
 
     @property
     def unfinished(self) -> int:
@@ -94,7 +97,7 @@ class GivenPool:
             problem = future.exception()
             value = ft.Failure.from_exception(problem) if problem else future.result()
         elif ticket.cancelled:
-            value = _pool_base.cancelled(ticket, "before it started")
+            value = _pool_ends.cancelled(ticket, "before it started")
         else:
             value = ft.Failure.from_exception(
                 exceptions.ExecutionFailure(f"the pool dropped {ticket} before it started")
@@ -129,6 +132,6 @@ class GivenPool:
 
     def _expire(self, ticket: _pool_base.Ticket, alarm: alarms.Alarm) -> None:
         """Its hard limit is over (in the thread of the watch, which has others to serve)."""
-        args = (ticket, _pool_base.overdue(ticket))
+        args = (ticket, _pool_ends.overdue(ticket))
         threading.Thread(target=self._settle, args=args, name="wbengine-overdue").start()
         alarm.ring(exceptions.TimeLimitExceeded)

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, Final
 
-from wbengine import _pool_base, alarms, exceptions, watch
+from wbengine import _pool_base, _pool_ends, alarms, exceptions, watch
 
 LOG = logging.getLogger("wbengine.pools")
 
@@ -38,7 +38,7 @@ class _Threads(_pool_base.Pool):
             ticket,
             ticket.limit.hard or 0.0,
         )
-        left, thread, manned = _pool_base.overdue(ticket), slot.thread, True
+        left, thread, manned = _pool_ends.overdue(ticket), slot.thread, True
         with self._lock:
             if thread is not None:
                 self._serving.discard(thread)

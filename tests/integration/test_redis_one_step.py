@@ -47,13 +47,15 @@ class Both(Taker):
             self.openings, [((id, epoch), self.message(key, id, **headers)) for id in ids]
         )
 
-    def end(self, *messages, result=b"r", key="answer"):
-        return self.channel.end_many(
-            [
-                ((m.properties["correlation_id"], m.claim.epoch, result), m, self.message(key, "a"))
-                for m in messages
-            ]
-        )
+    def told(self, messages, result=b"r", key="answer"):
+        """What `end_many` is to be told."""
+        return [
+            ((m.properties["correlation_id"], m.claim.epoch, result), m, self.message(key, "a"))
+            for m in messages
+        ]
+
+    def end(self, *messages, order=None, **told):
+        return self.channel.end_many(self.told(messages, **told), order)
 
     def answers(self):
         return self.store.size("answers")
@@ -208,11 +210,7 @@ def test_an_end_whose_answer_was_lost_is_told_again_and_leaves_nothing(lossy, cl
         lossy.end(*lossy.messages)
     with contextlib.closing(lossy.target.connect()) as connection:
         channel = connection.channel()
-        again = [
-            ((m.properties["correlation_id"], 1, b"r"), m, lossy.message("answer", "a"))
-            for m in lossy.messages
-        ]
-        assert channel.end_many(again) == [1, 1]
+        assert channel.end_many(lossy.told(lossy.messages)) == [1, 1]
     assert lossy.left(client) == ([], 0)
     assert lossy.ledger.state("a") == base.Row("a", 1, base.ROW_DONE, None, b"r")
 
@@ -242,7 +240,7 @@ def test_who_was_taken_for_dead_ends_what_he_took(both, client):
     both.post("a")
     both.take(1)
     client.delete(f"{both.store.place.prefix}c")  # nobody is known: as if he had been buried
-    both.store._run(_redis_scripts.LEAVE, both.store._who, "", "")
+    both.store._run(_redis_scripts.LEAVE, both.store._who, "")
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [1]
     assert both.take(2)[1] == base.Claim("DONE", 1, b"r")

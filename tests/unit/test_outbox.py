@@ -12,6 +12,7 @@ import kombu
 import pytest
 
 from tests import errands
+from tests.workers import until
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based import envelope as env
@@ -267,11 +268,33 @@ def test_the_unhurried_wait_for_a_reason_not_to_be_sent(place: Place) -> None:
     due = place.outbox.hasten(before)
     assert due is not None and due >= before + UNHURRIED
     parcels[1].withdrawn = True
-    assert place.outbox.hasten(due + 1) is None
+    assert place.outbox.hasten(due + 1) == due + 1 + UNHURRIED  # others will come
+    assert place.outbox.hasten(due + 2) is None  # none came
     place.outbox.start()
     assert place.outbox.flush(WAIT)
     assert place.arrived() == [1]
     assert [parcel.sent for parcel in parcels] == [False, False, True]
+
+
+def test_what_is_put_soon_goes_out_with_the_next_one(place: Place) -> None:
+    """Without another thread; or by itself when it is time."""
+    place.outbox.start()
+    place.put(0)
+    until(lambda: place.outbox._spare is not None)
+    soon = [Parcel(env.Envelope("TEST", {"n": n}, routing_key="me")) for n in (1, 2)]
+    for parcel in soon:
+        place.outbox.put_soon(parcel)
+    assert not any(parcel.sent for parcel in soon)
+    now = Parcel(env.Envelope("TEST", {"n": 3}, routing_key="me"))
+    place.outbox.put_now(now)
+    assert all(parcel.sent for parcel in (*soon, now))
+    assert place.arrived() == [0, 1, 2, 3]
+    due = place.outbox.put_soon(late := Parcel(env.Envelope("TEST", {"n": 4}, routing_key="me")))
+    assert place.outbox.hasten(due - UNHURRIED) == due
+    assert not late.sent
+    place.outbox.hasten(due)
+    until(lambda: late.sent)
+    assert place.arrived() == [4]
 
 
 def test_many_threads(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import pathlib
 import queue
@@ -869,3 +870,65 @@ def test_no_call_is_left_behind_by_many_who_submit_and_cancel() -> None:
         for _ in range(4 * count):
             box.get()
         assert pool.unfinished == 0
+
+
+# What is submitted by who has just made a call ----------------------------------------------------
+
+
+class Chain:
+    """Submits calls from `done`, so many each time, while there are any."""
+
+    def __init__(self, pool: Any, fn: Any, *counts: int) -> None:
+        self.pool, self.fn = pool, fn
+        self.counts = list(counts)
+        self.threads: list[str] = []
+        self.asked: list[bool] = []
+        self.ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def __call__(self, value: Any) -> None:
+        self.threads.append(threading.current_thread().name)
+        for _ in range(self.counts.pop(0) if self.counts else 0):
+            self.pool.submit(self.fn, (), self)
+        self.asked.append(self.pool.goes_on)
+        self.ended.put(value)
+
+
+def test_one_after_the_other_is_made_by_one_thread() -> None:
+    with pools.ThreadPool(4) as pool:
+        pool.start()
+        chain = Chain(pool, whoami, *[1] * 50)
+        assert not pool.goes_on
+        pool.submit(whoami, (), chain)
+        for _ in range(51):
+            chain.ended.get(timeout=WAIT)
+    assert len(set(chain.threads)) == 1
+    assert chain.asked == [True] * 50 + [False]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_several_at_a_time_are_made_together(kind: str, tmp_path: pathlib.Path) -> None:
+    """Each waits for all the others."""
+    made = pools.ThreadPool(3) if kind == "threads" else pools.ProcessPool(3)
+    with made as pool:
+        pool.start()
+        chain = Chain(pool, functools.partial(gather, str(tmp_path), 3), 3)
+        pool.submit(whoami, (), chain)
+        for _ in range(4):
+            assert not isinstance(chain.ended.get(timeout=WAIT), ft.Failure)
+
+
+def gather(folder: str, count: int, emit: Any) -> None:
+    (pathlib.Path(folder) / f"{os.getpid()}-{threading.get_ident()}").touch()
+    while len(os.listdir(folder)) < count:
+        time.sleep(0.001)
+
+
+def test_who_has_to_rest_leaves_what_he_submitted_to_others() -> None:
+    """Its process is replaced after each call, which takes a while."""
+    with pools.ProcessPool(2, max_calls=1) as pool:
+        pool.start()
+        chain = Chain(pool, whoami, *[1] * 4)
+        pool.submit(whoami, (), chain)
+        found = {chain.ended.get(timeout=WAIT) for _ in range(5)}
+    assert len(found) == 5
+    assert len(set(chain.threads)) == 2

@@ -114,7 +114,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError("timed out")
-            groups, _ = self._wanted(1)
+            groups, channels = self._wanted(1)
+            for channel in channels:
+                channel.answered()  # nothing, as yet
             store.wait(left, [queue for _, queues in groups for queue in queues])
 
     def _deliver_available(self, store: Store) -> int:
@@ -134,9 +136,13 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             groups, channels = self._wanted(store.batch)
             found = store.take_many(groups) if groups else ()
             if not found:
+                for channel in channels:
+                    channel.answered()
                 return delivered
             for group, taken in found:
                 channels[group].ready.append(taken)
+            for channel in channels:
+                channel.answered()
 
     def _wanted(self, batch: int) -> tuple[list[tuple[int, list[str]]], list[_channel.Channel]]:
         """How many messages may be taken at most, and from which queues; and for whom each time.
@@ -146,7 +152,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         groups: list[tuple[int, list[str]]] = []
         channels: list[_channel.Channel] = []
         for channel in tuple(self.channels):
-            room = channel.room(batch) if channel.prefetch_count else batch
+            room = channel.room(batch)
             if channel.limited and room > 0:
                 groups.append((room, channel.limited))
                 channels.append(channel)

@@ -13,7 +13,10 @@ from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.utils.uuid import uuid
 
+from wbengine import exceptions
 from wbengine.transports import _envelope, _routing
+from wbengine.transports._order import Order
+from wbengine.transports._room import Room
 from wbengine.transports._store import Store, Taken, label
 
 
@@ -54,13 +57,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._by_queue: dict[str, _Consumer] = {}
         #: Taken, and not delivered yet.
         self.ready: deque[Taken] = deque()
-        self._unacked: dict[int, Taken] = {}
-        self._released: set[int] = set()
-        # Whether the drainer wants to hear that there is room again.
-        self._starved = False
+        self._room = Room(self._store.nudge)
         self._tags = itertools.count(1)
         self._closing = threading.Lock()
-        self.prefetch_count = 0
 
     # -- declaring
 
@@ -232,12 +231,22 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def end_many(
         self,
         ended: Sequence[tuple[tuple[str, int, bytes], Any, tuple[str, str, int, bytes]]],
+        order: Order | None = None,
     ) -> Sequence[int]:
         """Store results, publish answers that were laid out, and acknowledge the requests, which
         were claimed as they were taken, on whatever channel: see `Store.end_many`."""
-        return self._store.end_many(
-            [(row, message.origin, laid_out) for row, message, laid_out in ended]
-        )
+        told = [(row, message.origin, laid_out) for row, message, laid_out in ended]
+        if order is None:
+            return self._store.end_many(told)[0]
+        try:
+            counts, order.taken = self._store.end_many(told, order.told)
+        except exceptions.TransportFailure:  # nothing was done
+            order.deliver()
+            raise
+        except BaseException:
+            order.channel.miss(order)
+            raise
+        return counts
 
     # -- consuming
 
@@ -274,7 +283,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
     ) -> None:
         """At most `prefetch_count` unacknowledged messages on this channel; 0: no limit."""
-        self.prefetch_count = prefetch_count or 0
+        self._room.limit = prefetch_count or 0
         self._store.nudge()
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
@@ -286,33 +295,63 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return [consumer.queue for consumer in tuple(self._serving.values())]
 
     def room(self, batch: int) -> int:
-        """How many messages more, up to `batch`, the limit allows where there is one; if none, the
-        drainer is told as soon as it does."""
-        self._starved = True  # before it looks: whoever makes room meanwhile sees one of both
-        held = len(self._unacked) - len(self._released)
-        room = min(batch, self.prefetch_count - held - len(self.ready))
-        self._starved = room <= 0
-        return room
+        """How many messages more, up to `batch`, are asked for from now on, until `answered`; if
+        none, the drainer is told as soon as there is room."""
+        return self._room.ask(batch, len(self.ready)) if self._room.limit else batch
 
-    def _make_room(self) -> None:
-        if self._starved:
-            self._starved = False
-            self._store.nudge()
+    def answered(self) -> None:
+        """What there was `room` for is `ready`, or not there."""
+        self._room.answered()
+
+    def order(self, done: Iterable[_envelope.Message]) -> Order | None:
+        """An order for all there is room for when `done` need none any more, from any thread.
+
+        It is to be given to `end_many`, of whatever channel of the same transport, and delivered
+        then.  None: there is no room, or what comes has to be waited for.
+        """
+        self._room.release([message.delivery_tag for message in done])
+        most = self._room.order(self._store.batch, len(self.ready)) if self.limited else 0
+        told = self._store.order(most, self.limited) if most else None
+        if told is not None:
+            return Order(self, most, told)
+        self._room.delivered(most, 0)
+        return None
+
+    def receive(self, order: Order) -> list[tuple[Callable[[Any], object], _envelope.Message]]:
+        """What an order took, and who is to have it; that is known here from now on."""
+        found: list[tuple[Callable[[Any], object], _envelope.Message]] = []
+        with self._closing:
+            if self.closed:
+                return []  # what nobody heard of goes back, unseen
+            self._store.heard(order.told)
+            for taken in order.taken:
+                consumer, message = self._open(taken)
+                if consumer is not None and message is not None:
+                    found.append((consumer.callback, message))
+            self._room.delivered(order.most, len(found))
+        return found
+
+    def miss(self, order: Order) -> None:
+        """Nobody knows what became of an order."""
+        self._store.missed(order.told)
 
     def deliver(self) -> int:
         """Hand out what is `ready`; how many."""
         count = 0
         while self.ready:
-            taken = self.ready.popleft()
-            consumer = self._by_queue.get(taken.queue)
-            if consumer is None or self.closed:
-                self._store.give_back(taken, delivered=False)
-                continue
-            message = self._message(taken, consumer.no_ack, consumer.tag)
-            if message is not None:
+            consumer, message = self._open(self.ready.popleft())
+            if consumer is not None and message is not None:
                 count += 1
                 consumer.callback(message)
         return count
+
+    def _open(self, taken: Taken) -> tuple[_Consumer | None, _envelope.Message | None]:
+        """Who is to have it, and what; unless it went back, or was thrown away."""
+        consumer = self._by_queue.get(taken.queue)
+        if consumer is None or self.closed:
+            self._store.give_back(taken, delivered=False)
+            return None, None
+        return consumer, self._message(taken, consumer.no_ack, consumer.tag)
 
     def _next(self, queue: str, no_ack: bool, consumer: str) -> _envelope.Message | None:
         while True:
@@ -337,7 +376,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         if no_ack:
             self._store.settle(taken)
         else:
-            self._unacked[tag] = taken
+            self._room.held[tag] = taken
         return message
 
     def message_to_python(self, raw_message: Any) -> Any:
@@ -346,21 +385,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     # -- settling
 
-    def _pop(self, delivery_tag: int, multiple: bool = False) -> list[Taken]:
-        if multiple:
-            tags = [tag for tag in tuple(self._unacked) if tag <= delivery_tag]
-            self._released.difference_update(tags)
-            found = [one for tag in tags if (one := self._unacked.pop(tag, None)) is not None]
-        else:
-            self._released.discard(delivery_tag)
-            taken = self._unacked.pop(delivery_tag, None)
-            found = [] if taken is None else [taken]
-        self._make_room()
-        return found
-
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> bool:
         """Acknowledge, from any thread; False when the message was not ours (any more)."""
-        found = self._pop(delivery_tag, multiple)
+        tags = [delivery_tag]
+        if multiple:
+            tags = [tag for tag in tuple(self._room.held) if tag <= delivery_tag]
+        found = self._room.settle(tags)
         return bool(found) and self._store.settle_many(found)
 
     def ack_many(self, messages: Iterable[_envelope.Message]) -> None:
@@ -372,27 +402,20 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def forget_many(self, messages: Iterable[_envelope.Message]) -> list[Taken]:
         """They are acknowledged, as far as this channel is concerned: what of them it held."""
-        held = [self._held(message) for message in messages]
-        found = [taken for taken in held if taken is not None]
-        if found:
-            self._make_room()
-        return found
+        tags = []
+        for message in messages:
+            message._state = "ACK"
+            tags.append(message.delivery_tag)
+        return self._room.settle(tags)
 
     def release_many(self, messages: Iterable[_envelope.Message]) -> None:
         """From now on these do not count against `prefetch_count`; from any thread."""
-        held = {message.delivery_tag for message in messages} & self._unacked.keys()
-        if held:
-            self._released |= held
-            self._make_room()
-
-    def _held(self, message: _envelope.Message) -> Taken | None:
-        message._state = "ACK"
-        self._released.discard(message.delivery_tag)
-        return self._unacked.pop(message.delivery_tag, None)
+        self._room.release([message.delivery_tag for message in messages])
+        self._room.made()
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:
         """Give back to the queue, in its old place; or with `requeue=False` throw away."""
-        for taken in self._pop(delivery_tag):
+        for taken in self._room.settle([delivery_tag]):
             if requeue:
                 self._store.give_back(taken)
             else:
@@ -402,7 +425,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Give back everything that is not acknowledged (`requeue=False` is not supported)."""
         if not requeue:
             raise NotImplementedError("Does not support recover(requeue=False)")
-        for tag in tuple(self._unacked):
+        for tag in tuple(self._room.held):
             self.basic_reject(tag, requeue=True)
 
     def close(self) -> None:

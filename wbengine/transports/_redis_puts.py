@@ -10,7 +10,7 @@ from typing import Final
 
 from wbengine.transports import _redis_rows
 from wbengine.transports._redis_link import Script
-from wbengine.transports._redis_scripts import ALWAYS, HEAD, SETTLING, VERSION
+from wbengine.transports._redis_scripts import ALWAYS, HEAD, LABEL, SETTLING, TAKING, VERSION
 
 #: place(queue, priority, message) -> 1 if there is such a queue; all goes in with put()
 _PUTTING: Final = """
@@ -88,17 +88,20 @@ counts[#counts + 1] = here(ARGV[2], ARGV[3], t)
 return counts
 """)  # fmt: skip
 
-#: (version of the routing, holder of claims, (id, epoch, result, who took the request, its queue
-#: and number, priority, answer, number of its queues, queue...)...)
-#: -> in how many queues each answer is, -1: the row is somebody else's; or as `ROUTES`
+#: (version of the routing, holder of claims, number of arguments of a take, those, (id, epoch,
+#: result, who took the request, its queue and number, priority, answer, number of its queues,
+#: queue...)...)
+#: -> in how many queues each answer is, -1: the row is somebody else's, and what the take returned;
+#: or as `ROUTES`
 #:
-#: Stores results, publishes the answers, and acknowledges the requests.  Whoever removed a row has
-#: no use for the answer; if it was lost, its engine may wait for that.
-END: Final = Script(HEAD + VERSION + _PUTTING + SETTLING + ALWAYS + """
-local t, holder, counts, i = now(), ARGV[2], {}, 3
+#: Stores results, publishes the answers, acknowledges the requests, and takes others.  Whoever
+#: removed a row has no use for the answer; if it was lost, its engine may wait for that.
+END: Final = Script(HEAD + VERSION + _PUTTING + SETTLING + LABEL + TAKING + ALWAYS + """
+local t, holder, last, counts = now(), ARGV[2], 3 + ARGV[3], {}
+local i = last + 1
 local ended, rows, taken = {}, {}, {}
 while i <= #ARGV do
-  local id, last, count = ARGV[i], i + 8 + ARGV[i + 8], 0
+  local id, final, count = ARGV[i], i + 8 + ARGV[i + 8], 0
   local r = P .. 'r:' .. id
   local there = call('HMGET', r, 'e', 's', 'h')
   local same = there[1] == ARGV[i + 1]
@@ -110,14 +113,14 @@ while i <= #ARGV do
   elseif there[1] and not (same and there[2] == 'done') then
     count = -1
   end
-  for k = i + 9, last do
+  for k = i + 9, final do
     if count >= 0 then count = count + place(ARGV[k], ARGV[i + 6], ARGV[i + 7]) end
   end
   local by = ARGV[i + 3] .. ' ' .. ARGV[i + 4]
   taken[by] = taken[by] or {who = ARGV[i + 3], queue = ARGV[i + 4], numbers = {}}
   table.insert(taken[by].numbers, ARGV[i + 5])
   counts[#counts + 1] = count
-  i = last + 1
+  i = final + 1
 end
 if #ended > 0 then
   call('SREM', P .. 'held:' .. holder, unpack(ended))
@@ -125,5 +128,6 @@ if #ended > 0 then
 end
 for _, from in pairs(taken) do settle(from.who, from.queue, from.numbers) end
 put()
+counts[#counts + 1] = last > 3 and take(4, last, t)
 return counts
 """)  # fmt: skip

@@ -59,18 +59,39 @@ end
 #: A first write that needs no memory.
 ALWAYS: Final = "call('PEXPIRE', M, TTL)\n"
 
-_BACK: Final = """
-local function put_back(who, field, mark, unheard)
+#: label(data) -> id, epoch and digest of the ledger of the row on which a message depends, if any
+LABEL: Final = """
+local function label(data)
+  if string.byte(data) ~= 33 then return end
+  -- Who knows the digest may have written anything.
+  local id, epoch, digest = string.match(data, '^!([%w_.-]+) (%d+) (%S+)\\n')
+  if id and #id <= 120 and #epoch <= 16 then return id, epoch, digest end
+end
+"""
+
+#: What was taken and seen by nobody is neither marked as delivered nor claimed any more.
+_BACK: Final = (
+    LABEL
+    + _redis_rows.UNCLAIM
+    + """
+local function put_back(who, field, seen, unheard)
   local h = P .. 'h:' .. who
   local held = call('HGET', h, field)
   if not held then return 0 end
   call('HDEL', h, field)
   local place, take = string.match(held, '^(%S+) (%S+)$')
-  if take == unheard then mark = false end
+  seen = seen and not unheard[take]
   local queue, number, again = string.match(field, '^(%S+) (%d+)(r?)$')
-  if call('HEXISTS', P .. 'd:' .. queue, number) == 1 then
-    call('ZADD', P .. 'q:' .. queue, place, number .. (mark and 'r' or again))
+  local data = call('HGET', P .. 'd:' .. queue, number)
+  if data then
+    call('ZADD', P .. 'q:' .. queue, place, number .. (seen and 'r' or again))
     ring(queue)
+    local id = not seen and label(data)
+    if id then
+      local name = who .. ':' .. take .. ':' .. number .. again
+      local row = call('HMGET', P .. 'r:' .. id, 'k', 'h')
+      if row[1] == name then unclaim(id, row[2], now()) end
+    end
   end
   return 1
 end
@@ -82,6 +103,7 @@ local function bury(who, unheard)
   call('DEL', P .. 'n:' .. who)
 end
 """
+)
 
 _DROP: Final = """
 local function drop(queue)
@@ -209,57 +231,64 @@ call('PEXPIRE', C, TTL)
 return 1
 """)  # fmt: skip
 
-#: (who, number of this take, holder of claims or '', digest of their ledger, 1: note that both are
-#: there, groups: (most, number of queues, queue...))
+#: take(first, last): the arguments in between are who, number of this take, holder of claims or '',
+#: digest of their ledger, 1: note that both are there, groups: (most, number of queues, queue...)
 #: -> None: he is not known (any more); else messages: group, queue, number, data, what a claim said
-TAKE: Final = Script(HEAD + _redis_rows.CLAIM + ALWAYS + """
-local who, take, holder, digest, t = ARGV[1], ARGV[2], ARGV[3], ARGV[4], now()
-if not call('ZSCORE', C, who) then return false end
-if ARGV[5] == '1' then
-  call('ZADD', C, t, who)
-  if holder ~= '' then call('ZADD', P .. 'beats', t, holder) end
-end
-local h, taken, group, i = P .. 'h:' .. who, {}, 0, 6
-local ledger = holder ~= '' and call('GET', P .. 'ledger') == digest
-while i <= #ARGV do
-  local room, last = tonumber(ARGV[i]), i + 1 + ARGV[i + 1]
-  i = i + 2
-  while i <= last do
-    local queue = ARGV[i]
-    local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
-    local most = room
-    local popped = most > 0 and call('ZPOPMIN', q, most) or {}
-    if #popped > 0 then
-      local numbers, held = {}, {}
-      for k = 1, #popped, 2 do numbers[#numbers + 1] = string.match(popped[k], '^%d+') end
-      for k, data in ipairs(call('HMGET', d, unpack(numbers))) do
-        local number, place = popped[2 * k - 1], popped[2 * k]
-        if data then
-          held[#held + 1] = queue .. ' ' .. number
-          held[#held + 1] = place .. ' ' .. take
-          local said = false
-          if ledger and string.byte(data) == 33 then
-            -- Who knows the digest may have written anything.
-            local id, epoch, of = string.match(data, '^!([%w_.-]+) (%d+) (%S+)\\n')
-            if of == digest and #id <= 120 and #epoch <= 16 then
-              said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. number)
-            end
-          end
-          taken[#taken + 1] = {group, queue, number, data, said}
-          room = room - 1
-        end
-      end
-      if #held > 0 then call('HSET', h, unpack(held)) end
-    end
-    -- Who took leaves the bell to the next one: it rings once for any number of messages.
-    if #popped > 0 and #popped == 2 * most and call('ZCARD', q) > 0 then ring(queue) end
-    i = i + 1
+TAKING: Final = (
+    _redis_rows.CLAIM
+    + """
+local function take(first, last, t)
+  local who, take, holder, digest = ARGV[first], ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
+  if not call('ZSCORE', C, who) then return false end
+  if ARGV[first + 4] == '1' then
+    call('ZADD', C, t, who)
+    if holder ~= '' then call('ZADD', P .. 'beats', t, holder) end
   end
-  group = group + 1
+  local h, taken, group, i = P .. 'h:' .. who, {}, 0, first + 5
+  local ledger = holder ~= '' and call('GET', P .. 'ledger') == digest
+  while i <= last do
+    local room, final = tonumber(ARGV[i]), i + 1 + ARGV[i + 1]
+    i = i + 2
+    while i <= final do
+      local queue = ARGV[i]
+      local q, d = P .. 'q:' .. queue, P .. 'd:' .. queue
+      local most = room
+      local popped = most > 0 and call('ZPOPMIN', q, most) or {}
+      if #popped > 0 then
+        local numbers, held = {}, {}
+        for k = 1, #popped, 2 do numbers[#numbers + 1] = string.match(popped[k], '^%d+') end
+        for k, data in ipairs(call('HMGET', d, unpack(numbers))) do
+          local number, place = popped[2 * k - 1], popped[2 * k]
+          if data then
+            held[#held + 1] = queue .. ' ' .. number
+            held[#held + 1] = place .. ' ' .. take
+            local said = false
+            if ledger then
+              local id, epoch, of = label(data)
+              if of == digest then
+                said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. number)
+              end
+            end
+            taken[#taken + 1] = {group, queue, number, data, said}
+            room = room - 1
+          end
+        end
+        if #held > 0 then call('HSET', h, unpack(held)) end
+      end
+      -- Who took leaves the bell to the next one: it rings once for any number of messages.
+      if #popped > 0 and #popped == 2 * most and call('ZCARD', q) > 0 then ring(queue) end
+      i = i + 1
+    end
+    group = group + 1
+  end
+  if #taken > 0 then call('PEXPIRE', h, TTL) end
+  return taken
 end
-if #taken > 0 then call('PEXPIRE', h, TTL) end
-return taken
-""")  # fmt: skip
+"""
+)
+
+#: (as `take`)
+TAKE: Final = Script(HEAD + LABEL + TAKING + ALWAYS + "return take(1, #ARGV, now())")
 
 #: (who, queue, number...) -> how many of them he held
 SETTLE: Final = Script(HEAD + SETTLING + ALWAYS + """
@@ -268,7 +297,7 @@ return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
 
 #: (who, queue, number, 1: it was delivered) -> 1 if he held it
 GIVE_BACK: Final = Script(HEAD + _BACK + ALWAYS + """
-return put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], ARGV[4] == '1')
+return put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], ARGV[4] == '1', {})
 """)  # fmt: skip
 
 #: (queue): the bell was heard by one who cannot take
@@ -306,7 +335,7 @@ local seen = t - call('HGET', M, 'since')
 local found = {}
 if seen >= dead then
   found = call('ZRANGEBYSCORE', C, '-inf', t - dead, 'LIMIT', 0, 50)
-  for _, who in ipairs(found) do bury(who) end
+  for _, who in ipairs(found) do bury(who, {}) end
 end
 if seen >= OWNED then
   local left = call('ZRANGEBYSCORE', P .. 'own', '-inf', t - OWNED, 'LIMIT', 0, 50)
@@ -315,20 +344,14 @@ end
 return #found
 """)  # fmt: skip
 
-#: (who or '', number of a take whose answer he did not hear or '', holder of its claims or ''): he
-#: goes; the last one removes everything, unless messages wait
-LEAVE: Final = Script(HEAD + _BACK + _DROP + _redis_rows.UNCLAIM + ALWAYS + """
-local t = now()
-if ARGV[1] ~= '' then bury(ARGV[1], ARGV[2]) end
-if ARGV[2] ~= '' and ARGV[3] ~= '' then
-  local unheard = ARGV[1] .. ':' .. ARGV[2] .. ':'
-  for _, id in ipairs(call('SMEMBERS', P .. 'held:' .. ARGV[3])) do
-    local name = call('HGET', P .. 'r:' .. id, 'k')
-    if name and string.sub(name, 1, #unheard) == unheard then unclaim(id, ARGV[3], t) end
-  end
-end
+#: (who or '', numbers of takes whose answers he did not hear): he goes; the last one removes
+#: everything, unless messages wait
+LEAVE: Final = Script(HEAD + _BACK + _DROP + ALWAYS + """
+local t, unheard = now(), {}
+for take in string.gmatch(ARGV[2], '%d+') do unheard[take] = true end
+if ARGV[1] ~= '' then bury(ARGV[1], unheard) end
 if call('ZCOUNT', C, '(' .. t - GONE, '+inf') > 0 then return 0 end
-for _, who in ipairs(call('ZRANGE', C, 0, -1)) do bury(who) end
+for _, who in ipairs(call('ZRANGE', C, 0, -1)) do bury(who, {}) end
 for _, queue in ipairs(call('ZRANGEBYSCORE', P .. 'own', '-inf', t - GONE)) do drop(queue) end
 local queues = call('SMEMBERS', P .. 'qs')
 for _, queue in ipairs(queues) do

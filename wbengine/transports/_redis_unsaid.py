@@ -9,7 +9,7 @@ from typing import Final
 from wbengine.transports._redis_link import Place
 
 #: Who left, as `LEAVE` is told.
-Left = tuple[str, str, str]
+Left = tuple[str, str]
 
 _unsaid: Final[deque[tuple[Place, Left]]] = deque(maxlen=1000)
 

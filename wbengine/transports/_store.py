@@ -128,14 +128,32 @@ class Store(abc.ABC):
         raise NotImplementedError
 
     def end_many(
-        self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]]
-    ) -> Sequence[int]:
+        self,
+        ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],
+        order: Any = None,
+    ) -> tuple[Sequence[int], Sequence[Taken]]:
         """For each request that was claimed while it was `taken`: store its result in the row
-        (id, epoch, result), publish the answer, and forget the request, in one step.
+        (id, epoch, result), publish the answer, and forget the request, in one step.  In it
+        messages are taken, too, where an `order` of this kind of store says so.
 
         In how many queues each answer is; -1, and it is in none, where the row is somebody else's.
+        And what was taken.
         """
         raise NotImplementedError
+
+    def order(self, most: int, queues: Sequence[str]) -> Any:
+        """What `end_many`, of whatever store, is to be told so that it takes so many messages for
+        this one; None: they have to be taken in the usual way.
+
+        What becomes of it is told: `heard`, or it is as if nobody had heard the answer.
+        """
+        return None
+
+    def heard(self, order: Any) -> None:  # noqa: B027 - who makes no orders
+        """What `end_many` took is known here now."""
+
+    def missed(self, order: Any) -> None:  # noqa: B027
+        """Nobody knows what `end_many` took: this store is of no use any more."""
 
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
         """`data`, with the row (id, epoch, digest of its ledger) on which it depends, for a store

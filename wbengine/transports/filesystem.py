@@ -134,8 +134,10 @@ class FileStore(Store):
         return sum([put(queue, priority, data) for queue in queues])
 
     def end_many(
-        self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]]
-    ) -> Sequence[int]:
+        self,
+        ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],
+        order: None = None,
+    ) -> tuple[Sequence[int], Sequence[Taken]]:
         """Not one step, but each is done before the next: whoever is killed in between leaves a
         request that is taken again, of which its row tells what came."""
         assert self._claims is not None
@@ -148,7 +150,7 @@ class FileStore(Store):
             counts.append(self._publish(message, routes) if good else -1)
             self.settle(taken)
             taken.token = None
-        return counts
+        return counts, ()
 
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
         return _claims.label(data, row)

@@ -14,14 +14,16 @@ old place, marked as redelivered.  How long a message is held does not matter.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kombu.transport import virtual
+from redis import exceptions as errors
 
 from wbengine import exceptions
 from wbengine.transports import (
@@ -87,11 +89,14 @@ class RedisStore(_redis_layout.Declaring):
         self._dead_after = dead_after
         self._who = ""
         self._bell = Bell(where, lambda: self._run(_redis_scripts.POKE, self._who))
-        # The number of the last take, and of one whose answer did not come.
-        self._takes = 0
-        self._unheard = ""
+        # Numbers of takes, and of those whose answers did not come, or not yet.
+        self._takes = itertools.count(1)
+        self._unheard: set[int] = set()
+        self._missed = False
         self._look = True
+        # What comes with the end of a wait, and the number of the take that it comes with.
         self._ahead = Ahead()
+        self._awaited = 0
         self._tend_at = 0.0
         self._note_at = 0.0
         self._watched: Counter[str] = Counter()
@@ -143,20 +148,41 @@ class RedisStore(_redis_layout.Declaring):
         return done
 
     def end_many(
-        self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]]
-    ) -> Sequence[int]:
+        self,
+        ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],
+        order: _Order | None = None,
+    ) -> tuple[Sequence[int], Sequence[Taken]]:
         assert self._claims is not None
         told = [
             ((*row, taken.token[0], taken.queue, taken.token[1]), message)
             for row, taken, message in ended
         ]
-        return self._routed(_redis_puts.END, told, self._claims.holder)
+        take = () if order is None else order.told
+        *counts, found = self._routed(_redis_puts.END, told, self._claims.holder, len(take), *take)
+        if order is None or found is None:  # forgotten: whoever waits finds that out
+            return counts, ()
+        return counts, [self._taken(order.at, order.who, *rest) for _, *rest in found]
+
+    def order(self, most: int, queues: Sequence[str]) -> _Order | None:
+        if not self._who:
+            return None
+        at, number = time.monotonic(), next(self._takes)
+        self._unheard.add(number)
+        told = *self._asking(number, at), most, len(queues), *queues
+        return _Order(self._who, number, at, told)
+
+    def heard(self, order: _Order) -> None:
+        self._unheard.discard(order.number)
+
+    def missed(self, order: _Order) -> None:
+        self._missed = True
+        self.nudge()
 
     def _routed(
         self,
         script: Script,
         messages: Sequence[tuple[tuple[Any, ...], tuple[str, str, int, bytes]]],
-        *first: str,
+        *first: Any,
     ) -> Sequence[Any]:
         while True:
             routes = self._routes
@@ -187,6 +213,8 @@ class RedisStore(_redis_layout.Declaring):
                 self.give_back(taken, delivered=False)
 
     def refresh(self) -> int:
+        if self._missed:
+            raise errors.ConnectionError("an answer did not come, and with it perhaps requests")
         now = time.monotonic()
         if now >= self._tend_at:
             # Well before anybody is dead: a longer pause means that nobody could be heard.
@@ -227,30 +255,30 @@ class RedisStore(_redis_layout.Declaring):
         told: list[Any] = []
         for most, queues in groups:
             told += most, len(queues), *queues
-        claims = self._claims
-        holder, digest = (claims.holder, claims.digest) if claims is not None else ("", "")
         while True:
             who = self._who or self._join()
-            self._takes += 1
             # The answer may come late, and by then somebody else may have been given what is in it.
-            began = time.monotonic()
+            began, number = time.monotonic(), next(self._takes)
+            self._unheard.add(number)
             try:
-                found = self._run(
-                    _redis_scripts.TAKE, who, self._takes, holder, digest, self._noted(began), *told
-                )
-            except LOST:
-                self._unheard = str(self._takes)
+                found = self._run(_redis_scripts.TAKE, *self._asking(number, began), *told)
+            except exceptions.TransportFailure:  # nothing was done
+                self._unheard.discard(number)
                 raise
+            self._unheard.discard(number)
             if found is not None:
                 return [(group, self._taken(began, who, *rest)) for group, *rest in found]
             self._declare_again()
 
-    def _noted(self, now: float) -> int:
-        """Whether it is time to note that we are there; now and then will do."""
+    def _asking(self, number: int, now: float) -> tuple[Any, ...]:
+        """Who takes, and for whom it is claimed."""
+        # Now and then will do to note that we are there.
         due = now >= self._note_at
         if due:
             self._note_at = now + _NOTE_EVERY
-        return int(due)
+        claims = self._claims
+        holder, digest = (claims.holder, claims.digest) if claims is not None else ("", "")
+        return self._who, number, holder, digest, int(due)
 
     def _taken(
         self, began: float, who: str, queue: bytes, number: bytes, data: bytes, said: Any = None
@@ -323,15 +351,16 @@ class RedisStore(_redis_layout.Declaring):
         self._hear(self._bell.wait(timeout, who, queues, then), queues)
 
     def _take_ahead(self, who: str, queues: Sequence[str]) -> tuple[Any, ...]:
-        self._takes += 1
-        self._unheard = str(self._takes)  # until it is heard
-        told = who, self._takes, "", "", 1, _BATCH, len(queues), *queues
+        number = next(self._takes)
+        self._unheard.add(number)
+        self._awaited = number
+        told = who, number, "", "", 1, _BATCH, len(queues), *queues
         return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *told
 
     def _hear(self, heard: Heard, queues: Sequence[str]) -> None:
         self._look = self._look or heard.look
         for told in heard.answers:
-            self._unheard = ""
+            self._unheard.discard(self._awaited)
             for _, *rest in told or ():
                 self._ahead.add(self._taken(0.0, self._who, *rest))
             if told is None:
@@ -359,8 +388,7 @@ class RedisStore(_redis_layout.Declaring):
 
     def _leave(self) -> None:
         """Give back what is held, and clean up behind the last one.  Never raises."""
-        holder = self._claims.holder if self._claims is not None else ""
-        left = (self._who, self._unheard, holder)
+        left = (self._who, " ".join(map(str, tuple(self._unheard))))
         again = Client(self.place.hurried(1.0, 1.0), exceptions.TransportFailure)
         for client in self._client, again:
             try:
@@ -379,6 +407,15 @@ class RedisStore(_redis_layout.Declaring):
             self._closed = True
             self._bell.close()
             self._client.close()
+
+
+class _Order(NamedTuple):
+    """A take with the end of others: for whom, which, when it was asked for, and how."""
+
+    who: str
+    number: int
+    at: float
+    told: tuple[Any, ...]
 
 
 class Transport(_base.Transport):

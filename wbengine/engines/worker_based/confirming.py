@@ -10,7 +10,7 @@ from amqp import exceptions as amqp_errors
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import confirms, connecting, lines, outbox, topology
+from wbengine.engines.worker_based import confirms, connecting, lasting, lines, outbox, topology
 from wbengine.engines.worker_based.parcels import Parcel
 
 __all__ = ["ConfirmingOutbox"]
@@ -57,8 +57,8 @@ class ConfirmingOutbox(outbox.Outbox):
                     return
                 lent = self._lent = True  # in this order: it may be interrupted (Ctrl-C)
             self._send(post, self._prepared([parcel]))
-        except self._errors as error:
-            self._tell(connecting.explain(error))
+        except self._links.errors as error:
+            self._links.tell(connecting.explain(error))
         finally:
             if lent:
                 with self._lock:
@@ -93,7 +93,7 @@ class ConfirmingOutbox(outbox.Outbox):
                 self.astray()
             if post is not None:
                 self._blame(post, error)
-            if isinstance(error, self._errors):
+            if isinstance(error, self._links.errors):
                 raise
             raise exc.TransportFailure(connecting.explain(error)) from error
         finally:
@@ -119,9 +119,9 @@ class ConfirmingOutbox(outbox.Outbox):
             if parcels:
                 try:
                     wanted = self._prepared(parcels)
-                except self._errors as error:  # of the ledger, say: the line is not to blame
-                    self._tell(connecting.explain(error))
-                    pause = time.monotonic() + outbox.PAUSE
+                except self._links.errors as error:  # of the ledger, say: the line is not to blame
+                    self._links.tell(connecting.explain(error))
+                    pause = time.monotonic() + lasting.PAUSE
                     continue
                 pause = 0.0
                 self._send(post, wanted)
@@ -155,7 +155,7 @@ class ConfirmingOutbox(outbox.Outbox):
             parcel.sent = False
 
     def _confirmed(self, confirmed: list[confirms.Sent]) -> None:
-        self._told = ""
+        self._links.told = ""
         if self._careful and self._post is not None:
             self._careful = False
             self._post.widen()

@@ -82,6 +82,8 @@ class Listening:
         self._receipts_due = 0.0
         self._wake: Callable[[], None] | None = None
         self._consumer = 0
+        # When the consumer's thread looks again, as far as others know.
+        self._sleeps_until = math.inf
         #: Of the connection that there is: what came on it is acknowledged on it, or never.
         self.channel: Any = None
         self._receiver: receiving.Receiver | None = None
@@ -233,6 +235,7 @@ class Listening:
                 with receiver.together():
                     while self._soon:
                         self._soon.popleft()()
+            self._sleeps_until = math.inf  # before it looks: who comes later wakes it
             now = time.monotonic()
             if now >= receiver.due:
                 receiver.turn(now)
@@ -243,6 +246,7 @@ class Listening:
             for due in (self._outbox.hasten(now), self._until and self._until(), receipts):
                 if due is not None:
                     timeout = min(timeout, max(0.001, due - time.monotonic()))
+            self._sleeps_until = now + timeout
             try:
                 receiver.drain(timeout=timeout)
             except TimeoutError:

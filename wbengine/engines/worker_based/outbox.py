@@ -12,24 +12,13 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import connecting, topology, writing
 from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import lasting, topology, writing
 from wbengine.engines.worker_based.parcels import NOTHING, Errand, Parcel
 
 LOG = logging.getLogger(__name__)
-
-#: What ails the broker (a folder without room) or the ledger, rather than the parcel.
-_AILMENTS: Final = (exc.TransportFailure, exc.LedgerFailure)
-
-#: Seconds at most between two attempts to connect: what waits here waits for these, too.
-_LONGEST: Final = 1.0
-
-#: Seconds between two attempts to publish: a broker that ails may well accept connections.
-PAUSE: Final = 0.25
-
 
 #: Called with what was to be done of its kind.
 Chore = Callable[[list[Any]], object]
@@ -57,8 +46,8 @@ class Outbox:
         self._target = target
         self._layout = layout
         self._name = name
-        self._errors: Any = ()
-        self._told = ""
+        self._closed = threading.Event()
+        self._links = lasting.Lasting(target, self._closed)
         self._parcels: deque[Parcel] = deque()
         self._first: deque[Parcel] = deque()
         # By when they are due, on the monotonic clock.
@@ -67,12 +56,12 @@ class Outbox:
         self._chores: dict[Chore, list[Any]] = {}
         self._chore_count = 0
         self._chores_due = 0.0
+        self._soon_due = 0.0
         self._flushing = 0
         # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
         # Python, would leave it locked for ever.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._closed = threading.Event()
         #: Called on the publisher's thread when there was no exchange, or no queue for something:
         #: perhaps what this side declared is gone, too.
         self.astray: Callable[[], None] = _nobody
@@ -102,44 +91,75 @@ class Outbox:
         try:
             with self._lock:
                 self._parcels.append(parcel)
-                if self._spare is None or len(self._parcels) > 1 or self._first:
+                if self._spare is None or self._first:
                     if not self._busy:
                         self._wake()
                     return
                 writer, self._spare = self._spare, None
                 self._lent = self._busy = True
-            self._deliver(writer, [parcel])
-        except self._errors as error:
+                parcels = self._together(MOST)
+            self._deliver(writer, parcels)
+        except self._links.errors as error:
             self._lost = error
         finally:
             if writer is not None:  # whatever ended it: an interruption (Ctrl-C) does, too
-                self._take_back(writer, parcel)
+                self._take_back(writer, parcels)
 
-    def _take_back(self, writer: _Straight, parcel: Parcel) -> None:
+    def put_soon(self, parcel: Parcel) -> float:
+        """As `put`, but nobody is woken for it: whoever puts the next one sees to it, or `hasten`.
+
+        When that is to be called.
+        """
+        with self._lock:
+            self._parcels.append(parcel)
+            if not self._soon_due:
+                self._soon_due = time.monotonic() + UNHURRIED
+            return self._soon_due
+
+    def _take_back(self, writer: _Straight, parcels: Sequence[Parcel]) -> None:
         """What was lent; the publisher's thread does the rest, if there is any."""
         with self._lock:
             self._lent = self._busy = False
-            if self._lost is None and parcel.sent and not self._awake:
+            if self._lost is None and all(p.sent for p in parcels) and not self._awake:
                 self._spare = writer
             waits = self._first or self._parcels or self._flushing
             if self._awake or self._lost or waits or (self._chores and not self._timed):
                 self._wake()
 
-    def put_unhurried(self, parcel: Parcel) -> None:
-        """Put a parcel some milliseconds later, unless it is withdrawn meanwhile: see `hasten`."""
-        self._unhurried.append((time.monotonic() + UNHURRIED, parcel))
+    def put_unhurried(self, parcel: Parcel) -> float:
+        """Put a parcel some milliseconds later, unless it is withdrawn meanwhile.
+
+        When `hasten` is to be called.
+        """
+        due = time.monotonic() + UNHURRIED
+        self._unhurried.append((due, parcel))
+        return due
 
     def hasten(self, now: float) -> float | None:
         """Put what is due of that; when to call it again, if at all.  Of one thread."""
+        soon = self._hasten_soon(now)
         waiting = self._unhurried
+        busy = bool(waiting)
         while waiting:
             due, parcel = waiting[0]
             if not parcel.withdrawn:
                 if due > now:
-                    return due
+                    return due if soon is None else min(due, soon)
                 self.put(parcel)
             waiting.popleft()
-        return None
+        return now + UNHURRIED if busy else soon  # others will come: so nobody has to say so
+
+    def _hasten_soon(self, now: float) -> float | None:
+        if not self._soon_due:
+            return None
+        with self._lock:
+            if not self._parcels:
+                self._soon_due = 0.0
+            elif now >= self._soon_due:
+                self._soon_due = 0.0
+                if not self._busy:
+                    self._wake()
+            return self._soon_due or None
 
     def later(self, chore: Chore, *things: Any) -> None:
         """Do `chore([thing, ...])` on the publisher's thread, some milliseconds later; things that
@@ -192,7 +212,10 @@ class Outbox:
         """Begin to publish; idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._run, name=f"wbengine-publisher-{self._name}", daemon=True
+                target=self._links.run,
+                args=(self._publish,),
+                name=f"wbengine-publisher-{self._name}",
+                daemon=True,
             )
             self._thread.start()
 
@@ -266,34 +289,6 @@ class Outbox:
         for chore, things in chores.items():
             call(chore, things)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            try:
-                connection = connecting.reach(
-                    self._target, self._closed, longest=_LONGEST, on_failure=self._tell
-                )
-            except exc.TransportFailure as error:
-                self._tell(str(error))
-                self._closed.wait(PAUSE)
-                continue
-            self._errors = (*connection.recoverable_connection_errors, *_AILMENTS)
-            try:
-                with connection:
-                    if not self._closed.is_set():
-                        self._publish(connection)
-            except self._errors as error:
-                self._tell(connecting.explain(error))
-            except Exception:
-                if self._closed.is_set():
-                    return
-                LOG.exception("failed to publish")
-            self._closed.wait(PAUSE)
-
-    def _tell(self, why: str) -> None:
-        if why != self._told and not self._closed.is_set():  # once, not with every attempt
-            self._told = why
-            LOG.warning("cannot publish (%s), trying again", why)
-
     # Errands.
 
     def _prepared(self, parcels: list[Parcel]) -> list[Parcel]:
@@ -301,7 +296,7 @@ class Outbox:
         for errand, group in by_errand(p for p in parcels if not p.withdrawn).items():
             try:
                 errand.prepare(group)
-            except self._errors:
+            except self._links.errors:
                 raise
             except Exception:
                 # One of them is to blame.
@@ -317,7 +312,7 @@ class Outbox:
             return
         try:
             parcel.errand.prepare((parcel,))
-        except self._errors:
+        except self._links.errors:
             raise
         except Exception as error:
             self._fail(parcel, error)
@@ -362,9 +357,9 @@ class Outbox:
                     self._done((parcel,))
                     self.astray()
                     call(parcel.errand.unrouted, parcel)
-            self._told = ""
-        except self._errors as error:
-            if not isinstance(error, _AILMENTS):
+            self._links.told = ""
+        except self._links.errors as error:
+            if not isinstance(error, lasting.AILMENTS):
                 under_way = written[count:] if writer.together else written[count : count + 1]
                 self._doubt(parcel for parcel, _ in under_way)
             raise  # the others stay where they are, and go out on the next connection

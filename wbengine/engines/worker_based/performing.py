@@ -222,7 +222,7 @@ class Performer:
                 LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
             with self.lock:
                 effects = self.core.on_stored(job, parcel.withdrawn)
-            self.apply(effect for effect in effects if not _answers(effect))
+            self.apply(e for e in effects if not (isinstance(e, server.Reply) and e.terminal))
 
     def end(
         self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
@@ -230,19 +230,23 @@ class Performer:
         """Store, publish and acknowledge in one step what was claimed as it was taken."""
         crashpoint("worker.before-finish")
         jobs: list[server.Job] = [parcel.matter for parcel in parcels]
-        counts = channel.end_many(
-            [
-                ((job.id, job.epoch, env.freeze(parcel.envelope)), job.receipt, message)
-                for job, parcel, message in zip(jobs, parcels, messages, strict=True)
-            ]
-        )
+        ended = [
+            ((job.id, job.epoch, env.freeze(parcel.envelope)), job.receipt, message)
+            for job, parcel, message in zip(jobs, parcels, messages, strict=True)
+        ]
+        order = self._proxy.order([job.receipt for job in jobs])
+        counts = channel.end_many(ended, order)
         crashpoint("worker.after-finish")
-        for job, count in zip(jobs, counts, strict=True):
-            if count < 0:
-                _tell_fenced(job)
-            with self.lock:
-                effects = self.core.on_told(job, count < 0)
-            self.apply(effects)
+        try:
+            for job, count in zip(jobs, counts, strict=True):
+                if count < 0:
+                    _tell_fenced(job)
+                with self.lock:
+                    effects = self.core.on_told(job, count < 0)
+                self.apply(effects)
+        finally:
+            if order is not None:  # before it may seem that there is nothing to do any more
+                order.deliver()
         return (True for _ in jobs)
 
     def _is_fenced(self, job: server.Job) -> bool:
@@ -339,10 +343,11 @@ class Performer:
         plainly = parcel.errand is self._answering and job.is_quiet
         if plainly and self._proxy.answer(parcel, job.receipt):
             return
-        if self.core.running:
-            self._proxy.send(parcel)  # perhaps together with those of others
-        else:
-            self._proxy.send_now(parcel)
+        if parcel.errand is self._ending:
+            send = self._proxy.send_soon if self._pool.goes_on else self._proxy.send_now
+        else:  # perhaps together with those of others
+            send = self._proxy.send if self.core.running else self._proxy.send_now
+        send(parcel)
 
     def _withdraw_running(self, job: server.Job) -> None:
         """Nobody needs to hear any more that it runs, from which follows what is told now."""
@@ -424,6 +429,9 @@ class _Ending(_Answering):
 
     writes = True
 
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        """Their slots are taken with that step."""
+
     def write(
         self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
     ) -> Iterable[bool]:
@@ -438,7 +446,3 @@ def _tell_fenced(job: server.Job) -> None:
         "request %s was given up by its engine while it ran here: what came of it is not told",
         job.id,
     )
-
-
-def _answers(effect: server.Effect) -> bool:
-    return isinstance(effect, server.Reply) and effect.terminal

@@ -154,6 +154,11 @@ class Proxy(listening.Listening):
         """As `send`; from this thread, if nothing else is to be published: see `Outbox.put_now`."""
         self._outbox.put_now(parcel)
 
+    def _wake_by(self, due: float) -> None:
+        """Let the consumer's thread look then, if it sleeps longer."""
+        if due < self._sleeps_until and threading.get_ident() != self._consumer:
+            self._ring()
+
     def answer(self, parcel: Parcel, request: Any) -> bool:
         """Publish a terminal answer, and acknowledge its request right behind it, at once.
 
@@ -174,9 +179,12 @@ class Proxy(listening.Listening):
 
         From any thread, but meant for that of the consumer: others wake it.
         """
-        self._outbox.put_unhurried(parcel)
-        if threading.get_ident() != self._consumer:
-            self._ring()
+        self._wake_by(self._outbox.put_unhurried(parcel))
+
+    def send_soon(self, parcel: Parcel) -> None:
+        """As `send`, by a thread that will `send_now` within a few milliseconds, which is together
+        with this; if it does not, this goes out by itself."""
+        self._wake_by(self._outbox.put_soon(parcel))
 
     def later(self, chore: Chore, *things: Any) -> None:
         """Let the publisher's thread do something when it has nothing to publish.
@@ -280,6 +288,17 @@ class Proxy(listening.Listening):
         if self._target.ours and work is not None and self._outbox.behind < _BEHIND * work.slots:
             for channel, group in _by_channel(messages).items():
                 channel.release_many(group)
+
+    def order(self, done: Sequence[Any]) -> Any:
+        """As `release_many`; and what `end_many` of a channel is to be given so that it takes
+        others for them, if anything.  Our own transports only."""
+        order = None
+        for channel, group in _by_channel(done).items():
+            if self._work is not None and channel is self._work.channel:
+                order = channel.order(group)
+            else:
+                channel.release_many(group)
+        return order
 
     def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
         """Put a request back into its queue, from any thread, and free its slot; never raises.

@@ -24,6 +24,9 @@ MOST_SLOTS: Final = 32
 class Pool(Protocol):
     """What a worker needs of the place where tasks run (see `wbengine.pools`)."""
 
+    @property
+    def goes_on(self) -> bool: ...
+
     def submit(
         self,
         fn: Any,

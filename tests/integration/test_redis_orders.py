@@ -1,0 +1,236 @@
+"""Requests that are taken with the end of others: never more than there is room for, and none is
+lost with the answer, or with who ordered it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+
+import pytest
+
+from tests.integration.test_redis_ledger import through
+from tests.integration.test_redis_one_step import Both, both, client, eater  # noqa: F401
+from tests.workers import until
+from wbengine.engines.worker_based.ledger import base
+from wbengine.transports import _redis_puts
+from wbengine.transports._redis_link import LOST
+
+IDS = [f"r{number}" for number in range(8)]
+
+
+def ids(messages):
+    return [message.properties["correlation_id"] for message in messages]
+
+
+def waits(whose, server):
+    """The ids of what waits in the queue: those marked as delivered before, and the others."""
+    prefix = whose.store.place.prefix
+    numbers = [number.decode() for number in server.zrange(f"{prefix}q:q", 0, -1)]
+    found = {True: set(), False: set()}
+    for number in numbers:
+        data = server.hget(f"{prefix}d:q", number.rstrip("r"))
+        found[number.endswith("r")].add(data[1:].split()[0].decode())
+    return found
+
+
+def test_as_many_are_taken_as_are_ended(both, client):  # noqa: F811
+    both.post(*IDS)
+    both.take(3, prefetch=3)
+    order = both.channel.order(both.messages[:2])
+    assert order.most == 2
+    assert both.end(*both.messages[:2], order=order) == [1, 1]
+    order.deliver()
+    assert ids(both.messages) == IDS[:5]
+    assert [m.claim for m in both.messages[3:]] == [base.Claim("GRANTED", 1, None, "w")] * 2
+    both.channel.forget_many(both.messages[:2])
+    assert both.channel.order([]) is None, "there is no room"
+    assert both.store.size("q") == 3
+    order = both.channel.order(both.messages[2:])
+    assert both.end(*both.messages[2:], order=order) == [1, 1, 1]
+    order.deliver()
+    assert ids(both.messages) == IDS
+    order = both.channel.order(both.messages[5:])
+    assert both.end(*both.messages[5:], order=order) == [1, 1, 1]
+    order.deliver()
+    assert len(both.messages) == 8
+    assert both.left(client) == ([], 0)
+
+
+def test_what_is_ordered_is_not_asked_for_as_well(both):  # noqa: F811
+    both.post(*IDS)
+    both.take(2, prefetch=2)
+    order = both.channel.order(both.messages[:1])
+    with pytest.raises(TimeoutError):
+        both.connection.drain_events(timeout=0.1)
+    assert ids(both.messages) == IDS[:2]
+    both.end(both.messages[0], order=order)
+    order.deliver()
+    assert ids(both.messages) == IDS[:3]
+
+
+def test_who_waits_hears_that_an_order_found_nothing(both):  # noqa: F811
+    """Else nobody would look any more."""
+    both.post("a")
+    both.take(1, prefetch=1)
+    order = both.channel.order(both.messages)
+    with pytest.raises(TimeoutError):  # there is no room for him
+        both.connection.drain_events(timeout=0.05)
+    assert both.end(both.messages[0], order=order) == [1]
+    order.deliver()
+    both.post("b")
+    both.connection.drain_events(timeout=5)
+    assert ids(both.messages) == ["a", "b"]
+
+
+def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, client):  # noqa: F811
+    """What it took goes back as if nobody had taken it, and who ordered it begins anew."""
+    with contextlib.closing(Both(through(redis_url, redis_server, eater.port))) as lossy:
+        lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_puts.END.text)
+        both.post(*IDS)
+        both.take(2, prefetch=2)
+        order = both.channel.order(both.messages)
+        eater.eat = _redis_puts.END.digest.encode()
+        with pytest.raises(LOST):
+            lossy.channel.end_many(both.told(both.messages), order)
+    assert both.ledger.state("r2").state == base.ROW_CLAIMED
+    with pytest.raises(LOST, match="did not come"):
+        both.connection.drain_events(timeout=5)
+    both.connection.release()
+    with contextlib.closing(Both(redis_url)) as other:
+        assert waits(other, client) == {True: set(), False: set(IDS[2:])}
+        assert {other.ledger.state(id).state for id in IDS[2:]} == {base.ROW_OPEN}
+        assert other.channel.end_many(other.told(both.messages)) == [1, 1]
+        assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
+
+
+def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):  # noqa: F811
+    with contextlib.closing(Both(redis_url, holder="other")) as other:
+        both.post(*IDS)
+        both.take(2, prefetch=2)
+        order = both.channel.order(both.messages)
+        told = both.told(both.messages)
+        other.channel.end_many(told, order)
+        both.connection.release()
+        order.deliver()
+        assert ids(both.messages) == IDS[:2]
+        assert waits(other, client) == {True: set(), False: set(IDS[2:])}
+        assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
+
+
+def test_who_stopped_consuming_gets_nothing_more(both, client):  # noqa: F811
+    both.post(*IDS)
+    both.take(2, prefetch=2)
+    order = both.channel.order(both.messages)
+    both.channel.basic_cancel("q")
+    both.end(*both.messages, order=order)
+    order.deliver()
+    assert ids(both.messages) == IDS[:2]
+    assert waits(both, client) == {True: set(), False: set(IDS[2:])}
+    assert {both.ledger.state(id).state for id in IDS[2:]} == {base.ROW_OPEN}
+    assert both.channel.order([]) is None
+
+
+def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):  # noqa: F811
+    both.post(*IDS[:3])
+    both.take(1, prefetch=1)
+    client.delete(f"{both.store.place.prefix}c")
+    order = both.channel.order(both.messages)
+    assert both.end(*both.messages, order=order) == [1]
+    order.deliver()
+    assert len(both.messages) == 1
+    both.connection.drain_events(timeout=5)
+    assert ids(both.messages) == IDS[:2]
+
+
+def test_a_server_that_refuses_takes_nothing(both, client):  # noqa: F811
+    both.post(*IDS[:3])
+    both.take(1, prefetch=1)
+    order = both.channel.order(both.messages)
+    client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(Exception, match="NOREPLICAS"):
+            both.end(*both.messages, order=order)
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+    order = both.channel.order(both.messages)
+    assert both.end(*both.messages, order=order) == [1]
+    order.deliver()
+    assert ids(both.messages) == IDS[:2]
+
+
+def test_what_is_raised_while_it_is_handed_out(both, caplog):  # noqa: F811
+    """The connection is given up, and what nobody saw goes back with it."""
+    both.post(*IDS[:6])
+    both.take(2, prefetch=2)
+    both.channel.basic_cancel("q")
+    seen = []
+
+    def consume(message):
+        seen.append(message)
+        raise ValueError("what is this?")
+
+    both.channel.basic_consume("q", False, consume, consumer_tag="r")
+    order = both.channel.order(both.messages)
+    both.end(*both.messages, order=order)
+    order.deliver()
+    assert ids(seen) == ["r2"]
+    assert "what is this?" in caplog.text
+    with pytest.raises(LOST):
+        both.connection.drain_events(timeout=5)
+
+
+def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
+    """One drains, and four end what they are given, one at a time or two."""
+    slots, count = 4, 600
+    chance = random.Random(7)
+    with contextlib.closing(Both(redis_url)) as both:  # noqa: F811
+        held, seen, most = set(), [], []
+        lock, found = threading.Lock(), threading.Semaphore(0)
+        waiting = []
+
+        def begin(message):
+            with lock:
+                held.add(message.delivery_tag)
+                seen.append(message.properties["correlation_id"])
+                most.append(len(held))
+                waiting.append(message)
+            found.release()
+
+        def work():
+            with contextlib.closing(both.target.connect()) as connection:
+                channel = connection.channel()
+                while found.acquire(timeout=10):
+                    with lock:
+                        if not waiting:
+                            return
+                        some = [waiting.pop()]
+                        if waiting and chance.random() < 0.3 and found.acquire(blocking=False):
+                            some.append(waiting.pop())
+                    told = both.told(some)
+                    with lock:
+                        held.difference_update(m.delivery_tag for m in some)
+                    order = both.channel.order(some)
+                    channel.end_many(told, order)
+                    if order is not None:
+                        order.deliver()
+                    both.channel.forget_many(some)
+
+        names = [f"n{number}" for number in range(count)]
+        for start in range(0, count, 50):
+            both.post(*names[start : start + 50])
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        both.channel.basic_qos(0, slots, False)
+        both.channel.basic_consume("q", False, begin, consumer_tag="q")
+        while both.answers() < count:
+            with contextlib.suppress(TimeoutError):
+                both.connection.drain_events(timeout=0.05)
+        for _ in threads:
+            found.release()
+        for thread in threads:
+            thread.join()
+        assert sorted(seen) == sorted(names), "each once"
+        assert max(most) <= slots
+        until(lambda: not both.channel._room.held)
