@@ -11,35 +11,12 @@ import time
 
 import pytest
 
-from tests import eaters
-from tests.integration.test_redis_transport import PATIENT, SOON, End
+from tests.integration.test_redis_transport import PATIENT, SOON
 from tests.workers import until
-from wbengine.transports import _redis_bell, _redis_scripts
+from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import LOST
 
 TAKE = _redis_scripts.TAKE.digest
-
-
-@pytest.fixture
-def patient(monkeypatch):
-    """Nobody polls before 6 seconds are over: what comes sooner came by itself."""
-    monkeypatch.setattr(_redis_bell, "POLL", 6)
-
-
-@pytest.fixture
-def ends(redis_url):
-    with contextlib.ExitStack() as stack:
-
-        def make(url=redis_url, **options):
-            return stack.enter_context(contextlib.closing(End(url, **options)))
-
-        yield make
-
-
-@pytest.fixture
-def eater(redis_server):
-    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
-        yield made
 
 
 def own(end, *names, **options):

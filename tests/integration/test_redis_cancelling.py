@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from tests import tcp_proxy, workers
-from tests.integration.test_redis_ledger import through
+from tests.redis_ends import through
 from tests.workers import until
 from wbengine import exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors

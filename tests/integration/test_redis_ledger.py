@@ -6,15 +6,15 @@ import contextlib
 import json
 import time
 
-import kombu
 import pytest
 
-from tests import brokers, eaters, tcp_proxy
+from tests import brokers, tcp_proxy
+from tests.redis_ends import Taker, through
 from tests.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import _redis_steps as steps
-from wbengine.engines.worker_based.ledger import base, redis
+from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _redis_scripts, resolve
 from wbengine.transports._redis_link import LOST
 
@@ -31,10 +31,6 @@ def opened():
             return stack.enter_context(contextlib.closing(made))
 
         yield make
-
-
-def through(url, server, port):
-    return str(url).replace(f":{server.port}/", f":{port}/")
 
 
 # -- what it leaves
@@ -225,12 +221,6 @@ def test_no_memory(redis_server, opened):
 
 
 @pytest.fixture
-def eater(redis_server):
-    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
-        yield made
-
-
-@pytest.fixture
 def lossy(redis_url, redis_server, eater, opened):
     """A ledger whose next answer to a step is lost: `lose(step)`."""
     ledger = opened(through(redis_url, redis_server, eater.port))
@@ -283,38 +273,6 @@ def test_a_server_that_forgets_is_told_of_once(redis_url, opened, caplog):
 
 
 # -- claims while taking
-
-
-class Taker:
-    def __init__(self, url, holder="w", exchange="ex"):
-        self.target = resolve(str(url), None, {"dead_after": 1.5}, exchange=exchange)
-        self.ledger = ledgers.for_target(self.target)
-        assert isinstance(self.ledger, redis.RedisLedger)
-        self.fused = ledgers.fuse(self.ledger, self.target, holder)
-        self.connection = self.target.connect()
-        self.channel = self.connection.channel()
-        kombu.Queue("q", kombu.Exchange("ex", type="topic"), routing_key="k")(
-            self.channel
-        ).declare()
-        self.producer = kombu.Producer(self.channel, auto_declare=False)
-        self.messages = []
-
-    def send(self, id, epoch=1, digest=None, **options):
-        headers = {"wbe-ledger": digest or self.ledger.digest, "wbe-epoch": epoch}
-        self.producer.publish(
-            {}, exchange="ex", routing_key="k", correlation_id=id, headers=headers, **options
-        )
-
-    def take(self, count, prefetch=10):
-        self.channel.basic_qos(0, prefetch, False)
-        self.channel.basic_consume("q", False, self.messages.append, consumer_tag="q")
-        while len(self.messages) < count:
-            self.connection.drain_events(timeout=5)
-        return [message.claim for message in self.messages]
-
-    def close(self):
-        self.connection.release()
-        self.ledger.close()
 
 
 @pytest.fixture

@@ -4,84 +4,17 @@ and servers that refuse or come late."""
 from __future__ import annotations
 
 import contextlib
-import json
 
-import kombu
 import pytest
 from redis import exceptions as errors
 
-from tests import brokers, eaters, tcp_proxy
-from tests.integration.test_redis_ledger import Taker, through
+from tests import brokers, tcp_proxy
+from tests.redis_ends import Both, through
 from tests.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _redis_puts, _redis_scripts
 from wbengine.transports._redis_link import LOST
-
-
-class Both(Taker):
-    """Publishes requests, takes and ends them."""
-
-    def __init__(self, url, **options):
-        super().__init__(url)
-        self.openings = self.ledger.openings(self.target.redis)
-        assert self.openings is not None
-        kombu.Queue("answers", kombu.Exchange("ex", type="topic"), routing_key="answer")(
-            self.channel
-        ).declare()
-
-    @property
-    def store(self):
-        return self.connection.transport.store
-
-    def message(self, key, body=None, **headers):
-        made = self.channel.prepare_message(
-            json.dumps(body), 0, "application/json", "utf-8", headers, {}
-        )
-        made["properties"]["correlation_id"] = body
-        return self.channel.lay_out(made, "ex", key)
-
-    def post(self, *ids, key="k", epoch=1):
-        headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": epoch}
-        return self.channel.post_many(
-            self.openings, [((id, epoch), self.message(key, id, **headers)) for id in ids]
-        )
-
-    def told(self, messages, result=b"r", key="answer"):
-        """What `end_many` is to be told."""
-        return [
-            ((m.properties["correlation_id"], m.claim.epoch, result), m, self.message(key, "a"))
-            for m in messages
-        ]
-
-    def end(self, *messages, order=None, **told):
-        return self.channel.end_many(self.told(messages, **told), order)
-
-    def answers(self):
-        return self.store.size("answers")
-
-    def left(self, client):
-        """What is held, and how many messages there are."""
-        held = [key for key in client.keys("*}:h:*") if client.hkeys(key)]
-        return held, client.hlen(f"{self.store.place.prefix}d:q")
-
-
-@pytest.fixture
-def both(redis_url):
-    with contextlib.closing(Both(redis_url)) as made:
-        yield made
-
-
-@pytest.fixture
-def client(redis_url, redis_server):
-    with redis_server.client(redis_url.rpartition("/")[2]) as made:
-        yield made
-
-
-@pytest.fixture
-def eater(redis_server):
-    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
-        yield made
 
 
 @pytest.fixture

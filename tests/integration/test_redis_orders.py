@@ -9,8 +9,7 @@ import threading
 
 import pytest
 
-from tests.integration.test_redis_ledger import through
-from tests.integration.test_redis_one_step import Both, both, client, eater  # noqa: F401
+from tests.redis_ends import Both, through
 from tests.workers import until
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _redis_puts
@@ -34,7 +33,7 @@ def waits(whose, server):
     return found
 
 
-def test_as_many_are_taken_as_are_ended(both, client):  # noqa: F811
+def test_as_many_are_taken_as_are_ended(both, client):
     both.post(*IDS)
     both.take(3, prefetch=3)
     order = both.channel.order(both.messages[:2])
@@ -57,7 +56,7 @@ def test_as_many_are_taken_as_are_ended(both, client):  # noqa: F811
     assert both.left(client) == ([], 0)
 
 
-def test_what_is_ordered_is_not_asked_for_as_well(both):  # noqa: F811
+def test_what_is_ordered_is_not_asked_for_as_well(both):
     both.post(*IDS)
     both.take(2, prefetch=2)
     order = both.channel.order(both.messages[:1])
@@ -69,7 +68,7 @@ def test_what_is_ordered_is_not_asked_for_as_well(both):  # noqa: F811
     assert ids(both.messages) == IDS[:3]
 
 
-def test_who_waits_hears_that_an_order_found_nothing(both):  # noqa: F811
+def test_who_waits_hears_that_an_order_found_nothing(both):
     """Else nobody would look any more."""
     both.post("a")
     both.take(1, prefetch=1)
@@ -83,7 +82,7 @@ def test_who_waits_hears_that_an_order_found_nothing(both):  # noqa: F811
     assert ids(both.messages) == ["a", "b"]
 
 
-def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, client):  # noqa: F811
+def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, client):
     """What it took goes back as if nobody had taken it, and who ordered it begins anew."""
     with contextlib.closing(Both(through(redis_url, redis_server, eater.port))) as lossy:
         lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_puts.END.text)
@@ -104,7 +103,7 @@ def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, cli
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
-def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):  # noqa: F811
+def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):
     with contextlib.closing(Both(redis_url, holder="other")) as other:
         both.post(*IDS)
         both.take(2, prefetch=2)
@@ -118,7 +117,7 @@ def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):  # noq
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
-def test_who_stopped_consuming_gets_nothing_more(both, client):  # noqa: F811
+def test_who_stopped_consuming_gets_nothing_more(both, client):
     both.post(*IDS)
     both.take(2, prefetch=2)
     order = both.channel.order(both.messages)
@@ -131,7 +130,7 @@ def test_who_stopped_consuming_gets_nothing_more(both, client):  # noqa: F811
     assert both.channel.order([]) is None
 
 
-def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):  # noqa: F811
+def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):
     both.post(*IDS[:3])
     both.take(1, prefetch=1)
     client.delete(f"{both.store.place.prefix}c")
@@ -143,7 +142,7 @@ def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):  # noq
     assert ids(both.messages) == IDS[:2]
 
 
-def test_a_server_that_refuses_takes_nothing(both, client):  # noqa: F811
+def test_a_server_that_refuses_takes_nothing(both, client):
     both.post(*IDS[:3])
     both.take(1, prefetch=1)
     order = both.channel.order(both.messages)
@@ -159,7 +158,7 @@ def test_a_server_that_refuses_takes_nothing(both, client):  # noqa: F811
     assert ids(both.messages) == IDS[:2]
 
 
-def test_what_is_raised_while_it_is_handed_out(both, caplog):  # noqa: F811
+def test_what_is_raised_while_it_is_handed_out(both, caplog):
     """The connection is given up, and what nobody saw goes back with it."""
     both.post(*IDS[:6])
     both.take(2, prefetch=2)
@@ -184,7 +183,7 @@ def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
     """One drains, and four end what they are given, one at a time or two."""
     slots, count = 4, 600
     chance = random.Random(7)
-    with contextlib.closing(Both(redis_url)) as both:  # noqa: F811
+    with contextlib.closing(Both(redis_url)) as both:
         held, seen, most = set(), [], []
         lock, found = threading.Lock(), threading.Semaphore(0)
         waiting = []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import errands, tcp_proxy
-from tests.integration.test_redis_ledger import through
+from tests.redis_ends import through
 from tests.workers import until
 from wbengine import transports
 from wbengine.engines.worker_based import envelope as env

@@ -13,104 +13,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import kombu
 import pytest
 
-from tests import brokers, eaters, server_kinds, tcp_proxy
+from tests import brokers, server_kinds, tcp_proxy
+from tests.redis_ends import End
 from tests.workers import until
 from wbengine import exceptions
-from wbengine.transports import _redis_bell, resolve
 from wbengine.transports import redis as transport
+from wbengine.transports import resolve
 from wbengine.transports._redis_link import LOST, Link, Place
 
 SOON = 0.6  # less than anybody polls
 PATIENT = 1.8  # the same, where all are patient
-
-
-class End:
-    """A connection with a channel; what came is in `got`."""
-
-    def __init__(self, url, prefix="ex", **options):
-        self.connection = resolve(str(url), None, options, exchange=prefix).connect()
-        self.connection.connect()
-        self.channel = self.connection.channel()
-        kombu.Exchange("ex", type="topic")(self.channel).declare()
-        self.producer = kombu.Producer(self.channel, auto_declare=False, serializer="json")
-        self.got = []
-        self.messages = []
-
-    @property
-    def store(self):
-        return self.connection.transport.store
-
-    def queue(self, name, *keys, **options):
-        bindings = [kombu.binding(kombu.Exchange("ex", type="topic"), routing_key=k) for k in keys]
-        kombu.Queue(name, bindings=bindings, **options)(self.channel).declare()
-        return self
-
-    def send(self, body, key="k", **options):
-        return self.producer.publish(body, exchange="ex", routing_key=key, **options)
-
-    def consume(self, *queues, prefetch=0, ack=True):
-        def receive(message):
-            self.got.append(message.decode())
-            self.messages.append(message)
-            if ack:
-                message.ack()
-
-        self.channel.basic_qos(0, prefetch, False)
-        for name in queues:
-            self.channel.basic_consume(name, False, receive, consumer_tag=name)
-        return self
-
-    def drain(self, count, timeout=10.0):
-        end = time.monotonic() + timeout
-        while len(self.got) < count:
-            self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
-        return self.got
-
-    def nothing_comes(self, timeout=0.05):
-        with pytest.raises(TimeoutError):
-            self.connection.drain_events(timeout=timeout)
-
-    @contextlib.contextmanager
-    def drained(self):
-        """By a thread of its own."""
-        stop = threading.Event()
-
-        def run():
-            while not stop.is_set():
-                with contextlib.suppress(TimeoutError):
-                    self.connection.drain_events(timeout=5)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            self.connection.transport.wake()
-            thread.join()
-
-    def close(self):
-        self.connection.release()
-
-
-@pytest.fixture
-def patient(monkeypatch):
-    """Nobody polls before 6 seconds are over: what comes sooner came by itself."""
-    monkeypatch.setattr(_redis_bell, "POLL", 6)
-
-
-@pytest.fixture
-def ends(redis_url):
-    """Make ends; they are closed."""
-    with contextlib.ExitStack() as stack:
-
-        def make(url=redis_url, **options):
-            return stack.enter_context(contextlib.closing(End(url, **options)))
-
-        yield make
 
 
 # -- neighbours
@@ -416,12 +330,6 @@ def test_a_connection_that_went_deaf_is_noticed(redis_url, redis_server, ends, f
         rest.connection.drain_events(timeout=0.5)
     rest.close()
     assert redis_url.left() == []
-
-
-@pytest.fixture
-def eater(redis_server):
-    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
-        yield made
 
 
 def test_what_was_taken_and_never_heard_of_goes_back_unmarked(redis_url, redis_server, ends, eater):

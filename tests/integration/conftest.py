@@ -1,0 +1,46 @@
+"""What several modules of these tests use."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests import eaters
+from tests.redis_ends import Both, End
+from wbengine.transports import _redis_bell
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Nobody polls before 6 seconds are over: what comes sooner came by itself."""
+    monkeypatch.setattr(_redis_bell, "POLL", 6)
+
+
+@pytest.fixture
+def ends(redis_url):
+    """Make ends; they are closed."""
+    with contextlib.ExitStack() as stack:
+
+        def make(url=redis_url, **options):
+            return stack.enter_context(contextlib.closing(End(url, **options)))
+
+        yield make
+
+
+@pytest.fixture
+def eater(redis_server):
+    with contextlib.closing(eaters.Eater(redis_server.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def client(redis_url, redis_server):
+    with redis_server.client(redis_url.rpartition("/")[2]) as made:
+        yield made
+
+
+@pytest.fixture
+def both(redis_url):
+    with contextlib.closing(Both(redis_url)) as made:
+        yield made

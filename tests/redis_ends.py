@@ -1,0 +1,168 @@
+"""Ends of our Redis transport, as tests use them: one that sends and receives, and those that take
+requests together with their rows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+
+import kombu
+import pytest
+
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.ledger import redis
+from wbengine.transports import resolve
+
+
+def through(url, server, port):
+    return str(url).replace(f":{server.port}/", f":{port}/")
+
+
+class End:
+    """A connection with a channel; what came is in `got`."""
+
+    def __init__(self, url, prefix="ex", **options):
+        self.connection = resolve(str(url), None, options, exchange=prefix).connect()
+        self.connection.connect()
+        self.channel = self.connection.channel()
+        kombu.Exchange("ex", type="topic")(self.channel).declare()
+        self.producer = kombu.Producer(self.channel, auto_declare=False, serializer="json")
+        self.got = []
+        self.messages = []
+
+    @property
+    def store(self):
+        return self.connection.transport.store
+
+    def queue(self, name, *keys, **options):
+        bindings = [kombu.binding(kombu.Exchange("ex", type="topic"), routing_key=k) for k in keys]
+        kombu.Queue(name, bindings=bindings, **options)(self.channel).declare()
+        return self
+
+    def send(self, body, key="k", **options):
+        return self.producer.publish(body, exchange="ex", routing_key=key, **options)
+
+    def consume(self, *queues, prefetch=0, ack=True):
+        def receive(message):
+            self.got.append(message.decode())
+            self.messages.append(message)
+            if ack:
+                message.ack()
+
+        self.channel.basic_qos(0, prefetch, False)
+        for name in queues:
+            self.channel.basic_consume(name, False, receive, consumer_tag=name)
+        return self
+
+    def drain(self, count, timeout=10.0):
+        end = time.monotonic() + timeout
+        while len(self.got) < count:
+            self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
+        return self.got
+
+    def nothing_comes(self, timeout=0.05):
+        with pytest.raises(TimeoutError):
+            self.connection.drain_events(timeout=timeout)
+
+    @contextlib.contextmanager
+    def drained(self):
+        """By a thread of its own."""
+        stop = threading.Event()
+
+        def run():
+            while not stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    self.connection.drain_events(timeout=5)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            self.connection.transport.wake()
+            thread.join()
+
+    def close(self):
+        self.connection.release()
+
+
+class Taker:
+    def __init__(self, url, holder="w", exchange="ex"):
+        self.target = resolve(str(url), None, {"dead_after": 1.5}, exchange=exchange)
+        self.ledger = ledgers.for_target(self.target)
+        assert isinstance(self.ledger, redis.RedisLedger)
+        self.fused = ledgers.fuse(self.ledger, self.target, holder)
+        self.connection = self.target.connect()
+        self.channel = self.connection.channel()
+        kombu.Queue("q", kombu.Exchange("ex", type="topic"), routing_key="k")(
+            self.channel
+        ).declare()
+        self.producer = kombu.Producer(self.channel, auto_declare=False)
+        self.messages = []
+
+    def send(self, id, epoch=1, digest=None, **options):
+        headers = {"wbe-ledger": digest or self.ledger.digest, "wbe-epoch": epoch}
+        self.producer.publish(
+            {}, exchange="ex", routing_key="k", correlation_id=id, headers=headers, **options
+        )
+
+    def take(self, count, prefetch=10):
+        self.channel.basic_qos(0, prefetch, False)
+        self.channel.basic_consume("q", False, self.messages.append, consumer_tag="q")
+        while len(self.messages) < count:
+            self.connection.drain_events(timeout=5)
+        return [message.claim for message in self.messages]
+
+    def close(self):
+        self.connection.release()
+        self.ledger.close()
+
+
+class Both(Taker):
+    """Publishes requests, takes and ends them."""
+
+    def __init__(self, url, **options):
+        super().__init__(url)
+        self.openings = self.ledger.openings(self.target.redis)
+        assert self.openings is not None
+        kombu.Queue("answers", kombu.Exchange("ex", type="topic"), routing_key="answer")(
+            self.channel
+        ).declare()
+
+    @property
+    def store(self):
+        return self.connection.transport.store
+
+    def message(self, key, body=None, **headers):
+        made = self.channel.prepare_message(
+            json.dumps(body), 0, "application/json", "utf-8", headers, {}
+        )
+        made["properties"]["correlation_id"] = body
+        return self.channel.lay_out(made, "ex", key)
+
+    def post(self, *ids, key="k", epoch=1):
+        headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": epoch}
+        return self.channel.post_many(
+            self.openings, [((id, epoch), self.message(key, id, **headers)) for id in ids]
+        )
+
+    def told(self, messages, result=b"r", key="answer"):
+        """What `end_many` is to be told."""
+        return [
+            ((m.properties["correlation_id"], m.claim.epoch, result), m, self.message(key, "a"))
+            for m in messages
+        ]
+
+    def end(self, *messages, order=None, **told):
+        return self.channel.end_many(self.told(messages, **told), order)
+
+    def answers(self):
+        return self.store.size("answers")
+
+    def left(self, client):
+        """What is held, and how many messages there are."""
+        held = [key for key in client.keys("*}:h:*") if client.hkeys(key)]
+        return held, client.hlen(f"{self.store.place.prefix}d:q")
