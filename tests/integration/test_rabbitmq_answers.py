@@ -34,11 +34,11 @@ class Asked(Side):
         assert self.proxy._work is not None
         self.most = max(self.most, len(self.proxy._work.held))
 
-    def answer(self, message: Any, to: str = "e") -> bool:
+    def answer(self, message: Any, to: str = "e", soon: bool = False) -> bool:
         number = env.body_of(message)["n"]
         envelope = env.Envelope("TEST", {"n": number}, routing_key=to)
         parcel = errands.parcel(envelope, after=lambda: self.told.append(number))
-        return self.proxy.answer(parcel, message)
+        return self.proxy.answer(parcel, message, soon)
 
     @contextlib.contextmanager
     def answering(self, threads: int) -> Iterator[None]:
@@ -54,7 +54,7 @@ class Asked(Side):
                 while number >= len(self.messages):
                     if ends.wait(0.001):
                         return
-                assert self.answer(self.messages[number])
+                assert self.answer(self.messages[number], soon=number % 3 == 0)
 
         made = [threading.Thread(target=run) for _ in range(threads)]
         for thread in made:
@@ -119,6 +119,23 @@ def test_all_is_answered_by_many_threads_and_never_too_much_is_taken(rabbitmq_ur
         assert set(Counter(e.got).values()) == set(Counter(w.got).values()) == {1}
         assert 1 < w.most <= 4
         assert w.proxy._work is not None and not w.proxy._work.held
+
+
+def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
+    """The answers to two requests, with their receipts, are one write."""
+    with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url).running() as w:
+        for number in range(3):
+            e.send(number, "q")
+        until(lambda: len(w.got) == 2)
+        line = w.proxy._receiver.desk._lane.line
+        with line._buffer._writing:  # so that nobody else writes meanwhile
+            assert w.answer(w.messages[0], soon=True)
+            assert w.answer(w.messages[1])
+            assert len(line._buffer._out) == 2
+        line.flush()
+        until(lambda: e.got == [0, 1] and len(w.got) == 3)
+        assert w.answer(w.messages[2], soon=True)
+        until(lambda: e.got == [0, 1, 2])
 
 
 def test_a_lost_answer_is_published_again(tapped: Any, rabbitmq_url: str) -> None:
@@ -204,7 +221,8 @@ def test_an_answer_that_the_broker_refuses_fails_alone(
         e.send(1, "q")
         until(lambda: w.got == [1])
         envelope = env.Envelope("TEST", {"n": 1}, routing_key="not-allowed")
-        assert w.proxy.answer(errands.parcel(envelope, failed=failed.append), w.messages[0])
+        parcel = errands.parcel(envelope, failed=failed.append)
+        assert w.proxy.answer(parcel, w.messages[0], False)
         until(lambda: w.got == [1, 1])  # the receipt behind it was not read
         until(lambda: failed)
         assert "ACCESS_REFUSED" in str(failed[0])

@@ -37,11 +37,14 @@ class Desk:
         self._send = send
         self._post = confirms.Post(lane, layout, self._confirmed, confirms.WINDOW)
 
-    def answer(self, parcel: Parcel, request: Delivery, freed: Callable[[Delivery], None]) -> bool:
+    def answer(
+        self, parcel: Parcel, request: Delivery, freed: Callable[[Delivery], None], soon: bool
+    ) -> bool:
         """Publish an answer, and acknowledge its request behind it.
 
-        `freed(request)` is called before: from then on the broker may send another one.  False:
-        nothing was done, since it cannot be done here, or not now.
+        `freed(request)` is called before: from then on the broker may send another one.  `soon`: it
+        is written with what is written next, at the latest when the connection's thread looks up.
+        False: nothing was done, since it cannot be done here, or not now.
         """
         post, lane = self._post, self._lane
         if request.lane is not lane or post.room <= 0:
@@ -58,7 +61,8 @@ class Desk:
         if not post.send(sent, then=lane.receipt(request)):
             self._again(parcel)  # the connection is gone, and the request with it
             return True
-        lane.line.flush()
+        if not soon:
+            lane.line.flush()
         crashpoint("outbox.after-publish")
         return True
 

@@ -341,10 +341,11 @@ class Performer:
         job = parcel.matter
         self._withdraw_running(job)
         plainly = parcel.errand is self._answering and job.is_quiet
-        if plainly and self._proxy.answer(parcel, job.receipt):
+        soon = self._pool.goes_on  # with what comes next
+        if plainly and self._proxy.answer(parcel, job.receipt, soon):
             return
         if parcel.errand is self._ending:
-            send = self._proxy.send_soon if self._pool.goes_on else self._proxy.send_now
+            send = self._proxy.send_soon if soon else self._proxy.send_now
         else:  # perhaps together with those of others
             send = self._proxy.send if self.core.running else self._proxy.send_now
         send(parcel)

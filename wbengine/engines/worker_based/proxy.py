@@ -26,7 +26,7 @@ from wbengine.engines.worker_based import (
     topology,
 )
 from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.outbox import Chore, Outbox
+from wbengine.engines.worker_based.outbox import UNHURRIED, Chore, Outbox
 from wbengine.engines.worker_based.parcels import ECHO, NOTHING, Errand, Parcel
 
 LOG = logging.getLogger(__name__)
@@ -159,15 +159,21 @@ class Proxy(listening.Listening):
         if due < self._sleeps_until and threading.get_ident() != self._consumer:
             self._ring()
 
-    def answer(self, parcel: Parcel, request: Any) -> bool:
-        """Publish a terminal answer, and acknowledge its request right behind it, at once.
+    def answer(self, parcel: Parcel, request: Any, soon: bool) -> bool:
+        """Publish a terminal answer, and acknowledge its request right behind it, at once; `soon`:
+        by a thread that will answer another one within a few milliseconds, which is together with
+        this; if it does not, this goes out by itself.
 
         From any thread.  `parcel.errand` is told when the broker has confirmed it.  False: it has
         to be sent in the usual way.  Only of a RabbitMQ.
         """
         receiver = self._receiver  # which the consumer's thread may take away at any moment
         desk = None if receiver is None else receiver.desk
-        return desk is not None and desk.answer(parcel, request, self._let_go)
+        if desk is None or not desk.answer(parcel, request, self._let_go, soon):
+            return False
+        if soon:
+            self._wake_by(time.monotonic() + UNHURRIED)
+        return True
 
     def _let_go(self, request: Any) -> None:
         work = self._work
