@@ -22,6 +22,13 @@ def ids(messages):
     return [message.properties["correlation_id"] for message in messages]
 
 
+def fill(both, count):
+    """Take so many, until there is no room for more; and know that."""
+    both.take(count, prefetch=count)
+    with pytest.raises(TimeoutError):
+        both.connection.drain_events(timeout=0.01)
+
+
 def waits(whose, server):
     """The ids of what waits in the queue: those marked as delivered before, and the others."""
     prefix = whose.store.place.prefix
@@ -35,7 +42,7 @@ def waits(whose, server):
 
 def test_as_many_are_taken_as_are_ended(both, client):
     both.post(*IDS)
-    both.take(3, prefetch=3)
+    fill(both, 3)
     order = both.channel.order(both.messages[:2])
     assert order.most == 2
     assert both.end(*both.messages[:2], order=order) == [1, 1]
@@ -58,7 +65,7 @@ def test_as_many_are_taken_as_are_ended(both, client):
 
 def test_what_is_ordered_is_not_asked_for_as_well(both):
     both.post(*IDS)
-    both.take(2, prefetch=2)
+    fill(both, 2)
     order = both.channel.order(both.messages[:1])
     with pytest.raises(TimeoutError):
         both.connection.drain_events(timeout=0.1)
@@ -68,10 +75,21 @@ def test_what_is_ordered_is_not_asked_for_as_well(both):
     assert ids(both.messages) == IDS[:3]
 
 
+def test_who_has_room_takes_for_himself(both):
+    both.post("a")
+    both.take(1, prefetch=3)
+    with pytest.raises(TimeoutError):
+        both.connection.drain_events(timeout=0.01)
+    assert both.channel.order(both.messages) is None
+    both.post("b")
+    both.connection.drain_events(timeout=5)
+    assert ids(both.messages) == ["a", "b"]
+
+
 def test_who_waits_hears_that_an_order_found_nothing(both):
     """Else nobody would look any more."""
     both.post("a")
-    both.take(1, prefetch=1)
+    fill(both, 1)
     order = both.channel.order(both.messages)
     with pytest.raises(TimeoutError):  # there is no room for him
         both.connection.drain_events(timeout=0.05)
@@ -87,7 +105,7 @@ def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, cli
     with contextlib.closing(Both(through(redis_url, redis_server, eater.port))) as lossy:
         lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_puts.END.text)
         both.post(*IDS)
-        both.take(2, prefetch=2)
+        fill(both, 2)
         order = both.channel.order(both.messages)
         eater.eat = _redis_puts.END.digest.encode()
         with pytest.raises(LOST):
@@ -106,7 +124,7 @@ def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, cli
 def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):
     with contextlib.closing(Both(redis_url, holder="other")) as other:
         both.post(*IDS)
-        both.take(2, prefetch=2)
+        fill(both, 2)
         order = both.channel.order(both.messages)
         told = both.told(both.messages)
         other.channel.end_many(told, order)
@@ -119,7 +137,7 @@ def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):
 
 def test_who_stopped_consuming_gets_nothing_more(both, client):
     both.post(*IDS)
-    both.take(2, prefetch=2)
+    fill(both, 2)
     order = both.channel.order(both.messages)
     both.channel.basic_cancel("q")
     both.end(*both.messages, order=order)
@@ -132,7 +150,7 @@ def test_who_stopped_consuming_gets_nothing_more(both, client):
 
 def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):
     both.post(*IDS[:3])
-    both.take(1, prefetch=1)
+    fill(both, 1)
     client.delete(f"{both.store.place.prefix}c")
     order = both.channel.order(both.messages)
     assert both.end(*both.messages, order=order) == [1]
@@ -144,7 +162,7 @@ def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):
 
 def test_a_server_that_refuses_takes_nothing(both, client):
     both.post(*IDS[:3])
-    both.take(1, prefetch=1)
+    fill(both, 1)
     order = both.channel.order(both.messages)
     client.config_set("min-replicas-to-write", 1)
     try:
@@ -152,18 +170,18 @@ def test_a_server_that_refuses_takes_nothing(both, client):
             both.end(*both.messages, order=order)
     finally:
         client.config_set("min-replicas-to-write", 0)
-    order = both.channel.order(both.messages)
-    assert both.end(*both.messages, order=order) == [1]
-    order.deliver()
+    assert both.channel.order(both.messages) is None
+    assert both.end(*both.messages) == [1]
+    both.connection.drain_events(timeout=5)
     assert ids(both.messages) == IDS[:2]
 
 
 def test_what_is_raised_while_it_is_handed_out(both, caplog):
     """The connection is given up, and what nobody saw goes back with it."""
     both.post(*IDS[:6])
-    both.take(2, prefetch=2)
+    fill(both, 2)
     both.channel.basic_cancel("q")
-    seen = []
+    seen: list[object] = []
 
     def consume(message):
         seen.append(message)
@@ -232,4 +250,4 @@ def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
             thread.join()
         assert sorted(seen) == sorted(names), "each once"
         assert max(most) <= slots
-        until(lambda: not both.channel._room.held)
+        until(lambda: not both.channel.room.held)

@@ -39,18 +39,21 @@ def test_random_histories(seed: int) -> None:
         free = room.limit - len(held - released) - asked - sum(orders)
         assert free >= 0
         told.clear()
-        step = chance.choice(["ask", "answer", "order", "deliver", "release", "settle"])
+        step = chance.choice(["ask", "look", "answer", "order", "deliver", "release", "settle"])
         if step == "ask" and not asked:
             asked = room.ask(chance.choice([1, 64]), 0)
             assert (asked > 0) == (free > 0) and asked <= free
             starved = not asked
+        elif step == "look" and not asked:
+            assert room.look(0) == (free > 0)
+            starved = not free
         elif step == "answer" and asked:
             give(chance.randint(0, asked))
             asked = 0
-            room.answered()
+            room.asked = 0
         elif step == "order":
             most = room.order(64, 0)
-            assert most == free
+            assert most == (free if starved else 0), "else the other one asks"
             orders += [most] if most else []
         elif step == "deliver" and orders:
             most = orders.pop(chance.randrange(len(orders)))

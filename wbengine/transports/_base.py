@@ -114,10 +114,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError("timed out")
-            groups, channels = self._wanted(1)
-            for channel in channels:
-                channel.answered()  # nothing, as yet
-            store.wait(left, [queue for _, queues in groups for queue in queues])
+            store.wait(left, self._awaited())
 
     def _deliver_available(self, store: Store) -> int:
         most, delivered = store.refresh(), 0
@@ -135,14 +132,12 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                 return delivered
             groups, channels = self._wanted(store.batch)
             found = store.take_many(groups) if groups else ()
-            if not found:
-                for channel in channels:
-                    channel.answered()
-                return delivered
             for group, taken in found:
                 channels[group].ready.append(taken)
             for channel in channels:
-                channel.answered()
+                channel.room.asked = 0
+            if not found:
+                return delivered
 
     def _wanted(self, batch: int) -> tuple[list[tuple[int, list[str]]], list[_channel.Channel]]:
         """How many messages may be taken at most, and from which queues; and for whom each time.
@@ -152,11 +147,19 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         groups: list[tuple[int, list[str]]] = []
         channels: list[_channel.Channel] = []
         for channel in tuple(self.channels):
-            room = channel.room(batch)
-            if channel.limited and room > 0:
+            if channel.limited and (room := channel.room.ask(batch, len(channel.ready))) > 0:
                 groups.append((room, channel.limited))
                 channels.append(channel)
             if channel.free:
                 groups.append((batch, channel.free))
                 channels.append(channel)
         return groups, channels
+
+    def _awaited(self) -> list[str]:
+        """The queues from which something could be taken."""
+        queues: list[str] = []
+        for channel in tuple(self.channels):
+            if channel.limited and channel.room.look(len(channel.ready)):
+                queues += channel.limited
+            queues += channel.free
+        return queues

@@ -32,6 +32,10 @@ class _Consumer:
         self.callback = callback
 
 
+def _unused(message: Any) -> None:
+    """Nobody is called for what was asked for."""
+
+
 def _not_found(what: str, name: str) -> ChannelError:
     return ChannelError(f"NOT_FOUND - no {what} {name!r}", (50, 10), "", "404")
 
@@ -57,7 +61,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._by_queue: dict[str, _Consumer] = {}
         #: Taken, and not delivered yet.
         self.ready: deque[Taken] = deque()
-        self._room = Room(self._store.nudge)
+        #: What is held of what those were given that acknowledge, and what more they may be given.
+        self.room = Room(self._store.nudge)
         self._tags = itertools.count(1)
         self._closing = threading.Lock()
 
@@ -283,38 +288,34 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
     ) -> None:
         """At most `prefetch_count` unacknowledged messages on this channel; 0: no limit."""
-        self._room.limit = prefetch_count or 0
+        self.room.limit = prefetch_count or 0
         self._store.nudge()
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Take one message, or None."""
-        return self._next(label("queue", queue), no_ack, "")
+        who = _Consumer("", label("queue", queue), no_ack, _unused)
+        while (taken := self._store.take(who.queue)) is not None:
+            message = self._message(taken, who)
+            if message is not None:
+                return message
+        return None
 
     def consumed(self) -> list[str]:
         """The queues that this channel consumes, in the order in which they are served."""
         return [consumer.queue for consumer in tuple(self._serving.values())]
 
-    def room(self, batch: int) -> int:
-        """How many messages more, up to `batch`, are asked for from now on, until `answered`; if
-        none, the drainer is told as soon as there is room."""
-        return self._room.ask(batch, len(self.ready)) if self._room.limit else batch
-
-    def answered(self) -> None:
-        """What there was `room` for is `ready`, or not there."""
-        self._room.answered()
-
     def order(self, done: Iterable[_envelope.Message]) -> Order | None:
         """An order for all there is room for when `done` need none any more, from any thread.
 
         It is to be given to `end_many`, of whatever channel of the same transport, and delivered
-        then.  None: there is no room, or what comes has to be waited for.
+        then.  None: there is no room, or the drainer takes what comes.
         """
-        self._room.release([message.delivery_tag for message in done])
-        most = self._room.order(self._store.batch, len(self.ready)) if self.limited else 0
+        self.room.release([message.delivery_tag for message in done])
+        most = self.room.order(self._store.batch, len(self.ready)) if self.limited else 0
         told = self._store.order(most, self.limited) if most else None
         if told is not None:
             return Order(self, most, told)
-        self._room.delivered(most, 0)
+        self.room.delivered(most, 0)
         return None
 
     def receive(self, order: Order) -> list[tuple[Callable[[Any], object], _envelope.Message]]:
@@ -325,10 +326,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 return []  # what nobody heard of goes back, unseen
             self._store.heard(order.told)
             for taken in order.taken:
-                consumer, message = self._open(taken)
+                consumer = self._by_queue.get(taken.queue)
+                message = self._message(taken, consumer)
                 if consumer is not None and message is not None:
                     found.append((consumer.callback, message))
-            self._room.delivered(order.most, len(found))
+            self.room.delivered(order.most, len(found))
         return found
 
     def miss(self, order: Order) -> None:
@@ -339,33 +341,22 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Hand out what is `ready`; how many."""
         count = 0
         while self.ready:
-            consumer, message = self._open(self.ready.popleft())
+            taken = self.ready.popleft()
+            consumer = None if self.closed else self._by_queue.get(taken.queue)
+            message = self._message(taken, consumer)
             if consumer is not None and message is not None:
                 count += 1
                 consumer.callback(message)
         return count
 
-    def _open(self, taken: Taken) -> tuple[_Consumer | None, _envelope.Message | None]:
-        """Who is to have it, and what; unless it went back, or was thrown away."""
-        consumer = self._by_queue.get(taken.queue)
-        if consumer is None or self.closed:
+    def _message(self, taken: Taken, consumer: _Consumer | None) -> _envelope.Message | None:
+        """What is for a consumer, if it can be read; if there is none, it goes back."""
+        if consumer is None:
             self._store.give_back(taken, delivered=False)
-            return None, None
-        return consumer, self._message(taken, consumer.no_ack, consumer.tag)
-
-    def _next(self, queue: str, no_ack: bool, consumer: str) -> _envelope.Message | None:
-        while True:
-            taken = self._store.take(queue)
-            if taken is None:
-                return None
-            message = self._message(taken, no_ack, consumer)
-            if message is not None:
-                return message
-
-    def _message(self, taken: Taken, no_ack: bool, consumer: str) -> _envelope.Message | None:
+            return None
         tag = next(self._tags)
         try:
-            message = _envelope.Message.from_bytes(taken.data, self, tag, consumer, taken.again)
+            message = _envelope.Message.from_bytes(taken.data, self, tag, consumer.tag, taken.again)
         except _envelope.BadMessage as exc:
             self._store.discard(taken, str(exc))
             if self.connection.on_discard is not None:
@@ -373,10 +364,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             return None
         message.claim, message.taken, message.origin = taken.claim, taken.at, taken
         taken.data = b""
-        if no_ack:
+        if consumer.no_ack:
             self._store.settle(taken)
         else:
-            self._room.held[tag] = taken
+            self.room.held[tag] = taken
         return message
 
     def message_to_python(self, raw_message: Any) -> Any:
@@ -389,8 +380,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Acknowledge, from any thread; False when the message was not ours (any more)."""
         tags = [delivery_tag]
         if multiple:
-            tags = [tag for tag in tuple(self._room.held) if tag <= delivery_tag]
-        found = self._room.settle(tags)
+            tags = [tag for tag in tuple(self.room.held) if tag <= delivery_tag]
+        found = self.room.settle(tags)
         return bool(found) and self._store.settle_many(found)
 
     def ack_many(self, messages: Iterable[_envelope.Message]) -> None:
@@ -406,16 +397,16 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         for message in messages:
             message._state = "ACK"
             tags.append(message.delivery_tag)
-        return self._room.settle(tags)
+        return self.room.settle(tags)
 
     def release_many(self, messages: Iterable[_envelope.Message]) -> None:
         """From now on these do not count against `prefetch_count`; from any thread."""
-        self._room.release([message.delivery_tag for message in messages])
-        self._room.made()
+        self.room.release([message.delivery_tag for message in messages])
+        self.room.made()
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:
         """Give back to the queue, in its old place; or with `requeue=False` throw away."""
-        for taken in self._room.settle([delivery_tag]):
+        for taken in self.room.settle([delivery_tag]):
             if requeue:
                 self._store.give_back(taken)
             else:
@@ -425,7 +416,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Give back everything that is not acknowledged (`requeue=False` is not supported)."""
         if not requeue:
             raise NotImplementedError("Does not support recover(requeue=False)")
-        for tag in tuple(self._room.held):
+        for tag in tuple(self.room.held):
             self.basic_reject(tag, requeue=True)
 
     def close(self) -> None:

@@ -22,26 +22,36 @@ class Room:
         self._found = found
         self._released: set[int] = set()
         self._lock = threading.Lock()
-        self._asked = 0
+        #: How many were asked for; 0 as soon as they are ready, or not there.
+        self.asked = 0
         self._ordered = 0
         self._starved = False
 
     def ask(self, most: int, ready: int) -> int:
-        """How many there is room for, up to `most`, beside `ready` ones; they are asked for until
-        `answered`.  Of the thread that drains."""
+        """How many there is room for, up to `most`, beside `ready` ones; they are `asked` for from
+        now on.  Of the thread that drains."""
+        if not self.limit:
+            return most
         self._starved = True  # before it looks: whoever makes room meanwhile sees one of both
         with self._lock:
-            self._asked = 0
-            self._asked = room = max(0, min(most, self._left(ready)))
+            self.asked = 0
+            self.asked = room = max(0, min(most, self._left(ready)))
         self._starved = room <= 0
         return room
 
-    def answered(self) -> None:
-        """What was asked for is there, or will not be."""
-        self._asked = 0
+    def look(self, ready: int) -> bool:
+        """Whether there is room; as `ask`, but nothing is asked for."""
+        if not self.limit:
+            return True
+        self._starved = True
+        self._starved = starved = self._left(ready) <= 0
+        return not starved
 
     def order(self, most: int, ready: int) -> int:
-        """As `ask`, by another thread, until `delivered`."""
+        """As `ask`, by another thread, until `delivered`; 0 unless the one that drains was told
+        that there is none: else it sees to that itself."""
+        if not self._starved:
+            return 0
         with self._lock:
             room = max(0, min(most, self._left(ready)))
             self._ordered += room
@@ -56,7 +66,7 @@ class Room:
 
     def _left(self, ready: int) -> int:
         held = len(self.held) - len(self._released) + ready
-        return self.limit - held - self._asked - self._ordered
+        return self.limit - held - self.asked - self._ordered
 
     def release(self, numbers: Iterable[int]) -> None:
         """These count no more."""
