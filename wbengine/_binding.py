@@ -181,7 +181,9 @@ def bind(
     :raises ValueError: an argument is asked for that the body does not take, or one that it needs
         is left out.
     """
-    required = [name for name in signature.required if name not in ignore]
+    required: Sequence[str] = signature.required
+    if required and ignore:
+        required = [name for name in required if name not in ignore]
     bound = {name: name for name in required} if infer else {}
     if requires:
         bound.update((name, name) for name in requires)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -40,15 +40,26 @@ class _Shape(NamedTuple):
 _MADE_BY_INIT: Final = frozenset(("name", "inject", "save_as", "provides", *_Shape._fields[:-1]))
 
 
-class _Usual(NamedTuple):
-    """The shape of a class's instances that are given no arguments but a name, or `provides`."""
+class _Bodies(NamedTuple):
+    """What an atom's signatures come to, whatever arguments its constructor is given."""
+
+    execute: _binding.Signature
+    revert: _binding.Signature
+    revert_accepts: frozenset[str] | None
+    async_bodies: frozenset[str]
+
+
+class _Known(NamedTuple):
+    """What all instances of a class have in common, as long as its methods are these."""
 
     execute: Any
     revert: Any
+    bodies: _Bodies
+    #: Of those that are given no arguments but a name, or `provides`.
     shape: _Shape
 
 
-_usual: weakref.WeakKeyDictionary[type[Atom], _Usual] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[type[Atom], _Known] = weakref.WeakKeyDictionary()
 
 # What instances of a class provide by default, and what that comes to.
 _Outputs = tuple[dict[str, Any], frozenset[str]]
@@ -139,9 +150,11 @@ class Atom(abc.ABC):
         revert_rebind: _binding.Rebind | None = None,
         revert_requires: str | Iterable[str] | None = None,
     ) -> None:
-        if name is not None and not isinstance(name, str):
+        if name is None:
+            name = self._default_name()
+        elif not isinstance(name, str):
             raise TypeError(f"The name of an atom must be a str, not {name!r}")
-        if name == "":
+        elif not name:
             raise ValueError("The name of an atom must not be empty")
         if inject is not None:
             if not isinstance(inject, Mapping):
@@ -153,25 +166,21 @@ class Atom(abc.ABC):
             self.save_as, self.provides = self._default_outputs()
         else:
             self.save_as = save_as(provides)
-            self.provides = frozenset(self.save_as)
-        if (
-            requires is None
-            and auto_extract
-            and rebind is None
-            and not inject
-            and ignore_list is None
-            and revert_rebind is None
-            and revert_requires is None
-        ):
-            shape = self._usual_shape()
+        known = self._class_known()
+        unasked = requires is rebind is ignore_list is revert_rebind is revert_requires is None
+        if known is not None and unasked and auto_extract and not inject:
+            shape = known.shape
         else:
+            own = "execute" in vars(self) or "revert" in vars(self)
             shape = self._shape(
+                self._look_at_bodies() if known is None or own else known.bodies,
                 None if requires is None else _binding.names_of(requires),
                 auto_extract,
                 rebind,
                 _binding.names_of(ignore_list),
                 revert_rebind,
                 None if revert_requires is None else _binding.names_of(revert_requires),
+                inject or (),
             )
         (
             self.rebind,
@@ -185,6 +194,10 @@ class Atom(abc.ABC):
         ) = shape
         if async_bodies:
             self.async_bodies = async_bodies
+
+    def _default_name(self) -> str | None:
+        """That of an atom which is given none; None: its flow names it."""
+        return None
 
     def _bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """The callables whose signatures count."""
@@ -204,28 +217,38 @@ class Atom(abc.ABC):
             known = _defaults[type(self)] = given, (found, frozenset(found))
         return known[1]
 
-    def _usual_shape(self) -> _Shape:
+    def _class_known(self) -> _Known | None:
+        """None: each instance may have bodies of its own."""
         cls = type(self)
         if cls._bodies is not Atom._bodies:
-            return self._shape(None, True, None, (), None, None)
-        known = _usual.get(cls)
+            return None
+        known = _known.get(cls)
         if known is None or known.execute is not cls.execute or known.revert is not cls.revert:
-            shape = self._shape(None, True, None, (), None, None)
-            known = _usual[cls] = _Usual(cls.execute, cls.revert, shape)
-        return known.shape
+            bodies = self._look_at_bodies()
+            known = _known[cls] = _Known(cls.execute, cls.revert, bodies, self._shape(bodies))
+        return known
+
+    def _look_at_bodies(self) -> _Bodies:
+        execute, revert = map(_binding.signature_of, self._bodies())
+        self._refuse_async()
+        accepts = None
+        if not revert.takes_any:
+            accepts = frozenset(name for name in self._REVERT_IGNORES if revert.takes(name))
+        async_bodies = _binding.async_among(execute=execute, revert=revert)
+        return _Bodies(execute, revert, accepts, async_bodies)
 
     def _shape(
         self,
-        requires: tuple[str, ...] | None,
-        infer: bool,
-        rebind: _binding.Rebind | None,
-        ignore: tuple[str, ...],
-        revert_rebind: _binding.Rebind | None,
-        revert_requires: tuple[str, ...] | None,
+        bodies: _Bodies,
+        requires: tuple[str, ...] | None = None,
+        infer: bool = True,
+        rebind: _binding.Rebind | None = None,
+        ignore: tuple[str, ...] = (),
+        revert_rebind: _binding.Rebind | None = None,
+        revert_requires: tuple[str, ...] | None = None,
+        injected: Collection[str] = (),
     ) -> _Shape:
-        execute, revert = map(_binding.signature_of, self._bodies())
-        self._refuse_async()
-        injected = self.inject or ()
+        execute, revert, revert_accepts, async_bodies = bodies
         forward = _binding.bind(
             self.name,
             "execute",
@@ -240,17 +263,23 @@ class Atom(abc.ABC):
         if revert_rebind is None:
             revert_rebind = _binding.for_revert(execute, revert, revert_ignore, rebind)
         if revert_requires is None:
-            revert_requires = tuple(name for name in requires or () if revert.takes(name))
-        back = _binding.bind(
-            self.name,
-            "revert",
-            revert,
-            requires=revert_requires,
-            rebind=revert_rebind,
-            infer=infer,
-            ignore=revert_ignore,
-            injected=injected,
-        )
+            revert_requires = ()
+            if requires:
+                revert_requires = tuple(name for name in requires if revert.takes(name))
+        anything = revert.takes_any and not (revert.names or forward.optional or revert_requires)
+        if anything and revert_rebind == forward.rebind:
+            back = forward  # as most do that are not defined
+        else:
+            back = _binding.bind(
+                self.name,
+                "revert",
+                revert,
+                requires=revert_requires,
+                rebind=revert_rebind,
+                infer=infer,
+                ignore=revert_ignore,
+                injected=injected,
+            )
         needed = forward.requires
         if not back.requires <= needed:
             needed |= back.requires
@@ -262,10 +291,8 @@ class Atom(abc.ABC):
             forward.rebind if back.rebind == forward.rebind else back.rebind,
             needed if back.requires == needed else back.requires,
             back.optional,
-            None
-            if revert.takes_any
-            else frozenset(name for name in self._REVERT_IGNORES if revert.takes(name)),
-            _binding.async_among(execute=execute, revert=revert),
+            revert_accepts,
+            async_bodies,
         )
 
     def _refuse_async(self) -> None:
@@ -307,6 +334,10 @@ class Atom(abc.ABC):
     if not TYPE_CHECKING:  # or every attribute would seem to exist
 
         def __getattr__(self, name: str) -> Any:
+            if name == "provides" and "save_as" in vars(self):
+                # Most are never asked, and a flow may have many atoms.
+                self.provides = frozenset(self.save_as)
+                return self.provides
             if name in _MADE_BY_INIT:
                 raise AttributeError(
                     f"{_names.dotted(type(self))} has no {name!r}: its __init__ must call"

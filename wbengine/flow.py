@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, Union
 
@@ -80,16 +80,15 @@ class Flow(abc.ABC):
         :raises TypeError: one of them is neither a task nor a flow.
         """
         added = self._new(nodes)
-        self._nodes.update((id(node), node) for node in added)
-        self._adopt(added)
+        self._nodes.update(added)
+        self._adopt(added.values())
         return self
 
-    def _new(self, nodes: Iterable[Any]) -> list[Any]:
-        """Those of `nodes` that are no members yet, each once.
+    def _new(self, nodes: Sequence[Any]) -> dict[int, Any]:
+        """Those of `nodes` that are no members yet, by `id`.
 
         :raises TypeError: one of them is neither a task nor a flow.
         """
-        nodes = list(nodes)
         fit: set[type] = set()
         for node in nodes:
             if type(node) in fit:
@@ -99,7 +98,8 @@ class Flow(abc.ABC):
                     f"Flow {self._name!r} takes tasks and flows, not {node!r}{_instead(node)}"
                 )
             fit.add(type(node))
-        return list({id(node): node for node in nodes if id(node) not in self._nodes}.values())
+        known = self._nodes
+        return {id(node): node for node in nodes if id(node) not in known}
 
     def __len__(self) -> int:
         """How many members there are, not counting those of members."""

@@ -360,7 +360,8 @@ def _perform(task: task_module.Task, invocation: Invocation, loop: loops.Loop | 
             value: Any = task.execute(**invocation.arguments)
         else:
             value = task.revert(**_revert_arguments(task, invocation))
-        value = _waited_for(value, loop)  # the body did not look like it
+        if type(value) is _COROUTINE:  # the body did not look like it
+            value = _waited_for(value, loop)
     except BaseException as error:
         value = ft.Failure.from_exception(error)
     if getattr(after, "__func__", None) not in _IDLE_HOOKS:

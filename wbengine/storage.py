@@ -270,9 +270,19 @@ class Storage(results.Results):
         node = self._node(atom_name)
         if node < 0:
             self.record(atom_name)
+        return self.gather(node, atom_name, args_mapping, optional)
+
+    def gather(
+        self,
+        node: int,
+        atom_name: str,
+        args_mapping: Mapping[str, str],
+        optional_args: Collection[str],
+    ) -> dict[str, Any]:
+        """`fetch_mapped_args` for the engine's loop, which knows the atom's node."""
         return arguments.gather(
             args_mapping,
-            optional,
+            optional_args,
             self._sources(atom_name),
             self._bindings if node >= 0 else None,
             node,

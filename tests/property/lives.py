@@ -6,6 +6,7 @@ After every event both must agree on what may happen next.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from tests.property.oracle import (
@@ -239,8 +240,8 @@ class Life:
         if self.cancelled:
             assert ready.execute <= self.oracle.must_rerun and not ready.retry | ready.votes
         turn = self.scheduler.take(self.most)
-        for nodes in turn:
-            assert nodes == sorted(nodes, key=self.place)
+        for nodes in queues(turn):
+            assert [*nodes] == sorted(nodes, key=self.place)
         if self.most is not None:
             fresh = sorted(
                 (self.id[n] for n in ready.execute - self.oracle.must_rerun), key=self.place
@@ -286,7 +287,7 @@ class Life:
 
     def named(self, turn: Turn) -> Ready:
         names = self.plan.names
-        return Ready(*({names[n] for n in nodes} for nodes in turn))
+        return Ready(*({names[n] for n in nodes} for nodes in queues(turn)))
 
     def save(self, node: int, state: str, intention: str | None = None) -> None:
         """As an engine does: an intention stays what `apply` made it, until something is reset."""
@@ -528,6 +529,10 @@ class Life:
 def story(life: Life) -> str:
     """The flow, and what happened to it."""
     return "\n".join([*outline(life.spec), *life.history])
+
+
+def queues(turn: Turn) -> tuple[Sequence[int], ...]:
+    return turn.votes, turn.execute, turn.revert, turn.retry
 
 
 def outline(spec: Spec, indent: str = "") -> list[str]:

@@ -47,7 +47,8 @@ class Run:
     def take(self) -> str:
         """What a turn hands out, as 'execute: a b; revert: c'."""
         turn = self.scheduler.take()
-        parts = [f"{kind}: {self.names(nodes)}" for kind, nodes in turn._asdict().items() if nodes]
+        found = {kind: getattr(turn, kind) for kind in ("votes", "execute", "revert", "retry")}
+        parts = [f"{kind}: {self.names(nodes)}" for kind, nodes in found.items() if nodes]
         return "; ".join(parts)
 
     def ok(self, *names: str) -> None:

@@ -521,3 +521,57 @@ def test_a_constructor_that_was_not_called():
             getattr(Forgets(), name)
     with pytest.raises(AttributeError, match="object has no attribute 'nonsense'"):
         Atom("a").nonsense  # noqa: B018
+
+
+def test_bodies_of_an_instance_are_looked_at_where_it_has_its_own():
+    class Given(task.Task):
+        def __init__(self, body, **options):
+            self.execute = body
+            super().__init__(**options)
+
+        def execute(self): ...
+
+    plain = Given(lambda: None, name="plain", inject={"a": 1})
+    assert plain.rebind == {}
+    made = Given(lambda x, y: None, name="made", rebind={"x": "stored"})
+    assert made.rebind == {"x": "stored", "y": "y"}
+
+
+@pytest.mark.parametrize(
+    ("revert", "rebound", "required", "liked"),
+    [
+        ("def revert(self, *args, **kwargs): ...", {"x": "s"}, {"s"}, set()),
+        ("def revert(self, **kwargs): ...", {"x": "s"}, {"s"}, set()),
+        ("def revert(self, x, **kwargs): ...", {"x": "s"}, {"s"}, set()),
+        ("def revert(self, y, **kwargs): ...", {"x": "s", "y": "y"}, {"s", "y"}, set()),
+        ("def revert(self, z=1, **kwargs): ...", {"x": "s", "z": "z"}, {"s"}, {"z"}),
+        ("def revert(self, x): ...", {"x": "s"}, {"s"}, set()),
+        ("def revert(self): ...", {}, set(), set()),
+    ],
+)
+def test_what_a_revert_takes_over_of_rebind(revert, rebound, required, liked):
+    found = {}
+    exec(revert, found)
+    made_by = type("Made", (task.Task,), {"execute": lambda self, x: x, "revert": found["revert"]})
+    for _ in range(2):  # the first instance of a class has it looked at
+        made = made_by(name="made", rebind={"x": "s"})
+        assert made.revert_rebind == rebound
+        assert made.revert_requires == required
+        assert made.revert_optional == liked
+
+
+def test_what_an_atom_provides_is_known_when_it_is_asked_for():
+    made = atom_of(lambda self: None)("x", provides={"a", "b"})
+    assert "provides" not in vars(made)
+    again = pickle.loads(
+        pickle.dumps(task.FunctorTask(pickle.dumps, name="x", provides=["a", "b"]))
+    )
+    for one in (made, again):
+        assert one.provides == {"a", "b"}
+        assert one.provides is one.provides
+
+
+def test_what_revert_is_given_by_name_it_requires():
+    made = atom_of(lambda self, x, z=1: x)("made", rebind=["s"], revert_rebind={"x": "s", "z": "z"})
+    assert (made.rebind, made.optional) == ({"x": "s", "z": "z"}, {"z"})
+    assert (made.revert_requires, made.revert_optional) == ({"s", "z"}, frozenset())

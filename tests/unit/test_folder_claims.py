@@ -210,7 +210,7 @@ def test_an_end_is_stored_answered_and_acknowledged(
     found = take(worker)
     ledger.reopen("b", 2)
     ledger.drop("c")
-    counts = writer.end_many([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
+    counts, _ = writer.end_many([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
     assert list(counts) == [1, -1, 1, 1]
     assert waiting(root) == [b"a!", b"c!", b"d!"] and held(root) == []
     assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
@@ -245,7 +245,7 @@ def test_an_end_that_failed_half_way_goes_on_where_it_failed(
             worker.end_many(ended)
     assert waiting(root) == [b"a!"] and len(held(root)) == 2
     with caplog.at_level(logging.WARNING):
-        assert list(worker.end_many(ended)) == [1, 1, 1]
+        assert list(worker.end_many(ended)[0]) == [1, 1, 1]
     assert waiting(root) == [b"a!", b"b!", b"c!"] and held(root) == []
     assert not caplog.text
 
@@ -266,7 +266,7 @@ def test_an_end_whose_row_cannot_be_written_is_answered_all_the_same(
         return [exceptions.LedgerFailure("full")]
 
     monkeypatch.setattr(ledger, "finish_many", fail)
-    assert list(worker.end_many([answer(taken, "a")])) == [1]
+    assert list(worker.end_many([answer(taken, "a")])[0]) == [1]
     assert waiting(root) == [b"a!"] and "cannot be stored: full" in caplog.text
 
 

@@ -75,7 +75,6 @@ class Bench:
 
     def listen(self) -> None:
         self.notifier.register("*", lambda state, details: self.heard.append((state, details)))
-        self.life.listen()
 
     def begin(self, name: str, action: Any = invocation.EXECUTE) -> Any:
         return self.life.begin(self.plan.by_name[name], action)
@@ -124,7 +123,7 @@ def test_nothing_is_told_when_nobody_listens() -> None:
     """No notices are collected; with a listener they come when delivered, in order."""
     bench = Bench(Plain("a"))
     bench.end(bench.begin("a"), 1)
-    assert not bench.life._notices
+    assert not bench.life.notices
     bench.listen()
     bench.life.reset([bench.plan.by_name["a"]])
     bench.end(bench.begin("a"), 1)

@@ -24,6 +24,9 @@ from wbengine._core.resolver import Frame, Links, Resolver
 
 _NONE: Final[tuple[int, ...]] = ()
 
+#: So many tasks are appended one by one in less time than all at once.
+_FEW: Final = 4
+
 
 def compile(root: flow.Flow | task.Task) -> Plan:
     """Turn a flow (or one task) into a plan.
@@ -56,7 +59,7 @@ class _Compiler:
         self.joins: dict[int, deciders_module.Join] = {}
         self.by_name: dict[str, int] = {}
         self.reasons: dict[int, tuple[tuple[str, ...], ...]] = {}
-        self.resolver = Resolver(self.pred, self.reasons)
+        self.resolver = Resolver(self.items, self.pred, self.reasons)
         self.flows: set[int] = set()
         # Classes of tasks: to ask of each task again takes its time.
         self.tasks: set[type] = set()
@@ -101,23 +104,87 @@ class _Compiler:
     def _walk(self, root: flow.Flow) -> None:
         stack, tasks = [self._enter(root, None)], self.tasks
         while stack:
-            frame = stack[-1]
+            frame, row = stack[-1], []
             for item in frame.children:
                 if type(item) in tasks or self._is_task(item):
-                    node = len(self.kinds)
-                    self._atom(TASK, item, frame, node, self._preds(frame, item))
-                    self._ended(frame, item, node, node)
-                elif isinstance(item, flow.Flow):
-                    stack.append(self._enter(item, frame))
-                    break
-                else:
+                    row.append(item)
+                    continue
+                if not isinstance(item, flow.Flow):
                     raise exceptions.NotAFlow(
                         f"Flow {frame.flow.name!r} holds {item!r}, which is neither a task nor"
                         " a flow"
                     )
+                self._tasks(frame, row)
+                stack.append(self._enter(item, frame))
+                break
             else:
+                self._tasks(frame, row)
                 stack.pop()
                 self._leave(frame, stack[-1] if stack else None)
+
+    def _tasks(self, frame: Frame, row: list[task.Task]) -> None:
+        """Append tasks that follow each other in `frame`."""
+        if frame.links is None and len(row) > _FEW:
+            self._row(frame, row)
+            return
+        for item in row:
+            node = len(self.kinds)
+            self._atom(TASK, item, frame, node, self._preds(frame, item))
+            self._ended(frame, item, node, node)
+
+    def _row(self, frame: Frame, row: list[task.Task]) -> None:
+        """`_atom` for tasks of a flow without links: what they have in common is found once."""
+        count, first = len(row), len(self.kinds)
+        # The same numbers everywhere: a flow may have many tasks.
+        nodes, add = [*range(first, first + count)], self.resolver.add
+        self.visits += count
+        self.kinds += bytes((TASK,)) * count
+        self.items += row
+        self.names += [item.name for item in row]
+        self.begin += nodes
+        self.parent += [frame.enter] * count
+        self.controller += [frame.controller] * count
+        by_name = self.by_name
+        for node, item in zip(nodes, row, strict=True):
+            known = by_name.setdefault(item.name, node)
+            if known != node or not isinstance(item.priority, (int, float)):
+                raise self._refusal(item, node)
+        if frame.starts is None:
+            # The same tuple says what comes before the next one, and after the one before.
+            line = [(frame.last,), *[(node,) for node in nodes]]
+            self.pred += line[:-1]
+            self.succ[frame.last] = line[1]
+            self.succ += line[2:]
+            self.succ.append(_NONE)
+            branch, scope = frame.branch, frame.outer
+            self.branch += [branch] * count
+            self.around += [-1 if scope is None else scope.enter] * count
+            for node, item in zip(nodes, row, strict=True):
+                add(node, item, branch, scope)
+        else:
+            self.pred += [self.pred[frame.starts[0]] if frame.starts else (frame.head,)] * count
+            self.succ += [_NONE] * count
+            frame.starts += nodes
+            self.branch += nodes
+            self.around += [frame.enter] * count
+            for node, item in zip(nodes, row, strict=True):
+                add(node, item, node, frame)
+        frame.last = nodes[-1]
+
+    def _refusal(self, item: atom.Atom, node: int) -> Exception:
+        """What is wrong with an atom."""
+        name = item.name
+        if self.by_name[name] == node:
+            return exceptions.CompilationFailure(
+                f"The priority of atom {name!r} must be a number, not {item.priority!r}"
+            )
+        known = self.items[self.by_name[name]]
+        if known is item:
+            return ValueError(f"Atom {name!r} is in there twice; each may be used once")
+        return exceptions.Duplicate(
+            f"Two atoms are named {name!r} ({known!r} and {item!r});"
+            " names must be unique in the whole flow, nested flows included"
+        )
 
     def _node(
         self, kind: int, item: Any, name: str, frame: Frame | None, preds: tuple[int, ...]
@@ -178,21 +245,10 @@ class _Compiler:
         self, kind: int, item: atom.Atom, frame: Frame | None, at: int, preds: tuple[int, ...]
     ) -> None:
         """Append an atom that sees what the node `at` of `frame` sees."""
-        name = item.name
-        if type(item.priority) is not int and not isinstance(item.priority, (int, float)):
-            raise exceptions.CompilationFailure(
-                f"The priority of atom {name!r} must be a number, not {item.priority!r}"
-            )
-        known = self.by_name.get(name)
-        if known is not None:
-            if self.items[known] is item:
-                raise ValueError(f"Atom {name!r} is in there twice; each may be used once")
-            raise exceptions.Duplicate(
-                f"Two atoms are named {name!r} ({self.items[known]!r} and {item!r});"
-                " names must be unique in the whole flow, nested flows included"
-            )
-        node = self._node(kind, item, name, frame, preds)
-        self.by_name[name] = node
+        node = self._node(kind, item, item.name, frame, preds)
+        known = self.by_name.setdefault(item.name, node)
+        if known != node or not isinstance(item.priority, (int, float)):
+            raise self._refusal(item, node)
         if frame is None:
             self.resolver.add(node, item, 0, None)
         elif frame.starts is not None:

@@ -45,6 +45,7 @@ class Ending:
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
         self._executor = executor
+        self._inbox = inbox
         self._clock = clock
         self._never_resolve = never_resolve
         # Only if something waits for a time.
@@ -113,6 +114,24 @@ class Ending:
             self._maps.stop(why)
             for call in self._executor.withdraw():
                 self._give_back(call)
+
+    def _refuse(
+        self, tasks: list[calls.Invocation]
+    ) -> tuple[list[calls.Invocation], list[calls.Invocation]]:
+        """Let no execution start that somebody cancelled; what an earlier run may have under way
+        has to be found, and then is to end.
+
+        Returns what is to be handed out, and what of it is to be cancelled then.
+        """
+        wanted, late = [], []
+        for call in tasks:
+            wish = self._cancelling.unwanted(call)
+            if wish is None or call.recovered:
+                wanted.append(call)
+                late += [] if wish is None else [call]
+            else:
+                self._inbox.put((call, self._cancelling.refusal(call, wish)))
+        return wanted, late
 
     def _stop(self) -> None:
         self._broken = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 __all__ = ["Figures"]
@@ -18,4 +19,4 @@ class Figures:
     #: How many failures arrived when the run was over already; the next run resolves them.
     discarded: int = 0
     #: How long the loop spent in each of its states, when that is measured.
-    seconds_per_state: dict[str, float] = field(default_factory=dict)
+    seconds_per_state: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -121,8 +121,9 @@ class SerialTaskExecutor(calls.TaskExecutor):
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return
-        invoke = strictness.invoke if self._strict else calls.invoke
+        invoke: Invoke = calls.invoke
         if self._strict:
+            invoke = strictness.invoke
             refused = strictness.refused(invocation)
             if refused is not None:
                 done(invocation, refused)

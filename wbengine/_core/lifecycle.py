@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from wbengine import arguments, divided, exceptions, states
@@ -59,6 +59,8 @@ class Lifecycle:
         self._plan = plan
         self._storage = storage
         self._notifier = notifier
+        # Always the same dict: empty as long as nobody listens.
+        self._topics = notifier.topics
         self._touched = touched
         self._kept = storage.backend is not None
         self._in_process = in_process
@@ -66,10 +68,10 @@ class Lifecycle:
         #: Unix seconds as the turn begins: when what it hands out is submitted.
         self.now: float | None = None
         self._flow_uuid = storage.flow_uuid
-        self._notices: list[Notice] = []
+        #: Changes that nobody was told of so far.
+        self.notices: list[Notice] = []
         # That an atom began, when somebody suspended before it was told: by the atom's name.
         self._untold: dict[str, Notice] = {}
-        self._listening = False
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
         self._doomed: dict[int, ft.Failure] = {}
         # Calls that ended before they could be submitted.
@@ -89,7 +91,8 @@ class Lifecycle:
         """
         record = self._record(node)
         atom: Any = self._plan.items[node]
-        if self._plan.kinds[node] == plan_module.TASK and atom.fans_out:
+        is_task = self._plan.kinds[node] == plan_module.TASK
+        if is_task and atom.fans_out:
             return self._begin_map(MapCall(node, atom, action), record)
         again = record.state in _BEGUN and self._resuming.goes_on(record, atom, action)
         if again:
@@ -97,43 +100,34 @@ class Lifecycle:
         else:
             record.attempt += 1
             record.epoch = 1
-        if not again:
             record.submitted = self.now
         self._enter(record, atom, action)
-        executes = action == calls.EXECUTE
         call: Any
-        if self._plan.kinds[node] == plan_module.RETRY:
+        if not is_task:
             self.retries.rested(record)
             call = RetryCall(node, atom, action)
-            return None if executes and self._dooms(call) else call
-        home = self._home
-        local = home is not None and home.holds(atom)
-        call = calls.Invocation(
-            atom,
-            action,
-            record.uuid,
-            record.attempt,
-            node=node,
-            flow_uuid=self._flow_uuid,
-            priority=atom.priority,
-            events=_Told(self, node, not (self._in_process or local)),
-        )
-        call.local = local
+            return None if self._dooms(call) else call
+        call = calls.Invocation(atom, action, record.uuid, record.attempt)
+        call.node = node
+        call.flow_uuid = self._flow_uuid
+        call.priority = atom.priority
+        if self._home is not None:
+            call.local = self._home.holds(atom)
+        call.events = _Told(self, node, not (self._in_process or call.local))
         if again:
             self._resuming.take_up(call, record)
-        if executes and self._dooms(call):
+        if self._doomed and self._dooms(call):
             return None
         return self._prepare(call, atom, record)
 
     def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
         """`begin` for a Map, or go on with what an earlier run left of it, under its number."""
-        executes = call.action == calls.EXECUTE
         attempt = record.attempt
         recovered = self._resuming.number_items(record, call.task, call.action)
         if record.attempt != attempt:
             record.submitted = self.now
         self._enter(record, call.task, call.action)
-        if executes and self._dooms(call):
+        if self._dooms(call):
             return None
         outcome: calls.Outcome | None
         try:
@@ -153,33 +147,36 @@ class Lifecycle:
         record.action = action
         record.worker = record.started = record.ended = None
         record.progress = record.progress_details = None
-        executes = action == calls.EXECUTE
-        record.state = states.RUNNING if executes else states.REVERTING
-        if not executes:
+        if action == calls.EXECUTE:
+            record.state = states.RUNNING
+            if record.failure is not None:
+                self._storage.clear(record)
+        else:
+            record.state = states.REVERTING
             # Whoever was under way when its scope was given up has not been told so far.
             record.intention = states.REVERT
-        if executes and record.failure is not None:
-            self._storage.clear(record)
         if self._kept:
             self._storage.mark(record)
         self._note(record, atom, record.state, old_state, NO_RESULT)
 
     def _dooms(self, call: Call) -> bool:
-        """Let a call end before it began, if its deciders could not be asked."""
-        failure = self._doomed.pop(call.node, None) if self._doomed else None
-        if failure is not None:
-            self._stillborn.append((call, calls.Outcome(failure)))
-        return failure is not None
+        """Let an execution end before it began, if its deciders could not be asked."""
+        if call.action != calls.EXECUTE or call.node not in self._doomed:
+            return False
+        self._stillborn.append((call, calls.Outcome(self._doomed.pop(call.node))))
+        return True
 
     def _prepare(
         self, call: calls.Invocation, atom: task_module.Task, record: models.AtomDetail
     ) -> calls.Invocation | None:
         executes = call.action == calls.EXECUTE
         rebind = atom.rebind if executes else atom.revert_rebind
+        if executes and not rebind:
+            return call
         try:
             if rebind:
                 optional = atom.optional if executes else atom.revert_optional
-                call.arguments = self._arguments(atom.name, rebind, optional)
+                call.arguments = self._storage.gather(call.node, atom.name, rebind, optional)
         except Exception as error:
             if not executes and record.failure is not None and record.last_results is None:
                 # It failed for want of arguments: nothing was done, so there is nothing to undo.
@@ -195,32 +192,32 @@ class Lifecycle:
 
     def take_stillborn(self) -> list[tuple[Call, calls.Outcome]]:
         """Take out the calls that ended before they could be submitted."""
-        found, self._stillborn = self._stillborn, []
+        found = self._stillborn
+        if found:
+            self._stillborn = []
         return found
 
     def finish(self, call: Call, outcome: calls.Outcome) -> str:
         """Store an outcome; return the state the atom enters by it."""
         record = self._record(call.node)
-        value = self._storage.keepable(outcome)
-        failed = isinstance(value, ft.Failure)
-        if call.action == calls.EXECUTE:
-            state = states.FAILURE if failed else states.SUCCESS
-        else:
-            state = states.REVERT_FAILURE if failed else states.REVERTED
+        value = self._storage.keepable(outcome) if self._kept else outcome.value
+        executed = call.action == calls.EXECUTE
         old_state = record.state
         record.worker = outcome.worker
         record.started = outcome.started
         record.ended = outcome.ended
-        if not failed:
-            record.progress = None
         atom: Any = self._plan.items[call.node]
-        if failed:
+        if isinstance(value, ft.Failure):
+            state = states.FAILURE if executed else states.REVERT_FAILURE
             value.belongs_to(atom._home())
+        else:
+            state = states.SUCCESS if executed else states.REVERTED
+            record.progress = None
         self._storage.put(record, state, value)
         if state == states.SUCCESS and atom.save_as:
             _warn_if_short(atom, value)
         if self._untold and record.name in self._untold:
-            self._notices.append(self._untold.pop(record.name))
+            self.notices.append(self._untold.pop(record.name))
         self._note(record, atom, state, old_state, value)
         return state
 
@@ -342,31 +339,27 @@ class Lifecycle:
 
     # -- telling --------------------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """Look whether anybody listens (asked once a turn, not once an atom)."""
-        self._listening = bool(self._notifier.topics)
-
     def deliver(self, stopped: Callable[[], bool] | None = None) -> None:
         """Tell the listeners what was written by now.
 
         As soon as `stopped` is true, they do not hear of atoms that began, for those are about to
         be given back; and then they do not hear of that either.
         """
-        while self._notices:
-            notices, self._notices = self._notices, []
+        while self.notices:
+            notices, self.notices = self.notices, []
             for notice in notices:
                 if stopped is not None and notice.state in _BEGUN and stopped():
                     self._untold[notice.record.name] = notice
                 else:
-                    notice.tell(self._notifier if self._listening else None)
+                    notice.tell(self._notifier if self._topics else None)
 
     def _note(
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
     ) -> None:
-        if self._listening or getattr(atom, "_notifier", None) is not None:
+        if self._topics or getattr(atom, "_notifier", None) is not None:
             # The record goes on changing before this is told.
             run = record.last_attempt if result is not NO_RESULT else None
-            self._notices.append(Notice(record, atom, state, old_state, result, run))
+            self.notices.append(Notice(record, atom, state, old_state, result, run))
 
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
@@ -391,11 +384,6 @@ class Lifecycle:
         assert record is not None
         return record
 
-    def _arguments(
-        self, name: str, rebind: Mapping[str, str], optional: Collection[str]
-    ) -> Mapping[str, Any]:
-        return self._storage.fetch_mapped_args(rebind, name, optional_args=optional)
-
 
 class _Told:
     """Takes what one atom tells while it runs; most tell nothing, so it is made of little."""
@@ -412,7 +400,7 @@ class _Told:
         hear(self._node, event_type, details)
 
 
-_BEGUN: Final = (states.RUNNING, states.REVERTING)
+_BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})
 
 
 def _failed_to_begin(name: str, action: calls.Action, error: Exception) -> ft.Failure:
@@ -423,7 +411,7 @@ def _failed_to_begin(name: str, action: calls.Action, error: Exception) -> ft.Fa
 
 def _warn_if_short(atom: task_module.Task, value: Any) -> None:
     for name, index in atom.save_as.items():
-        if arguments.element(value, index) is arguments.MISSING:
+        if index is not None and arguments.element(value, index) is arguments.MISSING:
             LOG.warning(
                 "Atom %r promised %r (part %r of its result), but returned %s",
                 atom.name,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from wbengine import _clock, states
@@ -65,10 +65,10 @@ class Machine(Ending):
         )
         self._retries = lifecycle.retries
         self._saver = saver
-        self._check = _always if saver is None else saver.check
+        # A flow that is not kept is nobody else's.
+        self._check = None if saver is None else saver.check
         self._patience = saving.PATIENCE if saver is None else saver.patience
         self._by_turns = saver is not None and saver.by_turns
-        self._inbox = inbox
         self._defer_reverts = defer_reverts
         self._immediate = executor.immediate
         self._retires = type(executor).retire is not calls.TaskExecutor.retire
@@ -105,18 +105,19 @@ class Machine(Ending):
         }
         spent, before = self.figures.seconds_per_state, self._clock.monotonic()
         state, event = states.UNDEFINED, transitions.START
+        exits, monotonic = transitions.NEXT, self._clock.monotonic
         while True:
-            earlier, state = state, transitions.NEXT[state, event]
+            earlier, state = state, exits[state][event]
             if measure:
-                now = self._clock.monotonic()
-                spent[earlier] = spent.get(earlier, 0.0) + now - before
+                now = monotonic()
+                spent[earlier] += now - before
                 before = now
             self.state = state
             if state not in transitions.META_STATES:
                 yield state
-            if state in transitions.END_STATES:
+            if state not in reactions:
                 return
-            event = reactions[state](earlier, state, event)
+            event = reactions[state]()
 
     def abandon(self) -> None:
         """After an error in the loop: start nothing more, take back what has not started.
@@ -130,14 +131,15 @@ class Machine(Ending):
 
     def collect(self) -> None:
         """Save the outcomes that arrived after `abandon`; failures are resolved by the next run."""
-        found = salvage.collect(self._lifecycle, self._arrivals())
+        arrived = self._arrivals()
+        found = salvage.collect(self._lifecycle, (arrived.popleft() for _ in range(len(arrived))))
         self.figures.completed += found.completed
         self.figures.discarded += found.failed
         self._save(saving.OVER)
 
     # -- the reactions: each returns the event that leads to the next state -----------------------
 
-    def _resume(self, old_state: str, new_state: str, event: str) -> str:
+    def _resume(self) -> str:
         self._scheduler.start()
         earlier = self._lifecycle.given_up_before
         if earlier is not None:
@@ -152,11 +154,9 @@ class Machine(Ending):
                 self._resolve(node, self._lifecycle.failure(node))
         return transitions.SCHEDULE
 
-    def _schedule(self, old_state: str, new_state: str, event: str) -> str:
-        self._lifecycle.listen()
+    def _schedule(self) -> str:
         self._begin_all()
-        # Who hears of what happened may suspend, or cancel: then what began is given back.
-        self._save(saving.START, lambda: self.brake.pulled)
+        self._save(saving.START)
         self._submit()
         for ended in self._lifecycle.take_stillborn():
             self._inbox.put(ended)
@@ -164,10 +164,10 @@ class Machine(Ending):
             self._save(saving.TURN)
         return transitions.WAIT
 
-    def _wait(self, old_state: str, new_state: str, event: str) -> str:
+    def _wait(self) -> str:
         timeout, timers = self._timeout, self._timers
         asleep = timers is not None and not (self.brake.suspending or self._scheduler.done)
-        if self._scheduler.in_flight or asleep:
+        if not self._inbox.qsize() and (self._scheduler.in_flight or asleep):
             if timers is not None:
                 timeout = timers.wait(self._clock.monotonic(), timeout)
             try:
@@ -177,9 +177,9 @@ class Machine(Ending):
                 pass
         return transitions.ANALYZE
 
-    def _analyze(self, old_state: str, new_state: str, event: str) -> str:
-        self._check()
-        self._lifecycle.listen()
+    def _analyze(self) -> str:
+        if self._check is not None:
+            self._check()
         timers, suspending = self._timers, self.brake.suspending
         due = timers is not None and timers.passed(self._clock.monotonic())
         if due and not suspending:
@@ -197,7 +197,7 @@ class Machine(Ending):
             return transitions.FINISH
         return transitions.SCHEDULE if woken or self.brake.suspending else transitions.WAIT
 
-    def _end(self, old_state: str, new_state: str, event: str) -> str:
+    def _end(self) -> str:
         self.brake.decide()
         if self.brake.wishes:
             self._heed()  # somebody suspended, and then cancelled
@@ -209,22 +209,31 @@ class Machine(Ending):
     # -- turns ----------------------------------------------------------------------------------
 
     def _begin_all(self) -> None:
-        scheduler, begin, begun = self._scheduler, self._lifecycle.begin, self._begun
+        scheduler, lifecycle = self._scheduler, self._lifecycle
         while not (self.brake.pulled or (self._timers is not None and self._overdue())):
-            self._lifecycle.now = self._clock.time()
+            lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
             turn = scheduler.take(MOST_PER_TURN)
-            again = [node for node in turn.retry if self._begin_again(node, node in woken)]
-            self._beginning += again + turn.execute + turn.revert
-            for node in again:
-                self._lifecycle.reset(scheduler.reset_scope(node))
-            begun += filter(None, [begin(node, calls.EXECUTE) for node in again])
-            begun += filter(None, [begin(node, calls.EXECUTE) for node in turn.execute])
-            begun += filter(None, [begin(node, calls.REVERT) for node in turn.revert])
+            if turn.retry:
+                again = [node for node in turn.retry if self._begin_again(node, node in woken)]
+                for node in again:
+                    lifecycle.reset(scheduler.reset_scope(node))
+                self._begin(again, calls.EXECUTE)
+            self._begin(turn.execute, calls.EXECUTE)
+            if turn.revert:
+                self._begin(turn.revert, calls.REVERT)
             if not turn.votes:
                 return
             for node in turn.votes:
                 self._vote(node)
+
+    def _begin(self, nodes: Sequence[int], action: calls.Action) -> None:
+        self._beginning += nodes
+        begin, begun = self._lifecycle.begin, self._begun
+        for node in nodes:
+            call = begin(node, action)
+            if call is not None:
+                begun.append(call)
 
     def _vote(self, node: int) -> None:
         ballot = self._scheduler.ballot(node)
@@ -245,7 +254,9 @@ class Machine(Ending):
         late: list[calls.Invocation] = []
         if self._cancelling.granted:
             tasks, late = self._refuse(tasks)
-        retries = [call for call in begun if isinstance(call, lifecycle_module.RetryCall)]
+        retries: list[lifecycle_module.RetryCall] = []
+        if len(tasks) != len(begun):
+            retries = [call for call in begun if isinstance(call, lifecycle_module.RetryCall)]
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
@@ -260,34 +271,18 @@ class Machine(Ending):
             unsent, self._unsent = self._unsent, deque()
             self._inbox.put(Withdrawn(unsent))
 
-    def _refuse(
-        self, tasks: list[calls.Invocation]
-    ) -> tuple[list[calls.Invocation], list[calls.Invocation]]:
-        """Let no execution start that somebody cancelled; what an earlier run may have under way
-        has to be found, and then is to end.
-
-        Returns what is to be handed out, and what of it is to be cancelled then.
-        """
-        wanted, late = [], []
-        for call in tasks:
-            wish = self._cancelling.unwanted(call)
-            if wish is None or call.recovered:
-                wanted.append(call)
-                late += [] if wish is None else [call]
-            else:
-                self._inbox.put((call, self._cancelling.refusal(call, wish)))
-        return wanted, late
-
     def _while_wanted(self, count: int) -> Iterator[Any]:
         """Stop in the middle of a turn when somebody suspends or cancels, or time is up: nobody
         else could.
         """
         unsent, brake, mapping, flying = self._unsent, self.brake, self._maps.running, self._flying
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
+        immediate, check = self._immediate, self._check
         for _ in range(count):
-            self._check()
+            if check is not None:
+                check()
             call: Any = unsent[0]
-            if tasks and self._immediate:
+            if tasks and immediate:
                 flying.add(call)  # before the look: who cancels now sees it
             if brake.pulled or (self._timers is not None and self._overdue()):
                 return
@@ -296,8 +291,9 @@ class Machine(Ending):
                 self._inbox.put(Withdrawn([call]))
             else:
                 yield call
-                if self._immediate:
-                    self._catch_up()
+                if immediate:
+                    if unsent:  # else the turn is over anyway
+                        self._catch_up()
                 elif tasks:
                     flying.add(call)  # not before: nobody can be told of what is not there
 
@@ -305,19 +301,21 @@ class Machine(Ending):
         """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
         and no crash, should have to wait for the end of a turn whose tasks all run in this thread.
         """
-        rested = self._clock.monotonic() - self._saved >= self._patience
+        if self._clock.monotonic() - self._saved < self._patience:
+            return
         # Who cancelled, or gave no more time, did so before it ended.
         late = bool(self.brake.wishes) or (self._timers is not None and self._overdue())
-        if rested and not late and self._take_in():
+        if not late and self._take_in():
             self._save(saving.LATE)
             # What follows from it is for the next turn, which must not wait for more.
             self._inbox.put(None)
 
     def _take_in(self) -> bool:
         """Handle what arrived by now; return whether anything did."""
-        woken = False
-        for item in self._arrivals():
-            woken = True
+        arrived = self._arrivals()
+        woken = bool(arrived)
+        while arrived:
+            item = arrived.popleft()
             if isinstance(item, Withdrawn):
                 for call in item:
                     self._give_back(call)
@@ -410,7 +408,7 @@ class Machine(Ending):
         self._timers.set(node, self._clock.monotonic() + seconds)
         return False
 
-    def _save(self, moment: int, stopped: Callable[[], bool] | None = None) -> None:
+    def _save(self, moment: int) -> None:
         """Write if it is time to, and then let go of what ended; tell what happened."""
         written = self._saver is None or self._saver.save(moment)
         if written and self._finished:
@@ -418,17 +416,17 @@ class Machine(Ending):
             crashpoint("engine.before-retire")
             self._executor.retire(finished)
             crashpoint("engine.after-retire")
-        self._lifecycle.deliver(stopped)
+        if self._lifecycle.notices:
+            # Who hears of it may suspend, or cancel: then what began is given back.
+            self._lifecycle.deliver(self._pulled if moment == saving.START else None)
         if self._immediate:
             self._saved = self._clock.monotonic()
 
-    def _arrivals(self) -> Iterator[Arrival]:
-        """What arrived by now, one by one; what is not handled stays for `collect`."""
+    def _pulled(self) -> bool:
+        return self.brake.pulled
+
+    def _arrivals(self) -> deque[Arrival]:
+        """What arrived by now; what is not taken out and handled stays for `collect`."""
         arrived, inbox = self._arrived, self._inbox
         arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
-        while arrived:
-            yield arrived.popleft()
-
-
-def _always() -> None:
-    """A flow that is not kept is nobody else's."""
+        return arrived

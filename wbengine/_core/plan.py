@@ -32,21 +32,10 @@ END_SUFFIX: Final = "[$]"
 
 
 class Provider(NamedTuple):
-    """A node that provides a stored name, and where in its result (`None`: the whole result).
-
-    By itself it is all `Suppliers` of that name: most names have one only.
-    """
+    """A node that provides a stored name, and where in its result (`None`: the whole result)."""
 
     node: int
     index: Any
-
-    @property
-    def ids(self) -> Sequence[int]:
-        return (self.node,)
-
-    @property
-    def providers(self) -> Sequence[Provider]:
-        return (self,)
 
 
 class Edge(NamedTuple):
@@ -57,13 +46,6 @@ class Edge(NamedTuple):
     depth: deciders.Depth
     #: The node that the link begins at: the source, or the exit of the flow.
     end: int
-
-
-class Suppliers(NamedTuple):
-    """All providers of one stored name: their ids, ascending, and beside them their `Provider`s."""
-
-    ids: list[int]
-    providers: list[Provider]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +91,8 @@ class Plan:
     _begin: Sequence[int]
     # Child of a graph flow -> the names each of its `pred` was linked for, when there are any.
     _reasons: Mapping[int, tuple[Collection[str], ...]]
-    _suppliers: Mapping[str, Suppliers | Provider]
+    # Stored name -> the nodes that provide it, ascending.
+    _suppliers: Mapping[str, Sequence[int]]
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -145,6 +128,11 @@ class Plan:
         Visible is what is a predecessor in the execution graph.  A retry sees what its flow sees
         from outside.
         """
+        for found in self._visible(node, name):
+            item: Any = self.items[found]
+            yield Provider(found, item.save_as[name])
+
+    def _visible(self, node: int, name: str) -> Iterator[int]:
         suppliers = self._suppliers.get(name)
         if suppliers is None:
             return
@@ -160,15 +148,14 @@ class Plan:
             branch, around, limit = self._branch[around], self._around[around], around
 
     def _siblings(
-        self, suppliers: Suppliers | Provider, around: int, branch: int, name: str
-    ) -> Iterator[Provider]:
+        self, suppliers: Sequence[int], around: int, branch: int, name: str
+    ) -> Iterator[int]:
         """Providers among the ancestors of a graph flow's child: those linked for `name` first."""
         head = around + 1 if self.kinds[around + 1] == RETRY else around
-        ids = suppliers.ids
-        at = bisect_right(ids, head)
-        if at == len(ids) or ids[at] >= branch:
+        at = bisect_right(suppliers, head)
+        if at == len(suppliers) or suppliers[at] >= branch:
             return
-        lowest = ids[at]
+        lowest = suppliers[at]
         reasons = self._reasons.get(branch, ())
         pairs = zip(self.pred[branch], reasons, strict=False)
         named = [node for node, names in pairs if name in names]
@@ -188,10 +175,9 @@ class Plan:
                     heapq.heappush(heap, -before)
 
 
-def within(suppliers: Suppliers | Provider, low: int, high: int) -> Iterator[Provider]:
-    """The providers with ids in [low, high), greatest first."""
-    ids, providers = suppliers.ids, suppliers.providers
-    at = bisect_left(ids, high) - 1
-    while at >= 0 and ids[at] >= low:
-        yield providers[at]
+def within(suppliers: Sequence[int], low: int, high: int) -> Iterator[int]:
+    """Those in [low, high), greatest first."""
+    at = bisect_left(suppliers, high) - 1
+    while at >= 0 and suppliers[at] >= low:
+        yield suppliers[at]
         at -= 1

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wbengine import atom, deciders, flow
-from wbengine._core.plan import Provider, Suppliers
+from wbengine._core.plan import Provider
 
 
 class Frame:
@@ -78,16 +78,19 @@ class Links:
 
 
 class Resolver:
-    """All providers met so far; `pred` and `reasons` are the growing ones of the plan."""
+    """All providers met so far; `items`, `pred` and `reasons` are the growing ones of the plan."""
 
     def __init__(
         self,
+        items: Sequence[Any],
         pred: Sequence[tuple[int, ...]],
         reasons: Mapping[int, tuple[tuple[str, ...], ...]],
     ) -> None:
+        self.items = items
         self.pred = pred
         self.reasons = reasons
-        self.suppliers: dict[str, Suppliers | Provider] = {}
+        #: A tuple, as long as there is one: so it is for most names.
+        self.suppliers: dict[str, tuple[int, ...] | list[int]] = {}
         self.firsts: dict[int, dict[str, Provider | None]] = {}
         self.visits = 0
 
@@ -104,15 +107,13 @@ class Resolver:
                 )
                 for bound in names
             }
-        for provided, index in item.save_as.items():
-            provider = Provider(node, index)
-            known = self.suppliers.setdefault(provided, provider)
-            if known is provider:
-                continue
-            if isinstance(known, Provider):
-                known = self.suppliers[provided] = Suppliers([known.node], [known])
-            known.ids.append(node)
-            known.providers.append(provider)
+        for provided in item.save_as:
+            alone = (node,)
+            known = self.suppliers.setdefault(provided, alone)
+            if isinstance(known, list):
+                known.append(node)
+            elif known is not alone:
+                self.suppliers[provided] = [*known, node]
 
     def lookup(self, name: str, branch: int, scope: Frame | None) -> Provider | None:
         """The nearest provider of `name` for the node that gets the next id."""
@@ -120,11 +121,8 @@ class Resolver:
         suppliers = self.suppliers.get(name)
         if suppliers is None:
             return None
-        if isinstance(suppliers, Provider):
-            if suppliers.node >= branch:
-                return suppliers
-        elif suppliers.ids[-1] >= branch:
-            return suppliers.providers[-1]
+        if suppliers[-1] >= branch:
+            return self._provider(suppliers[-1], name)
         # Further out: what one branch found there holds for its siblings, and for what they hold.
         missed: list[dict[str, Provider | None]] = []
         found: Provider | None = None
@@ -144,17 +142,19 @@ class Resolver:
             view[name] = found
         return found
 
-    def _outside(self, name: str, suppliers: Suppliers | Provider, frame: Frame) -> Provider | None:
+    def _provider(self, node: int, name: str) -> Provider:
+        return Provider(node, self.items[node].save_as[name])
+
+    def _outside(self, name: str, ids: Sequence[int], frame: Frame) -> Provider | None:
         """What the latest child of `frame` sees of `frame`, and of the branch `frame` is in."""
-        ids = suppliers.ids
         if frame.links is not None:
             at = self._sibling(name, ids, frame, frame.links)
             if at >= 0:
-                return suppliers.providers[at]
+                return self._provider(ids[at], name)
         # The head last, as the nearest one: nothing of `frame` has a smaller id.
         at = bisect_right(ids, frame.head) - 1
         if at >= 0 and ids[at] >= frame.branch:
-            return suppliers.providers[at]
+            return self._provider(ids[at], name)
         return None
 
     def _sibling(self, name: str, ids: Sequence[int], frame: Frame, links: Links) -> int:

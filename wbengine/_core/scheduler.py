@@ -108,19 +108,26 @@ class Scheduler:
         executed at most `most` are handed out, the rest with the next turns.
         """
         if self.halted:
-            return Turn([], [], [], [])
-        votes = self._drain(self._votes, VOTE, ASKED)
+            return Turn()
         execute = self._drain_some(most)
+        handed = len(execute)
+        turn = Turn(execute)
         if self._rerun:
-            execute = self._ordered(execute + self._drain(self._rerun, RERUN, RUNNING))
-        revert = self._drain(self._revert, DUE, REVERTING)
-        retry = self._drain(self._retry, AGAIN, RUNNING)
-        if retry:
-            self._rerunning.update(retry)
-        handed = len(execute) + len(revert) + len(retry)
+            again = self._drain(self._rerun, RERUN, RUNNING)
+            turn.execute = self._ordered(execute + again)
+            handed += len(again)
+        if self._votes:
+            turn.votes = self._drain(self._votes, VOTE, ASKED)
+        if self._revert:
+            turn.revert = self._drain(self._revert, DUE, REVERTING)
+            handed += len(turn.revert)
+        if self._retry:
+            turn.retry = self._drain(self._retry, AGAIN, RUNNING)
+            self._rerunning.update(turn.retry)
+            handed += len(turn.retry)
         self.in_flight += handed
         self._waiting -= handed
-        return Turn(votes, execute, revert, retry)
+        return turn
 
     def halt(self) -> None:
         """Hand out nothing any more; what is in flight may come back."""
@@ -199,10 +206,11 @@ class Scheduler:
     def succeeded(self, node: int) -> None:
         """What was handed out to execute did it."""
         self._landed(node, RUNNING, DONE)
-        if self._holders[node] == FREE:
+        held = self._holders[node]
+        if held == FREE:
             if self._unmet[node] == 0:
                 self._settle(node)
-        elif self._holders[node] == 0:
+        elif held == 0:
             self._turn_to_undo(self._undoing.released([node]))
 
     def failed(self, node: int) -> bool:
@@ -354,8 +362,8 @@ class Scheduler:
             after = succ[work.pop()]
             self._visits += len(after)
             for n in after:
-                unmet[n] -= 1
-                if unmet[n] == 0 and self._arrive(n):
+                unmet[n] = left = unmet[n] - 1
+                if not left and self._arrive(n):
                     work.append(n)
 
     def _arrive(self, node: int) -> bool:
@@ -399,15 +407,13 @@ class Scheduler:
     def _drain(self, queue: list[int], mark: int, then: int) -> list[int]:
         """Empty a queue; what still has the mark gets the next one."""
         found: list[int] = []
-        if not queue:
-            return found
         marks = self._marks
         for node in queue:
             if marks[node] == mark:
                 marks[node] = then
                 found.append(node)
         queue.clear()
-        return self._ordered(found)
+        return self._ordered(found) if len(found) > 1 else found
 
     def _drain_some(self, most: int | None) -> list[int]:
         """`_drain` for what is to be executed; what is left over stays in a heap, in order."""
@@ -418,10 +424,9 @@ class Scheduler:
         return found
 
     def _ordered(self, nodes: list[int]) -> list[int]:
-        if len(nodes) > 1:
-            items = self._plan.items
-            nodes.sort()
-            nodes.sort(key=lambda node: -getattr(items[node], "priority", 0))
+        items = self._plan.items
+        nodes.sort()
+        nodes.sort(key=lambda node: -getattr(items[node], "priority", 0))
         return nodes
 
     def _landed(self, node: int, flying: int, then: int) -> None:

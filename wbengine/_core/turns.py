@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from wbengine._core.marks import READY, RUNNING
 from wbengine._core.plan import Plan
 
+#: Most queues are empty in most turns.
+NONE: Final[Sequence[int]] = ()
 
-class Turn(NamedTuple):
+
+@dataclass(slots=True, eq=False)
+class Turn:
     """What became possible since the last turn; each list by priority (bigger first), then id."""
 
-    #: Targets to be voted on: answer each with `decide`, `approve` or `failed`.
-    votes: list[int]
-    execute: list[int]
-    revert: list[int]
+    execute: Sequence[int] = NONE
+    revert: Sequence[int] = NONE
     #: Retries that execute again; call `reset_scope` of each before it does.
-    retry: list[int]
+    retry: Sequence[int] = NONE
+    #: Targets to be voted on: answer each with `decide`, `approve` or `failed`.
+    votes: Sequence[int] = NONE
 
     def __bool__(self) -> bool:
         return bool(self.votes or self.execute or self.revert or self.retry)

@@ -6,10 +6,10 @@ import copy
 import datetime as dt
 import functools
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any, ClassVar, Final, TypeVar, cast
 
-from wbengine import _binding, _names, atom, invocation, running
+from wbengine import _names, atom, invocation, running
 from wbengine.types import notifier as nt
 
 LOG = logging.getLogger("wbengine.task")
@@ -67,30 +67,6 @@ class Task(atom.Atom):
     # Made on first use: most tasks have no listener.
     _notifier: nt.RelayingNotifier | None = None
     _sink: nt.Sink | None = None
-
-    def __init__(
-        self,
-        name: str | None = None,
-        provides: atom.Provides | None = None,
-        requires: str | Iterable[str] | None = None,
-        auto_extract: bool = True,
-        rebind: _binding.Rebind | None = None,
-        inject: Mapping[str, Any] | None = None,
-        ignore_list: Iterable[str] | None = None,
-        revert_rebind: _binding.Rebind | None = None,
-        revert_requires: str | Iterable[str] | None = None,
-    ) -> None:
-        super().__init__(
-            self._default_name() if name is None else name,
-            provides,
-            requires,
-            auto_extract,
-            rebind,
-            inject,
-            ignore_list,
-            revert_rebind,
-            revert_requires,
-        )
 
     def _default_name(self) -> str:
         return _names.class_name(type(self))

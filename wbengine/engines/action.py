@@ -373,7 +373,6 @@ class ActionEngine(control.Controlled):
 
     def _reset(self, nodes: Iterable[int]) -> None:
         lifecycle = self._make_lifecycle(_nothing)
-        lifecycle.listen()
         with self._storage.batch():
             lifecycle.reset(nodes)
         for key in giving_up.KEYS:

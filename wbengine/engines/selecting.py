@@ -56,17 +56,22 @@ def home(plan: plans.Plan, chosen: Any) -> divided.Home | None:
     :raises TypeError: it is something else.
     """
     if chosen is None:
-        chosen = ()
-    elif isinstance(chosen, str):
+        return divided.Home() if any(item.local for item in _tasks(plan)) else None
+    if isinstance(chosen, str):
         chosen = [name.strip() for name in chosen.split(",") if name.strip()]
     elif isinstance(chosen, type) or not isinstance(chosen, Iterable):
         chosen = [chosen]
-    tasks = {item.name: item for item in plan.items if isinstance(item, task.Task)}
+    tasks = {item.name: item for item in _tasks(plan)}
     found: set[str] = set()
     for one in chosen:
         found.update(_named(tasks, one))
     marked = any(item.local for item in tasks.values())
     return divided.Home(found) if found or marked else None
+
+
+def _tasks(plan: plans.Plan) -> Iterator[Any]:
+    pairs = zip(plan.kinds, plan.items, strict=True)
+    return (item for kind, item in pairs if kind == plans.TASK)
 
 
 def _named(tasks: dict[str, Any], one: Any) -> Iterable[str]:

@@ -52,7 +52,7 @@ class Flow(flow.Flow):
         :raises AmbiguousDependency: a required name has several providers.
         :raises DependencyFailure: the links would form a circle.  Either way nothing is changed.
         """
-        new = self._new(nodes)
+        new = list(self._new(nodes).values())
         if not new:
             return self
         self._refresh()

@@ -22,12 +22,11 @@ def new_uuids(count: int) -> list[str]:
     made = bytearray(os.urandom(_UUID_LENGTH * count))
     made[6::_UUID_LENGTH] = made[6::_UUID_LENGTH].translate(_VERSION)
     made[8::_UUID_LENGTH] = made[8::_UUID_LENGTH].translate(_VARIANT)
-    digits = made.hex()
-    return [
-        f"{digits[at : at + 8]}-{digits[at + 8 : at + 12]}-{digits[at + 12 : at + 16]}"
-        f"-{digits[at + 16 : at + 20]}-{digits[at + 20 : at + 32]}"
-        for at in range(0, len(digits), 2 * _UUID_LENGTH)
-    ]
+    # All of them at once: groups of four digits, without the dashes that are too many.
+    text = bytearray(made.hex("-", 2), "ascii")
+    del text[34::40], text[29::39], text[4::38]
+    text[36::37] = b" " * (count - 1)
+    return text.decode().split()
 
 
 def new_uuid() -> str:

@@ -98,7 +98,7 @@ class Records(writing.Writing):
             known[atom.name] = record
             made.append(record)
         self._flow_detail.add_all(made)
-        for atom in wanted:
+        for atom in wanted if len(made) < len(wanted) else ():
             if not isinstance(known[atom.name], kinds[type(atom)]):
                 raise exceptions.Duplicate(
                     f"Atom {atom.name!r} is stored as a {known[atom.name].kind}, and is now a"
