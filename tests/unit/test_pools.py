@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers import until
 from wbengine import exceptions, loops, pools
 from wbengine.types import failure as ft
 
@@ -896,6 +897,7 @@ class Chain:
 def test_one_after_the_other_is_made_by_one_thread() -> None:
     with pools.ThreadPool(4) as pool:
         pool.start()
+        until(lambda: len(pool._idle) == 4)  # else those that come late look for something to do
         chain = Chain(pool, whoami, *[1] * 50)
         assert not pool.goes_on
         pool.submit(whoami, (), chain)
