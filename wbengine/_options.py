@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wbengine import _names
 
-__all__ = ["check_known", "choice", "flag", "number", "text", "whole"]
+__all__ = ["check_known", "choice", "complete", "flag", "number", "text", "whole"]
 
 _FLAGS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("1", "t", "true", "on", "y", "yes"), True),
@@ -92,3 +92,15 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"Option {name}={value!r} is no text")
     return value
+
+
+def complete(what: str, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that were given, as a dict, and for the others their defaults.
+
+    :raises TypeError: they are no dict.
+    :raises ValueError: there is no such option.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"{what} must be a dict, not {given!r}")
+    check_known(what, given or (), defaults)
+    return {**defaults, **(given or {})}

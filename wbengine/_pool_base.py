@@ -6,13 +6,13 @@ import abc
 import logging
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _pool_ends, limits, running
+from wbengine._pool_serving import Serving
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -164,21 +164,20 @@ class Slot:
 class Pool(abc.ABC):
     """The queue, the threads of the slots, and their ends.  Any thread may call."""
 
+    #: Whether its threads are its own: nobody else interrupts them, or calls are made in them.
+    private = True
+
     def __init__(self, size: int, *, name: str = "wbengine") -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"size of a pool must be a whole number of at least 1, not {size!r}")
         self._size = size
         self._name = name
-        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
-        # Python, would leave it locked for ever.
         self._lock = threading.Lock()
-        self._ended = threading.Condition(self._lock)
         self._queue: deque[Ticket] = deque()
         # Of those in the queue: they were cancelled.
         self._dead = 0
         self._slots: list[Slot] = []
-        # The threads that serve, each until it ends or is lost.
-        self._serving: set[threading.Thread] = set()
+        self._serving = Serving(self._lock)
         # Those that wait, the last is woken first: it makes all short calls.  Is one on its way?
         self._idle: list[Slot] = []
         self._called = False
@@ -236,8 +235,13 @@ class Pool(abc.ABC):
         on_event: OnEvent | None = None,
         limit: limits.TimeLimit = limits.UNLIMITED,
         what: str | None = None,
+        *,
+        lazily: bool = False,
     ) -> Ticket:
         """Run `fn(*args, emit)` some time; `what` names its task, for people.
+
+        `lazily`: the `done` that submits it returns at once, so that its slot makes the call, and
+        nobody is woken for it.
 
         :raises RuntimeError: the pool was stopped.
         """
@@ -251,14 +255,25 @@ class Pool(abc.ABC):
             waiting = len(self._idle) + self._called
             if waiting < self._queued() and len(self._slots) < self._size:
                 self._add_slot()
-            if threading.get_ident() not in self._settling:  # else it looks itself, in a moment
+            if not (lazily and self.settles):
                 self._call()
         return ticket
 
     @property
+    def settles(self) -> bool:
+        """Whether this is a `done` that asks, in the thread of its slot."""
+        return threading.get_ident() in self._settling
+
+    @property
     def goes_on(self) -> bool:
         """Whether the slot whose `done` asks makes another call then."""
-        return bool(self._queue) and threading.get_ident() in self._settling
+        return bool(self._queue) and self.settles
+
+    def call_others(self) -> None:
+        """The `done` that submitted something lazily takes its time."""
+        with self._lock:
+            if self._queue:
+                self._call()
 
     def withdraw(self) -> list[Ticket]:
         """Take back every call that has not started, in order; their `done` is never called."""
@@ -318,20 +333,7 @@ class Pool(abc.ABC):
 
     def join(self, timeout: float | None) -> None:
         """Wait until nobody serves any more but the thread that asks."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        here = {threading.current_thread()}
-        with self._lock:
-            ended: set[threading.Thread] = set()
-            while self._serving - here:
-                ended |= self._serving - here
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return
-                self._ended.wait(left)
-            # Those that were lost meanwhile are not in it.
-            ended &= {slot.thread for slot in self._slots if slot.thread is not None}
-        for thread in ended:
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._serving.join(timeout)
 
     @abc.abstractmethod
     def _make_slot(self, name: str) -> Slot: ...
@@ -352,7 +354,7 @@ class Pool(abc.ABC):
         )
         slot.thread = thread
         thread.start()
-        self._serving.add(thread)
+        self._serving.begin(thread)
 
     def _serve(self, slot: Slot, left: tuple[Ticket, Any] | None = None) -> None:
         """The life of a thread; `left` is what one that was lost has left to tell."""
@@ -370,12 +372,10 @@ class Pool(abc.ABC):
         finally:
             if not lost:
                 slot.close()
+                self.call_others()
                 with self._lock:
                     self._arrive(slot)  # interrupted while it waited
-                    if self._queue:
-                        self._call()
-                    self._serving.discard(threading.current_thread())
-                    self._ended.notify_all()
+                    self._serving.end(threading.current_thread())
 
     def _make(self, slot: Slot, ticket: Ticket) -> bool:
         """Make a call; False: this thread was given up meanwhile."""
@@ -397,8 +397,7 @@ class Pool(abc.ABC):
         finally:
             self._settling.discard(me)
         if slot.worn:
-            with self._lock:
-                self._call()  # somebody else, for what was submitted meanwhile
+            self.call_others()
             slot.rest()
         return True
 

@@ -180,10 +180,11 @@ class _Process(_pool_base.Slot):
         why = self._end()
         if value is not _pool_process.GONE:
             if why is not None:
-                self.close()  # it was killed when it had answered already, and may not be dead yet
+                self.worn = True  # it was killed when it had answered already, and may not be dead
                 return value
             self.worn = child.calls == self._max_calls or self._overweight(child) is not None
             return value
+        self.worn = True  # others have a child at hand
         self.close()
         if why is not None:
             return ft.Failure.from_exception(why)

@@ -28,13 +28,16 @@ class GivenPool:
         # What may still be withdrawn, or told of.  Whoever takes an entry out decides its fate.
         self._pending: dict[futures.Future[Any], _pool_base.Ticket] = {}
 
-    #: Nobody knows what its threads do next.
-    goes_on = False
+    #: Nobody knows what its threads are, and do next.
+    private = settles = goes_on = False
 
     @property
     def unfinished(self) -> int:
         """How many calls wait or run."""
         return len(self._pending)
+
+    def call_others(self) -> None:
+        """Nothing: they look for themselves."""
 
     def start(self) -> None:
         """Nothing: whoever gave the executor did that."""
@@ -50,6 +53,8 @@ class GivenPool:
         on_event: _pool_base.OnEvent | None = None,
         limit: limits.TimeLimit = limits.UNLIMITED,
         what: str | None = None,
+        *,
+        lazily: bool = False,
     ) -> _pool_base.Ticket:
         """Run `fn(*args, emit)` some time.
 

@@ -41,13 +41,12 @@ class _Threads(_pool_base.Pool):
         left, thread, manned = _pool_ends.overdue(ticket), slot.thread, True
         with self._lock:
             if thread is not None:
-                self._serving.discard(thread)
+                self._serving.lose(thread)
             try:
                 self._man(slot, (ticket, left))
             except RuntimeError:  # no more threads
                 manned = False
                 self._slots.remove(slot)
-            self._ended.notify_all()
         if not manned:
             ticket.settle(left)
         return True
@@ -74,6 +73,8 @@ class SoloPool(_Threads):
     signal, and interrupts most of what waits in C.  If the thread is lost, another one goes on.
     """
 
+    private = False
+
     def __init__(self, *, name: str = "wbengine") -> None:
         super().__init__(1, name=name)
         self._slots.append(self._make_slot(f"{name}-solo"))
@@ -88,7 +89,7 @@ class SoloPool(_Threads):
             if slot.thread is not None:
                 raise RuntimeError(f"pool {self._name!r} is served by {slot.thread.name} already")
             slot.thread = threading.current_thread()
-            self._serving.add(slot.thread)
+            self._serving.begin(slot.thread)
         alarms.install()
         self._serve(slot)
         self.join(None)  # if this thread was lost, another one serves

@@ -54,6 +54,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.alarms": (2, ""),
     "wbengine._pool_base": (2, ""),
     "wbengine._pool_ends": (2, ""),
+    "wbengine._pool_serving": (2, ""),
     "wbengine._pool_threads": (2, ""),
     "wbengine._pool_given": (2, ""),
     "wbengine._pool_children": (2, ""),

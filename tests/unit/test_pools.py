@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from tests.workers import until
 from wbengine import exceptions, loops, pools
 from wbengine.types import failure as ft
 
@@ -889,7 +888,7 @@ class Chain:
     def __call__(self, value: Any) -> None:
         self.threads.append(threading.current_thread().name)
         for _ in range(self.counts.pop(0) if self.counts else 0):
-            self.pool.submit(self.fn, (), self)
+            self.pool.submit(self.fn, (), self, lazily=True)
         self.asked.append(self.pool.goes_on)
         self.ended.put(value)
 
@@ -897,7 +896,8 @@ class Chain:
 def test_one_after_the_other_is_made_by_one_thread() -> None:
     with pools.ThreadPool(4) as pool:
         pool.start()
-        until(lambda: len(pool._idle) == 4)  # else those that come late look for something to do
+        while len(pool._idle) < 4:  # those that come late look for something to do
+            time.sleep(0.001)
         chain = Chain(pool, whoami, *[1] * 50)
         assert not pool.goes_on
         pool.submit(whoami, (), chain)

@@ -311,8 +311,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         then.  None: there is no room, or the drainer takes what comes.
         """
         self.room.release([message.delivery_tag for message in done])
-        most = self.room.order(self._store.batch, len(self.ready)) if self.limited else 0
-        told = self._store.order(most, self.limited) if most else None
+        with self._closing:  # who closes wants to know of all orders
+            if self.closed or not self.limited:
+                return None
+            most = self.room.order(self._store.batch, len(self.ready))
+            told = self._store.order(most, self.limited) if most else None
         if told is not None:
             return Order(self, most, told)
         self.room.delivered(most, 0)
@@ -324,14 +327,23 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         with self._closing:
             if self.closed:
                 return []  # what nobody heard of goes back, unseen
-            self._store.heard(order.told)
-            for taken in order.taken:
-                consumer = self._by_queue.get(taken.queue)
-                message = self._message(taken, consumer)
-                if consumer is not None and message is not None:
-                    found.append((consumer.callback, message))
+            left = list(order.taken)
+            try:
+                while left:
+                    consumer = self._by_queue.get(left[0].queue)
+                    message = self._message(left[0], consumer)
+                    if consumer is not None and message is not None:
+                        found.append((consumer.callback, message))
+                    del left[0]
+            finally:
+                self._store.heard(order.told, left)
             self.room.delivered(order.most, len(found))
         return found
+
+    def put_back(self, messages: Iterable[_envelope.Message]) -> None:
+        """Nobody saw these."""
+        for taken in self.forget_many(messages):
+            self._store.give_back(taken, delivered=False)
 
     def miss(self, order: Order) -> None:
         """Nobody knows what became of an order."""
@@ -341,9 +353,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Hand out what is `ready`; how many."""
         count = 0
         while self.ready:
-            taken = self.ready.popleft()
+            taken = self.ready[0]
             consumer = None if self.closed else self._by_queue.get(taken.queue)
             message = self._message(taken, consumer)
+            self.ready.popleft()  # not before it is held: orders of others count it
             if consumer is not None and message is not None:
                 count += 1
                 consumer.callback(message)

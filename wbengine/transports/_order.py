@@ -27,14 +27,19 @@ class Order:
         self.taken: Sequence[Taken] = ()
 
     def deliver(self) -> None:
-        """Hand out what was taken, in this thread.  What is raised there is logged."""
-        done = False
+        """Hand out what was taken, in this thread.  What is raised there is logged, and the
+        channel's connection is given up: what nobody saw goes back as if it had not been taken."""
+        left: Sequence[Any] = ()
+        over = False
         try:
-            for consume, message in self.channel.receive(self):
+            left = self.channel.receive(self)
+            while left:
+                (consume, message), *left = left
                 consume(message)
-            done = True
+            over = True
         except Exception:
             LOG.exception("failed to hand out what was taken")
         finally:
-            if not done:  # what was not handed out goes back
+            if not over:
                 self.channel.miss(self)
+                self.channel.put_back([message for _, message in left])

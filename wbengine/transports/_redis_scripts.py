@@ -80,8 +80,8 @@ local function put_back(who, field, seen, unheard)
   if not held then return 0 end
   call('HDEL', h, field)
   local place, take = string.match(held, '^(%S+) (%S+)$')
-  seen = seen and not unheard[take]
   local queue, number, again = string.match(field, '^(%S+) (%d+)(r?)$')
+  seen = seen and not (unheard[take] or unheard[take .. ':' .. number .. again])
   local data = call('HGET', P .. 'd:' .. queue, number)
   if data then
     call('ZADD', P .. 'q:' .. queue, place, number .. (seen and 'r' or again))
@@ -344,11 +344,11 @@ end
 return #found
 """)  # fmt: skip
 
-#: (who or '', numbers of takes whose answers he did not hear): he goes; the last one removes
-#: everything, unless messages wait
+#: (who or '', numbers of takes whose answers he did not hear, and `TAKE:NUMBER` of messages that he
+#: did not look at): he goes; the last one removes everything, unless messages wait
 LEAVE: Final = Script(HEAD + _BACK + _DROP + ALWAYS + """
 local t, unheard = now(), {}
-for take in string.gmatch(ARGV[2], '%d+') do unheard[take] = true end
+for what in string.gmatch(ARGV[2], '%S+') do unheard[what] = true end
 if ARGV[1] ~= '' then bury(ARGV[1], unheard) end
 if call('ZCOUNT', C, '(' .. t - GONE, '+inf') > 0 then return 0 end
 for _, who in ipairs(call('ZRANGE', C, 0, -1)) do bury(who, {}) end

@@ -145,12 +145,12 @@ class Store(abc.ABC):
         """What `end_many`, of whatever store, is to be told so that it takes so many messages for
         this one; None: they have to be taken in the usual way.
 
-        What becomes of it is told: `heard`, or it is as if nobody had heard the answer.
+        What becomes of it is told: `heard`, or it is as if nobody knew of what was taken.
         """
         return None
 
-    def heard(self, order: Any) -> None:  # noqa: B027 - who makes no orders
-        """What `end_many` took is known here now."""
+    def heard(self, order: Any, left: Sequence[Taken]) -> None:  # noqa: B027 - who makes none
+        """What `end_many` took is known here now, but for what is `left`: of that nobody knows."""
 
     def missed(self, order: Any) -> None:  # noqa: B027
         """Nobody knows what `end_many` took: this store is of no use any more."""
@@ -201,7 +201,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
-        """Put it back in its old place, marked as redelivered if it was delivered."""
+        """Put it back in its old place, marked as redelivered if it was delivered; else it is as if
+        it had never been taken, nor claimed.  What cannot be put back now goes back when this is
+        closed, in the same way."""
 
     @abc.abstractmethod
     def discard(self, taken: Taken, why: str) -> None:

@@ -14,13 +14,12 @@ old place, marked as redelivered.  How long a message is held does not matter.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kombu.transport import virtual
 from redis import exceptions as errors
@@ -33,6 +32,7 @@ from wbengine.transports import (
     _redis_puts,
     _redis_routes,
     _redis_scripts,
+    _redis_takes,
     _redis_unsaid,
 )
 from wbengine.transports._redis_bell import Ahead, Bell, Heard
@@ -89,14 +89,12 @@ class RedisStore(_redis_layout.Declaring):
         self._dead_after = dead_after
         self._who = ""
         self._bell = Bell(where, lambda: self._run(_redis_scripts.POKE, self._who))
-        # Numbers of takes, and of those whose answers did not come, or not yet.
-        self._takes = itertools.count(1)
-        self._unheard: set[int] = set()
+        self._takes = _redis_takes.Takes()
         self._missed = False
         self._look = True
         # What comes with the end of a wait, and the number of the take that it comes with.
         self._ahead = Ahead()
-        self._awaited = 0
+        self._awaited = ""
         self._tend_at = 0.0
         self._note_at = 0.0
         self._watched: Counter[str] = Counter()
@@ -150,7 +148,7 @@ class RedisStore(_redis_layout.Declaring):
     def end_many(
         self,
         ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],
-        order: _Order | None = None,
+        order: _redis_takes.Order | None = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
         assert self._claims is not None
         told = [
@@ -161,20 +159,19 @@ class RedisStore(_redis_layout.Declaring):
         *counts, found = self._routed(_redis_puts.END, told, self._claims.holder, len(take), *take)
         if order is None or found is None:  # forgotten: whoever waits finds that out
             return counts, ()
-        return counts, [self._taken(order.at, order.who, *rest) for _, *rest in found]
+        return counts, [self._taken(order.who, order.number, order.at, *rest) for _, *rest in found]
 
-    def order(self, most: int, queues: Sequence[str]) -> _Order | None:
+    def order(self, most: int, queues: Sequence[str]) -> _redis_takes.Order | None:
         if not self._who:
             return None
-        at, number = time.monotonic(), next(self._takes)
-        self._unheard.add(number)
+        at, number = time.monotonic(), self._takes.begin()
         told = *self._asking(number, at), most, len(queues), *queues
-        return _Order(self._who, number, at, told)
+        return _redis_takes.Order(self._who, number, at, told)
 
-    def heard(self, order: _Order) -> None:
-        self._unheard.discard(order.number)
+    def heard(self, order: _redis_takes.Order, left: Sequence[Taken]) -> None:
+        self._takes.end(order.number, left)
 
-    def missed(self, order: _Order) -> None:
+    def missed(self, order: _redis_takes.Order) -> None:
         self._missed = True
         self.nudge()
 
@@ -258,19 +255,18 @@ class RedisStore(_redis_layout.Declaring):
         while True:
             who = self._who or self._join()
             # The answer may come late, and by then somebody else may have been given what is in it.
-            began, number = time.monotonic(), next(self._takes)
-            self._unheard.add(number)
+            began, number = time.monotonic(), self._takes.begin()
             try:
                 found = self._run(_redis_scripts.TAKE, *self._asking(number, began), *told)
             except exceptions.TransportFailure:  # nothing was done
-                self._unheard.discard(number)
+                self._takes.end(number)
                 raise
-            self._unheard.discard(number)
+            self._takes.end(number)
             if found is not None:
-                return [(group, self._taken(began, who, *rest)) for group, *rest in found]
+                return [(group, self._taken(who, number, began, *rest)) for group, *rest in found]
             self._declare_again()
 
-    def _asking(self, number: int, now: float) -> tuple[Any, ...]:
+    def _asking(self, number: str, now: float) -> tuple[Any, ...]:
         """Who takes, and for whom it is claimed."""
         # Now and then will do to note that we are there.
         due = now >= self._note_at
@@ -281,11 +277,19 @@ class RedisStore(_redis_layout.Declaring):
         return self._who, number, holder, digest, int(due)
 
     def _taken(
-        self, began: float, who: str, queue: bytes, number: bytes, data: bytes, said: Any = None
+        self,
+        who: str,
+        take: str,
+        began: float,
+        queue: bytes,
+        number: bytes,
+        data: bytes,
+        said: Any = None,
     ) -> Taken:
         if data[:1] == b"!":
             data = data.partition(b"\n")[2]
-        taken = Taken(queue.decode(), (who, number.decode()), data, number.endswith(b"r"))
+        token = who, number.decode(), take
+        taken = Taken(queue.decode(), token, data, number.endswith(b"r"))
         if said is not None and self._claims is not None:
             taken.claim, taken.at = self._claims.read(said), began
         return taken
@@ -317,7 +321,7 @@ class RedisStore(_redis_layout.Declaring):
             return False
         held: dict[tuple[str, str], list[str]] = {}
         for one in taken:
-            who, number = one.token
+            who, number, _ = one.token
             held.setdefault((who, one.queue), []).append(number)
         count = 0
         for (who, queue), numbers in held.items():
@@ -326,10 +330,17 @@ class RedisStore(_redis_layout.Declaring):
         return count == len(taken)
 
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
+        if not delivered:
+            self._takes.miss(taken)
         if self._client.broken:
             return  # all that was held goes back at once, when this is closed
-        who, number = taken.token
-        self._run(_redis_scripts.GIVE_BACK, who, taken.queue, number, int(delivered))
+        who, number, _ = taken.token
+        try:
+            self._run(_redis_scripts.GIVE_BACK, who, taken.queue, number, int(delivered))
+            self._takes.went(taken)
+        except (*LOST, exceptions.TransportFailure):
+            if delivered:
+                raise
 
     def discard(self, taken: Taken, why: str) -> None:
         LOG.warning("a message in queue %s was thrown away: %s", taken.queue, why)
@@ -351,18 +362,16 @@ class RedisStore(_redis_layout.Declaring):
         self._hear(self._bell.wait(timeout, who, queues, then), queues)
 
     def _take_ahead(self, who: str, queues: Sequence[str]) -> tuple[Any, ...]:
-        number = next(self._takes)
-        self._unheard.add(number)
-        self._awaited = number
+        self._awaited = number = self._takes.begin()
         told = who, number, "", "", 1, _BATCH, len(queues), *queues
         return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *told
 
     def _hear(self, heard: Heard, queues: Sequence[str]) -> None:
         self._look = self._look or heard.look
         for told in heard.answers:
-            self._unheard.discard(self._awaited)
+            self._takes.end(self._awaited)
             for _, *rest in told or ():
-                self._ahead.add(self._taken(0.0, self._who, *rest))
+                self._ahead.add(self._taken(self._who, self._awaited, 0.0, *rest))
             if told is None:
                 self._declare_again()
             self._look = self._look or told != []
@@ -388,7 +397,7 @@ class RedisStore(_redis_layout.Declaring):
 
     def _leave(self) -> None:
         """Give back what is held, and clean up behind the last one.  Never raises."""
-        left = (self._who, " ".join(map(str, tuple(self._unheard))))
+        left = (self._who, self._takes.left())
         again = Client(self.place.hurried(1.0, 1.0), exceptions.TransportFailure)
         for client in self._client, again:
             try:
@@ -407,15 +416,6 @@ class RedisStore(_redis_layout.Declaring):
             self._closed = True
             self._bell.close()
             self._client.close()
-
-
-class _Order(NamedTuple):
-    """A take with the end of others: for whom, which, when it was asked for, and how."""
-
-    who: str
-    number: int
-    at: float
-    told: tuple[Any, ...]
 
 
 class Transport(_base.Transport):

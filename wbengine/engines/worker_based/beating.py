@@ -42,6 +42,7 @@ class Beats:
         # Whether it could not be when that was tried last.
         self._ailing = False
         self._worker: periodics.PeriodicWorker | None = None
+        self._changing = threading.Lock()
 
     def start(self, *, at_once: bool = True) -> None:
         """Begin, with a beat or, unless `at_once`, a period from now."""
@@ -62,11 +63,12 @@ class Beats:
         asked = envelope.seconds(env.WBE_PERIOD)
         if asked is None or asked >= self.period or self.period <= env.LEAST_PERIOD:
             return
-        before, self.period = self.period, max(env.LEAST_PERIOD, asked)
-        self.due -= (before - self.period) / 2
-        if self._worker is not None:
-            self.stop()
-            self.start(at_once=False)
+        with self._changing:
+            before, self.period = self.period, max(env.LEAST_PERIOD, min(asked, self.period))
+            self.due -= (before - self.period) / 2
+            if self._worker is not None and self.period < before:
+                self.stop()
+                self.start(at_once=False)
 
     def renew(self, now: float) -> None:
         """Tell the ledger that this worker lives, unless it was told a moment ago.

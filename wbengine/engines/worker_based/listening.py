@@ -226,6 +226,7 @@ class Listening:
             raise
         finally:
             self._wake = self.channel = self._receiver = None
+            self._outbox.hasten(math.inf)  # from here on nobody looks
             receiver.close()
 
     def _drain(self, receiver: receiving.Receiver) -> None:

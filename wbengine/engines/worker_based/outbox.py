@@ -137,7 +137,7 @@ class Outbox:
 
     def hasten(self, now: float) -> float | None:
         """Put what is due of that; when to call it again, if at all.  Of one thread."""
-        soon = self._hasten_soon(now)
+        soon = self.hasten_soon(now)
         waiting = self._unhurried
         busy = bool(waiting)
         while waiting:
@@ -149,7 +149,8 @@ class Outbox:
             waiting.popleft()
         return now + UNHURRIED if busy else soon  # others will come: so nobody has to say so
 
-    def _hasten_soon(self, now: float) -> float | None:
+    def hasten_soon(self, now: float) -> float | None:
+        """As `hasten`, of what was put soon; any thread."""
         if not self._soon_due:
             return None
         with self._lock:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import beating, endpoint, proxy, reporting, server
+from wbengine.engines.worker_based import beating, doubts, endpoint, proxy, reporting, server
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -24,12 +24,9 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from wbengine import loops
 
-__all__ = ["CANCEL_GRACE", "LEDGER_PAUSE", "Performer"]
+__all__ = ["CANCEL_GRACE", "Performer"]
 
 LOG = logging.getLogger(__name__)
-
-#: Seconds before a request goes back to its queue whose ledger could not be asked.
-LEDGER_PAUSE: Final = 0.5
 
 #: Seconds that a cancelled task has to end by itself where it can be killed.
 CANCEL_GRACE: Final = 10.0
@@ -67,6 +64,7 @@ class Performer:
         self._answering, self._storing, self._ending = (
             _Answering(self), _Storing(self), _Ending(self),
         )  # fmt: skip
+        self._doubts = doubts.Doubts(self, wire, beats, self._closed)
         self._unacked = 0
         self._reporting = 0
         #: How many RUNNING answers were left out, because the end was told with the same breath.
@@ -121,11 +119,11 @@ class Performer:
                 case server.Cancel(job):
                     self.cancel(job)
                 case server.Check(job):
-                    self._check(job)
+                    self._doubts.check(job)
                 case server.Release(job):
-                    self._release(job)
+                    self._doubts.release(job)
                 case server.Return(job):
-                    self._proxy.give_back(job.receipt, self._returned)
+                    self._proxy.give_back(job.receipt, self.returned)
                 case server.Drain():
                     self._on_drain()
 
@@ -148,49 +146,15 @@ class Performer:
                 claim = self.ledger.claim(job.id, job.epoch, self.core.identity)
             except exc.LedgerFailure as error:
                 LOG.warning("request %s cannot be claimed: %s", job.id, error)
-                self._let_go(job)
+                self._doubts.let_go(job)
                 return
             except Exception:
                 LOG.exception("failed to claim request %s", job.id)
-                self._let_go(job)
+                self._doubts.let_go(job)
                 return
         crashpoint("worker.after-claim")
         with self.lock:
             effects = self.core.on_claim(job, claim)
-        self.apply(effects)
-
-    def _let_go(self, job: server.Job) -> None:
-        with self.lock:
-            self.core.forget(job)
-        # Whatever ails the ledger, asking it again at once would only burn the processor.
-        self._closed.wait(LEDGER_PAUSE)
-        self._proxy.requeue(job.receipt, self._returned)
-
-    def _check(self, job: server.Job) -> None:
-        """Its slot waits with it for a ledger that is away."""
-        assert self.ledger is not None
-        while True:
-            job.fresh = time.monotonic() + self._beats.period
-            try:
-                row = self.ledger.state(job.id)
-                break
-            except exc.LedgerFailure as error:
-                LOG.warning("request %s waits for its ledger: %s", job.id, error)
-                if self._closed.wait(LEDGER_PAUSE):
-                    return
-        with self.lock:
-            effects = self.core.on_checked(job, row)
-        self.apply(effects)
-
-    def _release(self, job: server.Job) -> None:
-        assert self.ledger is not None
-        released = False
-        try:
-            released = self.ledger.release(job.id, job.epoch, self.core.identity)
-        except exc.LedgerFailure as error:
-            LOG.warning("request %s cannot be given back: %s", job.id, error)
-        with self.lock:
-            effects = self.core.on_released(job, released)
         self.apply(effects)
 
     def _finish(self, job: server.Job, answer: env.Envelope) -> None:
@@ -234,7 +198,11 @@ class Performer:
             ((job.id, job.epoch, env.freeze(parcel.envelope)), job.receipt, message)
             for job, parcel, message in zip(jobs, parcels, messages, strict=True)
         ]
-        order = self._proxy.order([job.receipt for job in jobs])
+        order = None
+        if self._pool.private:
+            order = self._proxy.order([job.receipt for job in jobs])
+        else:
+            self.ended(jobs)
         counts = channel.end_many(ended, order)
         crashpoint("worker.after-finish")
         try:
@@ -278,6 +246,7 @@ class Performer:
                 functools.partial(self._told, job),
                 job.limit,
                 job.name,
+                lazily=True,
             )
         except Exception as error:  # a given executor may be shut down by whoever gave it
             self._ran(job, ft.Failure.from_exception(error))
@@ -311,6 +280,7 @@ class Performer:
             self._reports.ended(job, ended)
         self.apply(effects)
         if ended is not None and failed:
+            self._pool.call_others()  # whoever is told may take his time
             self._reports.ended(job, ended)
             with self.lock:
                 self._reporting -= 1
@@ -342,13 +312,16 @@ class Performer:
         self._withdraw_running(job)
         plainly = parcel.errand is self._answering and job.is_quiet
         soon = self._pool.goes_on  # with what comes next
+        plainly = parcel.errand is self._answering and job.is_quiet
         if plainly and self._proxy.answer(parcel, job.receipt, soon):
             return
-        if parcel.errand is self._ending:
-            send = self._proxy.send_soon if soon else self._proxy.send_now
-        else:  # perhaps together with those of others
-            send = self._proxy.send if self.core.running else self._proxy.send_now
-        send(parcel)
+        here = parcel.errand is self._ending and self._pool.settles
+        if here and soon:
+            self._proxy.send_soon(parcel)
+        elif here or not self.core.running:
+            self._proxy.send_now(parcel)
+        else:
+            self._proxy.send(parcel)  # perhaps together with those of others
 
     def _withdraw_running(self, job: server.Job) -> None:
         """Nobody needs to hear any more that it runs, from which follows what is told now."""
@@ -389,9 +362,9 @@ class Performer:
 
     def _acknowledge(self, receipt: Any) -> None:
         self._proxy.ack(receipt)
-        self._returned()
+        self.returned()
 
-    def _returned(self) -> None:
+    def returned(self) -> None:
         with self.lock:
             self._settled(1)
 

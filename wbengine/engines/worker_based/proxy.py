@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import _names, transports
+from wbengine import _options, transports
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import (
@@ -72,7 +73,9 @@ class Proxy(listening.Listening):
     ) -> None:
         self._topic = topic
         self._exchange_name = exchange
-        self._retry_options = _with_defaults(retry_options, self.DEFAULT_RETRY_OPTIONS)
+        self._retry_options = _options.complete(
+            "retry_options", retry_options, self.DEFAULT_RETRY_OPTIONS
+        )
         if interop:  # TaskFlow's peers use kombu's own transports
             self._target = transports.Target(url, transport, dict(transport_options or {}))
         else:
@@ -190,7 +193,10 @@ class Proxy(listening.Listening):
     def send_soon(self, parcel: Parcel) -> None:
         """As `send`, by a thread that will `send_now` within a few milliseconds, which is together
         with this; if it does not, this goes out by itself."""
-        self._wake_by(self._outbox.put_soon(parcel))
+        due = self._outbox.put_soon(parcel)
+        if self._wake is None:  # nobody would look
+            self._outbox.hasten_soon(math.inf)
+        self._wake_by(due)
 
     def later(self, chore: Chore, *things: Any) -> None:
         """Let the publisher's thread do something when it has nothing to publish.
@@ -348,6 +354,8 @@ class Proxy(listening.Listening):
         assert work is not None
         if self._target.ours:
             work.held[message] = 0.0
+            if message.channel is not work.channel:  # its connection is being replaced
+                self.call_soon(work.adjust)
         elif work.admits(message):
             work.held[message] = time.monotonic()
         else:
@@ -355,7 +363,10 @@ class Proxy(listening.Listening):
             return
         self._on_message(message)
         if message.acknowledged and message in work.held:
-            work.free(message)
+            if self._target.ours:  # perhaps not on the consumer's thread
+                self._free_many((message,))
+            else:
+                work.free(message)
 
     def _on_message(self, message: Any) -> None:
         try:
@@ -434,15 +445,3 @@ def _requeue(message: Any) -> None:
         LOG.debug("message %s cannot be given back (%s)", message.delivery_tag, error)
     except Exception as error:
         LOG.warning("message %s cannot be given back (%s)", message.delivery_tag, error)
-
-
-def _with_defaults(given: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    if given is not None and not isinstance(given, Mapping):
-        raise TypeError(f"retry_options must be a dict, not {given!r}")
-    for name in given or ():
-        if name not in defaults:
-            raise ValueError(
-                f"retry_options has no {name!r}{_names.hint(str(name), defaults)};"
-                f" it knows: {', '.join(defaults)}"
-            )
-    return {**defaults, **(given or {})}
