@@ -91,6 +91,7 @@ class End:
 
 class Taker:
     def __init__(self, url, holder="w", exchange="ex"):
+        self.url = url
         self.target = resolve(str(url), None, {"dead_after": 1.5}, exchange=exchange)
         self.ledger = ledgers.for_target(self.target)
         assert isinstance(self.ledger, redis.RedisLedger)
@@ -125,7 +126,7 @@ class Both(Taker):
     """Publishes requests, takes and ends them."""
 
     def __init__(self, url, **options):
-        super().__init__(url)
+        super().__init__(url, **options)
         self.openings = self.ledger.openings(self.target.redis)
         assert self.openings is not None
         kombu.Queue("answers", kombu.Exchange("ex", type="topic"), routing_key="answer")(

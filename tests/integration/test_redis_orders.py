@@ -9,9 +9,13 @@ import threading
 
 import pytest
 
+from tests import sample_tasks
 from tests.redis_ends import Both, through
 from tests.workers import until
+from wbengine import engines
+from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.ledger import base
+from wbengine.patterns import unordered_flow
 from wbengine.transports import _redis_puts
 from wbengine.transports._redis_link import LOST
 
@@ -148,6 +152,89 @@ def test_who_stopped_consuming_gets_nothing_more(both, client):
     assert both.channel.order([]) is None
 
 
+def test_who_stopped_consuming_and_lost_his_connection(both, client):
+    both.post(*IDS)
+    fill(both, 2)
+    order = both.channel.order(both.messages)
+    both.channel.basic_cancel("q")
+    with contextlib.closing(Both(both.url)) as other:
+        assert other.channel.end_many(both.told(both.messages), order) == [1, 1]
+        client.client_kill_filter(_type="normal", skipme=True)
+        order.deliver()
+        both.connection.release()
+    with contextlib.closing(Both(both.url)) as other:
+        assert waits(other, client) == {True: set(), False: set(IDS[2:])}
+        assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
+
+
+def test_what_goes_back_unseen_stays_claimed_by_others(both, client):
+    """A copy of it came to somebody else as well."""
+    both.post("a")
+    both.take(1, prefetch=1)
+    with contextlib.closing(Both(both.url, holder="other")) as other:
+        other.post("a")
+        (taken,) = other.store.take_many([(1, ["q"])])
+        assert taken[1].claim.verdict == "HELD"
+        other.store.give_back(taken[1], delivered=False)
+        assert waits(other, client) == {True: set(), False: {"a"}}
+        assert other.ledger.state("a") == base.Row("a", 1, base.ROW_CLAIMED, "w")
+
+
+def test_who_waits_hears_at_once_that_an_answer_was_lost(both):
+    both.post(*IDS)
+    fill(both, 2)
+    order = both.channel.order(both.messages)
+    failed = []
+
+    def drain():
+        try:
+            both.connection.drain_events(timeout=30)
+        except LOST as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=drain)
+    waiting.start()
+    both.channel.miss(order)
+    waiting.join(5)
+    assert failed
+
+
+def test_who_takes_by_orders_only_is_known_to_live(both, client):
+    both.post(*IDS)
+    fill(both, 2)
+    prefix = both.store.place.prefix
+    client.zadd(f"{prefix}c", {both.store._who: 1})
+    client.zadd(f"{prefix}beats", {"w": 1})
+    both.store._note_at = 0.0
+    both.end(*both.messages, order=both.channel.order(both.messages))
+    assert client.zscore(f"{prefix}c", both.store._who) > 1
+    assert client.zscore(f"{prefix}beats", "w") > 1
+
+
+def test_a_busy_worker_takes_by_orders(redis_url, client):
+    """Of 60 requests, all but a few come with the end of others."""
+    flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(name=f"n{i}") for i in range(60)))
+    engine = engines.load(flow, engine="worker-based", url=str(redis_url))
+    worker = workers.Worker("default", "t", [sample_tasks], url=str(redis_url), threads_count=2)
+    thread = threading.Thread(target=worker.run, kwargs={"display_banner": False})
+    engine.compile()
+    engine.prepare()
+    client.config_set("slowlog-log-slower-than", 0)
+    client.config_set("slowlog-max-len", 10000)
+    try:
+        thread.start()
+        assert worker.wait(10)
+        engine.run()
+    finally:
+        worker.stop()
+        thread.join(10)
+        client.config_set("slowlog-log-slower-than", 10000)
+    said = [entry["command"].split() for entry in client.slowlog_get(10000)]
+    ends = [words for words in said if words[:2] == [b"EVALSHA", _redis_puts.END.digest.encode()]]
+    assert ends
+    assert sum(int(words[6]) > 0 for words in ends) >= len(ends) - 3
+
+
 def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):
     both.post(*IDS[:3])
     fill(both, 1)
@@ -176,7 +263,7 @@ def test_a_server_that_refuses_takes_nothing(both, client):
     assert ids(both.messages) == IDS[:2]
 
 
-def test_what_is_raised_while_it_is_handed_out(both, caplog):
+def test_what_is_raised_while_it_is_handed_out(both, client, caplog):
     """The connection is given up, and what nobody saw goes back with it."""
     both.post(*IDS[:6])
     fill(both, 2)
@@ -195,6 +282,10 @@ def test_what_is_raised_while_it_is_handed_out(both, caplog):
     assert "what is this?" in caplog.text
     with pytest.raises(LOST):
         both.connection.drain_events(timeout=5)
+    both.connection.release()
+    assert waits(both, client) == {True: {"r2"}, False: {"r3", "r4", "r5"}}
+    states = [both.ledger.state(id).state for id in IDS[2:6]]
+    assert states == [base.ROW_CLAIMED, *[base.ROW_OPEN] * 3]
 
 
 def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):

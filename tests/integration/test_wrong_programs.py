@@ -354,7 +354,7 @@ LOADING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: remote(exchange="a b"), ValueError, "exchange 'a b' is not allowed"),
     (lambda: remote(retry_options=3), TypeError, "retry_options must be a dict, not 3"),
     (lambda: remote(retry_options={"max_retry": 3}), ValueError,
-     r"no 'max_retry' \(did you mean 'max_retries'"),
+     r"no option 'max_retry' \(did you mean 'max_retries'"),
     (lambda: remote(executor="threads"), TypeError, "must be a WorkerTaskExecutor, not 'threads'"),
     (lambda: remote(interop="celery"), ValueError, "'taskflow' or nothing, not 'celery'"),
     (lambda: remote(max_workers=1), ValueError, "no option 'max_workers'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -295,6 +296,10 @@ def test_what_is_put_soon_goes_out_with_the_next_one(place: Place) -> None:
     place.outbox.hasten(due)
     until(lambda: late.sent)
     assert place.arrived() == [4]
+    assert place.outbox.hasten(due + 1) is None
+    place.outbox.put_soon(last := Parcel(env.Envelope("TEST", {"n": 5}, routing_key="me")))
+    place.outbox.hasten_soon(math.inf)
+    until(lambda: last.sent)
 
 
 def test_many_threads(place: Place) -> None:

@@ -907,6 +907,29 @@ def test_one_after_the_other_is_made_by_one_thread() -> None:
     assert chain.asked == [True] * 50 + [False]
 
 
+def test_whoever_takes_his_time_leaves_what_he_submitted_to_others() -> None:
+    """Lazily, and he calls them; or not lazily."""
+    with pools.ThreadPool(2) as pool:
+        pool.start()
+        for lazily in (True, False):
+            ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+            def done(value: Any, lazily: bool = lazily, ended: Any = ended) -> None:
+                pool.submit(double, (2,), ended.put, lazily=lazily)
+                assert pool.settles
+                if lazily:
+                    assert pool.goes_on
+                    pool.call_others()
+                ended.put(ended.get(timeout=WAIT))
+
+            box = Box()
+            pool.submit(double, (1,), done)
+            assert ended.get(timeout=WAIT) == 4
+            pool.submit(lambda emit: pool.goes_on or pool.settles, (), box)
+            assert box.get() is False, "it makes a call"
+        assert not pool.settles
+
+
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_several_at_a_time_are_made_together(kind: str, tmp_path: pathlib.Path) -> None:
     """Each waits for all the others."""

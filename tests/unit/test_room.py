@@ -75,3 +75,12 @@ def test_random_histories(seed: int) -> None:
             starved = starved and not counted
             held -= gone
             released -= gone
+
+
+def test_what_is_ready_needs_room_as_well() -> None:
+    room = Room(lambda: None)
+    room.limit = 4
+    assert not room.look(4)
+    assert room.order(64, ready=3) == 1
+    assert not room.look(3)
+    assert room.order(64, ready=3) == 0
