@@ -912,19 +912,20 @@ def test_whoever_takes_his_time_leaves_what_he_submitted_to_others() -> None:
     with pools.ThreadPool(2) as pool:
         pool.start()
         for lazily in (True, False):
-            ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            inner, outer, box = Box(), Box(), Box()
 
-            def done(value: Any, lazily: bool = lazily, ended: Any = ended) -> None:
-                pool.submit(double, (2,), ended.put, lazily=lazily)
+            def done(
+                value: Any, lazily: bool = lazily, inner: Box = inner, outer: Box = outer
+            ) -> None:
+                pool.submit(double, (2,), inner, lazily=lazily)
                 assert pool.settles
                 if lazily:
                     assert pool.goes_on
                     pool.call_others()
-                ended.put(ended.get(timeout=WAIT))
+                outer(inner.get())
 
-            box = Box()
             pool.submit(double, (1,), done)
-            assert ended.get(timeout=WAIT) == 4
+            assert outer.get() == 4
             pool.submit(lambda emit: pool.goes_on or pool.settles, (), box)
             assert box.get() is False, "it makes a call"
         assert not pool.settles
