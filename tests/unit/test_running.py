@@ -78,9 +78,11 @@ class Waits(task.Task):
 class Stubborn(task.Task):
     def execute(self) -> None:
         end = time.monotonic() + 2.0
-        while time.monotonic() < end:
+        while True:
             try:
-                time.sleep(0.001)
+                while time.monotonic() < end:
+                    time.sleep(0.001)
+                return
             except exceptions.SoftTimeLimitExceeded:
                 pass
 
