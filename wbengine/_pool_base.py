@@ -372,10 +372,10 @@ class Pool(abc.ABC):
         finally:
             if not lost:
                 slot.close()
-                self.call_others()
                 with self._lock:
                     self._arrive(slot)  # interrupted while it waited
                     self._serving.end(threading.current_thread())
+                self.call_others()
 
     def _make(self, slot: Slot, ticket: Ticket) -> bool:
         """Make a call; False: this thread was given up meanwhile."""

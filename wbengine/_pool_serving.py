@@ -39,6 +39,8 @@ class Serving:
         deadline = None if timeout is None else time.monotonic() + timeout
         here = {threading.current_thread()}
         seen: set[threading.Thread] = set()
+        # Not through the condition: an interruption (Ctrl-C) within its `__enter__`, which is
+        # Python, would leave it locked for ever.
         with self._lock:
             while self._threads - here:
                 seen |= self._threads - here

@@ -87,7 +87,7 @@ class Outbox:
         Saves the change of threads; for whoever has nothing else to do meanwhile, and holds no
         lock.
         """
-        writer = None
+        writer, parcels = None, [parcel]
         try:
             with self._lock:
                 self._parcels.append(parcel)

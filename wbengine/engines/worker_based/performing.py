@@ -310,7 +310,6 @@ class Performer:
     def _send_end(self, parcel: Parcel) -> None:
         job = parcel.matter
         self._withdraw_running(job)
-        plainly = parcel.errand is self._answering and job.is_quiet
         soon = self._pool.goes_on  # with what comes next
         plainly = parcel.errand is self._answering and job.is_quiet
         if plainly and self._proxy.answer(parcel, job.receipt, soon):

@@ -196,7 +196,8 @@ class Proxy(listening.Listening):
         due = self._outbox.put_soon(parcel)
         if self._wake is None:  # nobody would look
             self._outbox.hasten_soon(math.inf)
-        self._wake_by(due)
+        else:
+            self._wake_by(due)
 
     def later(self, chore: Chore, *things: Any) -> None:
         """Let the publisher's thread do something when it has nothing to publish.
