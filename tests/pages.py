@@ -81,6 +81,14 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def broker(page: Path) -> str | None:
+    """The kind of broker that `$WBENGINE_URL` is to be for the blocks of `page`: what a comment
+    `.. broker: redis` says.
+    """
+    found = re.search(r"^\.\. broker: (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else None
+
+
 def _read(lines: list[str], number: int, indent: int, language: str) -> tuple[Block, int]:
     end = number
     while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > indent):
@@ -162,7 +170,8 @@ class _Interpreter:
 
     def _shell(self, command: str) -> None:
         if command.endswith("&"):
-            self.background.append(subprocess.Popen(command[:-1].split()))
+            words = os.path.expandvars(command[:-1]).split()
+            self.background.append(subprocess.Popen(words))
         else:
             subprocess.run(["bash", "-c", command], stderr=subprocess.STDOUT)
 

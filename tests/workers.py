@@ -61,9 +61,9 @@ def is_interrupted(trace: Callable[[Any, str, Any], Any], call: Callable[[], obj
     return False
 
 
-def command(*arguments: str) -> list[str]:
+def command(*arguments: str, warnings: str = "error") -> list[str]:
     """The command line of a worker."""
-    return [sys.executable, "-W", "error", "-m", "wbengine.worker", *arguments]
+    return [sys.executable, "-W", warnings, "-m", "wbengine.worker", *arguments]
 
 
 @contextlib.contextmanager
@@ -86,12 +86,18 @@ def worker_in_thread(
 class WorkerProcess:
     """One `python -m wbengine.worker`, with its log in a file."""
 
-    def __init__(self, log: Path, arguments: Sequence[str], env: dict[str, str], cwd: Path) -> None:
+    def __init__(
+        self,
+        log: Path,
+        arguments: Sequence[str],
+        env: dict[str, str],
+        cwd: Path,
+        warnings: str = "error",
+    ) -> None:
         self.log = log
+        words = command(*arguments, warnings=warnings)
         with log.open("wb") as stream:
-            self.process = subprocess.Popen(
-                command(*arguments), stdout=stream, stderr=stream, env=env, cwd=cwd
-            )
+            self.process = subprocess.Popen(words, stdout=stream, stderr=stream, env=env, cwd=cwd)
 
     @property
     def text(self) -> str:
@@ -122,6 +128,7 @@ def workers(
     count: int = 1,
     cwd: Path = REPOSITORY,
     environment: dict[str, str] | None = None,
+    warnings: str = "error",
 ) -> Iterator[list[WorkerProcess]]:
     """`count` workers with the same arguments; whatever happens, they are gone afterwards."""
     env = {**os.environ, **(environment or {})}
@@ -129,7 +136,7 @@ def workers(
     try:
         for _ in range(count):
             log = folder / f"worker-{uuid.uuid4().hex[:6]}.log"
-            started.append(WorkerProcess(log, arguments, env, cwd))
+            started.append(WorkerProcess(log, arguments, env, cwd, warnings))
         yield started
     finally:
         for worker in started:

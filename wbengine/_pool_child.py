@@ -9,6 +9,8 @@ A second pipe carries orders about the call that runs, by its number, which both
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import os
 import pickle
@@ -16,7 +18,7 @@ import select
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -243,6 +245,20 @@ def _send(pipe: Pipe, data: memoryview) -> None:
     except OSError:
         # The parent is gone: the listening thread ends this process.
         pass
+
+
+def prepare(
+    modules: Iterable[str], initializer: Callable[..., object] | None, *initargs: Any
+) -> None:
+    """Import what calls are going to need, so that it does not count as a part of the first one.
+
+    What cannot be imported is told by the call that needs it.
+    """
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    if initializer is not None:
+        initializer(*initargs)
 
 
 def main(

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from wbengine import _pool_base, _pool_child, _pool_ends, _pool_process, exceptions, watch
@@ -69,6 +69,7 @@ class ProcessPool(_pool_base.Pool):
         self._max_memory = max_memory
         self._initializer = initializer
         self._initargs = tuple(initargs)
+        self._modules: tuple[str, ...] = ()
 
     @property
     def pids(self) -> list[int]:
@@ -77,8 +78,16 @@ class ProcessPool(_pool_base.Pool):
             slots = list(self._slots)
         return [slot.pid for slot in slots if isinstance(slot, _Process) and slot.pid]
 
+    def preload(self, modules: Iterable[str]) -> None:
+        """Have each child import these, by name, before its first call; what a module costs is then
+        no part of a call, and of its limits.  To be called before `start`."""
+        self._modules = tuple(name for name in modules if name != "__main__")
+
     def _make_slot(self, name: str) -> _pool_base.Slot:
-        make = functools.partial(_pool_process.Child, name, self._initializer, self._initargs)
+        prepare, given = self._initializer, self._initargs
+        if self._modules:
+            prepare, given = _pool_child.prepare, (self._modules, prepare, *given)
+        make = functools.partial(_pool_process.Child, name, prepare, given)
         return _Process(name, make, self._max_calls, self._max_memory)
 
 

@@ -183,7 +183,8 @@ class Loop:
             pass  # the loop has ended
 
     def cancel(self, ticket: Ticket) -> None:
-        """One that has not begun ends here and now, with a `Failure` of `Cancelled`.
+        """One that has not begun ends here and now, with a `Failure` of `Cancelled`; unless its
+        call goes on with what was begun before (`recovered`): that begins, to hear of it.
 
         One that runs is told so (`cancelled`), and cancelled where it waits, as tasks of asyncio
         are; a body that goes on all the same is not told again.  Idempotent.
@@ -193,6 +194,8 @@ class Loop:
         ticket.cancelled = True
         with self._lock:
             waits = ticket in self._queue
+            if waits and getattr(ticket.args[0] if ticket.args else None, "recovered", False):
+                return  # it is cancelled once it has begun
             if waits:
                 self._queue.remove(ticket)
             elif self._loop is not None:

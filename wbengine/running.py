@@ -22,7 +22,7 @@ class Request(NamedTuple):
     tells those runs apart (the later, the higher).  `attempt` counts the executions and reversions
     of the task in its flow, `flow_uuid` names the flow.  `worker` is who runs it: 'local', or the
     identity of a worker.  `deadline`, in unix seconds, is when its hard time limit ends it; None:
-    never.
+    never.  `recovered`: an earlier run of the flow may have begun it already (`Task.detached`).
     """
 
     id: str
@@ -31,6 +31,7 @@ class Request(NamedTuple):
     flow_uuid: str = ""
     worker: str = "local"
     deadline: float | None = None
+    recovered: bool = False
 
 
 #: The innermost call around the code that asks; whoever runs a task sets and resets it.

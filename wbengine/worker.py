@@ -1,5 +1,7 @@
 """`python -m wbengine.worker --topic t --tasks module`: run a worker until it is told to stop.
 
+With `--celery-queue` it takes the messages of Celery's clients, too, or instead.
+
 The first SIGTERM or SIGINT is a warm shutdown: nothing new is taken, what did not begin is handed
 back, what runs is finished (for `--drain-timeout` seconds).  The second one is a cold shutdown.
 
@@ -134,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
         " --drain-timeout was over); 2 wrong usage; 69 the broker or the ledger cannot be reached",
     )
     _add_meeting(made.add_argument)
+    _add_celery(made.add_argument_group("for clients and monitors of Celery").add_argument)
     _add_pool(made)
     _add_life(made.add_argument)
     return made
@@ -141,9 +144,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_meeting(add: Any) -> None:
     """Where to meet engines, and what to do for them."""
-    add("--topic", action="append", metavar="T", required=True,
+    add("--topic", action="append", metavar="T", default=[],
         help="serve this topic (repeatable: the first is served first)")  # fmt: skip
-    add("--tasks", action="append", metavar="MODULE[:NAME]", required=True,
+    add("--tasks", action="append", metavar="MODULE[:NAME]", default=[],
         help="offer the tasks of this module, or one of them (repeatable; the current folder"
         " is importable)")  # fmt: skip
     add("--exchange", default="default", metavar="X", help="name of the exchange (%(default)s)")
@@ -159,6 +162,46 @@ def _add_meeting(add: Any) -> None:
         help="seconds after which results are removed from the ledger that nobody came back for,"
         " or 'never' (7 days)")  # fmt: skip
     add("--interop", choices=["taskflow"], help="speak with engines of another kind")
+
+
+def _add_celery(add: Any) -> None:
+    """What else to take, and whom to tell."""
+    add("--celery-queue", action="append", metavar="Q", default=[],
+        help="take Celery's task messages from this queue (repeatable)")  # fmt: skip
+    add("--celery-task", action="append", metavar="NAME=MODULE:TASK", default=[],
+        help="run this task under that name of Celery's (repeatable; those of --tasks are known by"
+        " their own)")  # fmt: skip
+    add("--celery-broker", metavar="U",
+        help="Celery's broker (default: $WBENGINE_CELERY_BROKER, else that of --url)")  # fmt: skip
+    add("--celery-broker-option", action="append", type=_option, default=[], metavar="K=V",
+        help="option of its transport, such as visibility_timeout=7200 (repeatable)")  # fmt: skip
+    add("--celery-result-backend", metavar="U",
+        help="where results go: rpc://, the URL of a Redis, or none (default:"
+        " $WBENGINE_CELERY_RESULT_BACKEND, else rpc://)")  # fmt: skip
+    add("--celery-result-ttl", type=_life_of_results, default=24 * 3600.0, metavar="S",
+        help="seconds after which a Redis removes them, or 'never' (1 day)")  # fmt: skip
+    add("--celery-accept", metavar="LIST", default="json",
+        help="what messages may be in, of json, yaml, msgpack, pickle; results are in the first"
+        " of them (%(default)s)")  # fmt: skip
+    add("--celery-lang", action="append", metavar="LANG=QUEUE", default=[],
+        help="send messages in another language on to this queue (repeatable; others are"
+        " rejected)")  # fmt: skip
+    add("--celery-default-queue", metavar="Q", default="celery",
+        help="where follow-up tasks go that do not say where (%(default)s)")  # fmt: skip
+    add("--celery-name", metavar="NODE",
+        help="name of this worker for monitors (default: wbengine-PID@HOST)")  # fmt: skip
+    add("--events", choices=["celery"], help="publish events for Celery's monitors")
+
+
+def _check(made: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What is needed depends on what else is given."""
+    missing = []
+    if not (options.topic or options.celery_queue):
+        missing.append("--topic (or --celery-queue)")
+    if not (options.tasks or (options.celery_task and not options.topic)):
+        missing.append("--tasks")
+    if missing:
+        made.error(f"the following arguments are required: {', '.join(missing)}")
 
 
 def _add_pool(made: argparse.ArgumentParser) -> None:
@@ -204,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _streams.ensure()
     made = parser()
     options = made.parse_args(arguments)
+    _check(made, options)
     level = "warning" if options.quiet and options.log_level == "info" else options.log_level
     _log_lines.install(level, options.color, sys.stderr)
     sys.path.insert(0, os.getcwd())
@@ -266,6 +310,12 @@ def _make(options: argparse.Namespace) -> Any:
     # Not on top: each child process of a pool imports this module too, and needs no broker.
     from wbengine.engines.worker_based import worker
 
+    guests: Any = ()
+    observer: Any = None
+    if options.celery_queue or options.events:
+        from wbengine.interop.celery import options as celery
+
+        guests, observer = celery.visit(options)
     return worker.Worker(
         options.exchange,
         options.topic,
@@ -284,6 +334,8 @@ def _make(options: argparse.Namespace) -> Any:
         max_idle_time=options.max_idle_time,
         drain_timeout=options.drain_timeout,
         exception_handlers=options.exception_handler,
+        guests=guests,
+        observer=observer,
         interop=options.interop,
         ledger=options.ledger,
         result_ttl=options.result_ttl,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import os
@@ -24,7 +25,7 @@ from wbengine.engines.worker_based.snapshots import STATES
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
-GUIDE = sorted([*SOURCE.glob("user/*.rst"), SOURCE / "migrating_from_taskflow.rst"])
+GUIDE = sorted([*SOURCE.glob("user/*.rst"), *SOURCE.glob("migrating_*.rst")])
 
 
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
@@ -42,7 +43,9 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
-def test_every_block_of_a_page_runs_and_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
+def test_every_block_of_a_page_runs_and_prints_what_is_shown(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     found = pages.blocks(page)
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
@@ -50,7 +53,14 @@ def test_every_block_of_a_page_runs_and_prints_what_is_shown(page: Path, tmp_pat
     folder.mkdir()
     # The default place where engine and workers meet is one of this test's own.
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "WBENGINE_URL": ""}
-    for block, told in zip(found, pages.printed(found, folder, environment), strict=True):
+    with contextlib.ExitStack() as stack:
+        if (kind := pages.broker(page)) is not None:
+            place = request.getfixturevalue("broker_servers")[kind].place()
+            environment["WBENGINE_URL"] = stack.enter_context(place)
+            # Tests may run as root, to which Celery's workers object.
+            environment["PYTHONWARNINGS"] = "ignore:You're running the worker with superuser"
+        printed = pages.printed(found, folder, environment)
+    for block, told in zip(found, printed, strict=True):
         expected = block.expected
         if block.language == "console":
             expected = "".join(
@@ -169,7 +179,7 @@ def test_every_option_on_workers_is_explained() -> None:
 def test_the_map_of_the_wire_names_every_module() -> None:
     text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
     _, _, text = text.partition("Where things are, in ``engines/worker_based``")
-    named = set(re.findall(r"``(\w+)/?``", text.partition("What it does not do yet")[0]))
+    named = set(re.findall(r"``(\w+)/?``", text.partition("Celery, spoken by guests")[0]))
     folder = PACKAGE / "engines" / "worker_based"
     there = {path.stem for path in folder.iterdir() if not path.stem.startswith("_")}
     assert named - {"base"} == there

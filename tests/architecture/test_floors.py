@@ -78,6 +78,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.jobs": (6, ""),
     "wbengine.conductors": (6, ""),
     "wbengine.formatters": (6, ""),
+    "wbengine.interop": (6, ""),
     "wbengine.utils": (6, ""),
     # doors
     "wbengine.__main__": (7, ""),

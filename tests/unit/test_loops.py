@@ -548,3 +548,32 @@ def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
     door.set()
     assert [ended.get(timeout=20) for _ in range(2)] == ["held", 3]
     assert ended.empty()
+
+
+def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> None:
+    """What was begun before, elsewhere, has to be told by somebody."""
+    loop, held, ended = loops.Loop(), threading.Event(), queue.SimpleQueue[Any]()
+    seen: list[str] = []
+
+    class Call:
+        def __init__(self, recovered: bool) -> None:
+            self.recovered = recovered
+
+    async def holds(call: Call) -> None:
+        held.wait(10)
+
+    async def waits(call: Call) -> None:
+        seen.append("began")
+        await asyncio.sleep(10)
+
+    loop.submit(holds, (Call(False),), lambda value: None)
+    tickets = [loop.submit(waits, (Call(recovered),), ended.put) for recovered in (False, True)]
+    for ticket in tickets:
+        loop.cancel(ticket)
+    held.set()
+    try:
+        first, second = ended.get(timeout=10), ended.get(timeout=10)
+    finally:
+        loop.stop()
+    assert first.check(exceptions.Cancelled) and second.check(asyncio.CancelledError)
+    assert seen == ["began"]

@@ -8,12 +8,14 @@ What is handed out is noted before the loop looks for wishes: so one of the two 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
+from wbengine import exceptions
 from wbengine import invocation as calls
 from wbengine._core.giving_up import GivenUp
+from wbengine.types import failure as ft
 
-__all__ = ["Cancelling", "Wish"]
+__all__ = ["Cancelling", "Wish", "is_willing"]
 
 
 class Wish(NamedTuple):
@@ -27,10 +29,19 @@ class Wish(NamedTuple):
         return call.action == calls.EXECUTE and (self.nodes is None or call.node in self.nodes)
 
 
+def is_willing(call: object) -> TypeGuard[calls.Invocation]:
+    """Whether `call` ends early where it is undone."""
+    return (
+        isinstance(call, calls.Invocation)
+        and call.task.cancel_on_revert
+        and call.action == calls.EXECUTE
+    )
+
+
 class Cancelling:
     """The calls that are under way, and the wishes that were granted."""
 
-    __slots__ = ("_executor", "flying", "granted")
+    __slots__ = ("_executor", "ending", "flying", "granted", "willing")
 
     def __init__(self, executor: calls.TaskExecutor) -> None:
         self._executor = executor
@@ -38,6 +49,10 @@ class Cancelling:
         self.flying: set[calls.Invocation] = set()
         #: Also for what is handed out later: what an earlier run left has to come to an end.
         self.granted: list[Wish] = []
+        #: What of it ends early where it is undone (`Task.cancel_on_revert`).
+        self.willing: set[calls.Invocation] = set()
+        #: The nodes of what was told so, until they run again.
+        self.ending: set[int] = set()
 
     def meant(self, wish: Wish) -> set[calls.Invocation]:
         """What is under way and meant by `wish`; from any thread."""
@@ -50,6 +65,20 @@ class Cancelling:
             call.cancelled = True
         if found:
             self._executor.cancel(found)
+
+    def undo(self, found: Iterable[calls.Invocation]) -> None:
+        """Let these end early, for what they are part of is being undone; idempotent."""
+        told = [call for call in found if not call.cancelled]
+        self.ending.update(call.node for call in told)
+        self.cancel(told)
+
+    def willing_of(self, node: int) -> list[calls.Invocation]:
+        """What of one node ends early; of a Map, the items that are under way."""
+        return [call for call in self.willing if call.node == node]
+
+    def expected(self, node: int, failure: ft.Failure) -> bool:
+        """Whether an atom's failure says no more than that it was told to end early."""
+        return node in self.ending and failure.check(exceptions.Cancelled) is not None
 
     def unwanted(self, call: calls.Invocation) -> Wish | None:
         """The wish that a call about to be handed out is against."""

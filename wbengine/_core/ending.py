@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 
 from wbengine import _clock
 from wbengine import invocation as calls
@@ -13,7 +14,7 @@ from wbengine._core import recovery
 from wbengine._core import scheduler as scheduler_module
 from wbengine._core import timers as timers_module
 from wbengine._core.brake import Brake
-from wbengine._core.cancelling import Cancelling, Wish
+from wbengine._core.cancelling import Cancelling, Wish, is_willing
 from wbengine._core.figures import Figures
 from wbengine._core.giving_up import DEADLINE, GivenUp
 from wbengine._core.inbox import Inbox
@@ -114,6 +115,36 @@ class Ending:
             self._maps.stop(why)
             for call in self._executor.withdraw():
                 self._give_back(call)
+            self._end_early(range(len(self._plan)))
+
+    def _end_early(self, scope: range) -> None:
+        """A scope is being undone: cancel what of it is under way, as far as that says so itself
+        (`Task.cancel_on_revert`).
+        """
+        if self._maps.running:
+            self._maps.undo(scope)
+        found = [call for call in self._cancelling.willing if call.node in scope]
+        if self._unsent and self._executor.immediate:  # in the midst of a turn
+            found += [call for call in self._unsent if is_willing(call) and call.node in scope]
+        if found:
+            self._cancelling.undo(found)
+
+    def _end_late(self, tasks: Collection[calls.Invocation], late: list[calls.Invocation]) -> None:
+        """What an earlier run had begun is about to be handed out, and what it is part of is being
+        undone: add to `late` what of it is to be cancelled then.
+
+        Where tasks run in this very thread, those have to be told before.
+        """
+        undoes = self._scheduler.undoes
+        found = [call for call in tasks if is_willing(call) and undoes(call.node)]
+        if self._executor.immediate:
+            early = [call for call in {*found, *late} if call.recovered]
+            self._cancelling.ending.update(call.node for call in found)
+            self._cancelling.cancel(early)
+            late.clear()
+        else:
+            self._cancelling.ending.update(call.node for call in found)
+            late += found
 
     def _refuse(
         self, tasks: list[calls.Invocation]
@@ -148,6 +179,7 @@ class Ending:
     def _give_back(self, call: lifecycle_module.Call) -> None:
         if isinstance(call, calls.Invocation):
             self._flying.discard(call)
+            self._cancelling.willing.discard(call)
         if is_item(call):
             self._maps.give_back(call)
             return

@@ -117,7 +117,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
             running.wake(invocation)
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        if invocation.cancelled:  # just before
+        if invocation.cancelled and not invocation.recovered:  # just before
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return

@@ -218,6 +218,7 @@ class Machine(Ending):
                 again = [node for node in turn.retry if self._begin_again(node, node in woken)]
                 for node in again:
                     lifecycle.reset(scheduler.reset_scope(node))
+                    self._cancelling.ending.difference_update(self._plan.scope(node))
                 self._begin(again, calls.EXECUTE)
             self._begin(turn.execute, calls.EXECUTE)
             if turn.revert:
@@ -260,6 +261,8 @@ class Machine(Ending):
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
+            if self._scheduler.undoing:
+                self._end_late(tasks, late)
             crashpoint("engine.before-submit")
             self._executor.submit_many(self._while_wanted(len(tasks)), self._done)
             crashpoint("engine.after-submit")
@@ -277,7 +280,7 @@ class Machine(Ending):
         """
         unsent, brake, mapping, flying = self._unsent, self.brake, self._maps.running, self._flying
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
-        immediate, check = self._immediate, self._check
+        immediate, check, willing = self._immediate, self._check, self._cancelling.willing
         for _ in range(count):
             if check is not None:
                 check()
@@ -296,6 +299,8 @@ class Machine(Ending):
                         self._catch_up()
                 elif tasks:
                     flying.add(call)  # not before: nobody can be told of what is not there
+                    if call.task.cancel_on_revert and call.action == calls.EXECUTE:
+                        willing.add(call)
 
     def _catch_up(self) -> None:
         """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
@@ -331,6 +336,7 @@ class Machine(Ending):
     def _settle(self, call: lifecycle_module.Call, outcome: calls.Outcome) -> None:
         if isinstance(call, calls.Invocation):
             self._flying.discard(call)
+            self._cancelling.willing.discard(call)
             if call.cancelled and self._immediate and outcome.started is None:
                 self._give_back(call)  # it was told before it began
                 return
@@ -359,6 +365,7 @@ class Machine(Ending):
         if ended is not None:
             self._settle(*ended)
         elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
+            self._cancelling.cancel(self._cancelling.willing_of(call.node))
             others = self._maps.take_back(call.node, self._executor.withdraw())
             self._begun += others
             self._beginning += [other.node for other in others]
@@ -378,7 +385,7 @@ class Machine(Ending):
         self._scheduler.failed(node)
         if self._never_resolve:
             self._stop()
-        else:
+        elif not self._cancelling.expected(node, failure):
             # Also when its scope is being undone already: its retry has to know of every failure,
             # and may think differently of this one (which can only widen what is undone).
             self._resolve(node, failure)
@@ -386,6 +393,7 @@ class Machine(Ending):
     def _resolve(self, node: int, failure: ft.Failure) -> None:
         resolution = self._retries.resolve(node, failure, self._defer_reverts)
         self._lifecycle.intend(self._scheduler.apply(resolution))
+        self._end_early(resolution.scope)
 
     # -- time -----------------------------------------------------------------------------------
 

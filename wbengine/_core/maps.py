@@ -70,6 +70,8 @@ class _Running:
     local: bool = False
     #: Whether an earlier run may have sent its items already, under the numbers they have now.
     recovered: bool = False
+    #: Whether nothing more of it is executed, for what it is part of is being undone.
+    undone: bool = False
     #: Whether what was in the executor was taken back.
     withdrawn: bool = False
 
@@ -289,6 +291,17 @@ class Maps:
                 running.fan.stop()
                 self._changed(node, running.fan)
 
+    def undo(self, scope: range) -> None:
+        """Execute no further items of the Maps in a scope that is being undone, if their items end
+        early then.
+        """
+        for node, running in self.running.items():
+            call = running.call
+            if node in scope and call.task.cancel_on_revert and call.action == calls.EXECUTE:
+                running.undone = True
+                running.fan.stop()
+                self._changed(node, running.fan)
+
     def idle(self) -> list[Idle]:
         """Take out those of which nothing is under way, and nothing more will be in this run.
 
@@ -320,11 +333,11 @@ class Maps:
 
     def _outcome(self, running: _Running) -> calls.Outcome:
         fan, call = running.fan, running.call
-        value = fan.value if fan.decided else self._unfinished(call.task, fan)
+        value = fan.value if fan.decided else self._unfinished(call.task, fan, running.undone)
         return calls.Outcome(value, calls.LOCAL, running.started, time.time())
 
-    def _unfinished(self, task: task_module.Map, fan: fanout.Fanout) -> ft.Failure:
-        why = DEADLINE if self._given_up is None else self._given_up
+    def _unfinished(self, task: task_module.Map, fan: fanout.Fanout, undone: bool) -> ft.Failure:
+        why = self._given_up or (GivenUp(True, "it is to be undone") if undone else DEADLINE)
         done = f"{fan.done} of its {fan.total} items were done"
         if why.cancelled:
             return why.failure(f"Map {task.name!r}, when {done},")

@@ -2,7 +2,7 @@
 
 Where tasks run in the engine's own process they ended with it: such an attempt is over, and the
 next one begins.  An executor that remembers may still have it under way, or know how it ended: then
-the same attempt goes on.
+the same attempt goes on.  So it does where what the task began is outside (`Task.detached`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ class Resuming:
             and record.action == action
             and record.attempt > 0
             and record.kind == "task"
-            and self._executor is not None
-            and self._executor.remembers
-            and not self._stays(atom)
+            and (atom.detached or self._is_remembered(atom))
         )
+
+    def _is_remembered(self, atom: Any) -> bool:
+        executor = self._executor
+        return executor is not None and executor.remembers and not self._stays(atom)
 
     def number_items(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
         """Give what is to become of the items of a Map its number: that of the attempt that was
@@ -62,7 +64,7 @@ class Resuming:
             return False
         assert record.items is not None
         knows = self._executor is not None and self._executor.knows_all
-        if knows and not self._stays(atom):
+        if atom.detached or (knows and not self._stays(atom)):
             self.fence(record)
             return True
         record.items.resumed += 1

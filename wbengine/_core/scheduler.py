@@ -307,6 +307,15 @@ class Scheduler:
                 return False
         return self._marks[node] in ENDED
 
+    @property
+    def undoing(self) -> bool:
+        """Whether any scope is being undone."""
+        return bool(self._undoing.scopes)
+
+    def undoes(self, node: int) -> bool:
+        """Whether a node is in a scope that is being undone."""
+        return self._holders[node] != FREE
+
     def unresolved(self) -> list[int]:
         """Failed nodes that no scope covers, ascending.  Resolving one may cover others: ask anew.
 

@@ -61,6 +61,12 @@ class Task(atom.Atom):
     eta: float | dt.datetime | None = None
     #: Must it run in the engine's own process?
     local: bool = False
+    #: Is an execution that is under way cancelled when what it is part of is to be undone, its flow
+    #: or the subflow of a retry?  Else undoing waits for it to end by itself.
+    cancel_on_revert: bool = False
+    #: Does what it does go on outside when the engine's process dies?  Then a resumed flow goes on
+    #: with the execution that was left unfinished: `request` has the same id, and says `recovered`.
+    detached: bool = False
     #: Does the engine run it item by item?  (See `Map`; asking for the class would take longer.)
     fans_out: ClassVar[bool] = False
 
@@ -118,7 +124,13 @@ class Task(atom.Atom):
             return call.origin._replace(deadline=deadline)
         name = invocation.request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
         return running.Request(
-            name, call.attempt, call.epoch, call.flow_uuid, invocation.LOCAL, deadline
+            name,
+            call.attempt,
+            call.epoch,
+            call.flow_uuid,
+            invocation.LOCAL,
+            deadline,
+            call.recovered,
         )
 
     def update_progress(self, progress: float) -> None:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Final, cast, overload
 from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
 
+#: Attributes of the class that are false unless they are given.
+_FLAGS: Final = ("cancel_on_revert", "detached")
 #: What `@task` passes on to the constructor of every instance.
 _OWN: Final = (
     "provides",
@@ -22,6 +24,7 @@ _OWN: Final = (
     "timelimit",
     "expires",
     "eta",
+    *_FLAGS,
 )
 _OPTIONS: Final = frozenset(
     [
@@ -135,6 +138,8 @@ def task(
     timelimit: tuple[float | None, float | None] | None = ...,
     expires: float | dt.datetime | None = ...,
     eta: float | dt.datetime | None = ...,
+    cancel_on_revert: bool = ...,
+    detached: bool = ...,
 ) -> Callable[[Callable[..., Any]], type[FunctionTask]]: ...
 
 
@@ -174,7 +179,7 @@ def task(
 
     :raises TypeError: not a function, or an unknown option.
     """
-    unknown = set(options) - _OPTIONS
+    unknown = set(options).difference(_OPTIONS, _FLAGS)
     if unknown:
         word = min(unknown)
         raise TypeError(f"task() takes no option {word!r}{_names.hint(word, [*_OPTIONS, *_OWN])}")
@@ -187,6 +192,7 @@ def task(
         "timelimit": timelimit,
         "expires": expires,
         "eta": eta,
+        **{key: options.pop(key, False) for key in _FLAGS},
         "_name": name,
         "_options": {key: value for key, value in options.items() if value is not None},
     }

@@ -32,9 +32,10 @@ class Map(Task):
     item's own `result` (its `Failure` if it failed).  One that cannot be reverted stops that.
 
     What `inner` takes besides `item` is bound, injected and required as if it were in the flow
-    itself, and so are its `priority`, `local`, `idempotent` and `version`; its listeners hear of
-    every item.  What it would provide itself is not used.  `update_progress` tells the part of the
-    items that are done.
+    itself, and so are its `priority`, `local`, `idempotent`, `detached`, `cancel_on_revert` (which
+    also ends the other items when one fails where that ends the Map) and `version`; its listeners
+    hear of every item.  What it would provide itself is not used.  `update_progress` tells the part
+    of the items that are done.
 
     :param inner: a task; it may be in the flow as well.
     :param over: the stored name of the items: anything iterable but a mapping or a string (those
@@ -76,6 +77,8 @@ class Map(Task):
         self.priority = inner.priority
         self.local = inner.local
         self.idempotent = inner.idempotent
+        self.cancel_on_revert = inner.cancel_on_revert
+        self.detached = inner.detached
         self.version = inner.version
         super().__init__(
             inner.name if name is None else name, provides, inject=inner.inject, auto_extract=False

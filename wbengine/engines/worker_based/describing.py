@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from wbengine import __version__
+from wbengine import __version__, _names
 
-__all__ = ["banner", "identity", "queue_name"]
+__all__ = ["banner", "identity", "queue_name", "topics"]
 
 #: So much of its topic is in the name of a queue, which cannot be longer than a topic.
 _TOPIC_SHOWN: Final = 100
@@ -21,12 +21,15 @@ _TOPIC_SHOWN: Final = 100
 #: So many tasks are named.
 _TASKS_SHOWN: Final = 5
 
-_BANNER: Final = """\
-wbengine {version}, worker {identity}
+_MEETING: Final = """\
   broker    {uri}
   exchange  {exchange}
   topics    {topics}
-  tasks     {tasks}
+"""
+
+_BANNER: Final = """\
+wbengine {version}, worker {identity}
+{meeting}  tasks     {tasks}
   slots     {slots}
   process   {pid} on {host}, Python {python}
 """
@@ -47,22 +50,33 @@ def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:
     return f"{topic[:_TOPIC_SHOWN]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
+def topics(named: str | Sequence[str]) -> tuple[str, ...]:
+    """The topics that a worker is told to serve.
+
+    :raises ValueError: one cannot be the name of a topic.
+    """
+    names = (named,) if isinstance(named, str) else named
+    return tuple(_names.check_label("topic", name) for name in names)
+
+
 def banner(
     identity: str,
     uri: str,
     exchange: str,
-    topics: Iterable[str],
+    topics: Sequence[str],
     tasks: Sequence[str],
     slots: str,
+    guests: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Who this is, where it listens, and what it does."""
+    """Who this is, where it listens, and what it does; `guests` bring short names and texts."""
     left = len(tasks) - _TASKS_SHOWN
+    met = tuple(guests)
+    meeting = _MEETING.format(uri=uri, exchange=exchange, topics=", ".join(topics))
     return _BANNER.format(
         version=__version__,
         identity=identity,
-        uri=uri,
-        exchange=exchange,
-        topics=", ".join(topics),
+        meeting=(meeting if topics or not met else "")
+        + "".join(f"  {name:<9} {text}\n" for name, text in met),
         tasks=", ".join(tasks[:_TASKS_SHOWN]) + (f" and {left} more" if left > 0 else ""),
         slots=slots,
         pid=os.getpid(),

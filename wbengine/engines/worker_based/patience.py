@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-__all__ = ["GAP", "Patience"]
+__all__ = ["BURST", "GAP", "Patience", "check"]
+
+#: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
+BURST: Final = 2.0
 
 #: Seconds between two looks that mean that nothing could have come meanwhile: the broker was away,
 #: or this process was stopped.
@@ -12,13 +16,14 @@ GAP: Final = 3.0
 
 
 class Patience:
-    """Whether nothing was to be done for `most` seconds; None: it may be so for ever.
+    """Whether nothing was to be done for `most` seconds; None: it may be so for ever, or with
+    `burst` for a moment.
 
     All times are those of one monotonic clock.  Not thread-safe.
     """
 
-    def __init__(self, most: float | None, now: float) -> None:
-        self.most = most
+    def __init__(self, most: float | None, now: float, *, burst: bool = False) -> None:
+        self.most = BURST if burst and most is None else most
         #: When something was to be done; whoever knows of something sets it.
         self.since = now
         self._looked = now
@@ -33,3 +38,16 @@ class Patience:
     def idle(self, now: float) -> float:
         """Seconds since something was to be done."""
         return now - self.since
+
+
+def check(max_tasks: int | None, max_idle_time: float | None, drain_timeout: float | None) -> None:
+    """See that what limits the life of a worker makes sense.
+
+    :raises ValueError: one does not; it says which.
+    """
+    if max_tasks is not None and (type(max_tasks) is not int or max_tasks < 1):
+        raise ValueError(f"max_tasks must be a whole number of at least 1, not {max_tasks!r}")
+    for name, value in (("max_idle_time", max_idle_time), ("drain_timeout", drain_timeout)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 <= value < math.inf):
+            raise ValueError(f"{name} must be seconds, not {value!r}")

@@ -90,6 +90,13 @@ class Performer:
         """Whether anything runs, or is not acknowledged yet, or not reported."""
         return bool(self.core.running or self._unacked or self._reporting)
 
+    def admit(self) -> bool:
+        """Whether one more task may begin that no request asked for; if so, it is counted."""
+        with self.lock:
+            admitted, effects = self.core.admit()
+        self.apply(effects)
+        return admitted
+
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is under way; False if time ran out, or it was closed."""
         with self.lock:

@@ -8,13 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wbengine import _log_lines, _names, invocation
-from wbengine.engines.worker_based.jobs import Job
 from wbengine.types import failure as ft
 
-__all__ = ["ExceptionHandler", "FailedRequest", "Reports", "find_handlers"]
+if TYPE_CHECKING:
+    from wbengine.engines.worker_based import protocol as pr
+
+__all__ = ["ExceptionHandler", "FailedRequest", "Job", "Reports", "find_handlers"]
 
 LOG = logging.getLogger(__name__)
 
@@ -66,6 +68,23 @@ def find_handlers(items: Iterable[Any]) -> tuple[ExceptionHandler, ...]:
             raise ValueError(f"exception handler {item!r} cannot be called")
         found.append(thing)
     return tuple(found)
+
+
+class Job(Protocol):
+    """What is told of a task that ended."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def flow(self) -> str: ...
+    @property
+    def unit(self) -> pr.WorkUnit | None: ...
 
 
 class Reports:

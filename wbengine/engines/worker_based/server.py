@@ -236,6 +236,14 @@ class Server(announcing.Announcing):
             effects.append(Drain())
         return effects
 
+    def admit(self) -> tuple[bool, list[Effect]]:
+        """Whether a task may begin that somebody else brought: it counts as one of ours."""
+        roll = self._roll
+        if not roll.left:
+            return roll.left is None, []
+        roll.left -= 1
+        return True, [] if roll.left or self._career.ending else [Drain()]
+
     @property
     def _takes(self) -> bool:
         return self._roll.left != 0 and self._career.takes

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from wbengine import _names, loops, pools
+from wbengine import loops, pools
 from wbengine.engines.worker_based import (
-    asking,
+    attending,
     beating,
-    cancelling,
     controlling,
     describing,
-    dispatcher,
     endpoint,
+    observing,
     patience,
     performing,
     proxy,
@@ -28,17 +27,14 @@ from wbengine.engines.worker_based import (
     topology,
 )
 from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import guests as visitors
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import life as lives
-from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.slots import default_slots, make_pool
 
 __all__ = ["Worker", "default_slots"]
 
 LOG = logging.getLogger(__name__)
-
-#: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
-BURST_IDLE_TIME: Final = 2.0
 
 #: Seconds that it takes at most to stop taking; without a broker there is nothing to take.
 STOP_TIMEOUT: Final = 5.0
@@ -62,6 +58,10 @@ class Worker:
     `drain_timeout` seconds later is given up.
 
     `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
+
+    `guests` bring tasks in other ways (see `guests`); with some it may have no topic: then it meets
+    no engines, and needs no broker but theirs.  `observer` is told what becomes of the requests of
+    its topics (see `observing`).
     """
 
     def __init__(
@@ -86,15 +86,17 @@ class Worker:
         max_idle_time: float | None = None,
         drain_timeout: float | None = None,
         exception_handlers: Iterable[Any] = (),
+        guests: Iterable[visitors.Guest] = (),
+        observer: observing.Observer | None = None,
         interop: str | None = None,
         ledger: str | None = None,
         result_ttl: float | None = ledgers.base.STALE_AFTER,
     ) -> None:
-        topics = (topic,) if isinstance(topic, str) else topic
-        self._topics = tuple(_names.check_label("topic", name) for name in topics)
+        self._topics = describing.topics(topic)
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
-        _check_limits(max_tasks, max_idle_time, drain_timeout)
+        self._guests = visitors.Guests(guests)
+        patience.check(max_tasks, max_idle_time, drain_timeout)
         handlers = reporting.find_handlers(exception_handlers)
         self._pool, self._slots, self._kind = make_pool(
             executor,
@@ -109,15 +111,13 @@ class Worker:
         self._loop = None if isinstance(self._pool, pools.ProcessPool) else loops.Loop()
         self.identity = describing.identity()
         self._interop = topology.check_alone(interop, ledger)
-        self._place = None if self._interop else ledgers.check_place(ledger, "worker")
-        self._result_ttl = ledgers.check_result_ttl(result_ttl)
+        self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
-        idle = BURST_IDLE_TIME if burst and max_idle_time is None else max_idle_time
-        self._patience = patience.Patience(idle, time.monotonic())
+        self._patience = patience.Patience(max_idle_time, time.monotonic(), burst=burst)
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = beating.Beats(self.identity, self._beat)
-        self._server, self._hands = self._make_core(max_tasks, handlers)
-        self._proxy.dispatcher.type_handlers.update(self._make_handlers())
+        self._server, self._hands = self._make_core(max_tasks, handlers, observer)
+        self._attend()
         self._drain_timeout = drain_timeout
         self._draining = threading.Event()
         self._done = threading.Event()
@@ -134,10 +134,13 @@ class Worker:
         }
 
     def _make_core(
-        self, max_tasks: int | None, handlers: Iterable[reporting.ExceptionHandler]
+        self,
+        max_tasks: int | None,
+        handlers: Iterable[reporting.ExceptionHandler],
+        observer: observing.Observer | None,
     ) -> tuple[server.Server, performing.Performer]:
         self._reports = reporting.Reports(self.identity, handlers)
-        core = server.Server(
+        core = observing.server_for(observer)(
             self.identity,
             self._queues,
             self._offered,
@@ -157,17 +160,29 @@ class Worker:
         )
         return core, hands
 
-    def _make_handlers(self) -> dict[str, dispatcher.Handler]:
-        made = dispatcher.Handler
-        return {
-            pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
-            pr.REQUEST: made(self._hands.take, pr.Request.validate, owns_ack=True),
-            asking.ASK: made(self._on_ask, asking.validate),
-            cancelling.CANCEL: made(self._on_cancel, cancelling.validate),
-            controlling.CONTROL: made(self._on_control, controlling.validate),
+    def _attend(self) -> None:
+        orders = {
+            controlling.SUSPEND: self.suspend,
+            controlling.RESUME: self.resume,
+            controlling.DRAIN: self.stop,
         }
+        attention = attending.Attention(self._hands, self._beats, orders)
+        self._proxy.dispatcher.type_handlers.update(attention.handlers())
+        self._guests.attach(
+            visitors.Host(
+                self.identity,
+                self._pool,
+                self._loop,
+                self._slots,
+                self._hands.admit,
+                self._stop_taking,
+                self._reports,
+            )
+        )
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
+        if self._guests and not self._topics:  # it meets nobody, at a place of its own
+            broker = (f"memory://{self.identity}", None, None, None)
         made = proxy.Proxy(
             self.identity,
             self._exchange,
@@ -193,6 +208,7 @@ class Worker:
             self._topics,
             list(self._offered),
             f"{self._slots} {self._kind}",
+            self._guests.description,
         )
 
     @property
@@ -242,11 +258,13 @@ class Worker:
         self._beats.start()
         ending.start()
         try:
+            self._guests.start()
             self._serve()
         finally:
             self._draining.set()
             self._done.set()
             self._hands.close()
+            self._guests.close()
             self._beats.stop()
             self._pool.stop(wait=not self.gave_up.is_set(), kill=self.gave_up.is_set())
             if self._loop is not None:
@@ -255,12 +273,19 @@ class Worker:
             if self._hands.ledger is not None:
                 self._hands.ledger.close()
 
-    def _open_ledger(self) -> None:
-        target = self._proxy.target
-        found = ledgers.choose(self._place, target, "worker", result_ttl=self._result_ttl)
-        ledgers.fuse(found, target, self.identity)
-        self._hands.ledger = self._beats.ledger = found
-        self._server.ledger = found.digest if found is not None else None
+    def _ledger_at(self, ledger: str | None, result_ttl: float | None) -> Callable[[], None]:
+        """What opens the ledger; whether that makes sense is known before."""
+        place = None if self._interop else ledgers.check_place(ledger, "worker")
+        kept = ledgers.check_result_ttl(result_ttl)
+
+        def open_ledger() -> None:
+            target = self._proxy.target
+            found = ledgers.choose(place, target, "worker", result_ttl=kept)
+            ledgers.fuse(found, target, self.identity)
+            self._hands.ledger = self._beats.ledger = found
+            self._server.ledger = found.digest if found is not None else None
+
+        return open_ledger
 
     def _serve(self) -> None:
         """Until the proxy ends: in this thread, unless that is where tasks run."""
@@ -287,11 +312,12 @@ class Worker:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the worker takes requests; False if time ran out."""
-        return self._proxy.wait(timeout)
+        return self._proxy.wait(timeout) and self._guests.wait_ready(timeout)
 
     def suspend(self) -> None:
         """Take nothing new until `resume`; what did not begin is handed back.  Idempotent."""
         self._proxy.stop_taking()
+        self._guests.suspend()
         self._tell(self._server.suspend)
 
     def resume(self) -> None:
@@ -299,12 +325,17 @@ class Worker:
         if not self._draining.is_set():
             self._tell(self._server.resume)
             self._proxy.take_again()
+            self._guests.resume()
 
     def stop(self) -> None:
         """Take nothing new, finish what runs, and end `run`.  Returns at once; idempotent."""
         if not self._draining.is_set():
-            LOG.info("taking nothing new, finishing %d running tasks", self._server.running)
+            LOG.info("taking nothing new, finishing %d running tasks", self._running)
             self._draining.set()
+
+    @property
+    def _running(self) -> int:
+        return self._server.running + self._guests.running
 
     def _stop_taking(self) -> None:
         self._proxy.stop_taking()  # at once: what comes now is handed back
@@ -316,7 +347,7 @@ class Worker:
 
         Running threads cannot be ended; the caller ends the process.
         """
-        LOG.warning("giving up %d tasks that still run: told to end again", self._server.running)
+        LOG.warning("giving up %d tasks that still run: told to end again", self._running)
         self.gave_up.set()
         given_up = self._give_up()
         self._proxy.flush(1.0)
@@ -324,6 +355,7 @@ class Worker:
         # Their rows say who had them: nobody is to have them again, and whoever does not run them
         # elsewhere removes the queue that they would go back to.
         self._proxy.ack_many([job.receipt for job in given_up if job.ledger])
+        self._guests.close(0.5)
         self._proxy.stop(0.0)
         self._proxy.join(0.5)
 
@@ -335,18 +367,24 @@ class Worker:
             self._proxy.stop_taking()
             # What was delivered by then has been handed out, and is waited for.
             self._proxy.call_soon(stopped.set)
+            self._guests.drain()
             self._tell(lambda period: self._server.drain(time.time(), period))
             stopped.wait(STOP_TIMEOUT)
-            if not self._hands.wait_idle(self._drain_timeout) and not self._done.is_set():
+            if not self._wait_idle() and not self._done.is_set():
                 LOG.warning(
                     "giving up %d tasks that still run after %g s",
-                    self._server.running, self._drain_timeout,
+                    self._running, self._drain_timeout,
                 )  # fmt: skip
                 self._give_up()
                 self.gave_up.set()
         self._die()
         self._proxy.stop()
         self.ended.set()
+
+    def _wait_idle(self) -> bool:
+        most = math.inf if self._drain_timeout is None else self._drain_timeout
+        until = time.monotonic() + most
+        return self._hands.wait_idle(self._drain_timeout) and self._guests.wait_idle(until)
 
     def _give_up(self) -> list[server.Job]:
         """Engines are told first: what tasks make of it is not told any more."""
@@ -356,6 +394,7 @@ class Worker:
         self._reports.tell()  # the process may end at any moment
         for job in jobs:
             self._hands.cancel(job)
+        self._guests.give_up()
         return jobs
 
     def _die(self) -> None:
@@ -380,40 +419,12 @@ class Worker:
             if not (isinstance(effect, server.Reply) and effect.job is None)
         ]
 
-    # What comes.
-
-    def _on_notify(self, data: Any, message: Any) -> None:
-        question = env.received(data, message)
-        self._beats.obey(question)
-        with self._hands.lock:
-            effects = self._server.on_notify(question, self._beats.period)
-        self._hands.apply(effects)
-
-    def _on_ask(self, data: Any, message: Any) -> None:
-        question = env.received(data, message)
-        in_person = env.WBE_ASK in question.headers
-        with self._hands.lock:
-            effects = self._server.on_ask(asking.read(data), question.reply_to, in_person)
-        self._hands.apply(effects)
-
-    def _on_cancel(self, data: Any, message: Any) -> None:
-        with self._hands.lock:
-            effects = self._server.on_cancel(cancelling.read(data))
-        self._hands.apply(effects)
-
-    def _on_control(self, data: Any, message: Any) -> None:
-        what = controlling.read(data)
-        LOG.info("told to %s", what)
-        {
-            controlling.SUSPEND: self.suspend,
-            controlling.RESUME: self.resume,
-            controlling.DRAIN: self.stop,
-        }[what]()
+    # From time to time.
 
     def _on_wait(self) -> None:
         now = time.monotonic()
-        self._patience.since = max(self._patience.since, self._hands.taken)
-        busy = self._hands.busy or self._server.suspended
+        self._patience.since = max(self._patience.since, self._hands.taken, self._guests.taken)
+        busy = self._hands.busy or self._server.suspended or self._guests.busy
         if self._patience.is_over(now, busy) and not self._draining.is_set():
             LOG.info("nothing to do for %.1f s", self._patience.idle(now))
             self.stop()
@@ -428,14 +439,3 @@ class Worker:
         self._hands.apply(effects)
         if holding:
             self._beats.renew(now)
-
-
-def _check_limits(
-    max_tasks: int | None, max_idle_time: float | None, drain_timeout: float | None
-) -> None:
-    if max_tasks is not None and (type(max_tasks) is not int or max_tasks < 1):
-        raise ValueError(f"max_tasks must be a whole number of at least 1, not {max_tasks!r}")
-    for name, value in (("max_idle_time", max_idle_time), ("drain_timeout", drain_timeout)):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (number and 0 <= value < math.inf):
-            raise ValueError(f"{name} must be seconds, not {value!r}")

@@ -1,0 +1,527 @@
+"""What clients do with Celery: only a process that has it imports this module.
+
+Each function is called by its name, with the app, from a test (see `peers.Client`); what it returns
+goes back by pickle.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import random
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import celery
+import kombu
+from celery import result as results
+
+from tests.celery import tasks
+
+#: Nobody waits longer than that for what should come.
+SOON = 20.0
+
+NAME = tasks.__name__
+ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
+NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
+PRICE = decimal.Decimal("1.10")
+
+_APPS: dict[str, celery.Celery] = {}
+
+
+def app_of(conf: dict[str, Any]) -> celery.Celery:
+    """The app with this configuration, which is that of all shared tasks from now on."""
+    key = json.dumps(conf, sort_keys=True)
+    if key not in _APPS:
+        made = celery.Celery("tests", set_as_current=False)
+        made.conf.update(conf)
+        _APPS[key] = made
+    _APPS[key].set_current()
+    return _APPS[key]
+
+
+def told(error: BaseException) -> dict[str, Any]:
+    """An exception that a test can look at without Celery."""
+    kind = type(error)
+    return {
+        "type": kind.__name__,
+        "module": kind.__module__,
+        "bases": [base.__name__ for base in kind.__mro__],
+        "text": str(error),
+        "args": [
+            arg if isinstance(arg, str | int | float | None) else repr(arg) for arg in error.args
+        ],
+    }
+
+
+def ended(result: results.AsyncResult, timeout: float = SOON) -> dict[str, Any]:
+    """What became of a task: its state, and the value or the exception."""
+    try:
+        found: dict[str, Any] = {"value": result.get(timeout=timeout)}
+    except Exception as error:
+        found = {"error": told(error)}
+    return {"id": result.id, "state": result.state, "traceback": result.traceback, **found}
+
+
+# Single tasks -------------------------------------------------------------------------------------
+
+
+def send(app: celery.Celery, name: str, args: Any = (), options: Any = None) -> results.AsyncResult:
+    """As `apply_async` does for a task that the client knows, as `send_task` for another."""
+    task = app.tasks.get(name)
+    if task is None:
+        return app.send_task(name, args, **(options or {}))
+    return task.apply_async(args, **(options or {}))
+
+
+def run(app: celery.Celery, name: str, args: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Send one, and wait for it."""
+    return ended(send(app, name, args, options))
+
+
+def start(app: celery.Celery, name: str, args: Any = (), **options: Any) -> str:
+    """Send one; its id."""
+    return str(send(app, name, args, options).id)
+
+
+def wait(app: celery.Celery, *ids: str, timeout: float = SOON) -> list[dict[str, Any]]:
+    """What becomes of tasks that were sent before."""
+    return [ended(app.AsyncResult(each), timeout) for each in ids]
+
+
+def state(app: celery.Celery, task_id: str) -> str:
+    return str(app.AsyncResult(task_id).state)
+
+
+def delays(app: celery.Celery) -> list[Any]:
+    """Plain calls."""
+    sent = [
+        tasks.add.delay(2, 3),
+        tasks.add.delay(x="a", y="b"),
+        tasks.swap.delay(1, [2, {"three": None}], four=4.5, five=True),
+        tasks.same.delay("é\u2028\U0001f600 zażółć"),
+        tasks.size.delay("x" * 1_000_000),
+        tasks.same.apply_async(({"when": NOON, "id": ID, "price": PRICE},)),
+        tasks.add.apply_async((1,), {"y": 2}, shadow="other", argsrepr="(?)"),
+    ]
+    return [each.get(timeout=SOON) for each in sent]
+
+
+def timed(app: celery.Celery) -> dict[str, Any]:
+    """Tasks that are to wait, and some that wait too long: what became of each, and after which
+    part of a second."""
+    now = dt.datetime.now(dt.timezone.utc)
+    here = dt.datetime.now().astimezone()
+    sent = {
+        # First: RabbitMQ itself drops what nobody takes before it expires.
+        "over": tasks.moment.apply_async(expires=now - dt.timedelta(seconds=5)),
+        "late": tasks.moment.apply_async(countdown=0.5, expires=0.1),
+        "countdown": tasks.moment.apply_async(countdown=0.5),
+        "eta": tasks.moment.apply_async(eta=now + dt.timedelta(seconds=0.6)),
+        "eta there": tasks.moment.apply_async(
+            eta=here.astimezone(dt.timezone(dt.timedelta(hours=-7))) + dt.timedelta(seconds=0.4)
+        ),
+        "eta over": tasks.moment.apply_async(eta=now - dt.timedelta(hours=1)),
+        "expires": tasks.moment.apply_async(expires=60),
+    }
+    told = {name: ended(each) for name, each in sent.items()}
+    for each in told.values():
+        if "value" in each:
+            each["value"] -= now.timestamp()
+    return told
+
+
+def failures(app: celery.Celery) -> dict[str, Any]:
+    """What `get` raises."""
+    sent = {
+        "builtin": tasks.fail.delay(),
+        "odd": tasks.fail_oddly.delay(),
+        "hidden": tasks.fail_hidden.delay(),
+        "arguments": app.send_task(f"{NAME}.add", (1, 2, 3)),
+        "kwargs": app.send_task(f"{NAME}.add", (1,), {"z": 3}),
+        "unknown": app.send_task(f"{NAME}.ad", (1, 2)),
+    }
+    return {name: ended(each) for name, each in sent.items()}
+
+
+def links(app: celery.Celery, folder: str) -> dict[str, Any]:
+    """Tasks with callbacks and errbacks."""
+    good, bad = f"{folder}/good", f"{folder}/bad"
+    first = tasks.add.apply_async(
+        (1, 2),
+        link=[
+            tasks.note_value.s(path=good),
+            tasks.mul.s(5) | tasks.note_value.s(path=good),
+            tasks.note.si(good, "immutable"),
+        ],
+        link_error=tasks.note_error.s(path=bad),
+    )
+    second = tasks.fail.apply_async(
+        link=tasks.note_value.s(path=good),
+        link_error=[tasks.note_error.s(path=bad), tasks.note.si(bad, "immutable")],
+    )
+    value = first.get(timeout=SOON)
+    error = ended(second)
+    return {
+        "value": value,
+        "error": error,
+        "ids": [first.id, second.id],
+        "children": len(first.children or ()),
+    }
+
+
+def ignored(app: celery.Celery, path: str) -> dict[str, Any]:
+    """Nothing is said of those whose results nobody wants."""
+    quiet = tasks.note.apply_async((path, "quiet"), ignore_result=True)
+    failed = tasks.fail.apply_async(ignore_result=True)
+    tasks.note.apply_async((path, "loud")).get(timeout=SOON)
+    _until(lambda: _lines(path) == ["loud", "quiet"])
+    time.sleep(0.05)
+    return {"states": [app.AsyncResult(each.id).state for each in (quiet, failed)]}
+
+
+def _lines(path: str) -> list[str]:
+    found = Path(path)
+    return sorted(found.read_text(encoding="utf-8").splitlines()) if found.exists() else []
+
+
+def facts(app: celery.Celery) -> dict[str, Any]:
+    """What tasks are told of themselves."""
+    plain = tasks.about.delay()
+    headers = tasks.about.apply_async(headers={"color": "red"})
+    stamped = tasks.about.s()
+    stamped.stamp(batch="seven", color="blue")
+    stamped = stamped.apply_async()
+    chained = (tasks.about.si() | tasks.about.si() | tasks.about.si()).apply_async()
+    grouped = celery.group(tasks.about.si() for _ in range(3)).apply_async()
+    told = {
+        "plain": [plain.id, plain.get(timeout=SOON)],
+        "headers": [headers.id, headers.get(timeout=SOON)],
+        "stamped": [stamped.id, stamped.get(timeout=SOON)],
+        "group": [grouped.id, [each.id for each in grouped], grouped.get(timeout=SOON)],
+    }
+    chain = []
+    while chained is not None:
+        chain.insert(0, [chained.id, chained.get(timeout=SOON)])
+        chained = chained.parent
+    return {**told, "chain": chain}
+
+
+# Canvas -------------------------------------------------------------------------------------------
+
+
+def chain(app: celery.Celery, length: int) -> list[Any]:
+    """One adds to what the one before it made: the last value, and how many tasks the last knows
+    before it."""
+    last = celery.chain(tasks.add.s(0, 1), *(tasks.add.s(1) for _ in range(length - 1)))()
+    value = last.get(timeout=2 * SOON)
+    before = 0
+    while last.parent is not None:
+        last, before = last.parent, before + 1
+    return [value, before]
+
+
+def broken_chain(app: celery.Celery, folder: str) -> dict[str, Any]:
+    """The second of four fails: what the ends say, and who was told."""
+    good, bad = f"{folder}/good", f"{folder}/bad"
+    made = tasks.add.s(1, 1) | tasks.fail.si("broken") | tasks.note_value.s(path=good)
+    made |= tasks.note_value.s(path=good)
+    made.on_error(tasks.note_error.s(path=bad))
+    last = made.apply_async()
+    failed = last.parent.parent
+    told = {"failed": ended(failed), "first": failed.parent.get(timeout=SOON)}
+    if app.conf.result_backend != "rpc://":
+        told["last"] = [type(last.get(timeout=SOON, propagate=False)).__name__, last.state]
+    return told
+
+
+def flows(app: celery.Celery) -> dict[str, Any]:
+    """What needs no counting of parts."""
+    add, mul, same = tasks.add, tasks.mul, tasks.same
+    sent = {
+        "immutable": (add.s(1, 1) | add.si(5, 6) | mul.s(2)).apply_async(),
+        "group": celery.group(add.s(n, n) for n in range(20)).apply_async(),
+        "groups in groups": celery.group(
+            add.s(1, 1), celery.group(add.s(2, 2), celery.group(add.s(3, 3)))
+        ).apply_async(),
+        "chains in a group": celery.group(
+            add.s(1, 1) | mul.s(10), add.s(2, 2) | mul.s(10) | mul.s(10)
+        ).apply_async(),
+        "a group behind": (add.s(1, 1) | celery.group(add.s(10), mul.s(10))).apply_async(),
+        "map": same.map([1, "b", [3]]).apply_async(),
+        "starmap": add.starmap([(1, 2), (3, 4)]).apply_async(),
+        "chunks": add.chunks([(n, n) for n in range(10)], 4).apply_async(),
+        "partial": add.s(1).apply_async((2,)),
+        "kwargs": add.s(y="b").clone(kwargs={"x": "a"}).apply_async(),
+        "options": add.s(1, 2).set(countdown=0.05, expires=30).apply_async(),
+    }
+    return {name: result.get(timeout=SOON) for name, result in sent.items()}
+
+
+def chords(app: celery.Celery) -> dict[str, Any]:
+    """What counts parts: the backend must be able to."""
+    add, mul, same, total = tasks.add, tasks.mul, tasks.same, tasks.total
+    group, chain, chord = celery.group, celery.chain, celery.chord
+    sent = {
+        "chord": chord([add.s(n, n) for n in range(30)], total.s()).apply_async(),
+        "in order": chord([same.s(n) for n in "abcdefghijklmno"], same.s()).apply_async(),
+        "of one": chord([add.s(1, 1)], total.s()).apply_async(),
+        "immutable": chord([same.s(1), same.s(2)], same.si("body")).apply_async(),
+        "upgraded": chain(group(add.s(1, 1), add.s(2, 2)), total.s(), add.s(100)).apply_async(),
+        "in the midst": chain(
+            add.s(1, 1), group(add.s(10), mul.s(10)), total.s(), same.s()
+        ).apply_async(),
+        "two": chain(
+            group(same.s(1), same.s(2)), group(total.s(), total.s()), total.s()
+        ).apply_async(),
+        "chains as parts": chord(
+            [add.s(1, 1) | mul.s(10), add.s(2, 2), add.s(1, 0) | mul.s(3) | mul.s(3)], same.s()
+        ).apply_async(),
+        "groups as parts": chord(
+            group(same.s(1), group(same.s(2), same.s(3))), same.s()
+        ).apply_async(),
+        "chords as parts": chord(
+            [chord([add.s(1, 1), add.s(2, 2)], total.s()), same.s(1)], same.s()
+        ).apply_async(),
+        "a chain as body": chord([same.s(1), same.s(2)], total.s() | mul.s(7)).apply_async(),
+        "a group as body": chord([same.s(1), same.s(2)], group(total.s(), same.s())).apply_async(),
+    }
+    return {name: result.get(timeout=SOON) for name, result in sent.items()}
+
+
+def failing_chord(app: celery.Celery, folder: str, chained: bool) -> dict[str, Any]:
+    """A part fails, or a link of the chain that is one: what the body says, and who was told."""
+    bad, good = f"{folder}/bad", f"{folder}/good"
+    body = tasks.note_value.s(path=good).on_error(tasks.note_error.s(path=bad))
+    second = tasks.fail.si("one part")
+    if chained:
+        second = tasks.same.s(2) | second | tasks.note_value.s(path=good)
+    result = celery.chord([tasks.same.s(1), second, tasks.same.s(3)], body).apply_async()
+    error = result.get(timeout=SOON, propagate=False)
+    states = [ended(part)["state"] for part in result.parent]
+    return {"id": result.id, "body": told(error), "state": result.state, "parts": states}
+
+
+def spread(app: celery.Celery, parts: int) -> list[Any]:
+    """A chord whose parts take a moment each: who ran them, and its body."""
+    header = [tasks.where.s(0.05) for _ in range(parts)]
+    found: list[Any] = celery.chord(header, tasks.joined.s())().get(timeout=SOON)
+    return found
+
+
+# Limits and revoking ------------------------------------------------------------------------------
+
+
+def limited(app: celery.Celery, folder: str) -> dict[str, Any]:
+    """Tasks that take longer than they may: soft 1 and hard 3, or less."""
+    sent = {
+        "soft": tasks.rest.apply_async((30,), soft_time_limit=1, time_limit=3),
+        "gentle": tasks.gentle.apply_async((30,), soft_time_limit=0.5),
+        "in time": tasks.rest.apply_async((0.1,), soft_time_limit=5, time_limit=10),
+    }
+    return {name: ended(each) for name, each in sent.items()}
+
+
+def stubborn(app: celery.Celery, path: str) -> dict[str, Any]:
+    """One that lets no soft limit stop it, and another that has a hard one only."""
+    first = tasks.stubborn.apply_async((30, path), soft_time_limit=1, time_limit=2)
+    second = tasks.rest.apply_async((30,), time_limit=1)
+    return {"both": ended(first), "hard": ended(second)}
+
+
+def revoked(app: celery.Celery, path: str) -> dict[str, Any]:
+    """Tasks that are revoked before they start: one waits for its time, and its worker knows it;
+    the other is sent when it is revoked already."""
+    _until(lambda: inspect(app, "ping"))
+    waits = tasks.note.apply_async((path, "waits"), countdown=2)
+    runs = tasks.note.apply_async((path, "runs"), countdown=2)
+    later = str(uuid.uuid4())
+    _until(lambda: waits.id in str(inspect(app, "scheduled")))
+    app.control.revoke([waits.id, later], reply=True, timeout=2, limit=1)
+    sent = tasks.note.apply_async((path, "later"), task_id=later)
+    return {name: ended(each) for name, each in (("waits", waits), ("later", sent), ("runs", runs))}
+
+
+def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:
+    """One that is revoked as it runs."""
+    runs = tasks.rest.delay(30, path)
+    _until(lambda: Path(path).exists())
+    if options:
+        runs.revoke(**options)
+        return ended(runs)
+    app.control.revoke(runs.id, reply=True, timeout=2, limit=1)
+    time.sleep(0.3)
+    told = {"state": runs.state, "active": str(inspect(app, "active")).count(runs.id)}
+    runs.revoke(terminate=True)
+    return {"before": told, **ended(runs)}
+
+
+def _until(condition: Any) -> None:
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+# Control ------------------------------------------------------------------------------------------
+
+
+def revoke(app: celery.Celery, *ids: str, **options: Any) -> None:
+    app.control.revoke(list(ids), **options)
+
+
+def inspect(app: celery.Celery, what: str, *args: Any, **kwargs: Any) -> Any:
+    """What all workers answer."""
+    return getattr(app.control.inspect(timeout=1.5, limit=kwargs.pop("limit", 1)), what)(*args)
+
+
+def control(app: celery.Celery, what: str, **kwargs: Any) -> Any:
+    return app.control.broadcast(what, kwargs, reply=True, timeout=1.5, limit=1)
+
+
+def answers(app: celery.Celery, path: str) -> dict[str, Any]:
+    """What a worker says of itself, while it has something to do; what it has no more."""
+    _until(lambda: inspect(app, "ping"))
+    gone = str(uuid.uuid4())
+    app.control.revoke(gone, reply=True, timeout=2, limit=1)
+    later = tasks.add.apply_async((1, 2), countdown=60)
+    runs = [tasks.rest.apply_async((1.0, path)) for _ in range(3)]  # it has two slots
+    _until(lambda: len(_lines(path)) == 2 and later.id in str(inspect(app, "scheduled")))
+    names = ("ping", "active", "reserved", "scheduled", "revoked", "registered", "stats")
+    told = {name: inspect(app, name) for name in (*names, "active_queues", "conf", "report")}
+    told["query"] = inspect(app, "query_task", later.id)
+    told["ids"] = {"gone": gone, "later": later.id, "runs": [each.id for each in runs]}
+    app.control.revoke(later.id)
+    wait(app, *told["ids"]["runs"])
+    return told
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def publish(app: celery.Celery, *messages: tuple[Any, dict[str, Any]]) -> None:
+    """Publish messages as they are: their bodies, and what `Producer.publish` takes."""
+    queue = app.conf.task_default_queue
+    with app.connection_for_write() as connection, connection.Producer() as producer:
+        app.amqp.queues[queue].bind(connection.default_channel).declare()
+        for body, options in messages:
+            producer.publish(body, exchange=queue, routing_key=queue, **options)
+
+
+def depth(app: celery.Celery, queue: str) -> int:
+    """How many messages wait in a queue, or were given out and not acknowledged, which RabbitMQ
+    takes back when a worker goes."""
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        if connection.transport.driver_type == "redis":
+            return int(channel._size(queue) + channel.client.hlen(channel.unacked_key))
+        return int(channel.queue_declare(queue, passive=True).message_count)
+
+
+def take(app: celery.Celery, queue: str) -> list[Any]:
+    """Headers, correlation id and body of what waits in a queue, which is not there afterwards."""
+    found = []
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        bound = kombu.Queue(queue, kombu.Exchange(queue), queue).bind(channel)
+        bound.declare()
+        while (message := bound.get(no_ack=True)) is not None:
+            correlation_id = message.properties.get("correlation_id")
+            found.append([message.headers, correlation_id, message.body])
+    return found
+
+
+def litter(app: celery.Celery, queue: str) -> None:
+    """Leave what is no message in a list of Redis."""
+    with app.connection_for_write() as connection:
+        client = connection.default_channel.client
+        for thing in (b"{", b"null", b'{"body": 1}', b"\xff\xfe"):
+            client.lpush(queue, thing)
+        client.lpush(queue, b'{"body": "e30=", "properties": {}, "headers": {}}')
+        client.lpush(queue, b'{"body": "e30=", "properties": {"delivery_tag": "x"}}')
+
+
+#: What stands where something else should.
+STRANGE: list[Any] = [
+    None, True, 0, -1, 2**31, 2**70, -1e308, 0.5, "", "x", "x" * 300, "\x00", "é\u2028", "nan",
+    [], [None], [[]], {}, {"a": {}}, {"task": None}, [{"task": 1}], [1, 2, 3], "2026-13-45",
+    "9999-12-31T23:59:59+99:99", "0001-01-01T00:00:00", "2026-01-02T03:04:05", [None, "soon"],
+    [0, 0], [1e-9, 1e-9], [3, 1], {"chain": 1}, f"{NAME}.add", str(ID),
+]  # fmt: skip
+HEADERS = (
+    "lang", "task", "id", "root_id", "parent_id", "group", "group_index", "meth", "shadow", "eta",
+    "expires", "retries", "timelimit", "argsrepr", "kwargsrepr", "origin", "replaced_task_nesting",
+    "ignore_result", "stamped_headers", "stamps", "compression",
+)  # fmt: skip
+FIELDS = (
+    "task", "id", "args", "kwargs", "retries", "eta", "expires", "taskset", "group", "chord", "utc",
+    "callbacks", "errbacks", "timelimit",
+)  # fmt: skip
+EMBED = ("callbacks", "errbacks", "chain", "chord", "odd")
+
+
+def mutated(app: celery.Celery, count: int, seed: int) -> None:
+    """Publish messages of both versions with something wrong in each."""
+    chance = random.Random(seed)
+    messages = [_mutated(app, chance) for _ in range(count)]
+    queue = app.conf.task_default_queue
+    producer = None
+    for body, options in messages:
+        if producer is None:
+            connection = app.connection_for_write()
+            producer = connection.Producer()
+        try:
+            producer.publish(body, exchange="", routing_key=queue, **options)
+        except Exception:  # no client can send it
+            connection.release()
+            producer = None
+
+
+def _mutated(app: celery.Celery, chance: random.Random) -> tuple[bytes, dict[str, Any]]:
+    task_id = str(uuid.UUID(int=chance.getrandbits(128)))
+    sent = {"callbacks": [tasks.add.s(1)], "errbacks": [tasks.note_error.s(path="/dev/null")]}
+    sent |= {"chain": [tasks.add.s(2), tasks.add.s(3)]} if chance.random() < 0.3 else {}
+    if chance.random() < 0.7:
+        made = app.amqp.as_task_v2(task_id, f"{NAME}.add", (1, 2), **sent)
+        args, kwargs, embed = made.body
+        for _ in range(chance.randrange(3)):
+            made.headers[chance.choice(HEADERS)] = chance.choice(STRANGE)
+        if chance.random() < 0.3:
+            embed[chance.choice(EMBED)] = chance.choice(STRANGE)
+        body: Any = [args, kwargs, embed]
+        if chance.random() < 0.2:
+            body[chance.randrange(3)] = chance.choice(STRANGE)
+        elif chance.random() < 0.1:
+            body = chance.choice(STRANGE)
+        headers, properties = made.headers, made.properties
+    else:
+        sent.pop("chain", None)
+        made = app.amqp.as_task_v1(task_id, f"{NAME}.add", (1, 2), **sent)
+        body, headers, properties = made.body, {}, made.properties
+        for _ in range(chance.randrange(1, 4)):
+            body[chance.choice(FIELDS)] = chance.choice(STRANGE)
+        if chance.random() < 0.1:
+            del body[chance.choice(list(body))]
+    text = bytearray(kombu.utils.json.dumps(body).encode())
+    if chance.random() < 0.4:
+        for _ in range(chance.randrange(1, 6)):
+            at = chance.randrange(len(text))
+            text[at : at + chance.randrange(3)] = bytes([chance.randrange(256)])
+    elif chance.random() < 0.1:
+        del text[chance.randrange(len(text)) :]
+    kinds = ["application/json"] * 8 + ["application/x-yaml", "nonsense", "", "text/plain"]
+    encodings = ["utf-8"] * 8 + ["binary", "utf-16", "nonsense", ""]
+    options = {"content_type": chance.choice(kinds), "content_encoding": chance.choice(encodings)}
+    if chance.random() < 0.8:
+        options["correlation_id"] = properties.get("correlation_id") or task_id
+    if chance.random() < 0.1:
+        options["priority"] = chance.choice([0, 9, 255])
+    return bytes(text), {"headers": headers, **options}
+
+
+def errback(app: celery.Celery, path: str) -> dict[str, Any]:
+    """One that fails, with an errback of Celery's newer form."""
+    return ended(tasks.fail.apply_async(link_error=tasks.note_failure.s(path=path)))

@@ -1,0 +1,282 @@
+"""Celery's clients, workers and commands, and our own workers, in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import multiprocessing.connection
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests import workers
+from tests.celery import tasks
+
+QUEUE = "celery"
+NAME = "tests.celery.tasks"
+
+
+class Peer:
+    """A process that was forked by Celery's side."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self.pid = pid
+        self._log = log
+
+    @property
+    def lives(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    @property
+    def text(self) -> str:
+        """What it wrote."""
+        if not self._log.exists():
+            return ""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, None while it runs or if it was killed."""
+        try:
+            return int(Path(f"{self._log}.code").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 30.0) -> int | None:
+        """Until it has ended; its exit code."""
+        workers.until(lambda: not self.lives, timeout)
+        return self.code
+
+    def kill(self) -> None:
+        """End it and its children by SIGKILL; returns when it is gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
+        workers.until(lambda: not self.lives)
+
+
+class CallFailed(Exception):
+    """What a client called raised an exception; `told` is what `clients.told` made of it."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        super().__init__(f"{told['type']}: {told['text']}")
+        self.told = told
+
+
+class Client:
+    """A process with Celery apps that calls the functions of `tests.celery.clients`."""
+
+    def __init__(self, peer: Peer, connection: multiprocessing.connection.Connection) -> None:
+        self._peer = peer
+        self._connection = connection
+
+    def call(self, name: str, conf: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function with the app of a configuration; what it returns.
+
+        :raises CallFailed: it raised an exception.
+        """
+        self._connection.send((name, dict(conf), args, kwargs))
+        if not self._connection.poll(90):
+            raise AssertionError(f"no answer to {name}: {self._peer.text[-3000:]}")
+        kind, value = self._connection.recv()
+        if kind == "error":
+            raise CallFailed(value)
+        return value
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Flower(Peer):
+    """Celery's web monitor."""
+
+    def __init__(self, pid: int, log: Path, where: Path) -> None:
+        super().__init__(pid, log)
+        self._where = where
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """What its API says, such as of '/api/workers'.
+
+        :raises AssertionError: it does not answer with 200.
+        """
+        asked = _OverUnix(self._where)
+        with contextlib.closing(asked):
+            asked.request(method, path)
+            answer = asked.getresponse()
+            said = answer.read()
+        assert answer.status == 200, (path, answer.status, said)
+        return json.loads(said)
+
+
+class _OverUnix(http.client.HTTPConnection):
+    def __init__(self, where: Path) -> None:
+        super().__init__("localhost", timeout=20)
+        self._socket_path = str(where)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(self._socket_path)
+
+
+class Celery:
+    """The process that has it, from which all others are forked; it takes a second to start."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._errors = (folder / "side.log").open("wb")
+        environment = {**os.environ, tasks.SIDE: "celery", "FLOWER_UNAUTHENTICATED_API": "1"}
+        environment["C_FORCE_ROOT"] = "1"  # Celery refuses pickle to who may do everything
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.celery.celery_side"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            cwd=workers.REPOSITORY, env=environment, text=True,
+        )  # fmt: skip
+        self._line()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, (self._folder / "side.log").read_text(encoding="utf-8")
+        return line
+
+    def _order(self, what: str, **order: Any) -> tuple[int, Path]:
+        log = self._folder / f"{what}-{uuid.uuid4().hex[:6]}.log"
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps({'do': what, 'log': str(log), **order})}\n")
+        self._process.stdin.flush()
+        return int(self._line()), log
+
+    @contextlib.contextmanager
+    def worker(
+        self,
+        url: str,
+        pool: str = "prefork",
+        *,
+        queue: str = QUEUE,
+        concurrency: int = 2,
+        backend: str = "rpc://",
+        name: str = "celery",
+        arguments: tuple[str, ...] = (),
+        **conf: Any,
+    ) -> Iterator[Peer]:
+        """A worker of Celery, which serves already; it is gone afterwards.
+
+        Its pool is 'prefork', 'threads' or 'solo'; `conf` are settings of its app.
+        """
+        words = ["-P", pool, "-c", str(concurrency), "-Q", queue, "-n", f"{name}@here"]
+        words += ["-l", "INFO", "--without-mingle", "--without-gossip", *arguments]
+        told = conf_of(url, backend, queue=queue, **conf)
+        peer = Peer(*self._order("work", conf=told, arguments=words))
+        try:
+            workers.until(lambda: " ready." in peer.text or _died(peer))
+            yield peer
+        finally:
+            peer.signal(signal.SIGCONT)
+            peer.kill()
+
+    @contextlib.contextmanager
+    def command(self, url: str, *arguments: str, **conf: Any) -> Iterator[Peer]:
+        """`celery inspect ping`, say; it is gone afterwards."""
+        told = conf_of(url, **conf)
+        peer = Peer(*self._order("command", conf=told, arguments=arguments))
+        try:
+            yield peer
+        finally:
+            peer.kill()
+
+    def run(self, url: str, *arguments: str, timeout: float = 30.0, **conf: Any) -> tuple[int, str]:
+        """The exit code of a command, and what it wrote."""
+        with self.command(url, *arguments, **conf) as peer:
+            code = peer.wait(timeout)
+            assert code is not None, peer.text
+            return code, peer.text
+
+    @contextlib.contextmanager
+    def flower(self, url: str, *arguments: str, **conf: Any) -> Iterator[Flower]:
+        """Flower, which serves already; it is gone afterwards."""
+        where = self._folder / f"flower-{uuid.uuid4().hex[:6]}"
+        words = ["flower", f"--unix_socket={where}", *arguments]
+        pid, log = self._order("command", conf=conf_of(url, **conf), arguments=words)
+        peer = Flower(pid, log, where)
+        try:
+            workers.until(lambda: where.exists() or _died(peer))
+            yield peer
+        finally:
+            peer.kill()
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client; it is gone afterwards."""
+        with multiprocessing.connection.Listener(family="AF_UNIX") as listener:
+            peer = Peer(*self._order("serve", socket=listener.address))
+            try:
+                with contextlib.closing(Client(peer, listener.accept())) as made:
+                    yield made
+            finally:
+                peer.kill()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+        self._errors.close()
+
+
+def _died(peer: Peer) -> bool:
+    assert peer.lives, peer.text
+    return False
+
+
+def conf_of(
+    url: str, backend: str = "rpc://", *, queue: str = QUEUE, **more: Any
+) -> dict[str, Any]:
+    """The configuration of an app."""
+    return {
+        "broker_url": str(url),
+        "result_backend": str(backend),
+        "task_default_queue": queue,
+        "broker_connection_retry_on_startup": True,
+        "worker_hijack_root_logger": False,
+        **more,
+    }
+
+
+@contextlib.contextmanager
+def wbengine_worker(
+    folder: Path,
+    url: str,
+    *arguments: str,
+    queue: str = QUEUE,
+    backend: str = "rpc://",
+    tasks: str = NAME,
+    warnings: str = "error",
+) -> Iterator[workers.WorkerProcess]:
+    """One of ours that takes Celery's tasks, as soon as it can; it is gone afterwards."""
+    with workers.workers(
+        folder,
+        *("--url", str(url), "--celery-queue", queue, "--celery-result-backend", str(backend)),
+        *("--log-level", "info", "--tasks", tasks, *arguments),
+        warnings=warnings,
+    ) as (made,):
+        try:
+            yield made
+        except BaseException:
+            print(made.text[-6000:])
+            raise

@@ -1,0 +1,135 @@
+"""Real clients of Celery call tasks on our workers, and on Celery's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from pathlib import Path
+
+from tests.celery.conftest import Bed
+from tests.workers import until
+
+NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
+
+
+def lines(path: Path | str) -> list[str]:
+    found = Path(path)
+    return sorted(found.read_text(encoding="utf-8").splitlines()) if found.exists() else []
+
+
+def test_delay(bed: Bed, protocol: int) -> None:
+    """Positional and named arguments, all that JSON with kombu's types holds, and a big one."""
+    assert bed.using(task_protocol=protocol).call("delays") == [
+        5,
+        "ab",
+        [[1, [2, {"three": None}]], {"four": 4.5, "five": True}],
+        "é\u2028\U0001f600 zażółć",
+        ["str", 1_000_000],
+        {
+            "when": NOON,
+            "id": uuid.UUID("12345678-1234-5678-1234-567812345678"),
+            "price": decimal.Decimal("1.10"),
+        },
+        3,
+    ]
+
+
+def test_countdown_eta_and_expires(bed: Bed, protocol: int) -> None:
+    """Also of a client in another zone.  What expires is not run."""
+    told = bed.using(task_protocol=protocol).call("timed")
+    after = {"countdown": 0.5, "eta": 0.6, "eta there": 0.4, "eta over": 0, "expires": 0}
+    for name, least in after.items():
+        assert told[name]["state"] == "SUCCESS", (name, told)
+        assert least - 0.01 <= told[name]["value"] < least + 5, (name, told)
+    for name in set(told) - set(after):
+        assert told[name]["state"] == "REVOKED", (name, told)
+        error = told[name]["error"]
+        assert (error["module"], error["type"]) == ("celery.exceptions", "TaskRevokedError")
+        assert "expired" in error["text"]
+
+
+def test_get_raises_what_the_task_raised(bed: Bed, protocol: int) -> None:
+    told = bed.using(task_protocol=protocol).call("failures")
+    assert {each["state"] for each in told.values()} == {"FAILURE"}
+    kinds = {name: (each["error"]["module"], each["error"]["type"]) for name, each in told.items()}
+    hidden = kinds.pop("hidden")
+    assert hidden[1] in ("Hidden", "UnpickleableExceptionWrapper"), hidden
+    assert kinds == {
+        "builtin": ("builtins", "ValueError"),
+        "odd": ("tests.celery.tasks", "Odd"),
+        "arguments": ("builtins", "TypeError"),
+        "kwargs": ("builtins", "TypeError"),
+        "unknown": ("celery.exceptions", "NotRegistered"),
+    }
+    assert told["builtin"]["error"]["args"] == ["no such luck", 7]
+    assert told["odd"]["error"]["args"] == ["as odd as can be", 3]
+    assert "of nowhere" in told["hidden"]["error"]["text"]
+    assert "tests.celery.tasks.ad" in told["unknown"]["error"]["text"]
+    assert "'z'" in told["kwargs"]["error"]["text"]
+    traceback = told["builtin"]["traceback"]
+    assert traceback.startswith("Traceback (most recent call last):\n")
+    assert "raise ValueError(text, 7) from error" in traceback
+    assert "KeyError: 'absent'" in traceback
+    assert traceback.endswith("ValueError: ('no such luck', 7)\n")
+
+
+def test_link_and_link_error(bed: Bed, protocol: int, tmp_path: Path) -> None:
+    told = bed.using(task_protocol=protocol).call("links", str(tmp_path))
+    assert told["value"] == 3 and told["children"] >= 1
+    assert told["error"]["error"]["type"] == "ValueError"
+    until(lambda: len(lines(tmp_path / "good")) == 3 and len(lines(tmp_path / "bad")) == 2)
+    assert lines(tmp_path / "good") == ["15", "3", "immutable"]
+    assert lines(tmp_path / "bad") == [f"error of {told['ids'][1]}", "immutable"]
+
+
+def test_results_that_nobody_wants(bed: Bed, protocol: int, tmp_path: Path) -> None:
+    told = bed.using(task_protocol=protocol).call("ignored", str(tmp_path / "path"))
+    # Version 1 has no word for it: there it is the worker's own task that would have to say so.
+    expected = ["PENDING", "PENDING"] if protocol == 2 else ["SUCCESS", "FAILURE"]
+    assert told["states"] == expected or (bed.backend == "rpc://" and protocol == 1)
+
+
+def test_what_a_task_knows_of_itself(bed: Bed) -> None:
+    """Ids, lineage, groups, stamps and headers of a user's own."""
+    told = bed.call("facts")
+    task_id, plain = told["plain"]
+    assert plain == {
+        "id": task_id,
+        "correlation_id": task_id,
+        "root_id": task_id,
+        "parent_id": None,
+        "group": None,
+        "group_index": None,
+        "retries": 0,
+        "stamps": {},
+        "extra": None,
+    }
+    assert told["headers"][1]["extra"] == "red"
+    assert told["stamped"][1]["stamps"] == {"batch": "seven", "color": "blue"}
+    first, second, third = told["chain"]
+    parents = [each[1]["parent_id"] for each in told["chain"]]
+    assert parents == [None, first[0], second[0]]
+    assert {each[1]["root_id"] for each in told["chain"]} == {first[0]}
+    assert third[1]["id"] == third[0]
+    group, ids, members = told["group"]
+    assert [each["id"] for each in members] == ids
+    assert {each["group"] for each in members} == {group}
+    assert [each["group_index"] for each in members] == [0, 1, 2]
+
+
+def test_retries(bed: Bed, tmp_path: Path) -> None:
+    """A task asks to be run again: in vain, when it did so too often."""
+    assert bed.run("flaky", str(tmp_path / "a"), 2)["value"] == 3
+    told = bed.run("flaky", str(tmp_path / "b"), 9, 1)
+    assert (told["state"], told["error"]["type"]) == ("FAILURE", "Odd")
+    assert told["error"]["args"] == ["too often", 2]
+    assert len(lines(tmp_path / "b")) == 2
+
+
+def test_errbacks_of_the_newer_form(bed: Bed, tmp_path: Path) -> None:
+    """Those that take more than an id are called in the worker, with request, error, traceback."""
+    path = tmp_path / "path"
+    task_id = bed.call("errback", str(path))["id"]
+    until(lambda: lines(path))
+    assert lines(path) == [f"{task_id} ValueError ('no such luck', 7)"]

@@ -1,0 +1,89 @@
+"""`celery inspect`, `celery control` and `celery status` with our workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from tests.brokers import Place
+from tests.celery import peers
+from tests.celery.conftest import Bed
+from tests.workers import until
+
+NODE = "ours@here"
+
+
+def test_what_a_worker_says(
+    kind: str, url: Place, store: Place, client: peers.Client, tmp_path: Path
+) -> None:
+    bed = Bed(client, url, store, "wbengine")
+    words = "--threads", "2", "--celery-name", NODE
+    with peers.wbengine_worker(tmp_path, url, *words, backend=store) as worker:
+        told = bed.call("answers", str(tmp_path / "path"))
+    ids = told.pop("ids")
+    said = {name: answer[NODE] for name, answer in told.items()}
+    assert said["ping"] == {"ok": "pong"}
+    active = said["active"]
+    assert len(active) == 2 and {each["id"] for each in active} <= set(ids["runs"])
+    for each in active:
+        assert each["name"] == f"{peers.NAME}.rest" and each["hostname"] == NODE
+        assert each["args"] and each["time_start"] and each["worker_pid"]
+        assert each["delivery_info"]["routing_key"] == peers.QUEUE
+    # Nothing is taken before there is room for it: what waits is in the queue.
+    assert {each["id"] for each in said["reserved"]} <= set(ids["runs"])
+    (scheduled,) = said["scheduled"]
+    assert scheduled["request"]["id"] == ids["later"] and scheduled["eta"]
+    assert ids["gone"] in said["revoked"]
+    assert {f"{peers.NAME}.add", f"{peers.NAME}.rest"} <= set(said["registered"])
+    stats = said["stats"]
+    assert stats["pid"] == worker.process.pid and stats["pool"]["max-concurrency"] == 2
+    assert stats["total"].get(f"{peers.NAME}.rest", 0) in (0, 2)
+    assert stats["broker"]["port"] and "password" not in str(stats["broker"]).lower()
+    (queue,) = said["active_queues"]
+    assert queue["name"] == peers.QUEUE and queue["routing_key"] == peers.QUEUE
+    assert said["conf"] and said["report"]["ok"]
+    for secret in (url, store):
+        assert secret.split("@")[0].rpartition(":")[2] not in str(said)
+    assert said["query"][ids["later"]][0] == "scheduled"
+
+
+def test_the_commands(
+    kind: str,
+    url: Place,
+    store: Place,
+    client: peers.Client,
+    celery: peers.Celery,
+    tmp_path: Path,
+) -> None:
+    """All at once, as each waits for a second to hear of more workers."""
+    bed = Bed(client, url, store, "wbengine")
+    words = "--threads", "2", "--celery-name", NODE
+    with peers.wbengine_worker(tmp_path, url, *words, backend=store) as worker:
+        until(lambda: bed.call("inspect", "ping"))
+        later = bed.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
+        commands = {
+            name: ("inspect", "-d", NODE, name)
+            for name in ("ping", "stats", "registered", "report", "active_queues", "conf")
+        }
+        commands["status"] = ("status",)
+        commands["revoke"] = ("control", "-d", NODE, "revoke", later)
+        commands["rate_limit"] = ("control", "-d", NODE, "rate_limit", f"{peers.NAME}.add", "1/m")
+        with contextlib.ExitStack() as stack:
+            started = {
+                name: stack.enter_context(celery.command(url, *each))
+                for name, each in commands.items()
+            }
+            codes = {name: peer.wait() for name, peer in started.items()}
+            texts = {name: peer.text for name, peer in started.items()}
+        for name, text in texts.items():
+            if name != "rate_limit":
+                assert codes[name] == 0, (name, text)
+                assert (NODE in text and "1 node online" in text) or name == "revoke", (name, text)
+        assert f"{peers.NAME}.add" in texts["registered"]
+        assert "pong" in texts["ping"]
+        assert "error" in texts["rate_limit"].lower(), texts["rate_limit"]
+        assert bed.call("wait", later)[0]["state"] == "REVOKED"
+        with celery.command(url, "control", "-d", NODE, "shutdown"):
+            assert worker.wait() == 0
+        assert os.path.exists(worker.log)

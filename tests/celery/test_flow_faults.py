@@ -1,0 +1,212 @@
+"""Flows whose tasks Celery runs, when a broker, or the engine, goes away in between."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import brokers, workers
+from tests.celery.peers import NAME
+from tests.celery.test_flows import WIDE, begun
+from tests.workers import until
+from wbengine import engines, exceptions
+from wbengine.interop.celery import link
+from wbengine.interop.celery.task import CeleryTask
+from wbengine.persistence import backends
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    link.close_all()
+
+
+def resting(url: str, backend: str, path: Path, number: int, **options: Any) -> Any:
+    flow = WIDE("f")
+    for n in range(number):
+        given = {"seconds": 0.03, "path": str(path)}
+        made = CeleryTask(
+            f"{NAME}.rest", url, f"t{n}", args=("seconds", "path"), inject=given,
+            result_backend=backend, **options,
+        )  # fmt: skip
+        flow.add(made)
+    return flow
+
+
+# (broker, results, who is killed).  Celery's worker loses a message that a Redis hands to it when
+# it is killed, and a RabbitMQ what it had in its memory only, as results are: those have to be
+# asked for again.
+KILLED = [
+    ("redis", "redis", "broker"),
+    ("redis", "rpc", "broker"),
+    ("rabbitmq", "redis", "broker"),
+    ("rabbitmq", "redis", "results"),
+    ("rabbitmq", "rpc", "broker"),
+]
+
+
+@pytest.mark.parametrize(("kind", "results", "who"), KILLED, ids=[*map("-".join, KILLED)])
+def test_a_broker_is_killed(
+    kind: str, results: str, who: str, tmp_path: Path, celery: Any, private: Any
+) -> None:
+    """It is started again while a hundred tasks wait: they all come to their end."""
+    server = private(kind)
+    store = private("redis") if results == "redis" else None
+    backend = "rpc://" if store is None else store.url("7")
+    killed = store if who == "results" else server
+    lossy = kind == "redis" or store is None
+    options: dict[str, Any] = {"timeout": 8.0, "retries": 3} if lossy else {}
+    path = tmp_path / "ran"
+    flow = resting(server.url(), backend, path, 100, **options)
+    # Else Celery's worker comes back to what it had fetched and not begun after an hour.
+    soon = {"visibility_timeout": 2, "unacked_restore_interval": 1} if kind == "redis" else {}
+    conf: dict[str, Any] = {"backend": backend, "broker_transport_options": soon}
+    # Else it loses the results of what ends meanwhile.
+    conf["result_backend_always_retry"] = True
+    conf["task_acks_late"] = True
+    with contextlib.ExitStack() as stack:
+        working = celery.worker(server.url(), "threads", concurrency=2, **conf)
+        worker = stack.enter_context(working)
+        engine = engines.load(flow, engine="parallel")
+        running = threading.Thread(target=engine.run, daemon=True)
+        running.start()
+        until(lambda: len(begun(path)) >= 10)
+        killed.kill()
+        time.sleep(0.3)
+        # Celery's own may stay with what it fetched, and run nothing more, once it could not
+        # acknowledge something: it is not the one that is tested here.
+        worker.kill()
+        killed.start()
+        another = celery.worker(server.url(), "threads", name="another", concurrency=2, **conf)
+        stack.enter_context(another)
+        running.join(45)
+        assert not running.is_alive(), worker.text[-3000:]
+        assert set(engine.storage.fetch_all()) == set()
+        assert {engine.storage.get(f"t{n}") for n in range(100)} == {0.03}
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[Any]:
+    """Brokers that this module may kill."""
+    with contextlib.ExitStack() as stack:
+        made: dict[str, Any] = {}
+
+        def get(kind: str) -> Any:
+            if kind not in made:
+                start: Any = getattr(brokers, kind)
+                made[kind] = stack.enter_context(start())
+            made[kind].mend()
+            return made[kind]
+
+        yield get
+
+
+def interrupted(
+    folder: Path, url: str, backend: str, queue: str, ran: int, kind: str = "plain"
+) -> str:
+    """Have another process begin a flow, and kill it once so many of its tasks have begun."""
+    words = [sys.executable, "-m", "tests.celery.kept", str(folder), url, backend, queue]
+    with subprocess.Popen(
+        [*words, "30", "0.05", kind], cwd=workers.REPOSITORY, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        uuid = process.stdout.readline().strip()
+        until(lambda: len(begun(folder / "ran")) >= ran)
+        process.kill()
+    return uuid
+
+
+def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:
+    """Who goes on with it."""
+    backend = backends.fetch(f"dir://{folder}/store")
+    connection = backend.get_connection()
+    (detail,) = [
+        found for book in connection.get_logbooks() for found in book if found.uuid == uuid
+    ]
+    return engines.load_from_detail(detail, backend=backend, engine=kind)
+
+
+@pytest.mark.parametrize("kind", ["plain", "mapped"])
+def test_a_resumed_flow_takes_what_is_there(
+    tmp_path: Path, celery: Any, broker_servers: Any, kind: str
+) -> None:
+    """The results of what was sent before are taken, or waited for: nothing runs twice."""
+    redis = broker_servers["redis"]
+    with (
+        redis.place() as url,
+        redis.place() as store,
+        celery.worker(url, "threads", backend=store, concurrency=2) as worker,
+    ):
+        uuid = interrupted(tmp_path, url, store, "celery", 10, kind)
+        engine = resumed(tmp_path, uuid)
+        engine.run()
+        fetch = engine.storage.fetch
+        rested = fetch("rested") if kind == "mapped" else [fetch(f"r{n}") for n in range(30)]
+        assert rested == [0.05] * 30
+        assert len(begun(tmp_path / "ran")) == 30, worker.text
+        assert engine.storage.record("m" if kind == "mapped" else "t0").attempt == 1
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again: bool) -> None:
+    """What was sent, and its result was for who is gone, is sent again, unless that does harm."""
+    redis = broker_servers["redis"]
+    with redis.place() as url, celery.worker(url, "threads", concurrency=2):
+        uuid = interrupted(tmp_path, url, "rpc://", "celery", 3)
+        engine = resumed(tmp_path, uuid)
+        for atom, _ in engine.flow.iter_nodes():
+            atom.idempotent = again
+        if again:
+            engine.run()
+            assert len(begun(tmp_path / "ran")) > 30
+            return
+        with pytest.raises((exceptions.WorkerLost, exceptions.WrappedFailure)):
+            engine.run()
+        failures = engine.storage.get_execute_failures().values()
+        known = exceptions.WorkerLost, exceptions.Cancelled
+        assert len(failures) >= 20 and all(found.check(*known) for found in failures)
+        link.close_all()  # it has told them then
+        time.sleep(0.3)
+        ran = len(begun(tmp_path / "ran"))
+        time.sleep(0.5)
+        assert len(begun(tmp_path / "ran")) == ran < 30
+
+
+@pytest.mark.parametrize("kind", ["parallel", "serial"])
+def test_a_resumed_flow_that_is_given_up_revokes(
+    tmp_path: Path, celery: Any, broker_servers: Any, kind: str
+) -> None:
+    """What an earlier run sent, and is undone now, does not run any more."""
+    redis = broker_servers["redis"]
+    with (
+        redis.place() as url,
+        redis.place() as store,
+        celery.worker(url, "threads", backend=store, concurrency=1),
+    ):
+        uuid = interrupted(tmp_path, url, store, "celery", 3)
+        engine = resumed(tmp_path, uuid, kind)
+        with pytest.raises(exceptions.Cancelled):
+            _cancelled(engine)
+        link.close_all()  # it has told them then
+        time.sleep(0.3)
+        ran = len(begun(tmp_path / "ran"))
+        time.sleep(0.5)
+        assert len(begun(tmp_path / "ran")) == ran < 20
+
+
+def _cancelled(engine: Any) -> None:
+    """Run it, and cancel it as soon as it goes on."""
+    runs = threading.Thread(target=until, args=(engine.cancel,))
+    runs.start()
+    try:
+        engine.run()
+    finally:
+        runs.join()

@@ -1,0 +1,162 @@
+"""Flows of ours whose tasks are run by real workers of Celery, on every kind of engine."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import cancelled_tasks
+from tests.celery.conftest import Bed, Beds
+from tests.celery.peers import NAME
+from tests.workers import until, worker_in_thread
+from wbengine import engines, invocation, states, task
+from wbengine.interop.celery import link
+from wbengine.interop.celery.task import CeleryTask
+from wbengine.patterns import linear_flow, unordered_flow
+
+LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
+
+#: (broker, results, pool) of Celery's workers.
+SIDES = [
+    ("redis", "redis", "threads"),
+    ("redis", "rpc", "processes"),
+    ("rabbitmq", "rpc", "processes"),
+    ("rabbitmq", "redis", "threads"),
+]
+ENGINES = ("serial", "threads", "processes", "worker-based")
+
+
+@pytest.fixture(params=SIDES, ids="-".join)
+def side(request: pytest.FixtureRequest, beds: Beds) -> Bed:
+    broker, results, pool = request.param
+    return beds.get("celery", broker, results, pool)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    link.close_all()
+
+
+@contextlib.contextmanager
+def kind_of(name: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """Options for one kind of engine."""
+    if name == "serial":
+        yield {"engine": "serial"}
+    elif name in ("threads", "processes"):
+        yield {"engine": "parallel", "executor": name, "max_workers": 2}
+    else:
+        url = f"memory://{folder.name}-flows"
+        with worker_in_thread(url, cancelled_tasks, task_of_ours):
+            yield {"engine": "worker-based", "url": url}
+
+
+@pytest.fixture(params=ENGINES)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with kind_of(request.param, tmp_path) as options:
+        yield options
+
+
+@task.task(provides="doubled", name="doubled")
+def task_of_ours(total: int) -> int:
+    return 2 * total
+
+
+def asks(side: Bed, function: str, name: str | None = None, **options: Any) -> CeleryTask:
+    options.setdefault("result_backend", side.backend)
+    return CeleryTask(f"{NAME}.{function}", side.url, name or function, **options)
+
+
+def test_arguments_are_passed_on(side: Bed, kind: dict[str, Any]) -> None:
+    """By position and by name, from a task of Celery's to one of ours, and back."""
+    flow = LINE("f").add(
+        asks(side, "add", args=("x", "y"), provides="total"),
+        task_of_ours(),
+        asks(side, "mul", requires=("x", "y"), rebind={"x": "doubled"}, provides="product"),
+        asks(side, "swap", args="product", requires="y", inject={"z": None}, provides="seen"),
+    )
+    found = engines.run(flow, store={"x": 2, "y": 3}, **kind)
+    assert found["total"] == 5 and found["product"] == 30
+    assert found["seen"] == [[30], {"y": 3, "z": None}]
+
+
+def test_a_thousand_take_no_threads(side: Bed, tmp_path: Path) -> None:
+    flow = WIDE("f")
+    for n in range(1000):
+        flow.add(asks(side, "add", f"t{n}", args=("x", "n"), inject={"n": n}, provides=f"r{n}"))
+    engine = engines.load(flow, store={"x": 1}, engine="parallel")
+    before, most = threading.active_count(), 0
+    running = threading.Thread(target=engine.run)
+    running.start()
+    while running.is_alive():
+        most = max(most, threading.active_count())
+        time.sleep(0.002)
+    assert [engine.storage.fetch(f"r{n}") for n in range(1000)] == list(range(1, 1001))
+    # The one that runs the engine, its event loop, the link, and who resolves the broker's name.
+    assert most - before <= 4
+
+
+def test_a_map_of_them(side: Bed) -> None:
+    flow = LINE("f").add(
+        task.Map(asks(side, "mul", args=("x", "y")), over="numbers", item="x", provides="all")
+    )
+    found = engines.run(flow, store={"numbers": list(range(50)), "y": 3}, engine="parallel")
+    assert found["all"] == [3 * n for n in range(50)]
+
+
+def begun(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+class Undone(task.Task):
+    """Says when it is reverted."""
+
+    def execute(self) -> None: ...
+
+    def revert(self, log: list[str], result: Any, flow_failures: Any) -> None:
+        log.append(self.name)
+
+
+@pytest.mark.parametrize("side", [SIDES[0], SIDES[3]], ids="-".join, indirect=True)
+@pytest.mark.parametrize("name", ENGINES[1:])
+def test_a_failure_revokes_what_is_pending(
+    side: Bed, name: str, tmp_path: Path, celery: Any, beds: Beds
+) -> None:
+    """What waits in the broker never runs, and Celery itself says that it was revoked."""
+    path, held, log = tmp_path / "ran", tmp_path / "held", list[str]()
+    flow, queue = WIDE("w"), tmp_path.name
+    common: Any = {"queue": queue}
+    # One after the other: while the second runs, the others wait for their turn.
+    flow.add(asks(side, "fail", "bad", **common))
+    resting = {"seconds": 1.5, "path": str(held)}
+    flow.add(asks(side, "rest", args=("seconds", "path"), inject=resting, **common))
+    for n in range(40):
+        flow.add(asks(side, "note", f"t{n}", args="path", inject={"path": str(path)}, **common))
+    mine = LINE("f").add(task_free(log), flow)
+    backend = {"backend": side.backend, "queue": queue}
+    made = celery.worker(side.url, "threads", concurrency=1, name=queue, **backend)
+    with kind_of(name, tmp_path) as kind, made:
+        engine = engines.load(mine, store={"log": log}, **kind)
+        with pytest.raises(ValueError, match="no such luck"):
+            engine.run()
+        assert log == ["ours"] and engine.storage.get_flow_state() == states.REVERTED
+        ids = [_id_of(engine, f"t{n}") for n in range(40)]
+        until(lambda: {side.call("state", name) for name in ids} == {"REVOKED"})
+    assert begun(path) == []
+
+
+def task_free(log: list[str]) -> Undone:
+    made = Undone("ours")
+    made.local = True
+    return made
+
+
+def _id_of(engine: Any, name: str) -> str:
+    record = engine.storage.record(name)
+    return invocation.request_id(record.uuid, "execute", 1)

@@ -1,0 +1,73 @@
+"""Time limits and revoking, as real clients of Celery ask for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.celery.conftest import Bed, Beds
+from tests.celery.test_calls import lines
+
+
+def check_soft(told: dict[str, Any]) -> None:
+    error = told["soft"]["error"]
+    assert told["soft"]["state"] == "FAILURE"
+    assert (error["module"], error["type"]) == ("billiard.exceptions", "SoftTimeLimitExceeded")
+    assert "time.sleep(min(left, 0.02))" in told["soft"]["traceback"]
+    assert told["gentle"]["value"] == "cleaned up after SoftTimeLimitExceeded"
+    assert told["in time"]["value"] == 0.1
+
+
+def test_soft_limits(killing: Bed, protocol: int, tmp_path: Path) -> None:
+    """Soft 1, hard 3: the soft one is raised in the task, which may catch it."""
+    check_soft(killing.using(task_protocol=protocol).call("limited", str(tmp_path)))
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_soft_limits_in_threads(beds: Beds, kind: str, tmp_path: Path) -> None:
+    """Celery's own threads know of no limits."""
+    check_soft(beds.get("wbengine", kind, "redis").call("limited", str(tmp_path)))
+
+
+def test_hard_limits(killing: Bed, tmp_path: Path) -> None:
+    """Who does not listen is killed, and its process with it; the worker goes on."""
+    path = tmp_path / "path"
+    told = killing.call("stubborn", str(path))
+    for each in told.values():
+        assert each["state"] == "FAILURE"
+        error = each["error"]
+        assert (error["module"], error["type"]) == ("billiard.exceptions", "TimeLimitExceeded")
+    assert lines(path) == ["begins", "shrugs at SoftTimeLimitExceeded"]
+    assert killing.run("add", 1, 2)["value"] == 3
+
+
+def test_revoked_before_it_starts(bed: Bed, tmp_path: Path) -> None:
+    path = tmp_path / "path"
+    told = bed.call("revoked", str(path))
+    for name in ("waits", "later"):
+        assert told[name]["state"] == "REVOKED", told
+        assert told[name]["error"]["type"] == "TaskRevokedError"
+        assert "revoked" in told[name]["error"]["text"]
+    assert told["runs"]["state"] == "SUCCESS"
+    assert lines(path) == ["runs"]
+
+
+@pytest.mark.parametrize("options", [{"terminate": True}, {"terminate": True, "signal": "SIGKILL"}])
+def test_revoked_as_it_runs(killing: Bed, options: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "path"
+    told = killing.call("terminated", str(path), **options)
+    assert told["state"] == "REVOKED"
+    assert told["error"]["type"] == "TaskRevokedError"
+    assert "terminated" in told["error"]["text"]
+    assert len(lines(path)) == 1
+    assert killing.run("add", 1, 2)["value"] == 3
+
+
+def test_revoked_too_late(killing: Bed, tmp_path: Path) -> None:
+    """Without `terminate`, what runs already goes on."""
+    told = killing.call("terminated", str(tmp_path / "path"))
+    assert told["before"]["active"] == 1
+    assert told["before"]["state"] in ("PENDING", "STARTED")
+    assert told["state"] == "REVOKED"

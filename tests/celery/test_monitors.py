@@ -1,0 +1,63 @@
+"""Celery's own monitors look at our workers: `celery events --dump`, and Flower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.brokers import Place
+from tests.celery import peers
+from tests.celery.conftest import Bed
+from tests.workers import until
+
+NODE = "ours@here"
+
+
+def test_events_and_flower(
+    kind: str,
+    url: Place,
+    store: Place,
+    client: peers.Client,
+    celery: peers.Celery,
+    tmp_path: Path,
+) -> None:
+    bed = Bed(client, url, store, "wbengine")
+    words = "--threads", "2", "--celery-name", NODE, "--events", "celery"
+    with (
+        celery.command(url, "events", "--dump") as dump,
+        celery.flower(url) as flower,
+        peers.wbengine_worker(tmp_path, url, *words, backend=store) as worker,
+    ):
+        until(lambda: "heartbeat" in dump.text)
+        until(lambda: flower.ask("/api/workers?status=1").get(NODE))
+        path = tmp_path / "path"
+        revoked = bed.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
+        runs = bed.call("start", f"{peers.NAME}.rest", (1, str(path)))
+        done = bed.run("add", 20, 22)
+        failed = bed.run("fail", "not today")
+        bed.call("revoke", revoked)
+        until(path.exists)
+
+        def states(*ids: str) -> list[Any]:
+            known = flower.ask("/api/tasks")
+            return [known.get(each, {}).get("state") for each in ids]
+
+        until(lambda: states(runs) == ["STARTED"])
+        expected = ["SUCCESS", "FAILURE", "REVOKED", "SUCCESS"]
+        until(lambda: states(done["id"], failed["id"], revoked, runs) == expected)
+        known = flower.ask("/api/tasks")
+        task = known[done["id"]]
+        assert (task["name"], task["worker"]) == (f"{peers.NAME}.add", NODE)
+        assert (task["args"], task["kwargs"], task["result"]) == ("(20, 22)", "{}", "42")
+        assert task["runtime"] < 5 and task["received"] and task["started"] and task["succeeded"]
+        assert "ValueError" in known[failed["id"]]["exception"]
+        assert "raise ValueError" in known[failed["id"]]["traceback"]
+        told = flower.ask(f"/api/workers?refresh=1&workername={NODE}")[NODE]
+        assert f"{peers.NAME}.add" in told["registered"]
+        assert told["stats"]["pid"] == worker.process.pid
+        assert [queue["name"] for queue in told["active_queues"]] == [peers.QUEUE]
+        assert worker.stop() == 0
+        until(lambda: "shutdown" in dump.text)  # its word for worker-offline
+        for word in ("received", "started", "succeeded", "failed", "revoked"):
+            assert word in dump.text, dump.text
+        assert done["id"] in dump.text and NODE in dump.text

@@ -1,0 +1,80 @@
+"""What a worker reads: JSON, and by name the others."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Place
+from tests.celery import peers
+from tests.celery.conftest import Bed
+from tests.workers import until
+
+ALL = ["json", "yaml", "msgpack", "pickle"]
+#: What each of them holds; results are JSON.
+VALUES = {
+    "json": {"text": "é", "when": dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)},
+    "yaml": {"list": [1, 2.5, None, True], "text": "é"},
+    "msgpack": {"text": "é", "list": [1, 2.5, None, True], "bytes": b"\xff\x00"},
+    "pickle": {"text": "é", "tuple": (1, {2}, None), 3: b"\xff", "range": range(3)},
+}
+
+
+@pytest.mark.parametrize(("kind", "served_by"), [("redis", "wbengine"), ("redis", "celery")])
+def test_those_that_are_named(
+    kind: str,
+    served_by: str,
+    url: Place,
+    store: Place,
+    client: peers.Client,
+    celery: peers.Celery,
+    tmp_path: Path,
+) -> None:
+    """What follows from a message is sent as it came."""
+    words = "--celery-accept", ",".join(ALL)
+    made = (
+        peers.wbengine_worker(tmp_path, url, *words, backend=store, warnings="default")
+        if served_by == "wbengine"
+        else celery.worker(url, "threads", backend=store, accept_content=ALL)
+    )
+    with made as worker:
+        for name in ALL:
+            conf = {"task_serializer": name, "accept_content": ALL}
+            bed = Bed(client, url, store, served_by, conf=conf)
+            assert bed.run("shown", VALUES[name])["value"] == repr(VALUES[name]), name
+            if name != "yaml":  # Celery's clients cannot write signatures in it
+                assert bed.call("chain", 3) == [3, 2]
+            told = bed.using(task_protocol=1).run("shown", VALUES[name])
+            assert told["value"] == repr(VALUES[name]), name
+        assert bed.call("failures")["odd"]["error"]["type"] == "Odd"
+        if served_by == "wbengine":
+            assert "any code" in worker.text
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_those_that_are_not(
+    protocol: int, url: Place, store: Place, client: peers.Client, tmp_path: Path
+) -> None:
+    """They are refused before they are decoded, once, and the worker goes on."""
+    bed = Bed(client, url, store, "wbengine", conf={"task_protocol": protocol})
+    mark = tmp_path / "mark"
+    with peers.wbengine_worker(tmp_path, url, backend=store) as worker:
+        ids = [
+            bed.using(task_serializer=name, accept_content=ALL).call(
+                "start", f"{peers.NAME}.note", (str(mark),)
+            )
+            for name in ("pickle", "yaml", "msgpack")
+        ]
+        assert bed.run("add", 1, 2)["value"] == 3
+        until(lambda: worker.text.count("is not accepted here") == 3)
+        for name in ("python-serialize", "x-yaml", "x-msgpack"):
+            assert worker.text.count(f"application/x-{name.removeprefix('x-')}") == 1
+        if protocol == 2:  # its id is in a header
+            told = bed.call("wait", *ids)
+            assert {each["state"] for each in told} == {"FAILURE"}
+            assert all(each in worker.text for each in ids)
+        assert not mark.exists()
+        assert worker.stop() == 0
+    assert bed.call("depth", peers.QUEUE) == 0

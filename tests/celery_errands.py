@@ -1,0 +1,121 @@
+"""Tasks that tests have run for Celery's clients, and a client that needs no Celery."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kombu
+
+from wbengine import task
+from wbengine.interop.celery import brokers, codec
+from wbengine.interop.celery.message import TaskMessage
+
+#: The names under which a worker of `--tasks tests.celery_errands` offers them.
+NOTE, REST, REST_AGAIN = (f"tests.celery_errands.{name}" for name in ("Note", "Rest", "RestAgain"))
+
+SOON = 30.0
+
+
+class Note(task.Task):
+    """Leaves a line in a file."""
+
+    def execute(self, path: str, text: str = "") -> str:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(f"{text}\n")
+        return text
+
+
+class Rest(task.Task):
+    """Leaves a line in a file, and takes its time."""
+
+    def execute(self, path: str, seconds: float) -> float:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write("here\n")
+        time.sleep(seconds)
+        return seconds
+
+
+class RestAgain(Rest):
+    """One that may run twice."""
+
+    idempotent = True
+
+
+def lines(path: Path) -> list[str]:
+    """What tasks left in a file."""
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+class Client:
+    """Sends tasks to `queue` of a broker; their results are in a Redis."""
+
+    def __init__(self, url: str, results: str, queue: str = "celery", options: Any = None) -> None:
+        self._url = url
+        # Else a RabbitMQ that is killed a moment later may not have written it yet.
+        self._options = {"confirm_publish": True} if url.startswith("amqp") else options
+        self._results = results
+        self._queue = queue
+
+    def send(self, name: str, *args: Any, **fields: Any) -> str:
+        """Send a task, declared and published as Celery does; its id."""
+        made = TaskMessage(name, fields.pop("id", str(uuid.uuid4())), args, **fields)
+        self.publish(made)
+        return made.id
+
+    def publish(self, *messages: TaskMessage) -> None:
+        with kombu.Connection(
+            self._url, connect_timeout=10, transport_options=self._options
+        ) as connection:
+            connection.ensure_connection(max_retries=10, interval_start=0.1, interval_max=0.5)
+            with connection.Producer() as producer:
+                queue = brokers.queue_named(self._queue)
+                for message in messages:
+                    wire = codec.encode(message)
+                    producer.publish(
+                        wire.body, routing_key=self._queue, declare=[queue], **wire.arguments()
+                    )
+
+    def meta(self, name: str) -> dict[str, Any] | None:
+        """What is known of a task; None: nothing."""
+        import redis
+
+        with contextlib.closing(redis.Redis.from_url(self._results)) as client:
+            found = client.get(f"celery-task-meta-{name}")
+        return None if found is None else json.loads(found)
+
+    def ended(self, name: str, timeout: float = SOON) -> dict[str, Any]:
+        """What became of a task, waited for."""
+        until = time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(Exception):  # the Redis is away
+                found = self.meta(name)
+                if found is not None and found["status"] in ("SUCCESS", "FAILURE", "REVOKED"):
+                    return found
+            assert time.monotonic() < until, f"task {name} did not end in time"
+            time.sleep(0.02)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages nobody has taken."""
+        with self._taking() as queue:
+            return int(queue.queue_declare().message_count)
+
+    def left(self) -> list[kombu.Message]:
+        """What is in the queue; taken out of it."""
+        with self._taking() as queue:
+            found = []
+            while (message := queue.get()) is not None:
+                message.ack()
+                found.append(message)
+            return found
+
+    @contextlib.contextmanager
+    def _taking(self) -> Iterator[Any]:
+        with kombu.Connection(self._url) as connection:
+            yield brokers.queue_named(self._queue)(connection.channel())

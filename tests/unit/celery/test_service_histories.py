@@ -1,0 +1,430 @@
+"""Random histories of a worker: whatever happens in whatever order, its promises hold.
+
+A made-up broker delivers messages, again after connections are lost, and in two copies now and
+then; tasks end in all ways; people revoke, suspend and drain; processes crash.  Each history is
+known by its seed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter, deque
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions, invocation
+from wbengine.interop.celery import (
+    codec,
+    holding,
+    mapping,
+    remembering,
+    results,
+    retrying,
+    serializers,
+    service,
+)
+from wbengine.interop.celery.deeds import (
+    Acknowledge,
+    Cancel,
+    End,
+    GiveBack,
+    Note,
+    Redirect,
+    Reject,
+    Run,
+    Tell,
+)
+from wbengine.interop.celery.jobs import Job
+from wbengine.interop.celery.message import TaskMessage
+from wbengine.interop.celery.steps import Send
+from wbengine.interop.celery.wire import Wire
+from wbengine.types.failure import Failure
+
+from . import errands
+
+START = 1_700_000_000.0
+ADD = f"{errands.__name__}.add"
+SAFE = f"{errands.__name__}.safe"
+TASKS = mapping.Tasks([errands])
+ACCEPTED = serializers.Accepted()
+
+#: What a message may be besides one of a task that is offered: share, and what becomes of it.
+ODD = {"java": 0.03, "lua": 0.03, "unknown": 0.03, "garbage": 0.03}
+
+
+def time_of(moment: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(moment, dt.timezone.utc)
+
+
+class Receipt:
+    """One delivery of one message over one connection."""
+
+    def __init__(self, entry: Entry, connection: int) -> None:
+        self.entry = entry
+        self.connection = connection
+
+
+class Entry:
+    """A message in the broker, until it is settled."""
+
+    def __init__(self, wire: Wire, kind: str, fresh: bool) -> None:
+        self.wire = wire
+        self.kind = kind
+        self.fresh = fresh
+        self.redelivered = False
+        self.settled = False
+
+
+class History:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.now = START
+        self.slots = rng.choice([1, 1, 2, 4])
+        self.ahead = rng.choice([0, 0, 1, 3])
+        self.max_held = rng.choice([1, 3, 100])
+        self.max_hold = rng.choice([None, 20.0])
+        self.budget = rng.choice([None, None, None, 5])
+        #: Whether what came over one connection can be settled over another.
+        self.keeps = rng.random() < 0.5
+        # Nobody remembers after a crash what a second copy of a message is.
+        self.crashing = rng.random() < 0.3
+        self.crashes = 0
+        self.core = self.make()
+        # The broker.
+        self.queue: deque[Entry] = deque()
+        self.connection = 0
+        self.unsettled: dict[Entry, Receipt] = {}
+        self.elsewhere = 0
+        # The pool and the sender.
+        self.pool: list[Any] = []
+        self.cancelled: set[int] = set()
+        self.duties: deque[Any] = deque()
+        # What was seen.
+        self.runs: Counter[tuple[str, int]] = Counter()
+        self.ends: Counter[tuple[str, int]] = Counter()
+        self.given: Counter[tuple[str, int]] = Counter()
+        self.published: dict[tuple[str, int], TaskMessage | None] = {}
+        self.revoked: set[str] = set()
+        self.stopped = False
+        self.taking = True
+        self.number = 0
+
+    def make(self) -> service.Service:
+        return service.Service(
+            TASKS,
+            self.slots,
+            accepted=ACCEPTED,
+            worker="w",
+            langs={"java": "java"},
+            ahead=self.ahead,
+            max_held=self.max_held,
+            max_hold=self.max_hold,
+            telling=self.rng.random() < 0.5,
+            admit=self.admit,
+        )
+
+    def crash(self) -> None:
+        """Its process dies, and another one begins, which knows nothing."""
+        self.crashes += 1
+        self.pool.clear()
+        self.cancelled.clear()
+        self.duties.clear()
+        self.revoked.clear()
+        self.taking = True
+        self.core = self.make()
+        self.lose_connection()
+
+    def admit(self) -> bool:
+        if self.budget is None:
+            return True
+        self.budget -= 1
+        return self.budget >= 0
+
+    # What goes into the queue.
+
+    def publish(self) -> None:
+        rng = self.rng
+        self.number += 1
+        id = f"t{self.number}"
+        kind = next((name for name, share in ODD.items() if rng.random() < share), "task")
+        task = rng.choice([ADD, ADD, SAFE]) if kind != "unknown" else "proj.unknown"
+        message = TaskMessage(
+            task,
+            id,
+            [],
+            lang=kind if kind in ("java", "lua") else "py",
+            eta=time_of(self.now + rng.uniform(1, 60)) if rng.random() < 0.3 else None,
+            expires=time_of(self.now + rng.uniform(-5, 60)) if rng.random() < 0.2 else None,
+            ignore_result=rng.random() < 0.2,
+            errbacks=[{"task": f"{errands.__name__}.sorry"}] if rng.random() < 0.2 else (),
+        )
+        wire = codec.encode(message, 1 if kind == "task" and rng.random() < 0.2 else 2)
+        if kind == "garbage":
+            wire.body = b"\x00garbage"
+        self.published[id, 1] = message
+        for _ in range(2 if rng.random() < 0.05 and not self.crashing else 1):
+            self.queue.append(Entry(wire, kind, True))
+
+    # What the shell does.
+
+    def apply(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case Run(job):
+                    self.begin(job)
+                case Cancel(job):
+                    self.cancelled.add(id(job))
+                case Acknowledge(receipt) | Reject(receipt):
+                    self.settle(receipt)
+                case Redirect(receipt, wire, queue):
+                    assert queue == "java"
+                    assert wire is receipt.entry.wire
+                    self.elsewhere += 1
+                    self.settle(receipt)
+                case End() | GiveBack():
+                    self.duties.append(effect)
+                case Note() | Tell():
+                    pass
+                case _:
+                    raise AssertionError(effect)
+
+    def begin(self, job: Any) -> None:
+        if job.informing is not None:  # the errbacks of what ran
+            assert self.runs[job.key] or self.crashes
+            self.pool.append(job)
+            return
+        assert not self.stopped, "nothing runs after it was told to end"
+        assert self.taking, "nor while it is suspended"
+        assert len(self.core.jobs.begun) <= self.slots
+        assert job.eta is None or job.eta <= self.now, "too early"
+        assert job.expires is None or job.expires >= self.now, "too late"
+        assert job.id not in self.revoked, "nobody wanted it"
+        idempotent = bool(job.endpoint.task_cls.idempotent)
+        # Who dies while giving back leaves two copies, which nobody can tell apart then.
+        copies = self.crashes and self.given[job.key]
+        assert not self.runs[job.key] or idempotent or copies, "twice"
+        self.runs[job.key] += 1
+        self.pool.append(job)
+
+    def settle(self, receipt: Receipt) -> None:
+        if receipt.connection != self.connection or receipt.entry.settled:
+            return
+        receipt.entry.settled = True
+        self.unsettled.pop(receipt.entry, None)
+
+    def work(self) -> None:
+        """The sender does the first of its duties."""
+        effect = self.duties.popleft()
+        job = effect.job
+        if isinstance(effect, GiveBack):
+            self.given[job.key] += 1
+            copy = Entry(job.wire, "task", True)
+            self.queue.append(copy)
+            if self.rng.random() < 0.3 and self.taking and not self.stopped:
+                self.deliver(copy)  # before it is told that this was done
+        else:
+            self.ends[job.key] += 1
+            assert (effect.result is None) == (job.message.ignore_result or not effect.state)
+            if effect.result is not None:
+                assert effect.result.encoded
+            for step in effect.steps:
+                assert isinstance(step, Send)
+                message = step.message
+                if effect.state == results.FAILURE:  # an errback of what did not run here
+                    assert message.task.endswith(".sorry") and job.informing is None
+                    continue
+                assert effect.state == results.RETRY
+                assert (message.id, message.retries) == (job.id, job.message.retries + 1)
+                self.published[message.id, message.retries + 1] = message
+                self.queue.append(Entry(codec.encode(message), "task", True))
+        if self.crashing and self.rng.random() < 0.02:
+            self.crash()
+            return
+        receipt = job.receipt
+        self.settle(receipt)
+        if self.rng.random() < 0.2:
+            self.lose_connection()
+        while self.rng.random() < 0.3 and self.taking and not self.stopped:
+            self.deliver()  # perhaps a copy of it
+        self.apply(self.core.on_done(job, receipt))
+
+    # What the broker does.
+
+    def deliver(self, entry: Entry | None = None) -> None:
+        if entry is None:
+            if not self.queue or len(self.unsettled) >= self.core.prefetch:
+                return
+            entry = self.queue[0]
+        self.queue.remove(entry)
+        receipt = self.unsettled[entry] = Receipt(entry, self.connection)
+        self.apply(self.core.on_message(entry.wire, receipt, "q", entry.redelivered, self.now))
+
+    def lose_connection(self) -> None:
+        self.connection += 1
+        for entry in reversed(list(self.unsettled)):
+            entry.redelivered = True
+            self.queue.appendleft(entry)
+        self.unsettled.clear()
+        if not self.keeps:
+            self.core.on_disconnected()
+
+    # What tasks do.
+
+    def finish(self) -> None:
+        job = self.pool.pop(self.rng.randrange(len(self.pool)))
+        how = self.rng.choice(["value", "value", "error", "again", "requeue", "ignore", "odd"])
+        if job.informing is not None:
+            self.apply(self.core.on_finished(job, [], self.now))
+            return
+        if id(job) in self.cancelled:
+            how = self.rng.choice(["value", "cancelled"])
+        failure = Failure.from_exception(ValueError("no"))
+        value: Any = {
+            "value": 3,
+            "error": failure,
+            "again": retrying.Again(self.now + self.rng.uniform(0, 30), failure),
+            "requeue": retrying.Refusal(failure, requeue=True),
+            "ignore": retrying.Refusal(failure, ignored=True),
+            "odd": object(),
+            "cancelled": Failure.from_exception(exceptions.Cancelled("so")),
+        }[how]
+        if how == "requeue" and job in self.core.jobs.begun.values():
+            self.runs[job.key] -= 1  # it asked for that
+        outcome = value if how == "error" else invocation.Outcome(value)
+        self.apply(self.core.on_finished(job, outcome, self.now))
+
+    # What people do.
+
+    def revoke(self) -> None:
+        ids = [f"t{self.rng.randint(1, self.number + 2)}" for _ in range(2)]
+        self.revoked.update(ids)
+        self.apply(self.core.revoke(ids, self.rng.random() < 0.5, self.now))
+
+    def suspend(self) -> None:
+        self.taking = False
+        self.apply(self.core.suspend(self.now))
+
+    def resume(self) -> None:
+        self.taking = True
+        self.apply(self.core.resume(self.now))
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.apply(self.core.drain(self.now))
+
+    def step(self) -> None:
+        rng = self.rng
+        deeds: list[tuple[Any, float]] = [(self.publish, 3), (self.deliver, 8), (self.pass_time, 3)]
+        if self.duties:
+            deeds.append((self.work, 6))
+        if self.pool:
+            deeds.append((self.finish, 4))
+        if self.number:
+            deeds.append((self.revoke, 0.3))
+        deeds.append((self.lose_connection, 0.3))
+        deeds.append((self.crash, 0.1 * self.crashing))
+        deeds.append((self.suspend if self.taking else self.resume, 0.2 if self.taking else 2))
+        chosen = rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds])
+        chosen[0]()
+        self.check()
+
+    def pass_time(self) -> None:
+        self.now += self.rng.expovariate(0.3)
+        due = self.core.next_due()
+        if due is not None and due <= self.now:
+            self.apply(self.core.on_due(self.now))
+        after = self.core.next_due()
+        assert after is None or after > self.now
+
+    def check(self) -> None:
+        jobs = self.core.jobs
+        assert len(jobs.begun) <= self.slots
+        held = len(jobs.held)
+        assert len(self.core._timetable._heap) <= 2 * held + 128
+        assert set(jobs.begun).isdisjoint(jobs.waiting) and set(jobs.held).isdisjoint(jobs.begun)
+        if not (jobs.waiting and self.budget is not None):
+            assert not jobs.waiting or len(jobs.begun) == self.slots
+        # Whatever the service was given is in its hands, or settled.
+        mine = {id(job.receipt) for group in (jobs.begun, jobs.waiting, jobs.held, jobs.leaving)
+                for job in group.values()}  # fmt: skip
+        mine |= {id(job.receipt) for job in jobs.returning}
+        for entry, receipt in self.unsettled.items():
+            assert id(receipt) in mine, f"{entry.wire.headers.get('id')} is forgotten"
+
+    def close(self) -> None:
+        """Drain, and let everything come to its end."""
+        self.stop()
+        for _ in range(10_000):
+            if self.duties:
+                self.work()
+            elif self.pool:
+                self.finish()
+            else:
+                break
+            self.check()
+        assert not self.core.busy
+        assert not self.unsettled
+        waiting = {self.key_of(entry) for entry in self.queue}
+        for key in self.published:
+            message = self.published[key]
+            gone = message is not None and message.lang != "py"
+            assert self.ends[key] or key in waiting or gone, f"{key} is lost"
+            assert self.ends[key] <= 1 + self.given[key] + self.crashes, f"{key} ended twice"
+
+    @staticmethod
+    def key_of(entry: Entry) -> tuple[Any, int]:
+        if "id" in entry.wire.headers:
+            return entry.wire.headers["id"], entry.wire.headers.get("retries", 0) + 1
+        message = codec.decode(entry.wire, ACCEPTED)
+        return message.id, message.retries + 1
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_promises_hold_in_random_histories(block: int) -> None:
+    for seed in range(block * 100, block * 100 + 100):
+        history = History(seed)
+        try:
+            for _ in range(history.rng.randint(20, 150)):
+                history.step()
+            history.close()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    known = remembering.Remembered(10)
+    for number in range(10):
+        known.note(number)
+    known.note(0)
+    known.note(10)
+    assert len(known) == 10 and 0 in known and 1 not in known and 10 in known
+    revoked = remembering.Revoked()
+    revoked.add(map(str, range(remembering.REVOKED + 10)))
+    revoked.add_stamps({"who": list(range(20_000))})
+    assert len(revoked.ids) == remembering.REVOKED
+    assert not revoked.covers("5", {}) and revoked.covers("15", {})
+    assert revoked.covers("x", {"who": 19_999}) and not revoked.covers("x", {"who": 1})
+    assert not revoked.covers("x", {"why": 19_999, "who": {}})
+
+
+def test_a_timetable_forgets_what_is_removed() -> None:
+    def job_of(id: str, due: float) -> Job:
+        job = Job(id, 1, TaskMessage("t", id), Wire(), None, "q", 0.0)
+        job.due = due
+        return job
+
+    held: dict[Any, Job] = {}
+    table = holding.Timetable(held)
+    for number in range(1000):
+        job = job_of(f"{number}", 5.0)
+        table.add(job)
+        table.remove(job)
+    assert len(table._heap) < 100
+    first, second = job_of("a", 5.0), job_of("a", 9.0)
+    table.add(first)
+    table.remove(first)
+    table.add(second)
+    assert table.next() == 9.0
+    assert table.due(8.0) == [] and table.due(9.0) == [second] and not held

@@ -1,0 +1,1 @@
+"""Other systems, spoken to in their own words."""
