@@ -22,7 +22,7 @@ from celery import result as results
 from tests.celery import tasks
 
 #: Nobody waits longer than that for what should come.
-SOON = 20.0
+SOON = 30.0
 
 NAME = tasks.__name__
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")

@@ -379,6 +379,7 @@ def test_other_transports_of_kombu(scheme: str, redis_url: Place, tmp_path: Path
     options = {}
     if scheme == "filesystem":
         options = {f"data_folder_{way}": str(tmp_path) for way in ("in", "out")}
+        options["control_folder"] = str(tmp_path / "control")
     url = f"{scheme}://"
     guest = _guest(url, redis_url, options)
     from wbengine.engines.worker_based import worker as workers_

@@ -30,9 +30,11 @@ from wbengine.interop.celery.deeds import (
     Cancel,
     End,
     GiveBack,
+    Inquire,
     Note,
     Redirect,
     Reject,
+    Requeue,
     Run,
     Tell,
 )
@@ -101,6 +103,7 @@ class History:
         self.pool: list[Any] = []
         self.cancelled: set[int] = set()
         self.duties: deque[Any] = deque()
+        self.asked: list[Any] = []
         # What was seen.
         self.runs: Counter[tuple[str, int]] = Counter()
         self.ends: Counter[tuple[str, int]] = Counter()
@@ -131,6 +134,7 @@ class History:
         self.pool.clear()
         self.cancelled.clear()
         self.duties.clear()
+        self.asked.clear()
         self.revoked.clear()
         self.taking = True
         self.core = self.make()
@@ -183,6 +187,13 @@ class History:
                     assert wire is receipt.entry.wire
                     self.elsewhere += 1
                     self.settle(receipt)
+                case Requeue(receipt):
+                    if receipt.connection == self.connection and not receipt.entry.settled:
+                        del self.unsettled[receipt.entry]
+                        receipt.entry.redelivered = True
+                        self.queue.append(receipt.entry)
+                case Inquire(ids):
+                    self.asked.append(ids)
                 case End() | GiveBack():
                     self.duties.append(effect)
                 case Note() | Tell():
@@ -314,11 +325,20 @@ class History:
         self.stopped = True
         self.apply(self.core.drain(self.now))
 
+    def answer(self) -> None:
+        """Nobody else is there."""
+        ids = self.asked.pop()
+        assert not self.asked, "one question at a time"
+        told = {id: [("active", {})] for id in ids if self.rng.random() < 0.1}
+        self.apply(self.core.on_answers(told, self.now))
+
     def step(self) -> None:
         rng = self.rng
         deeds: list[tuple[Any, float]] = [(self.publish, 3), (self.deliver, 8), (self.pass_time, 3)]
         if self.duties:
             deeds.append((self.work, 6))
+        if self.asked:
+            deeds.append((self.answer, 6))
         if self.pool:
             deeds.append((self.finish, 4))
         if self.number:
@@ -347,7 +367,8 @@ class History:
         if not (jobs.waiting and self.budget is not None):
             assert not jobs.waiting or len(jobs.begun) == self.slots
         # Whatever the service was given is in its hands, or settled.
-        mine = {id(job.receipt) for group in (jobs.begun, jobs.waiting, jobs.held, jobs.leaving)
+        groups = (jobs.begun, jobs.waiting, jobs.held, jobs.leaving, jobs.doubtful)
+        mine = {id(job.receipt) for group in groups
                 for job in group.values()}  # fmt: skip
         mine |= {id(job.receipt) for job in jobs.returning}
         for entry, receipt in self.unsettled.items():

@@ -16,9 +16,11 @@ from wbengine.interop.celery.deeds import (
     Cancel,
     End,
     GiveBack,
+    Inquire,
     Note,
     Redirect,
     Reject,
+    Requeue,
     Run,
     Tell,
 )
@@ -76,8 +78,10 @@ class Shell:
                 case GiveBack(job):
                     self.settled += 1
                     assert self.core.on_done(job, job.receipt) == []
-                case Acknowledge() | Reject() | Redirect():
+                case Acknowledge() | Reject() | Redirect() | Requeue():
                     self.settled += 1
+                case Inquire():
+                    self.apply(self.core.on_answers({}, now), rng, now)
                 case Tell(_, fields):
                     serializers.dump(fields)
                 case Cancel() | Note():

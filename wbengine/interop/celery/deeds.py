@@ -22,9 +22,11 @@ __all__ = [
     "Effect",
     "End",
     "GiveBack",
+    "Inquire",
     "Note",
     "Redirect",
     "Reject",
+    "Requeue",
     "Run",
     "Tell",
 ]
@@ -60,6 +62,20 @@ class Reject:
     """Refuse this message for good: the broker drops it, or keeps it where it was told to."""
 
     receipt: Any
+
+
+@dataclass(slots=True)
+class Requeue:
+    """Put this message back as it is: whoever gets it next is told that it was delivered before."""
+
+    receipt: Any
+
+
+@dataclass(slots=True)
+class Inquire:
+    """Ask all workers what they know of these tasks; report to `on_answers`, whenever that is."""
+
+    ids: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -118,4 +134,16 @@ class Tell:
     fields: Mapping[str, Any]
 
 
-Effect = Run | Cancel | Acknowledge | Reject | GiveBack | Redirect | End | Note | Tell
+Effect = (
+    Run
+    | Cancel
+    | Acknowledge
+    | Reject
+    | Requeue
+    | Inquire
+    | GiveBack
+    | Redirect
+    | End
+    | Note
+    | Tell
+)

@@ -22,6 +22,8 @@ from wbengine.interop.celery import (
     consumer,
     control,
     deeds,
+    doubting,
+    inquiring,
     lines,
     mapping,
     message,
@@ -90,6 +92,7 @@ class Guest:
             self._consumer.settle,
             default_queue,
         )
+        self._inquirer = inquiring.Inquirer(broker, self._on_answers)
         self._panel = control.Panel(self, told, ticks or clock.Clock())
         self._host: guests.Host
         self._service: service.Service
@@ -183,6 +186,7 @@ class Guest:
         with self._lock:  # what was done is to be settled, too
             self._changed.wait_for(lambda: not self._service.busy, until - time.monotonic())
         self._stopping.set()
+        self._inquirer.close(max(0.1, until - time.monotonic()))
         self._consumer.close(max(0.5, until - time.monotonic()))
         if self._publisher is not None:
             self._publisher.stop(min(2.0, max(0.2, until - time.monotonic())))
@@ -251,6 +255,10 @@ class Guest:
         self._apply(effects)
         return due
 
+    def _on_answers(self, fates: doubting.Fates) -> None:
+        self._do(functools.partial(self._service.on_answers, fates))
+        self._consumer.ring()  # for the next question
+
     # For its panel.
 
     @property
@@ -312,6 +320,11 @@ class Guest:
                     self._consumer.settle((receipt,))
                 case deeds.Reject(receipt):
                     self._consumer.settle((receipt,), False)
+                case deeds.Requeue(receipt):
+                    receipt.back = True
+                    self._consumer.settle((receipt,), False)
+                case deeds.Inquire(ids):
+                    self._inquirer.ask(ids)
                 case deeds.Tell(kind, fields):
                     if self._publisher is not None:
                         self._publisher.tell(kind, **fields)

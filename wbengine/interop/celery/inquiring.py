@@ -96,7 +96,10 @@ class Inquirer:
                 continue
             fates = self._find_out(ids)
             if fates is not None:
-                self._answered(fates)
+                try:
+                    self._answered(fates)
+                except Exception:  # the next question is to be asked all the same
+                    LOG.exception("what other workers told cannot be used")
         self._reset()
 
     def _is_wanted(self) -> bool:

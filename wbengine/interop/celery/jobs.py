@@ -102,14 +102,16 @@ class Job:
 class Jobs:
     """Jobs by key; a `Service` puts them in and takes them out.
 
-    Each is in one of these: `held` until its time comes, `waiting` for one of the slots, in order,
-    `begun`, `leaving`: it ended, and is not settled yet, or `returning`: it is given back.  Those
-    have no key any more, for a copy of them may come back at any moment.
+    Each is in one of these: `doubtful` while others are asked for it, `held` until its time comes,
+    `waiting` for one of the slots, in order, `begun`, `leaving`: it ended, and is not settled yet,
+    or `returning`: it is given back.  Those have no key any more, for a copy of them may come back
+    at any moment.
     """
 
-    __slots__ = ("begun", "held", "leaving", "returning", "waiting")
+    __slots__ = ("begun", "doubtful", "held", "leaving", "returning", "waiting")
 
     def __init__(self) -> None:
+        self.doubtful: dict[Key, Job] = {}
         self.held: dict[Key, Job] = {}
         self.waiting: OrderedDict[Key, Job] = OrderedDict()
         self.begun: dict[Key, Job] = {}
@@ -123,10 +125,11 @@ class Jobs:
             or self.waiting.get(key)
             or self.held.get(key)
             or self.leaving.get(key)
+            or self.doubtful.get(key)
         )
 
     def unbegun(self) -> Iterator[Job]:
-        """Those that did not begin yet."""
+        """Those that did not begin, here or elsewhere."""
         yield from self.waiting.values()
         yield from self.held.values()
 

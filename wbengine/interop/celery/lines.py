@@ -28,7 +28,7 @@ _PRECONDITION_FAILED: Final = 406
 class Receipt:
     """What a message is settled by; `line` is the connection that it came over."""
 
-    __slots__ = ("job", "line", "message", "queue", "redelivered", "settled", "tag")
+    __slots__ = ("back", "job", "line", "message", "queue", "redelivered", "settled", "tag")
 
     def __init__(self, message: Any, queue: str, line: Line) -> None:
         self.message = message
@@ -38,6 +38,8 @@ class Receipt:
         info = message.delivery_info or {}
         self.redelivered = bool(info.get("redelivered") or message.headers.get("redelivered"))
         self.settled = False
+        #: Not wanted here, and put back as it is.
+        self.back = False
         #: What is done when it is settled; the shell's own.
         self.job: Any = None
 
@@ -139,14 +141,14 @@ class Line:
         """What is wanted may have changed."""
 
     def settle(self, receipts: Sequence[tuple[Receipt, bool]]) -> None:
-        """Acknowledge messages, or reject them (False)."""
+        """Acknowledge messages, or reject them (False): for good, or `back` into their queue."""
         for receipt, acknowledged in receipts:
             if receipt.line is not self or receipt.settled:
                 continue  # it comes again
             if acknowledged:
                 receipt.message.ack()
             else:
-                receipt.message.reject()
+                receipt.message.reject(requeue=receipt.back)
             self._forget(receipt)
 
     def _note(self, receipt: Receipt) -> None:

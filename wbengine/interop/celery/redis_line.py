@@ -198,11 +198,15 @@ class Redis(lines.Awaited):
 
     def settle(self, receipts: Sequence[tuple[lines.Receipt, bool]]) -> None:
         # One that came again, because we were stopped for long, has the same tag: it is still ours.
-        tags = [
-            receipt.tag
+        mine = [
+            receipt
             for receipt, _ in receipts
             if self.unsettled.get(receipt.tag, receipt) is receipt and not receipt.settled
         ]
+        for receipt in mine:
+            if receipt.back:  # it stays noted as taken
+                self.channel.qos.restore_by_tag(receipt.tag)
+        tags = [receipt.tag for receipt in mine if not receipt.back]
         if tags:
             qos = self.channel.qos
             with self._client.pipeline() as pipe:

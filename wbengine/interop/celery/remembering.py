@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-__all__ = ["ENDED", "REVOKED", "Remembered", "Revoked"]
+__all__ = ["ENDED", "REVOKED", "Ended", "Remembered", "Revoked"]
 
 #: How many tasks that ended are remembered, so that repeats of them are not run, and how many that
 #: were revoked, so that they are not run when they come.
@@ -43,6 +43,32 @@ class Remembered:
 
     def __len__(self) -> int:
         return len(self._things)
+
+
+class Ended:
+    """The latest tasks that ended, `most` of them: by id, and the number of the try.  O(1).
+
+    A later try is only made when those before it have ended.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._attempts: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, key: tuple[str, int]) -> None:
+        """Remember it, as the latest one."""
+        id, attempt = key
+        self._attempts[id] = max(attempt, self._attempts.get(id, 0))
+        self._attempts.move_to_end(id)
+        if len(self._attempts) > self._most:
+            self._attempts.popitem(last=False)
+
+    def attempt(self, id: str) -> int:
+        """The number of the last try that ended; 0: none is known."""
+        return self._attempts.get(id, 0)
+
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        return key[1] <= self._attempts.get(key[0], 0)
 
 
 class Revoked:

@@ -6,6 +6,9 @@ that order.  It owns no thread, no lock, no socket and no clock.
 Every message that it takes ends in exactly one of these: its task's end is told and it is
 acknowledged, it is given back before its task began, it is sent on to others who speak its
 language, or it is rejected.  No task runs twice for one message, unless it is `idempotent`.
+
+What others may have begun is *in doubt* until they are asked: if it ended there, it is
+acknowledged, and while it runs there, it stays here.  If nobody knows it, it is lost.
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ from typing import Any, Final
 from wbengine import exceptions, invocation
 from wbengine.interop.celery import (
     codec,
+    doubting,
     ending,
     entering,
     holding,
     informing,
+    leaving,
     mapping,
     remembering,
     results,
     retrying,
     serializers,
-    standing,
     telling,
 )
 from wbengine.interop.celery.deeds import (
@@ -36,12 +40,11 @@ from wbengine.interop.celery.deeds import (
     Cancel,
     Effect,
     End,
-    GiveBack,
+    Inquire,
     Note,
     Redirect,
     Reject,
     Run,
-    Tell,
 )
 from wbengine.interop.celery.jobs import Job
 from wbengine.interop.celery.wire import Wire
@@ -58,7 +61,7 @@ PATIENCE: Final = 5.0
 _PYTHON: Final = "py"
 
 
-class Service(standing.Standing):
+class Service(leaving.Leaving):
     """What one worker does about Celery's task messages.  Its owner holds a lock around every call.
 
     `now` is in unix seconds.  No more than `slots` tasks run at once, and each begins only if
@@ -98,10 +101,10 @@ class Service(standing.Standing):
         self._full = False
         self._suspended = False
         self._draining = False
-        self._ended = remembering.Remembered(remembering.ENDED)
         self._unbegun = remembering.Remembered(remembering.ENDED)
         self._ends = ending.Endings(accepted, worker)
         self._timetable = holding.Timetable(self.jobs.held)
+        self._doubts = doubting.Doubts(self.jobs.doubtful, max_hold)
         self._desk = entering.Desk(tasks, worker)
 
     # Messages.
@@ -132,12 +135,20 @@ class Service(standing.Standing):
         return self._take(job, now)
 
     def _take(self, job: Job, now: float) -> list[Effect]:
-        early = job.eta is not None and job.eta > now
-        revoked = self.revoked.covers(job.id, job.message.stamps)
         # Nobody begins a task before its time: one that comes again before that has not begun.
-        lost = not (early or job.key in self._unbegun or self._is_idempotent(job))
-        lost = lost and job.redelivered
+        begun = job.redelivered and not (_is_early(job, now) or job.key in self._unbegun)
         self._unbegun.forget(job.key)
+        if begun and not self._is_idempotent(job):
+            if not self._takes:
+                return self._requeue(job)
+            self._count("doubtful")
+            self._doubts.add(job, now)
+            return []
+        return self._enter(job, now)
+
+    def _enter(self, job: Job, now: float, lost: bool = False) -> list[Effect]:
+        """It is this worker's; `lost`: somebody had it before."""
+        revoked = self.revoked.covers(job.id, job.message.stamps)
         if not (self._takes or revoked or lost or job.endpoint is None):
             return self._give_back(job)
         effects: list[Effect] = []
@@ -154,12 +165,8 @@ class Service(standing.Standing):
         elif revoked:
             effects += self._revoke(job, "revoked", now)
         elif lost:
-            self._count("lost")
-            failure = ending.lost_before(job)
-            end = self._ends.failed(job, failure, now)
-            LOG.error("%s", failure.exception_str)
-            effects += self._close(job, end, telling.failed)
-        elif early:
+            effects += self._lose(job, now)
+        elif _is_early(job, now):
             self._hold(job, now)
         else:
             effects += self._begin(job, now)
@@ -210,17 +217,38 @@ class Service(standing.Standing):
         self._timetable.add(job)
 
     def next_due(self) -> float | None:
-        """When `on_due` is to be called next; None: nothing is held."""
-        return self._timetable.next()
+        """When `on_due` is to be called next; None: not before something happens."""
+        moments = (self._timetable.next(), self._doubts.next())
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def on_due(self, now: float) -> list[Effect]:
-        """`next_due` has come: what is held may begin, or goes back and comes again."""
+        """`next_due` has come: what is held may begin, or goes back and comes again; others are
+        asked for what is in doubt."""
         effects: list[Effect] = []
+        doubted = self._doubts.next()
+        if doubted is not None and doubted <= now:
+            for job in self._doubts.overdue(now):
+                effects += self._requeue(job)
+            if self.jobs.doubtful:
+                effects.append(Inquire(self._doubts.ask()))
         for job in self._timetable.due(now):
             if job.eta is not None and job.eta > now:
                 effects += self._give_back(job)
             else:
                 effects += self._begin(job, now)
+        return effects
+
+    def on_answers(self, fates: doubting.Fates, now: float) -> list[Effect]:
+        """What all workers that can be reached know of the tasks of the last `Inquire`."""
+        effects: list[Effect] = []
+        for job, fate in self._doubts.judge(fates, now):
+            if fate == doubting.LOST:
+                effects += self._enter(job, now, lost=True)
+                continue
+            self._count("elsewhere")
+            self._ended.note(job.key)
+            LOG.info("%s ended in another worker: it is not run again", job)
+            effects.append(Acknowledge(job.receipt))
         return effects
 
     def _begin(self, job: Job, now: float) -> list[Effect]:
@@ -330,49 +358,14 @@ class Service(standing.Standing):
         outcome = replace(outcome, value=refusal.failure)
         return [*told, *self._failed(job, informing.Informing(job.message, outcome, True), now)]
 
-    def _revoke(self, job: Job, reason: str, now: float) -> list[Effect]:
-        self._count(reason)
-        LOG.info("%s is not run: %s" if reason != "terminated" else "%s was %s", job, reason)
-        end = self._ends.revoked(job, reason, now)
-        return self._close(job, end, telling.revoked, reason)
-
-    def _close(
-        self, job: Job, end: End, tell: Callable[..., Tell] | None, *details: Any
-    ) -> list[Effect]:
-        """Exactly one end for each job."""
-        self.jobs.leaving[job.key] = job
-        self._ended.note(job.key)
-        if job.started is not None:
-            self.successes += end.state == results.SUCCESS
-            self.failures += end.state == results.FAILURE
-        if tell is None or not self.telling:
-            return [end]
-        return [end, tell(job, end, *details), *telling.sent(end.steps)]
-
-    def on_done(self, job: Job, receipt: Any = None) -> list[Effect]:
-        """An `End` or `GiveBack` is done; `receipt` is what was settled with it."""
-        if job in self.jobs.returning:
-            self.jobs.returning.discard(job)
-        elif self.jobs.leaving.get(job.key) is job:
-            del self.jobs.leaving[job.key]
-        else:
-            return []
-        if receipt is not None and receipt is not job.receipt:
-            return [Acknowledge(job.receipt)]  # it came again meanwhile
-        return []
-
     # Giving back.
-
-    def _give_back(self, job: Job) -> list[Effect]:
-        self._count("returned")
-        self.jobs.returning.add(job)
-        return [GiveBack(job)]
 
     def _give_back_all(self) -> list[Effect]:
         jobs = [*self.jobs.waiting.values(), *self.jobs.held.values()]
         self.jobs.waiting.clear()
         self._timetable.clear()
-        return [effect for job in jobs for effect in self._give_back(job)]
+        effects = [effect for job in jobs for effect in self._give_back(job)]
+        return effects + [effect for job in self._doubts.clear() for effect in self._requeue(job)]
 
     def on_disconnected(self) -> None:
         """The broker gives what is unsettled to others, or here again: what has not begun is
@@ -381,6 +374,7 @@ class Service(standing.Standing):
             self._unbegun.note(key)  # nobody runs it on the way back
         self.jobs.waiting.clear()
         self._timetable.clear()
+        self._doubts.clear()
 
     # What people want.
 
@@ -446,3 +440,7 @@ class Service(standing.Standing):
             end = self._ends.failed(job, failure, now)
             effects += self._close(job, end, telling.failed)
         return effects
+
+
+def _is_early(job: Job, now: float) -> bool:
+    return job.eta is not None and job.eta > now

@@ -35,6 +35,7 @@ class Standing:
         self.totals: dict[str, int] = {}
         #: What became of messages that did not lead to a run.
         self.counts: dict[str, int] = {}
+        self._ended = remembering.Ended(remembering.ENDED)
         self._ahead = ahead
         self._max_held = max_held
 
@@ -64,7 +65,8 @@ class Standing:
     @property
     def prefetch(self) -> int:
         """How many messages may be unsettled at once, as it is now."""
-        return self.slots + self._ahead + min(len(self.jobs.held), self._max_held)
+        held = len(self.jobs.held) + len(self.jobs.doubtful)
+        return self.slots + self._ahead + min(held, self._max_held)
 
     # As `celery inspect` shows it: the first thousand of each.
 
@@ -86,19 +88,26 @@ class Standing:
         ]
 
     def query(self, ids: Iterable[Any]) -> dict[str, list[Any]]:
-        """Of these, what is here: `{id: [state, description]}`."""
+        """Of these, what is here, or was: `{id: [state, description]}`.
+
+        What nobody has been told the end of is active; what is in doubt is not known.
+        """
         wanted = {id for id in ids if isinstance(id, str)}
+        found: dict[str, list[Any]] = {}
+        for id in wanted:
+            if attempt := self._ended.attempt(id):
+                found[id] = ["ended", {"id": id, "attempt": attempt}]
         states = (
+            ("active", self.jobs.leaving),
             ("active", self.jobs.begun),
             ("reserved", self.jobs.waiting),
             ("scheduled", self.jobs.held),
         )
-        return {
-            job.id: [state, self._describe(job)]
-            for state, jobs in states
-            for job in jobs.values()
-            if job.id in wanted
-        }
+        for state, jobs in states:
+            for job in jobs.values():
+                if job.id in wanted:
+                    found[job.id] = [state, self._describe(job)]
+        return found
 
     def _told(self, jobs: Iterable[Job]) -> list[dict[str, Any]]:
         return [self._describe(job) for job, _ in zip(jobs, range(_MOST), strict=False)]
