@@ -13,8 +13,9 @@ from typing import Any
 import kombu
 
 from wbengine import task
-from wbengine.interop.celery import brokers, codec
-from wbengine.interop.celery.message import TaskMessage
+from wbengine.interop.celery import brokers
+from wbengine.interop.celery.protocol import codec
+from wbengine.interop.celery.protocol.message import TaskMessage
 
 #: The names under which a worker of `--tasks tests.celery_errands` offers them.
 NOTE, REST, REST_AGAIN = (f"tests.celery_errands.{name}" for name in ("Note", "Rest", "RestAgain"))

@@ -313,7 +313,7 @@ def _make(options: argparse.Namespace) -> Any:
     guests: Any = ()
     observer: Any = None
     if options.celery_queue or options.events:
-        from wbengine.interop.celery import options as celery
+        from wbengine.interop.celery.worker import options as celery
 
         guests, observer = celery.visit(options)
     return worker.Worker(

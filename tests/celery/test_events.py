@@ -17,7 +17,7 @@ from tests.brokers import Broker, Brokers, Place, Rabbitmq, Redis
 from tests.celery import peers
 from tests.workers import until, workers
 from wbengine import engines
-from wbengine.interop.celery import publisher, receiver
+from wbengine.interop.celery.monitoring import publisher, receiver
 from wbengine.patterns import linear_flow
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests import pages, workers
 from tests.brokers import Place
-from wbengine.interop.celery import events
+from wbengine.interop.celery.monitoring import events
 
 PAGE = workers.REPOSITORY / "doc" / "source" / "reference" / "celery_events.rst"
 

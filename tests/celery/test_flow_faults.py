@@ -18,8 +18,8 @@ from tests.celery.peers import NAME
 from tests.celery.test_flows import WIDE, begun
 from tests.workers import until
 from wbengine import engines, exceptions
-from wbengine.interop.celery import link
-from wbengine.interop.celery.task import CeleryTask
+from wbengine.interop.celery.client import link
+from wbengine.interop.celery.client.task import CeleryTask
 from wbengine.persistence import backends
 
 

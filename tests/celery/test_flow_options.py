@@ -15,8 +15,8 @@ from tests.celery.peers import NAME
 from tests.celery.test_flows import LINE, WIDE, asks, begun
 from tests.workers import until
 from wbengine import engines, exceptions, invocation, retry, states
-from wbengine.interop.celery import link
-from wbengine.interop.celery.task import CeleryTask
+from wbengine.interop.celery.client import link
+from wbengine.interop.celery.client.task import CeleryTask
 from wbengine.types import failure as ft
 
 SIDES = [("redis", "redis", "threads"), ("rabbitmq", "rpc", "processes")]

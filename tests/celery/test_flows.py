@@ -16,8 +16,8 @@ from tests.celery.conftest import Bed, Beds
 from tests.celery.peers import NAME
 from tests.workers import until, worker_in_thread
 from wbengine import engines, invocation, states, task
-from wbengine.interop.celery import link
-from wbengine.interop.celery.task import CeleryTask
+from wbengine.interop.celery.client import link
+from wbengine.interop.celery.client.task import CeleryTask
 from wbengine.patterns import linear_flow, unordered_flow
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow

@@ -406,7 +406,8 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
 
 
 def _guest(url: str, results: str, options: Any = None) -> Any:
-    from wbengine.interop.celery import backends, brokers, guest, mapping
+    from wbengine.interop.celery import brokers
+    from wbengine.interop.celery.worker import backends, guest, mapping
 
     return guest.Guest(
         brokers.Broker(url, options),

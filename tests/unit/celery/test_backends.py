@@ -12,9 +12,10 @@ import pytest
 
 from tests.brokers import Place
 from wbengine import exceptions
-from wbengine.interop.celery import backends, brokers, posting
-from wbengine.interop.celery.backends import Redis
-from wbengine.interop.celery.results import ChordPart, Result
+from wbengine.interop.celery import brokers
+from wbengine.interop.celery.protocol.results import ChordPart, Result
+from wbengine.interop.celery.worker import backends, posting
+from wbengine.interop.celery.worker.backends import Redis
 
 BODY = {"task": "body", "args": [], "kwargs": {}, "options": {}}
 

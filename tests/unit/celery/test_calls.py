@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, invocation, limits, pools, running
-from wbengine.interop.celery import builtins, calls, informing, mapping, retrying
-from wbengine.interop.celery.message import TaskMessage
+from wbengine.interop.celery import retrying
+from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.worker import builtins, calls, informing, mapping
 from wbengine.types.failure import Failure
 
 from . import errands

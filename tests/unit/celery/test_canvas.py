@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from wbengine import limits
-from wbengine.interop.celery import canvas, codec, serializers
-from wbengine.interop.celery.canvas import CountChord, Following, Missed, SaveGroup, Send
-from wbengine.interop.celery.message import Malformed, TaskMessage
-from wbengine.interop.celery.signature import Signature
+from wbengine.interop.celery.canvas import (
+    CountChord,
+    Following,
+    Missed,
+    SaveGroup,
+    Send,
+    sequel,
+)
+from wbengine.interop.celery.canvas.signature import Signature
+from wbengine.interop.celery.protocol import codec, serializers
+from wbengine.interop.celery.protocol.message import Malformed, TaskMessage
 
 A, B, C = (Signature(name, (name,)) for name in "abc")
 NOW = 1_600_000_000.0
@@ -32,7 +39,7 @@ def parent(**fields: Any) -> TaskMessage:
 
 
 def after(message: TaskMessage, result: Any = "r", **options: Any) -> Following:
-    return canvas.next_of(message, result, new_id=ids(), now=NOW, **options)
+    return sequel.next_of(message, result, new_id=ids(), now=NOW, **options)
 
 
 def sent(following: Following) -> list[TaskMessage]:
@@ -44,8 +51,8 @@ def sent(following: Following) -> list[TaskMessage]:
 
 def test_nothing_follows_nothing() -> None:
     assert after(parent()) == Following()
-    assert canvas.errbacks_of(parent(), new_id=ids(), now=NOW) == Following()
-    assert canvas.never_run(parent()) == []
+    assert sequel.errbacks_of(parent(), new_id=ids(), now=NOW) == Following()
+    assert sequel.never_run(parent()) == []
 
 
 def test_a_callback_is_called_with_the_result() -> None:
@@ -152,7 +159,7 @@ def test_a_chain_of_ten_thousand_is_walked_step_by_step() -> None:
         assert len(message.chain) == left
     [message] = sent(after(parent(callbacks=written(Signature.chain([A] * 10_000)))))
     assert len(message.chain) == 9_999
-    assert len(canvas.never_run(message)) == 9_999
+    assert len(sequel.never_run(message)) == 9_999
 
 
 def test_a_chain_as_a_callback() -> None:
@@ -244,12 +251,12 @@ def test_a_chord_delays_its_header_and_links_its_body() -> None:
 
 def test_the_body_is_called_with_the_results() -> None:
     body = C.having(task_id="body", root_id="the-root")
-    found = canvas.body_of(body.written(), (1, 2), parent(), new_id=ids(), now=NOW)
+    found = sequel.body_of(body.written(), (1, 2), parent(), new_id=ids(), now=NOW)
     [message] = sent(found)
     assert (message.id, message.args, message.parent_id) == ("body", ([1, 2], "c"), "parent")
     assert message.root_id == "the-root"
     group = Signature.group([A, B], task_id="g")
-    found = canvas.body_of(group.written(), [1], parent(), new_id=ids(), now=NOW)
+    found = sequel.body_of(group.written(), [1], parent(), new_id=ids(), now=NOW)
     assert [one.args for one in sent(found)] == [([1], "a"), ([1], "b")]
 
 
@@ -309,12 +316,12 @@ def test_the_rest_of_a_chain_of_version_1_never_runs() -> None:
     last = B.having(task_id="last", group_id="g", chord={"task": "body"})
     link = A.having(task_id="next", link=written(last, last))
     message = parent(callbacks=written(link, link))
-    assert canvas.never_run(message) == []
+    assert sequel.never_run(message) == []
     message.protocol = 1
     missed = [Missed("next"), Missed("last", "g", None, {"task": "body"})]
-    assert canvas.never_run(message) == missed
+    assert sequel.never_run(message) == missed
     for body in (link, Signature.chain([link, last])):
-        _, broken = canvas.chord_broken(body.written(), message, new_id=ids(), now=NOW)
+        _, broken = sequel.chord_broken(body.written(), message, new_id=ids(), now=NOW)
         assert broken == missed
 
 
@@ -323,7 +330,7 @@ def test_the_rest_of_a_chain_of_version_1_never_runs() -> None:
 
 def test_errbacks_are_called_with_the_id() -> None:
     errbacks = written(A, Signature("b", (1,), immutable=True))
-    found = canvas.errbacks_of(parent(errbacks=errbacks), new_id=ids(), now=NOW, origin="me")
+    found = sequel.errbacks_of(parent(errbacks=errbacks), new_id=ids(), now=NOW, origin="me")
     first, second = sent(found)
     assert (first.args, second.args) == (("parent", "a"), (1,))
     assert (first.parent_id, first.root_id, first.origin) == ("parent", "root", "me")
@@ -337,7 +344,7 @@ def test_what_never_runs() -> None:
     part = {"task": "body-of-outer"}
     last = A.having(task_id="last", group_id="g", group_index=3, chord=part)
     message = parent(chain=written(last, group, chord, B, A.having(task_id="next")))
-    assert canvas.never_run(message) == [
+    assert sequel.never_run(message) == [
         Missed("next"), Missed("body"), Missed("z"), Missed("m1"), Missed("m2"),
         Missed("last", "g", 3, part),
     ]  # fmt: skip
@@ -346,7 +353,7 @@ def test_what_never_runs() -> None:
 def test_a_broken_chord_tells_its_errbacks_and_all_that_would_follow() -> None:
     rest = written(B.having(task_id="end"))
     body = C.having(task_id="body", link_error={"task": "e"}, chain=rest)
-    found, missed = canvas.chord_broken(body.written(), parent(), new_id=ids(), now=NOW)
+    found, missed = sequel.chord_broken(body.written(), parent(), new_id=ids(), now=NOW)
     [message] = sent(found)
     assert (message.task, message.args) == ("e", ("body",))
     assert missed == [Missed("body"), Missed("end")]
@@ -357,7 +364,7 @@ def test_a_broken_chord_with_a_group_tells_each_member() -> None:
         [A.having(task_id="m1", link_error=[{"task": "e1"}]), B.having(task_id="m2")],
         link_error={"task": "e2"},
     )
-    found, missed = canvas.chord_broken(group.written(), parent(), new_id=ids(), now=NOW)
+    found, missed = sequel.chord_broken(group.written(), parent(), new_id=ids(), now=NOW)
     assert [(one.task, one.args) for one in sent(found)] == [
         ("e1", ("m1",)), ("e2", ("m1",)), ("e2", ("m2",)),
     ]  # fmt: skip
@@ -367,5 +374,5 @@ def test_a_broken_chord_with_a_group_tells_each_member() -> None:
 def test_a_broken_chord_in_a_chord_counts_as_a_failed_part() -> None:
     outer = {"task": "outer"}
     body = C.having(task_id="body", group_id="g", group_index=1, chord=outer)
-    _, missed = canvas.chord_broken(body.written(), parent(), new_id=ids(), now=NOW)
+    _, missed = sequel.chord_broken(body.written(), parent(), new_id=ids(), now=NOW)
     assert missed == [Missed("body", "g", 1, outer)]

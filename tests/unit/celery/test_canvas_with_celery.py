@@ -13,9 +13,10 @@ import pytest
 
 from tests.unit.celery import making
 from tests.unit.celery.test_versions_with_celery import celery
-from wbengine.interop.celery import canvas, codec, serializers
-from wbengine.interop.celery.message import TaskMessage
-from wbengine.interop.celery.wire import Wire
+from wbengine.interop.celery.canvas import sequel
+from wbengine.interop.celery.protocol import codec, serializers
+from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.wire import Wire
 
 ACCEPTED = serializers.Accepted()
 COUNT = 200
@@ -55,7 +56,7 @@ class Workers:
                 self.succeed(message, making.said(*(("an error",) if error else message.args)))
 
     def succeed(self, message: TaskMessage, value: Any) -> None:
-        following = canvas.next_of(message, value, **self.given)
+        following = sequel.next_of(message, value, **self.given)
         self.children[message.id] = following.children
         self.do(following)
         self.results[message.id] = "SUCCESS", value
@@ -64,24 +65,24 @@ class Workers:
     def fail(self, message: TaskMessage) -> None:
         self.results[message.id] = "FAILURE", "ValueError"
         self.count(message, part_of(message), "FAILURE", None)
-        self.miss(message, canvas.never_run(message), "ValueError")
-        self.do(canvas.errbacks_of(message, **self.given))
+        self.miss(message, sequel.never_run(message), "ValueError")
+        self.do(sequel.errbacks_of(message, **self.given))
 
-    def miss(self, message: TaskMessage, missed: list[canvas.Missed], error: str) -> None:
+    def miss(self, message: TaskMessage, missed: list[sequel.Missed], error: str) -> None:
         for one in missed:
             self.results[one.id] = "FAILURE", error
             self.count(message, one, "FAILURE", None)
 
-    def do(self, following: canvas.Following) -> None:
+    def do(self, following: sequel.Following) -> None:
         for step in following.steps:
-            if isinstance(step, canvas.Send):
+            if isinstance(step, sequel.Send):
                 self.waiting.append(codec.decode(codec.encode(step.message), ACCEPTED))
-            elif isinstance(step, canvas.CountChord):
+            elif isinstance(step, sequel.CountChord):
                 self.sizes[step.group] = step.size
             else:
                 self.saved[step.group] = step.result
 
-    def count(self, message: TaskMessage, part: canvas.Missed, state: str, value: Any) -> None:
+    def count(self, message: TaskMessage, part: sequel.Missed, state: str, value: Any) -> None:
         chord, group, index = part.chord, part.group, part.group_index
         if chord is None or group is None:
             return
@@ -91,15 +92,15 @@ class Workers:
         if known or len(parts) != self.sizes.get(group):
             return
         if any(state == "FAILURE" for _, state, _ in parts.values()):
-            following, missed = canvas.chord_broken(chord, message, **self.given)
+            following, missed = sequel.chord_broken(chord, message, **self.given)
             self.miss(message, missed, "ChordError")
             self.do(following)
         elif group in self.saved:
             joined = [self.value_of(one) for one in self.saved[group][1]]
-            self.do(canvas.body_of(chord, joined, message, **self.given))
+            self.do(sequel.body_of(chord, joined, message, **self.given))
         else:
             values = [value for *_, value in sorted(parts.values(), key=lambda part: part[0])]
-            self.do(canvas.body_of(chord, values, message, **self.given))
+            self.do(sequel.body_of(chord, values, message, **self.given))
 
     def value_of(self, told: Any) -> Any:
         (id, _), children = told
@@ -108,9 +109,9 @@ class Workers:
         return [self.value_of(one) for one in children]
 
 
-def part_of(message: TaskMessage) -> canvas.Missed:
+def part_of(message: TaskMessage) -> sequel.Missed:
     """What a message counts as in its chord."""
-    return canvas.Missed(message.id, message.group, message.group_index, message.chord)
+    return sequel.Missed(message.id, message.group, message.group_index, message.chord)
 
 
 def final(results: dict[str, Any], told: Any) -> Any:

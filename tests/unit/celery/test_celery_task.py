@@ -15,8 +15,9 @@ import kombu
 import pytest
 
 from wbengine import exceptions, limits
-from wbengine.interop.celery import addresses, asking, codec, serializers, stored
-from wbengine.interop.celery.task import CeleryTask
+from wbengine.interop.celery.client import addresses, asking, stored
+from wbengine.interop.celery.client.task import CeleryTask
+from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.patterns import linear_flow
 
 URL = "amqp://somewhere"
@@ -188,7 +189,7 @@ def test_celery_is_not_needed() -> None:
     """Nor imported, where it is there."""
     assert importlib.util.find_spec("celery")
     text = (
-        "import sys; from wbengine.interop.celery.task import CeleryTask;"
+        "import sys; from wbengine.interop.celery.client.task import CeleryTask;"
         f"CeleryTask('t', {URL!r}, result_backend='redis://x');"
         "print([name for name in ('celery', 'redis') if name in sys.modules])"
     )

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from wbengine.interop.celery import chords, errors, results
-from wbengine.interop.celery.message import TaskMessage
-from wbengine.interop.celery.steps import Send
+from wbengine.interop.celery.canvas import chords
+from wbengine.interop.celery.protocol import errors, results
+from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.steps import Send
 
 NOW = 1_700_000_000.0
 BODY: dict[str, Any] = {

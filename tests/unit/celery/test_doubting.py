@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from wbengine import invocation
-from wbengine.interop.celery import codec, deeds, doubting, inquiring, remembering, service
+from wbengine.interop.celery.protocol import codec
+from wbengine.interop.celery.worker import deeds, doubting, inquiring, remembering, service
 
 from .test_service import ADD, NOW, TASKS, Bench, kinds, message_of
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from kombu import serialization
 
-from wbengine.interop.celery import events, wire
+from wbengine.interop.celery.monitoring import events
+from wbengine.interop.celery.protocol import wire
 
 #: The reference's own example.
 BODY: dict[str, Any] = {

@@ -15,7 +15,8 @@ import kombu
 import pytest
 
 from tests import workers
-from wbengine.interop.celery import clock, publisher
+from wbengine.interop.celery import clock
+from wbengine.interop.celery.monitoring import publisher
 
 URL = "memory://"
 _numbers = itertools.count()

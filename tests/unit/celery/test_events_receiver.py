@@ -17,7 +17,8 @@ import pytest
 
 from tests import workers
 from wbengine import exceptions
-from wbengine.interop.celery import clock, events, publisher, receiver
+from wbengine.interop.celery import clock
+from wbengine.interop.celery.monitoring import events, publisher, receiver
 
 URL = "memory://"
 FAST = {"polling_interval": 0.005}

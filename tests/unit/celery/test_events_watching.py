@@ -18,7 +18,7 @@ from wbengine.engines.worker_based import endpoint, observing, server
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.interop.celery import events, state, watching
+from wbengine.interop.celery.monitoring import events, state, watching
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure
 

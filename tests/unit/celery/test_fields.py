@@ -12,8 +12,8 @@ import pytest
 
 from tests import pages, workers
 from wbengine.interop import celery
-from wbengine.interop.celery import fields, serializers
-from wbengine.interop.celery.message import TaskMessage
+from wbengine.interop.celery.protocol import fields, serializers
+from wbengine.interop.celery.protocol.message import TaskMessage
 
 PAGE = workers.REPOSITORY / "doc" / "source" / "reference" / "celery_protocol.rst"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wbengine.engines.worker_based.endpoint import Endpoint
-from wbengine.interop.celery import mapping
+from wbengine.interop.celery.worker import mapping
 
 from . import errands
 

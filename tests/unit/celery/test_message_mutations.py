@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from tests.unit.celery import making
 from tests.unit.celery.test_versions_with_celery import ours
 from wbengine import exceptions
-from wbengine.interop.celery import canvas, codec, serializers
-from wbengine.interop.celery.message import Malformed, TaskMessage
-from wbengine.interop.celery.wire import Wire
+from wbengine.interop.celery.canvas import sequel
+from wbengine.interop.celery.protocol import codec, serializers
+from wbengine.interop.celery.protocol.message import Malformed, TaskMessage
+from wbengine.interop.celery.protocol.wire import Wire
 
 COUNT = 10_000
 ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))
@@ -178,11 +179,11 @@ def consume(wire: Wire) -> str:
     ids = (f"new-{n}" for n in itertools.count())
     calls: list[Callable[[], object]] = [
         lambda: codec.encode(message),
-        lambda: canvas.next_of(message, 1, new_id=lambda: next(ids), now=0.0),
-        lambda: canvas.errbacks_of(message, new_id=lambda: next(ids), now=0.0),
-        lambda: canvas.never_run(message),
-        lambda: canvas.chord_broken(message.chord or {}, message, new_id=lambda: "x", now=0.0),
-        lambda: canvas.body_of(message.chord or {}, [1], message, new_id=lambda: "x", now=0.0),
+        lambda: sequel.next_of(message, 1, new_id=lambda: next(ids), now=0.0),
+        lambda: sequel.errbacks_of(message, new_id=lambda: next(ids), now=0.0),
+        lambda: sequel.never_run(message),
+        lambda: sequel.chord_broken(message.chord or {}, message, new_id=lambda: "x", now=0.0),
+        lambda: sequel.body_of(message.chord or {}, [1], message, new_id=lambda: "x", now=0.0),
     ]
     for call in calls:
         try:
@@ -275,9 +276,9 @@ def test_odd_bodies(kind: str, text: bytes, error: type[Exception]) -> None:
 def test_deep_signatures_are_refused_when_they_are_called() -> None:
     message = TaskMessage("a", "1", callbacks=[nested(60)])
     with pytest.raises(Malformed, match="50 deep"):
-        canvas.next_of(message, 1, new_id=lambda: "x", now=0.0)
+        sequel.next_of(message, 1, new_id=lambda: "x", now=0.0)
     with pytest.raises(Malformed, match="50 deep"):
-        canvas.never_run(TaskMessage("a", "1", chain=[nested(60)]))
+        sequel.never_run(TaskMessage("a", "1", chain=[nested(60)]))
 
 
 @given(

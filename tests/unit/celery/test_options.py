@@ -10,8 +10,8 @@ import pytest
 
 from tests import celery_errands
 from wbengine import worker
-from wbengine.interop.celery import options
-from wbengine.interop.celery.guest import Guest
+from wbengine.interop.celery.worker import options
+from wbengine.interop.celery.worker.guest import Guest
 
 BROKER = "amqp://me:secret@localhost/place"
 USUAL = ("--celery-queue", "q", "--tasks", celery_errands.__name__, "--celery-broker", BROKER)

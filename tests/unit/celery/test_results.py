@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, invocation, limits, running
-from wbengine.interop.celery import calls, errors, mapping, results, retrying, serializers
-from wbengine.interop.celery.message import TaskMessage
-from wbengine.interop.celery.steps import Missed
+from wbengine.interop.celery import retrying
+from wbengine.interop.celery.protocol import errors, results, serializers
+from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.steps import Missed
+from wbengine.interop.celery.worker import calls, mapping
 from wbengine.types.failure import Failure
 
 from . import errands

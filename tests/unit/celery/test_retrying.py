@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wbengine.interop.celery import retrying
-from wbengine.interop.celery.message import TaskMessage
+from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.types.failure import Failure
 
 MESSAGE = TaskMessage("proj.add", "id-1")

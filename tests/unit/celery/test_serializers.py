@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions
-from wbengine.interop.celery import serializers
-from wbengine.interop.celery.serializers import Accepted, Refused, Undecodable
-from wbengine.interop.celery.wire import Wire
+from wbengine.interop.celery.protocol import serializers
+from wbengine.interop.celery.protocol.serializers import Accepted, Refused, Undecodable
+from wbengine.interop.celery.protocol.wire import Wire
 
 
 class Trap:

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, invocation, limits
-from wbengine.interop.celery import calls, codec, mapping, retrying, serializers, service
-from wbengine.interop.celery.deeds import (
+from wbengine.interop.celery import retrying
+from wbengine.interop.celery.protocol import codec, serializers
+from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.steps import CountChord, Send
+from wbengine.interop.celery.protocol.wire import Wire
+from wbengine.interop.celery.worker import calls, mapping, service
+from wbengine.interop.celery.worker.deeds import (
     Acknowledge,
     Cancel,
     End,
@@ -26,10 +31,7 @@ from wbengine.interop.celery.deeds import (
     Run,
     Tell,
 )
-from wbengine.interop.celery.jobs import Job
-from wbengine.interop.celery.message import TaskMessage
-from wbengine.interop.celery.steps import CountChord, Send
-from wbengine.interop.celery.wire import Wire
+from wbengine.interop.celery.worker.jobs import Job
 from wbengine.types.failure import Failure
 
 from . import errands

@@ -15,17 +15,13 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, invocation
-from wbengine.interop.celery import (
-    codec,
-    holding,
-    mapping,
-    remembering,
-    results,
-    retrying,
-    serializers,
-    service,
-)
-from wbengine.interop.celery.deeds import (
+from wbengine.interop.celery import retrying
+from wbengine.interop.celery.protocol import codec, results, serializers
+from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.steps import Send
+from wbengine.interop.celery.protocol.wire import Wire
+from wbengine.interop.celery.worker import holding, mapping, remembering, service
+from wbengine.interop.celery.worker.deeds import (
     Acknowledge,
     Cancel,
     End,
@@ -38,10 +34,7 @@ from wbengine.interop.celery.deeds import (
     Run,
     Tell,
 )
-from wbengine.interop.celery.jobs import Job
-from wbengine.interop.celery.message import TaskMessage
-from wbengine.interop.celery.steps import Send
-from wbengine.interop.celery.wire import Wire
+from wbengine.interop.celery.worker.jobs import Job
 from wbengine.types.failure import Failure
 
 from . import errands

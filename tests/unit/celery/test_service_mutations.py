@@ -10,8 +10,12 @@ from tests.unit.celery import errands, making
 from tests.unit.celery.test_message_mutations import MUTATIONS
 from tests.unit.celery.test_versions_with_celery import ours
 from wbengine import exceptions, invocation
-from wbengine.interop.celery import chords, codec, mapping, retrying, serializers, service
-from wbengine.interop.celery.deeds import (
+from wbengine.interop.celery import retrying
+from wbengine.interop.celery.canvas import chords
+from wbengine.interop.celery.protocol import codec, serializers
+from wbengine.interop.celery.protocol.steps import Send
+from wbengine.interop.celery.worker import mapping, service
+from wbengine.interop.celery.worker.deeds import (
     Acknowledge,
     Cancel,
     End,
@@ -24,7 +28,6 @@ from wbengine.interop.celery.deeds import (
     Run,
     Tell,
 )
-from wbengine.interop.celery.steps import Send
 from wbengine.types.failure import Failure
 
 COUNT = 3_000

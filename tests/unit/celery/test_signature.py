@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from wbengine.interop.celery import placing, unrolling
-from wbengine.interop.celery.message import Malformed
-from wbengine.interop.celery.signature import CHAIN, CHORD, GROUP, Signature, deeper, listed
+from wbengine.interop.celery.canvas import placing, unrolling
+from wbengine.interop.celery.canvas.signature import CHAIN, CHORD, GROUP, Signature, deeper, listed
+from wbengine.interop.celery.protocol.message import Malformed
 
 A, B, C = (Signature(name, (name,)) for name in "abc")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wbengine.interop.celery import events, state
+from wbengine.interop.celery.monitoring import events, state
 
 
 def event(kind: str, when: float = 1.0, hostname: str = "w@h", **fields: Any) -> events.Event:

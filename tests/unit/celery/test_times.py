@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine.interop.celery import times
+from wbengine.interop.celery.protocol import times
 
 UTC = timezone.utc
 HOUR = timezone(timedelta(hours=1))

@@ -13,9 +13,9 @@ import pytest
 
 from tests.unit.celery import making
 from wbengine import exceptions, limits
-from wbengine.interop.celery import codec, fields, serializers
-from wbengine.interop.celery.message import Malformed, TaskMessage
-from wbengine.interop.celery.wire import Wire
+from wbengine.interop.celery.protocol import codec, fields, serializers
+from wbengine.interop.celery.protocol.message import Malformed, TaskMessage
+from wbengine.interop.celery.protocol.wire import Wire
 
 UTC = timezone.utc
 ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))

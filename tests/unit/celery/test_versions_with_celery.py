@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.unit.celery import making
 from wbengine import limits
-from wbengine.interop.celery import codec, serializers
-from wbengine.interop.celery.message import TaskMessage
-from wbengine.interop.celery.wire import Wire
+from wbengine.interop.celery.protocol import codec, serializers
+from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.wire import Wire
 
 COUNT = 5_000  # each way
 PEER = pathlib.Path(__file__).with_name("peer.py")

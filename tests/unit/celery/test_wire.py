@@ -11,8 +11,8 @@ import pytest
 
 from wbengine import exceptions
 from wbengine.engines.worker_based import envelope, protocol
-from wbengine.interop.celery import wire
-from wbengine.interop.celery.wire import Undecodable, Wire
+from wbengine.interop.celery.protocol import wire
+from wbengine.interop.celery.protocol.wire import Undecodable, Wire
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from wbengine.interop.celery.codec import decode, encode
-    from wbengine.interop.celery.events import Event
-    from wbengine.interop.celery.guest import Guest
-    from wbengine.interop.celery.message import Malformed, TaskMessage
-    from wbengine.interop.celery.publisher import EventPublisher
-    from wbengine.interop.celery.receiver import EventReceiver
+    from wbengine.interop.celery.canvas.signature import Signature
+    from wbengine.interop.celery.client.task import CeleryTask
+    from wbengine.interop.celery.monitoring.events import Event
+    from wbengine.interop.celery.monitoring.publisher import EventPublisher
+    from wbengine.interop.celery.monitoring.receiver import EventReceiver
+    from wbengine.interop.celery.protocol.codec import decode, encode
+    from wbengine.interop.celery.protocol.message import Malformed, TaskMessage
+    from wbengine.interop.celery.protocol.serializers import Accepted, Refused, Undecodable
+    from wbengine.interop.celery.protocol.wire import Wire
     from wbengine.interop.celery.retrying import Ignore, Reject, Retry, current
-    from wbengine.interop.celery.serializers import Accepted, Refused, Undecodable
-    from wbengine.interop.celery.signature import Signature
-    from wbengine.interop.celery.task import CeleryTask
-    from wbengine.interop.celery.wire import Wire
+    from wbengine.interop.celery.worker.guest import Guest
 
 __all__ = [
     "Accepted",
@@ -45,24 +45,24 @@ __all__ = [
 
 #: Public name -> the module of this package that has it.
 _PLACES: Final[dict[str, str]] = {
-    "Accepted": "serializers",
-    "CeleryTask": "task",
-    "Event": "events",
-    "EventPublisher": "publisher",
-    "EventReceiver": "receiver",
-    "Guest": "guest",
+    "Accepted": "protocol.serializers",
+    "CeleryTask": "client.task",
+    "Event": "monitoring.events",
+    "EventPublisher": "monitoring.publisher",
+    "EventReceiver": "monitoring.receiver",
+    "Guest": "worker.guest",
     "Ignore": "retrying",
-    "Malformed": "message",
-    "Refused": "serializers",
+    "Malformed": "protocol.message",
+    "Refused": "protocol.serializers",
     "Reject": "retrying",
     "Retry": "retrying",
-    "Signature": "signature",
-    "TaskMessage": "message",
-    "Undecodable": "serializers",
-    "Wire": "wire",
+    "Signature": "canvas.signature",
+    "TaskMessage": "protocol.message",
+    "Undecodable": "protocol.serializers",
+    "Wire": "protocol.wire",
     "current": "retrying",
-    "decode": "codec",
-    "encode": "codec",
+    "decode": "protocol.codec",
+    "encode": "protocol.codec",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -11,7 +12,7 @@ import kombu
 from wbengine import transports
 from wbengine.engines.worker_based import connecting
 
-__all__ = ["DEFAULT_QUEUE", "Broker", "queue_named"]
+__all__ = ["DEFAULT_QUEUE", "Broker", "queue_named", "redis_options", "redis_url"]
 
 #: Where Celery's clients send what they were not told where to send.
 DEFAULT_QUEUE: Final = "celery"
@@ -33,6 +34,9 @@ _REDIS_OPTIONS: Final[Mapping[str, Any]] = {
     "socket_keepalive": True,
     "health_check_interval": 10,
 }
+
+#: What a Redis may be asked about the certificate of its server, as Celery writes it.
+_CERT: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
 
 
 class Broker:
@@ -107,3 +111,19 @@ class Broker:
 def queue_named(name: str) -> kombu.Queue:
     """A queue as Celery's clients declare it that were told no more than its name."""
     return kombu.Queue(name, kombu.Exchange(name, type="direct"), routing_key=name)
+
+
+def redis_url(url: str) -> str:
+    """The URL of a Redis as redis-py reads it, of one that Celery reads."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "redis+socket":
+        url = f"unix:{rest}"
+    # Celery's word for what redis-py calls 'required', and so on.
+    head, _, query = url.partition("?")
+    return f"{head}?{_CERT.sub(lambda found: found[1].lower(), query)}" if query else url
+
+
+def redis_options(url: str) -> dict[str, Any]:
+    """How a client of the Redis at a URL is to connect."""
+    found: dict[str, Any] = {"socket_timeout": 15.0, "socket_connect_timeout": 5.0}
+    return found if url.startswith("unix:") else {**found, "socket_keepalive": True}

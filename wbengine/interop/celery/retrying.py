@@ -12,7 +12,7 @@ from wbengine import exceptions, running
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine.interop.celery.message import TaskMessage
+    from wbengine.interop.celery.protocol.message import TaskMessage
 
 __all__ = [
     "Again",

@@ -1,0 +1,248 @@
+"""A connection to a Celery broker that is a Redis.
+
+kombu takes a message with BRPOP, and notes afterwards that it did: whoever dies in between takes it
+along.  Here both are one step, in kombu's own form: a script takes what is there, and notes it in
+the hash `unacked` and the index `unacked_index`.  Waiting is kept apart from that: BLMOVE of the
+end of a list to the end of the same list changes nothing, and returns when there is something.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kombu.utils import json
+
+from wbengine import exceptions as exc
+from wbengine.interop.celery.worker import lines
+
+__all__ = ["Redis"]
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds for which a Redis is asked to wait, and after which it is given up that did not answer.
+WAIT: Final = 20.0
+_PATIENCE: Final = 10.0
+
+#: The first version that knows BLMOVE.
+_OLDEST: Final = [6, 2]
+
+#: So many messages are taken in one step at most.
+_MOST: Final = 64
+
+#: Where it is noted what was taken by workers of ours, and for how many seconds at most.
+_TAKEN: Final = "wbengine.taken"
+_REMEMBERED: Final = 30 * 24 * 3600
+
+#: Takes up to ARGV[1] messages from the lists KEYS[4...], the first of them first, and notes each
+#: in the hash KEYS[1] and the index KEYS[2] as taken at ARGV[2], and in KEYS[3] as taken by one of
+#: ours; what is there from before ARGV[3] is forgotten.  Returns triples: the number of the list,
+#: the message, and 1 if one of ours had taken it before.  One that cannot be read has no tag to be
+#: noted by.
+_TAKE: Final = """
+local taken, most = {}, tonumber(ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', ARGV[3])
+for place = 4, #KEYS do
+  while #taken < 3 * most do
+    local message = redis.call('RPOP', KEYS[place])
+    if not message then break end
+    local read, found = pcall(function()
+      local properties = cjson.decode(message)['properties']
+      local info = properties['delivery_info']
+      return {properties['delivery_tag'], cjson.encode(info['exchange']),
+              cjson.encode(info['routing_key'])}
+    end)
+    local again = 0
+    if read and type(found[1]) == 'string' then
+      again = 1 - redis.call('ZADD', KEYS[3], 'NX', ARGV[2], found[1])
+      redis.call('ZADD', KEYS[2], ARGV[2], found[1])
+      redis.call('HSET', KEYS[1], found[1],
+                 '[' .. message .. ', ' .. found[2] .. ', ' .. found[3] .. ']')
+    end
+    taken[#taken + 1] = place - 4
+    taken[#taken + 1] = message
+    taken[#taken + 1] = again
+  end
+end
+return taken
+"""
+
+
+class _Bell:
+    """Waits for one list to hold something."""
+
+    def __init__(self, connection: Any, key: str) -> None:
+        self.connection = connection
+        self.key = key
+        #: When it was asked to wait, on the monotonic clock; None: it does not.
+        self.asked: float | None = None
+
+    def ask(self) -> None:
+        if self.asked is None:
+            self.connection.send_command("BLMOVE", self.key, self.key, "RIGHT", "RIGHT", WAIT)
+            self.asked = time.monotonic()
+
+    def answer(self) -> bool:
+        """Whether there is something."""
+        self.asked = None
+        return self.connection.read_response() is not None
+
+
+class Redis(lines.Awaited):
+    """The lists in which kombu keeps queues, one for each step of priority."""
+
+    settles_others = True
+
+    def __init__(self, *given: Any, bell: socket.socket) -> None:
+        super().__init__(*given, bell=bell)
+        import redis
+
+        self._client = redis.Redis(connection_pool=self.channel.pool)
+        self._check_version()
+        self._take = self._client.register_script(_TAKE)
+        self._prefix: str = self.channel.global_keyprefix or ""
+        self._turns: deque[str] = deque()
+        self._bells: dict[str, list[_Bell]] = {}
+        # Whether there may be something to take.
+        self._more = True
+        every = max(0.1, self.channel.unacked_restore_interval)
+        self._hub.call_repeatedly(every, self._restore)
+        self._hub.call_repeatedly(_PATIENCE, self._check)
+
+    def _check_version(self) -> None:
+        """
+        :raises TransportFailure: it is too old to be waited for.
+        """
+        told = str(self._client.info("server").get("redis_version", ""))
+        numbers = [int(part) for part in told.split(".")[:2] if part.isdigit()]
+        if numbers and numbers < _OLDEST:
+            raise exc.TransportFailure(f"it is Redis {told}: this takes 6.2 or later")
+
+    # Queues.
+
+    @property
+    def queues(self) -> list[str]:
+        return list(self._bells)
+
+    def consume(self, name: str) -> None:
+        if name not in self._bells:
+            self._turns.append(name)
+            self._bells[name] = [self._bell(key) for key in self._keys(name)]
+            self._more = True
+
+    def cancel(self, name: str) -> None:
+        for bell in self._bells.pop(name, ()):
+            self._hub.remove(bell.connection._sock)
+            bell.connection.disconnect()
+        if name in self._turns:
+            self._turns.remove(name)
+
+    def _keys(self, name: str) -> list[str]:
+        channel = self.channel
+        return [self._prefix + channel._q_for_pri(name, step) for step in channel.priority_steps]
+
+    def _bell(self, key: str) -> _Bell:
+        connection = self.channel.pool.connection_class(**self.channel.pool.connection_kwargs)
+        connection.connect()
+        bell = _Bell(connection, key)
+        self._hub.add_reader(connection._sock, self._on_bell, bell)
+        return bell
+
+    def _on_bell(self, bell: _Bell) -> None:
+        self._more = bell.answer() or self._more
+
+    # Messages.
+
+    def turn(self, timeout: float) -> None:
+        if self._more and self.room > 0:
+            self._take_some()
+        if self._more and self.room > 0:
+            timeout = 0.0
+        elif not self._more:
+            for bells in self._bells.values():
+                for bell in bells:
+                    bell.ask()
+        super().turn(timeout)
+
+    def _take_some(self) -> None:
+        wanted = min(self.room, _MOST)
+        queues = list(self._turns)
+        self._turns.rotate(-1)  # none is always the last
+        steps = len(self.channel.priority_steps)
+        lists = [self._keys(name) for name in queues]
+        order = [lists[at][step] for step in range(steps) for at in range(len(queues))]
+        qos = self.channel.qos
+        noted = (qos.unacked_key, qos.unacked_index_key, _TAKEN)
+        keys = [*(self._prefix + key for key in noted), *order]
+        now = time.time()
+        taken = self._take(keys=keys, args=[wanted, now, now - _REMEMBERED])
+        self._more = len(taken) >= 3 * wanted
+        for place, text, again in zip(taken[::3], taken[1::3], taken[2::3], strict=True):
+            self._on_text(text, queues[int(place) % len(queues)], bool(again))
+
+    def _on_text(self, text: bytes, queue: str, again: bool) -> None:
+        try:
+            message = self.channel.Message(json.loads(text), channel=self.channel)
+            receipt = lines.Receipt(message, queue, self)
+            # Celery's workers put back what they had and did not begin, marked as if they had.
+            receipt.redelivered = again
+        except Exception as error:  # it is no message of kombu's
+            LOG.error("dropped what is no message from queue %r: %.200r (%s)", queue, text, error)
+            return
+        self._note(receipt)
+        self._deliver(message, receipt)
+
+    def settle(self, receipts: Sequence[tuple[lines.Receipt, bool]]) -> None:
+        # One that came again, because we were stopped for long, has the same tag: it is still ours.
+        mine = [
+            receipt
+            for receipt, _ in receipts
+            if self.unsettled.get(receipt.tag, receipt) is receipt and not receipt.settled
+        ]
+        for receipt in mine:
+            if receipt.back:  # it stays noted as taken
+                self.channel.qos.restore_by_tag(receipt.tag)
+        tags = [receipt.tag for receipt in mine if not receipt.back]
+        if tags:
+            qos = self.channel.qos
+            with self._client.pipeline() as pipe:
+                pipe.zrem(self._prefix + qos.unacked_index_key, *tags)
+                pipe.hdel(self._prefix + qos.unacked_key, *tags)
+                pipe.zrem(self._prefix + _TAKEN, *tags)
+                pipe.execute()
+        for receipt, _ in receipts:
+            self._forget(receipt)
+            receipt.line._forget(receipt)
+
+    def renew(self) -> None:
+        found = dict.fromkeys(self.unsettled, time.time())
+        if found:
+            self._client.zadd(self._prefix + self.channel.qos.unacked_index_key, found, xx=True)
+
+    # From time to time.
+
+    def _restore(self) -> None:
+        """Put back what others took, and did not say for long that they have it."""
+        channel = self.channel
+        channel.qos.restore_visible(
+            num=channel.unacked_restore_limit, interval=channel.unacked_restore_throttle
+        )
+        self._more = True
+
+    def _check(self) -> None:
+        """A connection that is gone may not say so."""
+        late = time.monotonic() - WAIT - _PATIENCE
+        for bells in self._bells.values():
+            for bell in bells:
+                if bell.asked is not None and bell.asked < late:
+                    raise exc.TransportFailure(f"it did not answer for {WAIT + _PATIENCE:.0f} s")
+
+    def close(self) -> None:
+        for bells in self._bells.values():
+            for bell in bells:
+                bell.connection.disconnect()
+        super().close()
