@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 
 from wbengine import limits
-from wbengine.interop.celery.canvas import (
-    CountChord,
-    Following,
-    Missed,
-    SaveGroup,
-    Send,
-    sequel,
-)
+from wbengine.interop.celery.canvas import sequel
 from wbengine.interop.celery.canvas.signature import Signature
 from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import Malformed, TaskMessage
+from wbengine.interop.celery.protocol.steps import CountChord, Following, Missed, SaveGroup, Send
 
 A, B, C = (Signature(name, (name,)) for name in "abc")
 NOW = 1_600_000_000.0

@@ -16,6 +16,7 @@ from tests.unit.celery.test_versions_with_celery import celery
 from wbengine.interop.celery.canvas import sequel
 from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.steps import CountChord, Following, Missed, Send
 from wbengine.interop.celery.protocol.wire import Wire
 
 ACCEPTED = serializers.Accepted()
@@ -68,21 +69,21 @@ class Workers:
         self.miss(message, sequel.never_run(message), "ValueError")
         self.do(sequel.errbacks_of(message, **self.given))
 
-    def miss(self, message: TaskMessage, missed: list[sequel.Missed], error: str) -> None:
+    def miss(self, message: TaskMessage, missed: list[Missed], error: str) -> None:
         for one in missed:
             self.results[one.id] = "FAILURE", error
             self.count(message, one, "FAILURE", None)
 
-    def do(self, following: sequel.Following) -> None:
+    def do(self, following: Following) -> None:
         for step in following.steps:
-            if isinstance(step, sequel.Send):
+            if isinstance(step, Send):
                 self.waiting.append(codec.decode(codec.encode(step.message), ACCEPTED))
-            elif isinstance(step, sequel.CountChord):
+            elif isinstance(step, CountChord):
                 self.sizes[step.group] = step.size
             else:
                 self.saved[step.group] = step.result
 
-    def count(self, message: TaskMessage, part: sequel.Missed, state: str, value: Any) -> None:
+    def count(self, message: TaskMessage, part: Missed, state: str, value: Any) -> None:
         chord, group, index = part.chord, part.group, part.group_index
         if chord is None or group is None:
             return
@@ -109,9 +110,9 @@ class Workers:
         return [self.value_of(one) for one in children]
 
 
-def part_of(message: TaskMessage) -> sequel.Missed:
+def part_of(message: TaskMessage) -> Missed:
     """What a message counts as in its chord."""
-    return sequel.Missed(message.id, message.group, message.group_index, message.chord)
+    return Missed(message.id, message.group, message.group_index, message.chord)
 
 
 def final(results: dict[str, Any], told: Any) -> Any:

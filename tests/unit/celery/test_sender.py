@@ -14,10 +14,10 @@ import pytest
 from tests.brokers import Broker, Place
 from tests.workers import until
 from wbengine.interop.celery import brokers
-from wbengine.interop.celery.canvas import sequel
 from wbengine.interop.celery.protocol import codec
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.results import Result
+from wbengine.interop.celery.protocol.steps import Send, Step
 from wbengine.interop.celery.worker import backends, deeds, lines, posting, sender
 from wbengine.interop.celery.worker.jobs import Job
 
@@ -35,7 +35,7 @@ class Bench:
     def _settle(self, receipts: Sequence[lines.Receipt], acknowledged: bool = True) -> None:
         self.settled += [(receipt, acknowledged) for receipt in receipts]
 
-    def end(self, *steps: sequel.Step, **fields: Any) -> Job:
+    def end(self, *steps: Step, **fields: Any) -> Job:
         """Put an end with these steps, and wait until it is done."""
         message = TaskMessage("t", "one")
         job = Job("one", 1, message, codec.encode(message), Mark(), "q", 0.0)
@@ -69,8 +69,8 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     made.sender.close()
 
 
-def send(name: str, **where: Any) -> sequel.Send:
-    return sequel.Send(TaskMessage("next", name), **where)
+def send(name: str, **where: Any) -> Send:
+    return Send(TaskMessage("next", name), **where)
 
 
 def test_an_end(bench: Bench) -> None:
@@ -105,7 +105,7 @@ def test_what_is_given_back_is_new(bench: Bench) -> None:
 
 
 def test_what_cannot_be_written_is_left_out(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    odd = sequel.Send(TaskMessage("next", "odd", (object(),)))
+    odd = Send(TaskMessage("next", "odd", (object(),)))
     job = bench.end(odd, send("two"))
     assert bench.settled == [(job.receipt, True)]
     assert bench.found("usual") == ["two"]

@@ -242,6 +242,10 @@ class Guest:
 
     def on_connected(self, connection: kombu.Connection) -> None:
         self._panel.listen(connection)
+        LOG.info(
+            "serving Celery's queues %s at %s",
+            ", ".join(self.queues) or "(none)", self._broker.shown,
+        )  # fmt: skip
 
     def on_time(self, now: float) -> float | None:
         due = self._service.next_due()

@@ -15,9 +15,10 @@ from amqp import exceptions as amqp_errors
 from kombu import exceptions as kombu_errors
 
 from wbengine import exceptions as exc
-from wbengine.interop.celery.canvas import chords, sequel
+from wbengine.interop.celery.canvas import chords
 from wbengine.interop.celery.protocol import codec, results
 from wbengine.interop.celery.protocol.message import TaskMessage
+from wbengine.interop.celery.protocol.steps import CountChord, SaveGroup, Step
 from wbengine.interop.celery.protocol.wire import Wire
 from wbengine.interop.celery.worker import backends, deeds, lines, posting
 
@@ -306,14 +307,12 @@ class Sender:
                 return duty
         raise TypeError(f"nothing is sent for {effect!r}")
 
-    def _add(
-        self, duty: _Duty, steps: Sequence[sequel.Step], fallen: Sequence[results.Fallen]
-    ) -> None:
+    def _add(self, duty: _Duty, steps: Sequence[Step], fallen: Sequence[results.Fallen]) -> None:
         for step in steps:
-            if isinstance(step, sequel.CountChord):
+            if isinstance(step, CountChord):
                 duty.sizes.append((step.group, step.size))
                 continue
-            if isinstance(step, sequel.SaveGroup):
+            if isinstance(step, SaveGroup):
                 duty.groups.append((step.group, step.result))
                 continue
             try:
