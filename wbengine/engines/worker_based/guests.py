@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -105,9 +105,6 @@ class Guests:
     def attach(self, host: Host) -> None:
         for guest in self._all:
             guest.attach(host)
-
-    def __iter__(self) -> Iterator[Guest]:
-        return iter(self._all)
 
     def __len__(self) -> int:
         return len(self._all)

@@ -39,8 +39,6 @@ LIMIT: Final = 10_000
 #: Seconds before a broken connection is replaced: what broke it may last.
 _PAUSE: Final = 0.5
 
-_TASKS: Final = "task"
-
 #: What tells who sends the heartbeats.
 SOFTWARE: Final[Mapping[str, str]] = {
     "sw_ident": "py-wbengine",
