@@ -1,4 +1,4 @@
-"""The databases and brokers that the tests want: where they are, and installing them where allowed.
+"""The databases, brokers and browser that the tests want: where they are, and installing them where allowed.
 
 Standard library only, and readable by Python 3.6, as what runs before there is a `.venv`.
 """
@@ -15,8 +15,14 @@ SERVERS = {
     "mysql": ("MariaDB", ("mariadb-server-core", "mariadb-server")),
     "redis": ("Redis", ("redis-server",)),
     "rabbitmq": ("RabbitMQ", ("rabbitmq-server",)),
+    "browser": ("Chromium", ("chromium",)),
 }
-PROGRAMS = {"mysql": "mariadbd", "redis": "redis-server", "rabbitmq": "rabbitmq-server"}
+PROGRAMS = {
+    "mysql": "mariadbd",
+    "redis": "redis-server",
+    "rabbitmq": "rabbitmq-server",
+    "browser": "chromium",
+}
 #: Services of the packages are not to start: they are asked for by this name.
 POLICY = "/usr/sbin/policy-rc.d"
 
