@@ -1,11 +1,17 @@
 """Configuration of the documentation."""
 
+import pathlib
+import sys
+
 import wbengine
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "_ext"))
 
 project = "wbengine"
 author = "The wbengine developers"
 version = release = wbengine.__version__
-extensions = ["sphinx.ext.autodoc"]
+extensions = ["sphinx.ext.autodoc", "sphinx_click", "myst_parser", "from_code"]
+html_static_path = ["_static"]
 html_theme = "furo"
 # Docstrings are read in editors more often than here: names in them stand between single backticks.
 default_role = "literal"

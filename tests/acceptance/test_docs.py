@@ -25,7 +25,11 @@ from wbengine.engines.worker_based.snapshots import STATES
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
-GUIDE = sorted([*SOURCE.glob("user/*.rst"), *SOURCE.glob("migrating_*.rst")])
+GUIDE = sorted(
+    page
+    for pattern in ("tutorial.rst", "user/*.rst", "cookbook/*.rst", "migrating_*.rst")
+    for page in SOURCE.glob(pattern)
+)
 
 
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
@@ -40,6 +44,8 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
     for page in GUIDE:
         made = tmp_path / "html" / page.relative_to(SOURCE).with_suffix(".html")
         assert "<h1>" in made.read_text(encoding="utf-8")
+    messages = (tmp_path / "html" / "reference" / "messages.html").read_text(encoding="utf-8")
+    assert "wbe-attempt" in messages and "task_version" in messages
 
 
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)

@@ -41,9 +41,13 @@ _encode: Final = _json_text.writer(allow_nan=True)
 MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
 
 # Headers of Celery's protocol, where it has a word for the thing.
+#: The language of the task: `py`.
 LANG: Final = "lang"
+#: The class of the task.
 TASK: Final = "task"
+#: The id of the request.
 ID: Final = "id"
+#: The id of the flow.
 ROOT_ID: Final = "root_id"
 #: How often the task was tried before: the number of this attempt, less one.
 RETRIES: Final = "retries"
@@ -56,6 +60,7 @@ ARGSREPR: Final = "argsrepr"
 KWARGSREPR: Final = "kwargsrepr"
 
 # Ours.
+#: The version of everything else here.
 WBE_VERSION: Final = "wbe-version"
 #: Number of this execution or reversion of the atom, for the life of its flow.
 WBE_ATTEMPT: Final = "wbe-attempt"
@@ -84,7 +89,10 @@ WBE_PERIOD: Final = "wbe-period"
 LEAST_PERIOD: Final = 0.5
 #: READY, STOPPED, or BEAT: what a worker's NOTIFY is about.
 WBE_STATE: Final = "wbe-state"
-#: Digest of the ledger in which the request has its row.
+#: The version of wbengine that a worker runs, where it tells what it offers.
+WBE_SOFTWARE: Final = "wbe-software"
+#: Digest of the ledger in which the request has its row; or of the one that a worker has, where it
+#: tells what it offers.
 WBE_LEDGER: Final = "wbe-ledger"
 #: The number under which an engine asked for a request, in the answer to that; 0: unasked.
 WBE_ASK: Final = "wbe-ask"

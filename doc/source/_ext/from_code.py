@@ -1,0 +1,111 @@
+"""Directives that write a part of the reference from the code that it describes.
+
+.. code-block:: text
+
+   .. schema:: MODULE:NAME      a JSON Schema
+   .. constants:: MODULE [...]  a table of the constants of a module and what their comments say;
+                                with arguments, of those only whose names begin so
+   .. tables:: MODULE:NAME      the tables of a `sqlalchemy.MetaData`
+   .. metrics:: MODULE:NAME     a mapping of names of metrics to what describes them
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import SphinxDirective
+
+
+def named(place: str) -> Any:
+    """The object at `MODULE:NAME`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def table(header: Sequence[str], widths: Sequence[int], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a `list-table`."""
+    lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {' '.join(map(str, widths))}"]
+    lines.append("")
+    for row in (header, *rows):
+        for number, cell in enumerate(row):
+            lines.append(f"   {'  ' if number else '* '}- {cell}".rstrip())
+    return [*lines, ""]
+
+
+def schema(arguments: Sequence[str]) -> list[str]:
+    text = json.dumps(named(arguments[0]), indent=2)
+    return [".. code-block:: json", "", *(f"   {line}" for line in text.splitlines()), ""]
+
+
+def constants(arguments: Sequence[str]) -> list[str]:
+    """Those with a comment of their own; one without shares that of the one before."""
+    module, *beginnings = arguments
+    found = importlib.import_module(module)
+    analyzer = ModuleAnalyzer.for_module(module)
+    analyzer.analyze()
+    told = {name: " ".join(text) for (_, name), text in analyzer.attr_docs.items()}
+    rows, last = [], ""
+    for name, value in vars(found).items():
+        if not name.isupper() or not isinstance(value, str | int | float | tuple):
+            continue
+        if beginnings and not name.startswith(tuple(beginnings)):
+            continue
+        last = told.get(name, last)
+        rows.append((f"``{value}``", last.strip()))
+    return table(("name", "meaning"), (25, 75), rows)
+
+
+def tables(arguments: Sequence[str]) -> list[str]:
+    lines = []
+    for each in named(arguments[0]).sorted_tables:
+        rows = []
+        for column in each.columns:
+            notes = []
+            if column.primary_key:
+                notes.append("primary key")
+            if not column.nullable and not column.primary_key:
+                notes.append("not null")
+            notes += [f"→ ``{key.target_fullname}``" for key in column.foreign_keys]
+            rows.append((f"``{column.name}``", f"``{_kind(column.type)}``", ", ".join(notes)))
+        lines += [f"``{each.name}``", ""]
+        lines += [f"   {line}".rstrip() for line in table(("column", "type", ""), (3, 2, 4), rows)]
+    return lines
+
+
+def _kind(kind: Any) -> str:
+    return str(kind.compile()) if hasattr(kind, "compile") else str(kind)
+
+
+def metrics(arguments: Sequence[str]) -> list[str]:
+    rows = [
+        (f"``{name}``", each.kind, " ".join(f"``{label}``" for label in each.labels), each.help)
+        for name, each in named(arguments[0]).items()
+    ]
+    return table(("name", "kind", "labels", "meaning"), (36, 10, 18, 36), rows)
+
+
+def directive(write: Callable[[Sequence[str]], list[str]]) -> type[SphinxDirective]:
+    class Written(SphinxDirective):
+        required_arguments = 1
+        optional_arguments = 20
+
+        def run(self) -> list[nodes.Node]:
+            lines = write(self.arguments)
+            inner = nodes.Element()
+            self.state.nested_parse(StringList(lines, source=write.__name__), 0, inner)
+            return list(inner.children)
+
+    return Written
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    for write in (schema, constants, tables, metrics):
+        app.add_directive(write.__name__, directive(write))
+    return {"parallel_read_safe": True}

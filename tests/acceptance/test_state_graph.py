@@ -1,0 +1,65 @@
+"""The pictures of states: drawn from the code, and those of the documentation are of today's."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import workers
+from tests.acceptance import test_docs
+from wbengine._core import transitions
+from wbengine.engines.worker_based import protocol
+
+KEPT = workers.REPOSITORY / "doc" / "source" / "_static" / "states"
+NAMES = ("engine", "flow", "ledger", "request", "retry", "task")
+
+Edges = set[tuple[str, str]]
+
+
+def edges(picture: Path) -> Edges:
+    """The arrows of a picture, by their titles."""
+    text = picture.read_text(encoding="utf-8")
+    titles = map(html.unescape, re.findall(r"<title>([^<]*)</title>", text))
+    pairs = (title.split("->") for title in titles if "->" in title)
+    return {(start, end) for start, end in pairs}
+
+
+def allowed(what: str) -> Edges:
+    found = test_docs.transitions(what)
+    return {(old, new) for old, targets in found.items() for new in targets}
+
+
+TRUE = {
+    "flow": lambda: allowed("flow"),
+    "task": lambda: allowed("task"),
+    "retry": lambda: allowed("retry"),
+    "engine": lambda: {(start, end) for start, _, end in transitions.machine()},
+    "request": lambda: {(start, end) for start, _, end in protocol.build_a_machine()},
+}
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_the_pictures_of_the_documentation_are_true(name: str) -> None:
+    assert edges(KEPT / f"{name}.svg") == TRUE[name]()
+
+
+def test_the_tool_draws_all_of_them(tmp_path: Path) -> None:
+    tool = workers.REPOSITORY / "tools" / "state_graph"
+    ended = subprocess.run(
+        [sys.executable, tool, tmp_path], capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
+    for name in NAMES:
+        assert edges(tmp_path / f"{name}.svg") == edges(KEPT / f"{name}.svg") != set()
+
+
+def test_what_is_no_folder_is_refused() -> None:
+    tool = workers.REPOSITORY / "tools" / "state_graph"
+    ended = subprocess.run([sys.executable, tool, "--out"], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (2, "usage: tools/state_graph [FOLDER]\n")
