@@ -83,6 +83,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.report": (6, ""),
     "wbengine.operations": (6, ""),
     "wbengine.telemetry": (6, ""),
+    "wbengine.diagnosis": (6, ""),
     "wbengine.interop": (6, ""),
     "wbengine.utils": (6, ""),
     # doors
