@@ -56,6 +56,16 @@ values = st.recursive(
 _meta = st.none() | st.dictionaries(st.text(max_size=5), values, max_size=2)
 _moments = st.none() | st.floats(0, 2e9)
 _failures = st.none() | st.builds(failure, st.text())
+_errors = st.none() | st.text(max_size=20)
+_attempts = st.builds(
+    models.Attempt, st.integers(1, 2**40), st.sampled_from(["execute", "revert"]),
+    st.none() | st.text(min_size=1, max_size=8), _moments, _moments, _moments,
+    st.sampled_from([None, states.SUCCESS, states.REVERT_FAILURE]), _errors,
+)  # fmt: skip
+_histories = st.lists(
+    st.builds(models.Change, st.sampled_from(states.FLOW_STATES), st.floats(0, 2e9), _errors),
+    max_size=3,
+).map(tuple)
 _names = st.text(min_size=1, max_size=20)
 _workers = st.none() | st.text(min_size=1, max_size=8)
 
@@ -106,6 +116,10 @@ def fill(draw: Any, atom: models.AtomDetail) -> None:
     atom.progress = draw(st.none() | st.floats(0, 1))
     atom.progress_details = draw(values)
     atom.meta = draw(_meta)  # type: ignore[assignment]
+    atom.past = draw(st.lists(_attempts, max_size=3).map(tuple))
+    atom.attempts_dropped = draw(_counts)
+    if draw(st.booleans()):
+        atom.reset(atom.state or states.PENDING)
 
 
 def _fill_item(draw: Any, item: models.ItemDetail) -> None:
@@ -127,6 +141,7 @@ def books(draw: Any) -> models.LogBook:
         flow = models.FlowDetail(draw(_names))
         flow.state = draw(st.none() | st.just(states.RUNNING))
         flow.meta.update(draw(_meta) or {})
+        flow.history = draw(_histories)
         flow.add_all(draw(st.lists(atoms(), max_size=3)))
         book.add(flow)
     return book
@@ -149,15 +164,17 @@ def of_item(item: models.ItemDetail) -> Picture:
 
 
 def of_atom(atom: models.AtomDetail) -> Picture:
-    slots = [slot for slot in models.AtomDetail.__slots__ if slot != "items"]
+    slots = [slot for slot in models.AtomDetail.__slots__ if slot not in ("items", "past")]
     found = {**_fields(atom, slots), "meta": _value(dict(atom.meta)), "kind": type(atom).__name__}
+    found["attempts"] = [list(attempt) for attempt in atom.all_attempts]
     items = atom.items
     found["items"] = None if items is None else [items.attempt, items.resumed, *map(of_item, items)]
     return found
 
 
 def of_flow(flow: models.FlowDetail) -> Picture:
-    return {**_fields(flow, ("name", "uuid", "state", "meta")), "atoms": of_atoms(flow)}
+    own = _fields(flow, ("name", "uuid", "state", "meta", "created"))
+    return {**own, "history": [list(change) for change in flow.history], "atoms": of_atoms(flow)}
 
 
 def of_atoms(found: Iterable[models.AtomDetail]) -> Picture:

@@ -92,7 +92,10 @@ def test_begin_and_finish_write_the_record() -> None:
     assert (record.state, record.attempt, record.worker) == (states.RUNNING, 1, None)
     assert (call.uuid, call.attempt, call.node) == (record.uuid, 1, bench.plan.by_name["a"])
     assert bench.end(call, 5) == states.SUCCESS
-    assert (record.results, record.last_attempt) == (5, (1, "execute", "w", 1.0, 2.0, 7.0))
+    assert (record.results, record.last_attempt) == (
+        5,
+        (1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None),
+    )
     bench.life.now = 8.0
     call = bench.begin("a", invocation.REVERT)
     assert (record.state, record.attempt, call.result) == (states.REVERTING, 2, 5)

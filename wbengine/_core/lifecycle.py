@@ -98,6 +98,8 @@ class Lifecycle:
         if again:
             self._resuming.fence(record)
         else:
+            if record.attempt:
+                record.keep_attempt()
             record.attempt += 1
             record.epoch = 1
             record.submitted = self.now

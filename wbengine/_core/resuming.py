@@ -57,6 +57,7 @@ class Resuming:
         are started, under new ids.
         """
         if not maps.resumes(record, action):
+            record.keep_attempt()
             record.attempt += 1
             record.epoch = 1
             if action == calls.EXECUTE:

@@ -246,10 +246,14 @@ class ActionEngine(control.Controlled):
                     # Also if an interruption comes while what ran it is stopped.
                     with contextlib.ExitStack() as last, self._executing(machine):
                         yield machine
-                        last.callback(self._change_state, machine.state)
+                        last.callback(self._end, machine)
         finally:
             self._early = None
             self._busy.release()
+
+    def _end(self, machine: machine_module.Machine) -> None:
+        """Enter the state that a run came to."""
+        self._change_state(machine.state, raising.in_short(machine, self._storage))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
         given_up = giving_up.GivenUp(True, reason)
@@ -290,7 +294,7 @@ class ActionEngine(control.Controlled):
             self._storage.flow_detail.state = states.FAILURE
         elif self._storage.failing and self._crew.remembers:
             machine.brake.disown()
-            self._change_state(states.FAILURE, saved=False)
+            self._change_state(states.FAILURE, raising.line_of(error), saved=False)
         else:
             return False
         self._storage.forsake()
@@ -312,7 +316,7 @@ class ActionEngine(control.Controlled):
             LOG.warning("Flow %r waits to be written: %s", self._storage.flow_name, problem)
         finally:  # whatever else comes: a second Ctrl-C, a listener that exits
             if isinstance(error, Exception):
-                self._change_state(states.FAILURE, saved=False)
+                self._change_state(states.FAILURE, raising.line_of(error), saved=False)
             else:
                 try:
                     self._change_state(states.SUSPENDING, saved=False)

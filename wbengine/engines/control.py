@@ -80,7 +80,9 @@ class Controlled(base.Engine):
         with self._state_lock:
             # Of the same run as the state: a machine whose run is over must not hear of it.
             machine = self._machine
-            moved, old_state = self._storage.change_flow_state(states.SUSPENDING)
+            moved, old_state = self._storage.change_flow_state(
+                states.SUSPENDING, at=self._clock.time()
+            )
         if moved:
             self._tell_state(states.SUSPENDING, old_state)
             if machine is not None:
@@ -109,10 +111,15 @@ class Controlled(base.Engine):
                 machine.brake.cancel(wish)
             self._early = None
 
-    def _change_state(self, state: str, *, saved: bool = True) -> bool:
-        """Enter `state` and tell of it: after it is `saved`, if that is what durability means."""
+    def _change_state(self, state: str, why: str | None = None, *, saved: bool = True) -> bool:
+        """Enter `state` and tell of it: after it is `saved`, if that is what durability means.
+
+        `why` goes into the flow's history.
+        """
         with self._state_lock:
-            moved, old_state = self._storage.change_flow_state(state)
+            moved, old_state = self._storage.change_flow_state(
+                state, at=self._clock.time(), why=why
+            )
         if moved:
             if saved and self._durability == saving.EACH and len(self._notifier):
                 self._storage.flush()

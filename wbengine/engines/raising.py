@@ -1,14 +1,17 @@
-"""What a run raises about a flow that did not come to the end that was meant."""
+"""What is raised, and told, about a flow that did not come to the end that was meant."""
 
 from __future__ import annotations
+
+import math
 
 from wbengine import exceptions, states
 from wbengine._core import giving_up
 from wbengine._core.machine import Machine
+from wbengine.persistence import attempts
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
-__all__ = ["raise_failures"]
+__all__ = ["in_short", "line_of", "raise_failures"]
 
 
 def raise_failures(machine: Machine, storage: Storage, deadline: float | None) -> None:
@@ -55,3 +58,22 @@ def _raise_what_stopped(machine: Machine, storage: Storage, besides: bool = Fals
         ft.Failure.reraise_if_any(stuck)
         raise
     ft.Failure.reraise_if_any(stuck)
+
+
+def in_short(machine: Machine, storage: Storage) -> str | None:
+    """In one line: why the run ended as it did, if something went wrong; what failed first."""
+    if machine.state in (states.SUCCESS, states.SUSPENDED):
+        return None
+    why = machine.given_up or giving_up.recorded(storage.flow_meta)
+    if why is not None:
+        return line_of(why.error("the flow" if why.cancelled else "the time it was given is over"))
+    failed = storage.get_execute_failures() or storage.get_revert_failures()
+    if not failed:
+        return next((attempts.in_short(failure) for failure in machine.problems), None)
+    first = min(failed, key=lambda name: storage.record(name).ended or math.inf)
+    return f"{first}: {attempts.in_short(failed[first])}"
+
+
+def line_of(error: BaseException) -> str:
+    """The type of an exception, and what it says."""
+    return f"{type(error).__name__}: {exceptions.exception_message(error)}"

@@ -7,12 +7,12 @@ exists from the first time it is asked for.
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import exceptions, states
-from wbengine.persistence import pictures
+from wbengine.persistence import attempts, pictures
+from wbengine.persistence.annotated import Annotated
 from wbengine.persistence.attempts import Attempt
 from wbengine.persistence.identities import identity_in, new_uuid
 from wbengine.persistence.item_details import Items
@@ -36,39 +36,6 @@ META_PROGRESS: Final = "progress"
 META_PROGRESS_DETAILS: Final = "progress_details"
 
 
-_making: Final = threading.Lock()
-
-
-class Annotated:
-    """A record with a `meta`: whatever listeners and users attach."""
-
-    __slots__ = ("_meta",)
-
-    def __init__(self) -> None:
-        self._meta: dict[str, Any] | None = None
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """Made when first asked for."""
-        if self._meta is None:
-            with _making:  # two threads must get the same one
-                if self._meta is None:
-                    self._meta = {}
-        self._show(self._meta)
-        return self._meta
-
-    @meta.setter
-    def meta(self, value: dict[str, Any] | None) -> None:
-        self._meta = value
-
-    @property
-    def has_meta(self) -> bool:
-        return bool(self._meta)
-
-    def _show(self, meta: dict[str, Any]) -> None:
-        """Put in what is to be seen there but is kept elsewhere."""
-
-
 class AtomDetail(Annotated):
     """What is known of one atom: its state, its latest results and failures, its latest attempt.
 
@@ -78,17 +45,23 @@ class AtomDetail(Annotated):
     `progress` is what the task itself last told (None: nothing, the state says it).  `revert_*`
     hold what the latest reversion returned or raised.  `items` are those of the latest execution of
     a `Map` (None: none so far, or no Map); they are records beside this one.
+
+    `past` are the attempts before the latest one, the oldest first: the last 20 of them, after
+    `attempts_dropped` others.
     """
 
     __slots__ = (
+        "_came_to",
         "action",
         "attempt",
+        "attempts_dropped",
         "ended",
         "epoch",
         "failure",
         "intention",
         "items",
         "name",
+        "past",
         "progress",
         "progress_details",
         "results",
@@ -127,13 +100,40 @@ class AtomDetail(Annotated):
         self.progress: float | None = None
         self.progress_details: Any = None
         self.items: Items | None = None
+        self.past: tuple[Attempt, ...] = ()
+        self.attempts_dropped = 0
+        # How the latest attempt ended, when that was forgotten by `reset`.
+        self._came_to: attempts.Outcome | None = None
 
     @property
     def last_attempt(self) -> Attempt | None:
         if not self.attempt:
             return None
         return Attempt(
-            self.attempt, self.action, self.worker, self.started, self.ended, self.submitted
+            self.attempt, self.action, self.worker, self.started, self.ended, self.submitted,
+            *self._outcome(),
+        )  # fmt: skip
+
+    @property
+    def all_attempts(self) -> tuple[Attempt, ...]:
+        """The attempts that are remembered, the oldest first."""
+        last = self.last_attempt
+        return self.past if last is None else (*self.past, last)
+
+    def keep_attempt(self) -> None:
+        """Let the latest attempt be of the past, for the next one is about to begin."""
+        last = self.last_attempt
+        if last is not None:
+            self.past, dropped = attempts.keep(self.past, last)
+            self.attempts_dropped += dropped
+            self._came_to = None
+
+    def _outcome(self) -> attempts.Outcome:
+        """How the latest attempt ended."""
+        if self._came_to is not None:
+            return self._came_to
+        return attempts.outcome(
+            self.action, self.state, self.ended, self.failure, self.revert_failure
         )
 
     @property
@@ -146,7 +146,9 @@ class AtomDetail(Annotated):
         raise NotImplementedError
 
     def reset(self, state: str) -> None:
-        """Forget results and failures and enter `state`; the attempt number and `meta` stay."""
+        """Forget results and failures and enter `state`; attempts and `meta` stay."""
+        outcome = self._outcome()
+        self._came_to = outcome if outcome is not attempts.UNKNOWN else None
         self.results = None
         self.failure = None
         self.revert_results = None
@@ -209,7 +211,7 @@ class AtomDetail(Annotated):
 
     def to_dict(self) -> dict[str, Any]:
         """Describe the record's own row as plain data; result values are left as they are."""
-        return {
+        found = {
             "name": self.name,
             "uuid": self.uuid,
             "state": self.state,
@@ -231,6 +233,14 @@ class AtomDetail(Annotated):
             "progress_details": self.progress_details,
             "items": None if self.items is None else self.items.to_dict(),
         }
+        # Most have none.
+        if self.past:
+            found["past"] = [list(attempt) for attempt in self.past]
+        if self.attempts_dropped:
+            found["attempts_dropped"] = self.attempts_dropped
+        if self._came_to is not None:
+            found["came_to"] = list(self._came_to)
+        return found
 
     def _told_meta(self) -> dict[str, Any]:
         if not self._meta:
@@ -246,12 +256,18 @@ class AtomDetail(Annotated):
         for key in (
             "state", "intention", "version", "revert_results", "attempt", "epoch", "action",
             "worker", "submitted", "started", "ended", "progress", "progress_details",
+            "attempts_dropped",
         ):  # fmt: skip
             if key in data:
                 setattr(record, key, data[key])
         record._meta = dict(data["meta"]) if data.get("meta") else None
         record.results = cls._results_from_dict(data.get("results"))
         record.items = Items.from_dict(data["items"]) if data.get("items") else None
+        if data.get("past"):
+            record.past = tuple(Attempt(*told) for told in data["past"])
+        if data.get("came_to"):
+            state, error = data["came_to"]
+            record._came_to = state, error
         record.failure = _failure_from_dict(data.get("failure"))
         record.revert_failure = _failure_from_dict(data.get("revert_failure"))
         return record

@@ -1,18 +1,40 @@
-"""One attempt at an atom or an item: who ran it, and when."""
+"""One attempt at an atom or an item: who ran it, when, and how it ended."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
-__all__ = ["Attempt", "runtime"]
+from wbengine import states
+from wbengine.types import failure as ft
+
+__all__ = ["MOST", "Attempt", "Outcome", "in_short", "UNKNOWN", "keep", "outcome", "runtime"]
+
+#: So many attempts before the latest one are remembered.
+MOST: Final = 20
+
+#: A failure in one line has at most so many characters.
+_LONGEST: Final = 200
+
+#: The state that an attempt led to, and in one line what it failed with; None: not, or not known.
+Outcome = tuple[str | None, str | None]
+UNKNOWN: Final[Outcome] = (None, None)
+
+#: The states that an attempt may end in, by its action.
+_ENDS: Final[Mapping[str, Collection[str]]] = {
+    "execute": (states.SUCCESS, states.FAILURE),
+    "revert": (states.REVERTED, states.REVERT_FAILURE),
+}
 
 
 class Attempt(NamedTuple):
-    """Who ran an atom last, and when.
+    """Who ran an atom, when, and how that ended.
 
     `submitted` is when the engine handed it out (unix seconds on the engine's clock), `started` and
     `ended` when it began and ended (on the clock of the `worker`); None: it is not known, or not
-    yet.
+    yet.  `state` is SUCCESS, FAILURE, REVERTED or REVERT_FAILURE; None: it has not ended, or nobody
+    knows how (whoever ran it died).  `error` is what it failed with, in one line of at most 200
+    characters: for people; it may tell secrets.
     """
 
     attempt: int
@@ -21,6 +43,8 @@ class Attempt(NamedTuple):
     started: float | None
     ended: float | None
     submitted: float | None = None
+    state: str | None = None
+    error: str | None = None
 
     @property
     def runtime(self) -> float | None:
@@ -31,3 +55,33 @@ class Attempt(NamedTuple):
 def runtime(started: float | None, ended: float | None) -> float | None:
     """Seconds between two moments of one clock, which may have been set back meanwhile."""
     return None if started is None or ended is None else max(0.0, ended - started)
+
+
+def outcome(
+    action: str,
+    state: str | None,
+    ended: float | None,
+    failure: ft.Failure | None,
+    revert_failure: ft.Failure | None,
+) -> Outcome:
+    """How the latest attempt of an atom ended, by what its record says now."""
+    if state == states.RETRYING and ended is not None:
+        state = states.SUCCESS  # it provided something, and is about to do so again
+    if state is None or state not in _ENDS.get(action, ()):
+        return UNKNOWN
+    found = {states.FAILURE: failure, states.REVERT_FAILURE: revert_failure}.get(state)
+    return state, None if found is None else in_short(found)
+
+
+def in_short(failure: ft.Failure) -> str:
+    """The type of an exception and what it says, in one line of at most 200 characters."""
+    name = next(iter(failure), "Exception").rpartition(".")[2]
+    said = " ".join(failure.exception_str[: 4 * _LONGEST].split())
+    text = f"{name}: {said}" if said else name
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def keep(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...], int]:
+    """`past` with one more, and how many had to be dropped for it."""
+    kept = (*past, latest)
+    return kept[-MOST:], max(0, len(kept) - MOST)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import abc
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import exceptions, states
-from wbengine.persistence import leases, models, owners
+from wbengine.persistence import leases, listing, models, owners
+from wbengine.persistence.changes import Changes
+from wbengine.persistence.listing import FlowRow, Page
+from wbengine.persistence.wishes import Wish
+from wbengine.types.outline import Outline
 
 __all__ = [
     "Backend",
+    "Changes",
     "Connection",
+    "FlowRow",
     "NO_ITEMS",
+    "Page",
+    "Wish",
     "create_flow_detail",
     "items_of",
     "readable",
@@ -111,6 +119,15 @@ class Connection(abc.ABC):
         Whoever runs one of the flows has lost its lease.
         """
 
+    def destroy_flow(self, flow_uuid: str) -> None:
+        """Forget a flow, with all that is in it; its book stays.
+
+        Whoever runs it has lost its lease.
+
+        :raises NotFound: it is not kept.
+        """
+        raise NotImplementedError
+
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         """Read one book; `lazy` leaves out what is in it."""
@@ -126,6 +143,52 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         """Read one flow; `lazy` leaves out its atoms."""
+
+    def get_changes(self, flow_uuid: str, since: str | None = None) -> Changes:
+        """What changed of a flow since a cursor (None: everything).
+
+        A cursor is a text that an earlier call told, in this process or in another one.  One that
+        the store does not know, or not any more, is as None.  What was written before the call is
+        in the answer, and what is written after it is in that to the cursor told here.
+
+        Cost: that of what changed (and, of a `Map` whose items changed, a look at all of them).
+
+        :raises NotFound: the flow is not kept.
+        """
+        raise NotImplementedError
+
+    def list_flows(
+        self,
+        *,
+        states: Collection[str] | None = None,
+        name: str | None = None,
+        since: float | None = None,
+        book: str | None = None,
+        uuid: str | None = None,
+        newest_first: bool = True,
+        limit: int = listing.LIMIT,
+        after: str | None = None,
+    ) -> Page:
+        """A page of flows, in the order of their creation.
+
+        :param states: only those in one of these states (PENDING: also those never run).
+        :param name: only those with this in their name.
+        :param since: only those created from then on (unix seconds).
+        :param book: only those of the book with this uuid.
+        :param uuid: only those whose uuid begins like this.
+        :param limit: so many at most.
+        :param after: where to go on: what the page before told.
+        :raises ValueError: there is no such state, `limit` is no number from 1 on, or `after` is
+            not what a page told.
+        """
+        place = None if after is None else listing.Place.parse(after)
+        return self.find_flows(
+            listing.Query(states, name, since, book, uuid, newest_first, limit, place)
+        )
+
+    def find_flows(self, query: listing.Query) -> Page:
+        """`list_flows`, of what was checked."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
@@ -201,6 +264,55 @@ class Connection(abc.ABC):
 
         :raises NotFound: the flow is not kept.
         """
+
+    def wish(self, flow_uuid: str, wish: Wish) -> None:
+        """Tell whoever runs a flow what is wanted of it; a wish before that is forgotten.
+
+        It is looked at each second.
+
+        :raises NotFound: the flow is not kept.
+        :raises InvalidState: nobody runs it.
+        :raises ValueError: it is a wish for something else than `wishes.WISHES`.
+        """
+        wish.check()
+        lease = self.get_lease(flow_uuid)
+        if lease is None or owners.died(lease.owner) or not self.put_wish(lease, wish):
+            raise exceptions.InvalidState(
+                f"Nobody runs flow {flow_uuid}: there is nothing to {wish.what}"
+            )
+
+    def put_wish(self, lease: leases.Lease, wish: Wish) -> bool:
+        """Keep a wish about the run of this lease; False: that one is over."""
+        raise NotImplementedError
+
+    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, Wish]:
+        """What is wanted of the present runs of these flows, by their uuids.
+
+        One read for all of them, which costs next to nothing when there is nothing.  What is not
+        kept any more is left out.
+        """
+        raise NotImplementedError
+
+    def clear_wish(self, lease: leases.Lease, wish: Wish) -> None:
+        """Forget a wish about the run of this lease, unless another one came since."""
+        raise NotImplementedError
+
+    def get_outline(self, flow_uuid: str) -> Outline | None:
+        """The structure of a flow; None: whoever made it did not keep it (it never ran, say).
+
+        :raises NotFound: the flow is not kept.
+        """
+        raise NotImplementedError
+
+    def save_outline(
+        self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
+    ) -> None:
+        """Keep the structure of a flow, in place of what was kept of that before.
+
+        :raises LeaseLost: `lease` is not the flow's latest one (any more), or the flow is gone.
+        :raises NotFound: without a lease, and the flow is not kept.
+        """
+        raise NotImplementedError
 
     def update_flow_details(self, flow_detail: models.FlowDetail) -> models.FlowDetail:
         """Write a flow that is kept already, with all its atoms and their items.

@@ -6,20 +6,22 @@ A record is plain data: it checks nothing and writes itself nowhere.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
 from wbengine import states
-from wbengine.persistence import pictures
+from wbengine.persistence import histories, pictures
+from wbengine.persistence.annotated import Annotated
 from wbengine.persistence.atom_details import (
-    Annotated,
     AtomDetail,
     RetryDetail,
     TaskDetail,
     detail_from_dict,
 )
 from wbengine.persistence.attempts import Attempt
+from wbengine.persistence.histories import Change
 from wbengine.persistence.identities import identity_in, new_uuid, new_uuids
 from wbengine.persistence.item_details import ItemDetail, Items
 
@@ -32,6 +34,8 @@ __all__ = [
     "ItemDetail",
     "Items",
     "Attempt",
+    "Change",
+    "INJECTOR",
     "detail_from_dict",
     "new_uuid",
     "new_uuids",
@@ -39,6 +43,9 @@ __all__ = [
 
 #: States in which the record of a task that did not fail holds the result of `execute`.
 WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
+
+#: Name of the record that keeps what was injected for the whole flow: it is no atom's.
+INJECTOR: Final = "_wbengine_injector"
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -59,10 +66,11 @@ class FlowDetail(Annotated):
     """The record of one flow, and those of its atoms.
 
     `epoch` is that of the flow's latest lease when the record was read; backends set it, and it is
-    not written.
+    not written.  `created` is when the record was made (unix seconds; None: nobody knows any more).
+    `history` are the changes of the flow's state, the oldest first, the last 50 of them.
     """
 
-    __slots__ = ("_atoms", "epoch", "name", "state", "uuid")
+    __slots__ = ("_atoms", "created", "epoch", "history", "name", "state", "uuid")
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
         super().__init__()
@@ -70,7 +78,22 @@ class FlowDetail(Annotated):
         self.uuid = uuid if uuid is not None else new_uuid()
         self.state: str | None = None
         self.epoch = 0
+        self.created: float | None = time.time()
+        self.history: tuple[Change, ...] = ()
         self._atoms: dict[str, AtomDetail] = {}
+
+    def enter(self, state: str, at: float, why: str | None = None) -> None:
+        """Be in `state` from now on, and remember that."""
+        self.state = state
+        self.history = histories.keep(self.history, Change(state, at, why))
+
+    @property
+    def error(self) -> str | None:
+        """Why the flow is in FAILURE, or REVERTED, in one line; None: it is not, or nobody knows.
+
+        For people; it may tell secrets.
+        """
+        return histories.error(self.state, self.history)
 
     def add(self, detail: AtomDetail) -> None:
         """Make `detail` part of this flow; one with the same uuid is replaced."""
@@ -98,6 +121,7 @@ class FlowDetail(Annotated):
     def update(self, other: FlowDetail) -> FlowDetail:
         """Take over the flow's own fields (not its atoms)."""
         self.name, self.state = other.name, other.state
+        self.created, self.history = other.created, other.history
         self._meta = None if other._meta is None else dict(other._meta)
         return self
 
@@ -128,6 +152,7 @@ class FlowDetail(Annotated):
         """Copy the record; its atoms are copied too, or (`retain_contents=False`) left out."""
         clone = FlowDetail(self.name, self.uuid)
         clone.state, clone.epoch = self.state, self.epoch
+        clone.created, clone.history = self.created, self.history
         clone._meta = None if self._meta is None else copy.deepcopy(dict(self._meta))
         if retain_contents:
             clone.add_all(detail.copy() for detail in self)
@@ -140,12 +165,16 @@ class FlowDetail(Annotated):
             "uuid": self.uuid,
             "state": self.state,
             "meta": dict(self._meta or _NOTHING),
+            "created": self.created,
+            "history": [list(change) for change in self.history],
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FlowDetail:
         record = cls(*identity_in(data))
         record.state = data.get("state")
+        record.created = data.get("created")
+        record.history = tuple(Change(*told) for told in data.get("history") or ())
         record._meta = dict(data["meta"]) if data.get("meta") else None
         return record
 
@@ -175,6 +204,10 @@ class LogBook(Annotated):
 
     def add(self, detail: FlowDetail) -> None:
         self._flows[detail.uuid] = detail
+
+    def discard(self, uuid: str) -> None:
+        """Let a flow be no part of this book, if it is."""
+        self._flows.pop(uuid, None)
 
     def find(self, uuid: str) -> FlowDetail | None:
         return self._flows.get(uuid)

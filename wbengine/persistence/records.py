@@ -11,6 +11,7 @@ runs it flushes once a turn (`batch`); at any other time each change is written 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ class Records(writing.Writing):
     """
 
     #: Name of the record that keeps what was injected for the whole flow.
-    injector_name: Final = "_wbengine_injector"
+    injector_name: Final = models.INJECTOR
 
     def __init__(
         self,
@@ -243,11 +244,16 @@ class Records(writing.Writing):
 
         :raises ValueError: flows have no such state.
         """
-        self._flow_detail.state = states.check_known("state of a flow", state, states.FLOW_STATES)
+        states.check_known("state of a flow", state, states.FLOW_STATES)
+        self._flow_detail.enter(state, time.time())
         self._flow_changed()
 
-    def change_flow_state(self, state: str) -> tuple[bool, str]:
+    def change_flow_state(
+        self, state: str, *, at: float | None = None, why: str | None = None
+    ) -> tuple[bool, str]:
         """Enter `state` if that is a change; return whether it was, and the state before.
+
+        The flow's `history` says that it was so at that moment (unix seconds; None: now), and why.
 
         :raises InvalidState: the transition is not legal.
         """
@@ -255,7 +261,7 @@ class Records(writing.Writing):
             old = self.get_flow_state()
             if not states.check_flow_transition(old, state):
                 return False, old
-            self._flow_detail.state = state
+            self._flow_detail.enter(state, time.time() if at is None else at, why)
         self._flow_changed()
         return True, old
 

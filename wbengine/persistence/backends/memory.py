@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from wbengine import _clock, _options, exceptions
-from wbengine.persistence import base, leases, models
+from wbengine import _clock, _options, exceptions, states
+from wbengine.persistence import base, leases, listing, models
+from wbengine.persistence.backends.memory_turns import Turns
+from wbengine.types.outline import Outline
 
 __all__ = ["MemoryBackend", "MemoryConnection"]
 
@@ -45,6 +49,11 @@ class MemoryBackend(base.Backend):
         self.homes: dict[str, str] = {}
         #: The latest lease of each flow, and when its time is over (0: it was given back).
         self.leases: dict[str, tuple[leases.Lease, float]] = {}
+        #: What changed of each flow, and when.
+        self.turns: dict[str, Turns] = {}
+        self.numbers = itertools.count(1)
+        self.outlines: dict[str, Outline] = {}
+        self.wishes: dict[str, base.Wish] = {}
         #: How many writes there were, and how many items they held.
         self.writes = 0
         self.items_written = 0
@@ -69,10 +78,9 @@ class MemoryConnection(base.Connection):
     def clear_all(self) -> None:
         with self._backend.lock:
             self._backend.writes += 1
-            for kept in (self._backend.books, self._backend.flows, self._backend.atoms):
-                kept.clear()
-            self._backend.homes.clear()
-            self._backend.leases.clear()
+            self._backend.books.clear()
+            for flow_uuid in list(self._backend.flows):
+                self._forget(flow_uuid)
 
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         store = self._backend
@@ -92,6 +100,7 @@ class MemoryConnection(base.Connection):
                 else:
                     ours.merge(flow.copy(retain_contents=False))
                 kept.add(ours)
+                self._turn(flow.uuid)
                 self._put_atoms(ours, flow)
                 for atom in flow:
                     self._put_items(atom.uuid, atom.items or ())
@@ -105,11 +114,26 @@ class MemoryConnection(base.Connection):
             if book is None:
                 raise exceptions.NotFound(f"No log book {book_uuid} is kept in memory")
             for flow in book:
-                store.flows.pop(flow.uuid, None)
-                store.leases.pop(flow.uuid, None)
-                for atom in flow:
-                    store.atoms.pop(atom.uuid, None)
-                    store.homes.pop(atom.uuid, None)
+                self._forget(flow.uuid)
+
+    def destroy_flow(self, flow_uuid: str) -> None:
+        store = self._backend
+        with store.lock:
+            self._found(flow_uuid)
+            store.writes += 1
+            self._forget(flow_uuid)
+            for book in store.books.values():
+                book.discard(flow_uuid)
+
+    def _forget(self, flow_uuid: str) -> None:
+        store = self._backend
+        for atom in store.flows.pop(flow_uuid, ()):
+            store.atoms.pop(atom.uuid, None)
+            store.homes.pop(atom.uuid, None)
+        store.leases.pop(flow_uuid, None)
+        store.turns.pop(flow_uuid, None)
+        store.outlines.pop(flow_uuid, None)
+        store.wishes.pop(flow_uuid, None)
 
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         return self._read(
@@ -130,6 +154,64 @@ class MemoryConnection(base.Connection):
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         return self._read(
             "flow detail", self._backend.flows, fd_uuid, lambda kept: kept.copy(not lazy)
+        )
+
+    def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
+        store = self._backend
+        with store.lock:
+            kept = self._found(flow_uuid)
+            turns = store.turns[flow_uuid]
+            after, lazy = turns.since(since), kept.copy(retain_contents=False)
+            if after is None:
+                return base.Changes(turns.cursor, True, lazy, [atom.copy() for atom in kept])
+            atoms = [store.atoms[uuid].copy(retain_contents=False) for uuid in turns.atoms(after)]
+            items: dict[str, list[models.ItemDetail]] = {}
+            for uuid, index in turns.items(after):
+                owned = store.atoms[uuid].items
+                if owned is not None and index < len(owned):
+                    items.setdefault(uuid, []).append(owned[index].copy())
+            for changed in items.values():
+                changed.sort(key=lambda item: item.index)
+            return base.Changes(turns.cursor, False, lazy, atoms, items)
+
+    def find_flows(self, query: listing.Query) -> base.Page:
+        with self._backend.lock:
+            found = []
+            for book in self._backend.books.values():
+                if query.book in (None, book.uuid):
+                    found += [(self._place(book, flow), book, flow) for flow in book]
+            found = [
+                (place, book, flow)
+                for place, book, flow in found
+                if query.wants(flow.uuid, flow.name)
+                and query.wants_state(flow.state)
+                and query.wants_place(place)
+            ]
+            found.sort(key=lambda each: each[0], reverse=query.newest_first)
+            page = found[: query.limit]
+            after = str(page[-1][0]) if len(found) > len(page) else None
+            return base.Page([self._row(book, flow) for _, book, flow in page], after)
+
+    def _place(self, book: models.LogBook, flow: models.FlowDetail) -> listing.Place:
+        created = flow.created
+        if created is None:
+            created = book.created_at.timestamp() if book.created_at is not None else 0.0
+        return listing.Place(created, self._backend.turns[flow.uuid].number)
+
+    def _row(self, book: models.LogBook, flow: models.FlowDetail) -> base.FlowRow:
+        lease = self._holder(flow.uuid)
+        atoms = (atom for atom in flow if atom.name != models.INJECTOR)
+        return base.FlowRow(
+            flow.uuid,
+            flow.name,
+            book.uuid,
+            book.name,
+            flow.state or states.PENDING,
+            self._place(book, flow).created,
+            self._backend.turns[flow.uuid].updated,
+            dict(Counter(atom.state or states.PENDING for atom in atoms)),
+            None if lease is None else lease.owner,
+            flow.error,
         )
 
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
@@ -160,6 +242,7 @@ class MemoryConnection(base.Connection):
                 if as_of not in (None, kept.epoch):
                     raise leases.busy(leases.Lease(flow.uuid, "", kept.epoch), 0.0)
             self._backend.writes += 1
+            self._turn(flow.uuid)
             if flow_row:
                 kept.update(flow.copy(retain_contents=False))
             self._put_atoms(kept, atoms)
@@ -176,6 +259,7 @@ class MemoryConnection(base.Connection):
             self._refuse_if_busy(flow_uuid, dead)
             kept.epoch += 1
             taken = leases.Lease(flow_uuid, owner, kept.epoch)
+            self._backend.wishes.pop(flow_uuid, None)
             self._backend.leases[flow_uuid] = taken, self._backend.clock.monotonic() + seconds
             return taken
 
@@ -190,11 +274,55 @@ class MemoryConnection(base.Connection):
             held, _ = self._backend.leases.get(lease.flow, (None, 0.0))
             if held == lease:
                 del self._backend.leases[lease.flow]
+                self._backend.wishes.pop(lease.flow, None)
 
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         with self._backend.lock:
             self._found(flow_uuid)
             return self._holder(flow_uuid)
+
+    # -- wishes, outlines -----------------------------------------------------------------------
+
+    def put_wish(self, lease: leases.Lease, wish: base.Wish) -> bool:
+        with self._backend.lock:
+            if self._holder(lease.flow) != lease:
+                return False
+            self._backend.wishes[lease.flow] = wish._replace(epoch=lease.epoch)
+            return True
+
+    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, base.Wish]:
+        with self._backend.lock:
+            kept = self._backend.wishes
+            return {uuid: kept[uuid] for uuid in flow_uuids if uuid in kept} if kept else {}
+
+    def clear_wish(self, lease: leases.Lease, wish: base.Wish) -> None:
+        with self._backend.lock:
+            if self._backend.wishes.get(lease.flow) == wish._replace(epoch=lease.epoch):
+                del self._backend.wishes[lease.flow]
+
+    def get_outline(self, flow_uuid: str) -> Outline | None:
+        with self._backend.lock:
+            self._found(flow_uuid)
+            return self._backend.outlines.get(flow_uuid)
+
+    def save_outline(
+        self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
+    ) -> None:
+        with self._backend.lock:
+            if lease is not None:
+                self._check(lease)
+            self._found(flow_uuid)
+            self._backend.outlines[flow_uuid] = outline
+
+    # -------------------------------------------------------------------------------------------
+
+    def _turn(self, flow_uuid: str) -> Turns:
+        """A write of this flow begins."""
+        turns = self._backend.turns.get(flow_uuid)
+        if turns is None:
+            turns = self._backend.turns[flow_uuid] = Turns(next(self._backend.numbers))
+        turns.begin()
+        return turns
 
     def _holder(self, flow_uuid: str) -> leases.Lease | None:
         lease, until = self._backend.leases.get(flow_uuid, (None, 0.0))
@@ -224,12 +352,15 @@ class MemoryConnection(base.Connection):
                 raise exceptions.NotFound(f"No atom detail {atom_detail.uuid} is kept in memory")
             self._refuse_if_busy(self._backend.homes[kept.uuid])
             self._backend.writes += 1
+            self._turn(self._backend.homes[kept.uuid]).touch(kept.uuid)
             kept.update_row(self._copied(atom_detail))
             self._put_items(kept.uuid, atom_detail.items or ())
             return kept.copy()
 
     def _put_atoms(self, flow: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> None:
+        turns = self._backend.turns[flow.uuid]
         for atom in atoms:
+            turns.touch(atom.uuid)
             kept = self._backend.atoms.get(atom.uuid)
             copied = self._copied(atom)
             if kept is None:
@@ -241,10 +372,15 @@ class MemoryConnection(base.Connection):
 
     def _put_items(self, uuid: str, items: Iterable[models.ItemDetail]) -> None:
         kept = self._backend.atoms[uuid].items
-        if kept is not None:
-            for item in items:
-                kept.put(item.copy(self._backend.deep_copy))
-                self._backend.items_written += 1
+        if kept is None:
+            return
+        put = []
+        for item in items:
+            kept.put(item.copy(self._backend.deep_copy))
+            self._backend.items_written += 1
+            put.append(item.index)
+        if put:
+            self._backend.turns[self._backend.homes[uuid]].touch(uuid, put)
 
     def _copied(self, atom: models.AtomDetail) -> models.AtomDetail:
         if self._backend.deep_copy:

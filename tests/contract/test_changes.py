@@ -1,0 +1,176 @@
+"""What changed since somebody looked: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import exceptions, states
+from wbengine.persistence import backends, base, models
+
+from . import records, stores
+from .test_backends import Turns, few, make
+
+Connection = base.Connection
+
+
+def names(changes: base.Changes) -> set[str]:
+    return {atom.name for atom in changes.atoms}
+
+
+def test_without_a_cursor_it_is_all(connection: Connection) -> None:
+    """As `get_flow_details` reads it; and so with a cursor that the store does not know."""
+    atom = models.TaskDetail("m")
+    atom.items = models.Items(0, ["a", "b"])
+    book, flow = make(atom, models.RetryDetail("r"))
+    flow.enter(states.RUNNING, 1.0, "why")
+    connection.save_logbook(book)
+    cursors = [None, "", "x", "0", "1.2", "é", "-1", "99999999999999999999.5.7", "a" * 1000]
+    for cursor in [*cursors, connection.get_changes(flow.uuid).cursor + "9"]:
+        found = connection.get_changes(flow.uuid, cursor)
+        assert found.whole, cursor
+        assert len(found.flow) == 0 and not found.items
+        assert records.of_flow(found.put_into(None)) == records.of_flow(flow)
+
+
+def test_what_is_not_kept(connection: Connection) -> None:
+    """Is told by its uuid."""
+    book, flow = make(models.TaskDetail("t"))
+    connection.save_logbook(book)
+    for cursor in (None, connection.get_changes(flow.uuid).cursor):
+        for odd in ("11111111-2222-4333-8444-555555555555", "", "../x", "x" * 300):
+            with pytest.raises(exceptions.NotFound):
+                connection.get_changes(odd, cursor)
+
+
+def test_only_what_changed(connection: Connection) -> None:
+    """By whatever way it was written; each reader at its own pace."""
+    atoms = [models.TaskDetail(name) for name in "abcd"]
+    book, flow = make(*atoms)
+    connection.save_logbook(book)
+    first = connection.get_changes(flow.uuid).cursor
+    again = connection.get_changes(flow.uuid, first)
+    assert (names(again), again.whole) == (set(), False)
+
+    flow.enter(states.RUNNING, 5.0)
+    connection.save_changes(flow, [])
+    found = connection.get_changes(flow.uuid, again.cursor)
+    assert (names(found), found.flow.state) == (set(), states.RUNNING)
+    assert found.flow.history == (models.Change(states.RUNNING, 5.0),)
+
+    lease = connection.take_lease(flow.uuid, "me", 60)
+    connection.renew_lease(lease, 60)
+    found = connection.get_changes(flow.uuid, found.cursor)
+    assert (names(found), found.flow.epoch) == (set(), lease.epoch)
+    connection.save_changes(flow, [atoms[1]], flow_row=False, lease=lease)
+    second = connection.get_changes(flow.uuid, found.cursor)
+    assert (names(second), second.whole) == ({"b"}, False)
+    atoms[2].results = "new"
+    connection.save_changes(flow, [atoms[2], models.TaskDetail("e")], lease=lease)
+    connection.give_back_lease(lease)
+    found = connection.get_changes(flow.uuid, second.cursor)
+    assert names(found) == {"c", "e"}
+    assert {atom.results for atom in found.atoms} == {"new", None}
+    connection.update_atom_details(atoms[3])
+    assert names(connection.get_changes(flow.uuid, found.cursor)) == {"d"}
+    assert names(connection.get_changes(flow.uuid, second.cursor)) == {"c", "d", "e"}
+    assert names(connection.get_changes(flow.uuid, first)) == {"b", "c", "d", "e"}
+
+
+def test_only_items_that_changed(connection: Connection) -> None:
+    """With the row of their atom, which has none of them."""
+    atom, other = models.TaskDetail("m"), models.TaskDetail("t")
+    atom.attempt = 1
+    atom.items = models.Items(1, range(5))
+    book, flow = make(atom, other)
+    connection.save_logbook(book)
+    known = connection.get_changes(flow.uuid)
+    items = atom.items
+    items[3].put(states.SUCCESS, "done")
+    connection.save_changes(flow, [], flow_row=False, items={atom.uuid: [items[3]]})
+    found = connection.get_changes(flow.uuid, known.cursor)
+    (changed,) = found.atoms
+    assert changed.name == "m" and changed.items is not None and len(changed.items) == 0
+    assert {uuid: [item.index for item in each] for uuid, each in found.items.items()} == {
+        atom.uuid: [3]
+    }
+    atom.attempt = 2
+    atom.items = models.Items(2, ["x"])
+    connection.save_changes(flow, [atom], flow_row=False, items={atom.uuid: list(atom.items)})
+    later = connection.get_changes(flow.uuid, found.cursor)
+    assert [item.value for item in later.items[atom.uuid]] == ["x"]
+    followed = later.put_into(found.put_into(known.put_into(None)))
+    assert records.of_flow(followed) == records.of_flow(connection.get_flow_details(flow.uuid))
+
+
+@few
+@given(data=st.data())
+def test_who_follows_knows_all(
+    kind: str, conf: stores.Conf, connection: Connection, data: Any
+) -> None:
+    """Random turns; a reader that looks now and then, elsewhere too, has what is kept."""
+    turns = Turns(data.draw, connection)
+    with contextlib.ExitStack() as opened:
+        reader = connection
+        if kind in stores.DURABLE:
+            later = opened.enter_context(contextlib.closing(backends.fetch(conf)))
+            reader = opened.enter_context(later.get_connection())
+        known: models.FlowDetail | None = None
+        cursor = None
+        for _ in range(data.draw(st.integers(1, 6))):
+            turns.step()
+            if data.draw(st.booleans()):
+                found = reader.get_changes(turns.flow.uuid, cursor)
+                assert found.whole == (cursor is None)
+                known, cursor = found.put_into(known), found.cursor
+                kept = reader.get_flow_details(turns.flow.uuid)
+                assert not records.differences(records.of_flow(known), records.of_flow(kept))
+                assert known.epoch == kept.epoch
+
+
+def test_a_flow_that_came_again(connection: Connection) -> None:
+    """Is not taken for the one that it was."""
+    book, flow = make(models.TaskDetail("t"))
+    connection.save_logbook(book)
+    for _ in range(3):
+        connection.save_changes(flow, flow)
+    cursor = connection.get_changes(flow.uuid).cursor
+    for destroy in (
+        lambda: connection.destroy_flow(flow.uuid),
+        lambda: connection.destroy_logbook(book.uuid),
+    ):
+        destroy()
+        with pytest.raises(exceptions.NotFound):
+            connection.get_changes(flow.uuid, cursor)
+        connection.save_logbook(book)
+        assert connection.get_changes(flow.uuid, cursor).whole
+        cursor = connection.get_changes(flow.uuid).cursor
+
+
+def test_destroying_a_flow(connection: Connection) -> None:
+    """Leaves its book, and the other flows in that; who runs it has lost it."""
+    book, flow = make(models.TaskDetail("t"))
+    other = models.FlowDetail("other")
+    book.add(other)
+    connection.save_logbook(book)
+    lease = connection.take_lease(flow.uuid, "me", 60)
+    connection.destroy_flow(flow.uuid)
+    assert [each.uuid for each in connection.get_logbook(book.uuid)] == [other.uuid]
+    assert [row.uuid for row in connection.list_flows().flows] == [other.uuid]
+    (atom,) = flow
+    for look in (
+        lambda: connection.get_flow_details(flow.uuid),
+        lambda: connection.get_atom_details(atom.uuid),
+        lambda: connection.destroy_flow(flow.uuid),
+    ):
+        with pytest.raises(exceptions.NotFound):
+            look()
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_changes(flow, flow, lease=lease)
+    connection.give_back_lease(lease)
+    connection.save_logbook(book)
+    assert {each.uuid for each in connection.get_logbook(book.uuid)} == {flow.uuid, other.uuid}

@@ -1,0 +1,182 @@
+"""Lists of flows: which are in them, in which order, page by page."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wbengine import states
+from wbengine.persistence import base, models
+
+from .test_backends import few, make
+
+Connection = base.Connection
+
+
+def shelve(connection: Connection, *flows: models.FlowDetail) -> models.LogBook:
+    book = models.LogBook("a book")
+    for flow in flows:
+        book.add(flow)
+    connection.save_logbook(book)
+    return book
+
+
+def a_flow(name: str, created: float, state: str | None = None) -> models.FlowDetail:
+    flow = models.FlowDetail(name)
+    flow.created, flow.state = created, state
+    return flow
+
+
+def pages(connection: Connection, **wanted: Any) -> Iterator[list[str]]:
+    """The names of the flows on each page."""
+    after: str | None = None
+    while True:
+        page = connection.list_flows(**wanted, after=after)
+        yield [row.name for row in page.flows]
+        after = page.after
+        if after is None:
+            return
+
+
+def joined(found: Iterable[list[str]]) -> list[str]:
+    return list(itertools.chain.from_iterable(found))
+
+
+def test_nothing(connection: Connection) -> None:
+    assert connection.list_flows() == base.Page([], None)
+
+
+def test_what_a_row_says(connection: Connection) -> None:
+    """Of a flow that is run, and of one that never was."""
+    atoms = [models.TaskDetail(f"t{number}") for number in range(5)]
+    for atom in atoms[:3]:
+        atom.state = states.SUCCESS
+    atoms[3].state = states.FAILURE
+    injector = models.TaskDetail(models.INJECTOR)
+    injector.state = states.SUCCESS
+    book, flow = make(*atoms, injector, name="Ä%_'\"f")
+    flow.created = 1000.25
+    bare = models.FlowDetail("bare")
+    book.add(bare)
+    connection.save_logbook(book)
+    (first, second) = connection.list_flows(newest_first=False).flows
+    assert first == base.FlowRow(
+        flow.uuid, flow.name, book.uuid, book.name, states.PENDING, 1000.25, first.updated,
+        {states.SUCCESS: 3, states.FAILURE: 1, states.PENDING: 1}, None, None,
+    )  # fmt: skip
+    assert (second.name, second.state, second.counts) == ("bare", states.PENDING, {})
+    assert second.created == bare.created
+    assert first.updated is not None and abs(first.updated - (bare.created or 0)) < 60
+
+    lease = connection.take_lease(flow.uuid, "somebody", 60)
+    flow.enter(states.RUNNING, 1.0)
+    flow.enter(states.FAILURE, 2.0, "it broke")
+    connection.save_changes(flow, atoms[:1], lease=lease)
+    (row,) = connection.list_flows(uuid=flow.uuid[:8]).flows
+    assert (row.state, row.lease, row.error) == (states.FAILURE, "somebody", "it broke")
+    assert row.updated is not None and row.updated >= first.updated
+    connection.give_back_lease(lease)
+    flow.enter(states.RUNNING, 3.0)
+    connection.save_changes(flow, [])
+    (row,) = connection.list_flows(uuid=flow.uuid).flows
+    assert (row.state, row.lease, row.error) == (states.RUNNING, None, None)
+
+
+def test_a_lease_that_is_over(connection: Connection) -> None:
+    """Is nobody's."""
+    book, flow = make()
+    connection.save_logbook(book)
+    connection.take_lease(flow.uuid, "somebody", -1)
+    (row,) = connection.list_flows().flows
+    assert row.lease is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ({}, "a-1 a-2 b-1 B-2 p%_q"),
+        ({"newest_first": False}, "p%_q B-2 b-1 a-2 a-1"),
+        ({"states": ["SUCCESS"]}, "a-1 B-2"),
+        ({"states": ["PENDING"]}, "a-2 p%_q"),
+        ({"states": ("FAILURE", "SUCCESS")}, "a-1 b-1 B-2"),
+        ({"states": []}, ""),
+        ({"name": "a-"}, "a-1 a-2"),
+        ({"name": "b"}, "b-1"),
+        ({"name": "-2"}, "a-2 B-2"),
+        ({"name": "%_"}, "p%_q"),
+        ({"name": "a_1"}, ""),
+        ({"since": 30.0}, "a-1 a-2 b-1"),
+        ({"since": 30.5, "name": "1"}, "a-1"),
+        ({"book": "no-book"}, ""),
+        ({"uuid": "no-uuid"}, ""),
+        ({"uuid": "%"}, ""),
+        ({"name": "1", "states": ["FAILURE"], "newest_first": False}, "b-1"),
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 2, 50])
+def test_which_flows(
+    connection: Connection, wanted: dict[str, Any], names: str, limit: int
+) -> None:
+    """By each thing that can be asked for, on pages of any length."""
+    shelve(connection, a_flow("b-1", 30.0, "FAILURE"), a_flow("a-1", 50.0, "SUCCESS"))
+    shelve(
+        connection, a_flow("p%_q", 10.0, "PENDING"), a_flow("B-2", 20.0, "SUCCESS"),
+        a_flow("a-2", 40.0),
+    )  # fmt: skip
+    found = list(pages(connection, **wanted, limit=limit))
+    assert joined(found) == names.split()
+    assert all(len(page) == limit for page in found[:-1])
+
+
+def test_by_book_and_by_uuid(connection: Connection) -> None:
+    flows = [a_flow(name, 5.0) for name in "abc"]
+    shelve(connection, flows[0])
+    book = shelve(connection, flows[1], flows[2])
+    assert joined(pages(connection, book=book.uuid, newest_first=False)) == ["b", "c"]
+    for flow in flows:
+        assert joined(pages(connection, uuid=flow.uuid[:6])) == [flow.name]
+
+
+@few
+@given(
+    created=st.lists(st.sampled_from([1.0, 2.0, 2.5]), max_size=8),
+    limit=st.integers(1, 4),
+    newest=st.booleans(),
+)
+def test_pages_have_everything_once(
+    connection: Connection, created: list[float], limit: int, newest: bool
+) -> None:
+    """Also when flows were created at one moment, and others come while somebody turns pages."""
+    connection.clear_all()
+    flows = [a_flow(f"{number}", moment) for number, moment in enumerate(created)]
+    if flows:
+        shelve(connection, *flows)
+    found: list[str] = []
+    for names in pages(connection, limit=limit, newest_first=newest):
+        found += names
+        shelve(connection, a_flow("late", 9.0 if newest else 0.5))
+    assert sorted(found) == sorted(flow.name for flow in flows)
+    moments = [flows[int(name)].created or 0.0 for name in found]
+    assert moments == sorted(moments, reverse=newest)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({"states": ["NONE"]}, "'NONE' is no state of a flow"),
+        ({"states": ["REVERTING"]}, "'REVERTING' is no state of a flow"),
+        ({"limit": 0}, "limit is a number of flows"),
+        ({"after": "x"}, "after='x' is not what a page told"),
+        ({"after": "[1]"}, "is not what a page told"),
+    ],
+)
+def test_what_cannot_be_asked_for(
+    connection: Connection, wanted: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(ValueError, match=error):
+        connection.list_flows(**wanted)

@@ -1,0 +1,146 @@
+"""Wishes reach the run they are about, and no other; and outlines are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from wbengine import exceptions
+from wbengine.persistence import base, leases, models, owners
+from wbengine.types.outline import Outline, OutlineNode
+
+from .test_backends import make
+
+Connection = base.Connection
+SUSPEND = base.Wish("suspend", "reason Ä\0\ud800 '", "somebody", 1.5)
+
+
+@pytest.fixture
+def flow(connection: Connection) -> models.FlowDetail:
+    book, made = make(models.TaskDetail("t"))
+    book.add(models.FlowDetail("other"))
+    connection.save_logbook(book)
+    return made
+
+
+@pytest.fixture
+def lease(connection: Connection, flow: models.FlowDetail) -> leases.Lease:
+    return connection.take_lease(flow.uuid, "me", 60)
+
+
+def test_a_wish_is_there_until_it_is_cleared(
+    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+) -> None:
+    """For who asks for that flow; it says for which run it is."""
+    assert connection.wishes([flow.uuid]) == {}
+    connection.wish(flow.uuid, SUSPEND)
+    told = SUSPEND._replace(epoch=lease.epoch)
+    for asked in ([flow.uuid], ["other", flow.uuid, flow.uuid]):
+        assert connection.wishes(asked) == {flow.uuid: told}
+    assert connection.wishes(["other"]) == connection.wishes([]) == {}
+    connection.clear_wish(lease, told)
+    connection.clear_wish(lease, told)
+    assert connection.wishes([flow.uuid]) == {}
+
+
+def test_the_latest_wish_counts(
+    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+) -> None:
+    """Whoever did an earlier one does not clear it."""
+    connection.wish(flow.uuid, SUSPEND)
+    (seen,) = connection.wishes([flow.uuid]).values()
+    cancel = base.Wish("cancel", at=2.0)
+    connection.wish(flow.uuid, cancel)
+    connection.clear_wish(lease, seen)
+    assert connection.wishes([flow.uuid]) == {flow.uuid: cancel._replace(epoch=lease.epoch)}
+
+
+def test_nobody_runs_it(connection: Connection, flow: models.FlowDetail) -> None:
+    """Not yet, not any more, or only a dead one."""
+
+    def refused() -> None:
+        with pytest.raises(exceptions.InvalidState, match=f"Nobody runs flow {flow.uuid}"):
+            connection.wish(flow.uuid, SUSPEND)
+        assert connection.wishes([flow.uuid]) == {}
+
+    refused()
+    lease = connection.take_lease(flow.uuid, "me", 60)
+    connection.give_back_lease(lease)
+    refused()
+    connection.take_lease(flow.uuid, "me", -1)
+    refused()
+    dead = owners.new()
+    connection.take_lease(flow.uuid, str(dead), 60)
+    dead.let_go()
+    refused()
+
+
+def test_a_later_run_does_not_hear_of_it(
+    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+) -> None:
+    """However the one before came to its end; and who lost the flow clears no wish of the next."""
+    connection.wish(flow.uuid, SUSPEND)
+    connection.give_back_lease(lease)
+    assert connection.wishes([flow.uuid]) == {}
+    later = connection.take_lease(flow.uuid, "me", 60)
+    assert connection.wishes([flow.uuid]) == {}
+    connection.wish(flow.uuid, SUSPEND)
+    connection.clear_wish(lease, SUSPEND._replace(epoch=lease.epoch))
+    connection.clear_wish(lease, SUSPEND._replace(epoch=later.epoch))
+    assert connection.wishes([flow.uuid]) == {flow.uuid: SUSPEND._replace(epoch=later.epoch)}
+    last = connection.take_lease(flow.uuid, "you", 60, dead=later.epoch)
+    assert connection.wishes([flow.uuid]) == {}
+    connection.clear_wish(last, SUSPEND)
+
+
+def test_wrong_wishes(connection: Connection, flow: models.FlowDetail, lease: leases.Lease) -> None:
+    with pytest.raises(ValueError, match="suspend, cancel, not 'explode'"):
+        connection.wish(flow.uuid, base.Wish("explode"))
+    with pytest.raises(TypeError, match="reason of a wish is a text"):
+        connection.wish(flow.uuid, base.Wish("cancel", 7))  # type: ignore[arg-type]
+    for odd in ("11111111-2222-4333-8444-555555555555", "", "../x", "x" * 300):
+        with pytest.raises(exceptions.NotFound):
+            connection.wish(odd, SUSPEND)
+        assert connection.wishes([odd, flow.uuid]) == {}
+
+
+def test_wishes_for_many_flows(connection: Connection) -> None:
+    """In one read."""
+    book = models.LogBook("b")
+    flows = [models.FlowDetail(f"f{number}") for number in range(300)]
+    for flow in flows:
+        book.add(flow)
+    connection.save_logbook(book)
+    uuids = [flow.uuid for flow in flows]
+    for flow in flows[::100]:
+        connection.take_lease(flow.uuid, "me", 60)
+        connection.wish(flow.uuid, SUSPEND)
+    assert connection.wishes(uuids).keys() == {flow.uuid for flow in flows[::100]}
+
+
+OUTLINE = Outline(
+    (OutlineNode("f Ä\ud800", "flow", None), OutlineNode("t", "task", 0, "T", "any of 2")),
+    ((1, 1),),
+)
+
+
+def test_an_outline_is_kept(
+    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+) -> None:
+    """The latest one; by who may write."""
+    assert connection.get_outline(flow.uuid) is None
+    connection.save_outline(flow.uuid, OUTLINE, lease=lease)
+    assert connection.get_outline(flow.uuid) == OUTLINE
+    less = Outline(OUTLINE.nodes[:1], ())
+    connection.save_outline(flow.uuid, less)
+    assert connection.get_outline(flow.uuid) == less
+    connection.give_back_lease(lease)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_outline(flow.uuid, OUTLINE, lease=lease)
+    assert connection.get_outline(flow.uuid) == less
+    connection.destroy_flow(flow.uuid)
+    with pytest.raises(exceptions.NotFound):
+        connection.get_outline(flow.uuid)
+    with pytest.raises(exceptions.NotFound):
+        connection.save_outline(flow.uuid, less)
+    with pytest.raises(exceptions.LeaseLost):
+        connection.save_outline(flow.uuid, less, lease=lease)

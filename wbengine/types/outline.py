@@ -1,0 +1,151 @@
+"""The structure of a flow, to be drawn: what is inside what, and what comes after what.
+
+It needs none of the code that the flow is made of, so it can be kept with the flow's records.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from wbengine import exceptions
+
+__all__ = ["FLOW", "MAP", "RETRY", "TASK", "Outline", "OutlineNode"]
+
+FLOW: Final = "flow"
+RETRY: Final = "retry"
+TASK: Final = "task"
+MAP: Final = "map"
+
+#: Of what is written; what is read may be older, and never newer.
+VERSION: Final = 1
+
+_LETTERS: Final[Mapping[str, str]] = {FLOW: "f", RETRY: "r", TASK: "t", MAP: "m"}
+_KINDS: Final[Mapping[str, str]] = {letter: kind for kind, letter in _LETTERS.items()}
+#: What is packed is much the same all over: the fastest level leaves little more than the best.
+_LEVEL: Final = 3
+#: Nothing that was written here unpacks to more bytes.
+_MOST: Final = 1 << 30
+
+
+class OutlineNode(NamedTuple):
+    """A flow, a task, a retry or a Map.
+
+    `parent` is the position of the flow that it is in (None: it is the outermost flow), and `task`
+    the name of the class or function that it is made of, for atoms.  `notes` say in words what a
+    picture should tell besides: its rule of joining, its deciders.
+    """
+
+    name: str
+    kind: str
+    parent: int | None
+    task: str | None = None
+    notes: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """All nodes, and which come directly after which.
+
+    `nodes[0]` is the outermost flow; parents come before what is in them.  `edges` are pairs of
+    positions.  One to or from a flow means all of it.  That a flow's retry comes before everything
+    else in that flow is not told by edges.
+    """
+
+    nodes: tuple[OutlineNode, ...]
+    edges: tuple[tuple[int, int], ...]
+
+    def to_bytes(self) -> bytes:
+        """Write it in few bytes."""
+        tasks = {
+            name: number for number, name in enumerate(dict.fromkeys(n[3] for n in self.nodes))
+        }
+        told: dict[str, Any] = {
+            "version": VERSION,
+            "names": [node.name for node in self.nodes],
+            "kinds": "".join([_LETTERS[node.kind] for node in self.nodes]),
+            "parents": _steps(-1 if node.parent is None else node.parent for node in self.nodes),
+            "tasks": list(tasks),
+            "task": [tasks[node.task] for node in self.nodes],
+            "notes": {n: node.notes for n, node in enumerate(self.nodes) if node.notes},
+            "from": _steps(edge[0] for edge in self.edges),
+            "length": [after - before for before, after in self.edges],
+        }
+        return zlib.compress(json.dumps(told, separators=(",", ":")).encode(), _LEVEL)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Outline:
+        """What `to_bytes` wrote.
+
+        :raises InvalidFormat: it is something else, or damaged, or of a newer version.
+        """
+        try:
+            told = json.loads(_unpacked(data))
+            version = told["version"]
+            if version > VERSION:
+                raise exceptions.InvalidFormat(
+                    f"The outline of a flow is of version {version}: a newer wbengine wrote it"
+                )
+            return _checked(_made(told))
+        except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
+            raise exceptions.InvalidFormat(
+                f"This is no outline of a flow: {error}", error
+            ) from error
+
+
+def _unpacked(data: bytes) -> bytes:
+    unpacking = zlib.decompressobj()
+    found = unpacking.decompress(data, _MOST)
+    if not unpacking.eof:
+        raise ValueError("it is not whole")
+    return found
+
+
+def _made(told: Mapping[str, Any]) -> Outline:
+    tasks, notes = told["tasks"], {int(n): text for n, text in told["notes"].items()}
+    parents = (parent if parent >= 0 else None for parent in _sums(told["parents"]))
+    columns = zip(told["names"], told["kinds"], parents, told["task"], strict=True)
+    nodes = tuple(
+        [
+            OutlineNode(name, _KINDS[kind], parent, tasks[task], notes.get(number))
+            for number, (name, kind, parent, task) in enumerate(columns)
+        ]
+    )
+    pairs = zip(_sums(told["from"]), told["length"], strict=True)
+    return Outline(nodes, tuple([(before, before + length) for before, length in pairs]))
+
+
+def _checked(made: Outline) -> Outline:
+    """Refuse what nobody could draw."""
+    if not made.nodes or made.nodes[0].kind != FLOW or made.nodes[0].parent is not None:
+        raise ValueError("its first node is no outermost flow")
+    for number, node in enumerate(made.nodes):
+        if not isinstance(node.name, str):
+            raise TypeError(f"the name of node {number} is {node.name!r:.80}")
+        if number and (node.parent is None or not 0 <= node.parent < number):
+            raise ValueError(f"node {number} is in node {node.parent}")
+    known = range(len(made.nodes))
+    for before, after in made.edges:
+        if before not in known or after not in known:
+            raise ValueError(f"it has no nodes {before} and {after}")
+    return made
+
+
+def _steps(numbers: Iterable[int]) -> list[int]:
+    """Numbers as differences: most of them are the same."""
+    found, last = [], 0
+    for number in numbers:
+        found.append(number - last)
+        last = number
+    return found
+
+
+def _sums(steps: Iterable[int]) -> list[int]:
+    found, last = [], 0
+    for step in steps:
+        last += step
+        found.append(last)
+    return found
