@@ -83,7 +83,20 @@ def fill_0002(connection: sa.Connection) -> None:
     connection.execute(sa.text(lease))
 
 
-FILLED: dict[str, Callable[[sa.Connection], None]] = {"0001": fill_0001, "0002": fill_0002}
+def fill_0003(connection: sa.Connection) -> None:
+    fill_0002(connection)
+    changed = "UPDATE wbe_flowdetails SET created = 1767323045, birth = 5"
+    connection.execute(sa.text(changed))
+    connection.execute(sa.text("UPDATE wbe_atomdetails SET changed = 3 WHERE uuid = 'task'"))
+
+
+FILLED: dict[str, Callable[[sa.Connection], None]] = {
+    "0001": fill_0001,
+    "0002": fill_0002,
+    "0003": fill_0003,
+}
+#: When the book was made.
+CREATED = 1767323045.0
 
 
 def check(connection: sql.SQLConnection, revision: str) -> None:
@@ -101,6 +114,15 @@ def check(connection: sql.SQLConnection, revision: str) -> None:
     assert flow.epoch == (0 if revision == "0001" else 7)
     if revision >= "0002":
         assert [item.results for item in atoms["map"].items or ()] == ["done", "done"]
+    assert flow.created == CREATED
+    assert task.past == () and flow.history == ()
+    (row,) = connection.list_flows(since=CREATED).flows
+    assert (row.uuid, row.created, row.error) == ("flow", CREATED, None)
+    assert row.counts["SUCCESS"] == 1
+    assert connection.get_outline("flow") is None and connection.wishes(["flow"]) == {}
+    whole = connection.get_changes("flow")
+    assert whole.whole and len(whole.atoms) == len(flow)
+    assert connection.get_changes("flow", whole.cursor).atoms == []
 
 
 # --------------------------------------------------------------------------------------------------
@@ -125,7 +147,9 @@ def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> 
         lease = later.take_lease("flow", "you", 60)
         flow = later.get_flow_details("flow")
         more = models.TaskDetail("more")
+        cursor = later.get_changes("flow").cursor
         later.save_changes(flow, [*flow, more], lease=lease)
+        assert len(later.get_changes("flow", cursor).atoms) == len(flow) + 1
         assert len(later.get_flow_details("flow")) == len(flow) + 1
         later.upgrade()
         assert len(later.get_flow_details("flow")) == len(flow) + 1

@@ -99,7 +99,16 @@ def test_begin_and_finish_write_the_record() -> None:
     bench.life.now = 8.0
     call = bench.begin("a", invocation.REVERT)
     assert (record.state, record.attempt, call.result) == (states.REVERTING, 2, 5)
-    assert record.last_attempt == (2, "revert", None, None, None, 8.0)  # nobody is at it yet
+    assert record.last_attempt == (
+        2,
+        "revert",
+        None,
+        None,
+        None,
+        8.0,
+        None,
+        None,
+    )  # nobody is at it yet
     assert bench.end(call, "undone") == states.REVERTED
     assert bench.storage.get_revert_result("a") == "undone"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
@@ -10,7 +10,17 @@ import sqlalchemy as sa
 from wbengine import _sql
 from wbengine._crash import crashpoint
 from wbengine.persistence import base, leases, models
-from wbengine.persistence.backends.sql import layout, leasing, reading, shelving, writing
+from wbengine.persistence import listing as queries
+from wbengine.persistence.backends.sql import (
+    layout,
+    leasing,
+    listing,
+    reading,
+    shelving,
+    wishing,
+    writing,
+)
+from wbengine.types.outline import Outline
 
 if TYPE_CHECKING:
     from wbengine.persistence.backends.sql.backend import SQLBackend
@@ -60,6 +70,19 @@ class SQLConnection(base.Connection):
 
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         return self._read("flow detail", fd_uuid, lambda it: reading.flow(it, fd_uuid, lazy))
+
+    def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
+        return self._read(
+            "flow detail", flow_uuid, lambda it: reading.changes(it, flow_uuid, since)
+        )
+
+    def find_flows(self, query: queries.Query) -> base.Page:
+        if not self._backend.is_there():
+            return base.Page([], None)
+        return self._transact("Listing flows", lambda it: listing.page(it, query), write=False)
+
+    def get_outline(self, flow_uuid: str) -> Outline | None:
+        return self._read("flow detail", flow_uuid, lambda it: wishing.outline(it, flow_uuid))
 
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         return self._read("atom detail", ad_uuid, lambda it: reading.atom(it, ad_uuid))
@@ -122,6 +145,20 @@ class SQLConnection(base.Connection):
         self._transact(f"Removing log book {book_uuid}", work)
         crashpoint("sql.after-removal-commit")
 
+    def destroy_flow(self, flow_uuid: str) -> None:
+        self._transact(
+            f"Removing flow {flow_uuid}", lambda it: shelving.destroy_flow(it, flow_uuid)
+        )
+
+    def save_outline(
+        self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
+    ) -> None:
+        data = outline.to_bytes()
+        self._transact(
+            f"Saving the outline of flow {flow_uuid}",
+            lambda it: wishing.put_outline(it, self._statements, flow_uuid, data, lease),
+        )
+
     def clear_all(self) -> None:
         self._transact("Removing all log books", shelving.clear)
 
@@ -160,6 +197,29 @@ class SQLConnection(base.Connection):
             "flow detail",
             flow_uuid,
             lambda connection: leasing.holder(connection, self._statements, flow_uuid),
+        )
+
+    # -- wishes ---------------------------------------------------------------------------------
+
+    def put_wish(self, lease: leases.Lease, wish: base.Wish) -> bool:
+        return self._transact(
+            f"Saving a wish about flow {lease.flow}",
+            lambda it: wishing.put(it, self._statements, lease, wish),
+        )
+
+    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, base.Wish]:
+        if not (flow_uuids and self._backend.is_there()):
+            return {}
+        return self._transact(
+            "Looking for wishes",
+            lambda it: wishing.wishes(it, self._statements, flow_uuids),
+            write=False,
+        )
+
+    def clear_wish(self, lease: leases.Lease, wish: base.Wish) -> None:
+        self._transact(
+            f"Forgetting a wish about flow {lease.flow}",
+            lambda it: wishing.clear(it, self._statements, lease, wish),
         )
 
     # -------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from wbengine.persistence.backends.sql import tables
 __all__ = ["HEAD", "REVISIONS", "check", "found", "upgrade"]
 
 #: All there ever were, the oldest first (without alembic, which takes a while to import).
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0003")
 HEAD: Final = REVISIONS[-1]
 
 _CALL: Final = "call upgrade() of a connection, or use backends.backend()"

@@ -13,7 +13,7 @@ from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import counting, shapes, tables
 from wbengine.persistence.backends.sql.shapes import Row
 
-__all__ = ["atom", "atoms", "book", "books", "first", "flow", "flows", "missing"]
+__all__ = ["atom", "atoms", "book", "books", "changes", "first", "flow", "flows", "missing"]
 
 _T = TypeVar("_T")
 
@@ -41,6 +41,14 @@ _ITEMS_OF_FLOW: Final = _select(
     f"JOIN {_ATOMS} ON {_ITEMS}.atom_uuid = {_ATOMS}.uuid WHERE {_ATOMS}.flow_uuid = :uuid"
     f" ORDER BY {_ITEMS}.atom_uuid, {_ITEMS}.attempt, {_ITEMS}.item",
 )
+_ATOMS_SINCE: Final = _select(
+    tables.ATOMS, "WHERE flow_uuid = :uuid AND changed > :since ORDER BY changed, id"
+)
+_ITEMS_SINCE: Final = _select(
+    tables.ITEMS,
+    "WHERE atom_uuid = :uuid AND attempt = :attempt AND changed > :since ORDER BY item",
+)
+_LATEST: Final = sa.text(f"SELECT COALESCE(MAX(changed), 0) FROM {_ATOMS} WHERE flow_uuid = :uuid")
 _ITEMS_OF_ATOM: Final = _select(tables.ITEMS, "WHERE atom_uuid = :uuid ORDER BY attempt, item")
 
 
@@ -64,6 +72,34 @@ def flows(connection: sa.Connection, book_uuid: str, lazy: bool) -> Iterator[mod
 
 def flow(connection: sa.Connection, uuid: str, lazy: bool) -> models.FlowDetail:
     return _flow(connection, _one(connection, _FLOW, "flow detail", uuid), lazy)
+
+
+def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Changes:
+    row = _one(connection, _FLOW, "flow detail", uuid)
+    latest: int = connection.scalar(_LATEST, {"uuid": uuid})
+    name = f"{row['id']}-{row['birth']}"
+    cursor, detail = f"{name}.{latest}", _flow(connection, row, lazy=True)
+    after = _turn(since, name, latest)
+    if after is None:
+        every = [_intact(each) for each in _atoms(connection, uuid)]
+        return base.Changes(cursor, True, detail, every)
+    found = [_atom(told) for told in _rows(connection, _ATOMS_SINCE, uuid=uuid, since=after)]
+    items: dict[str, list[models.ItemDetail]] = {}
+    for each in found:
+        if each.items is not None:
+            of_atom = {"uuid": each.uuid, "attempt": each.items.attempt, "since": after}
+            rows = _rows(connection, _ITEMS_SINCE, **of_atom)
+            if rows:
+                items[each.uuid] = [_item(told, uuid) for told in rows]
+    return base.Changes(cursor, False, detail, found, items)
+
+
+def _turn(cursor: str | None, name: str, latest: int) -> int | None:
+    """The turn that a cursor tells of; None: it is none of this flow."""
+    told, _, turn = (cursor or "").partition(".")
+    if told != name or not (turn.isascii() and turn.isdigit()) or int(turn) > latest:
+        return None
+    return int(turn)
 
 
 def atoms(connection: sa.Connection, flow_uuid: str) -> Iterator[models.AtomDetail]:
@@ -91,6 +127,8 @@ def _book(connection: sa.Connection, row: Row, lazy: bool) -> models.LogBook:
 def _flow(connection: sa.Connection, row: Row, lazy: bool) -> models.FlowDetail:
     record: models.FlowDetail = shapes.FLOW.record(trees.FLOW, row, row["uuid"])
     record.epoch = row["lease_epoch"]
+    if record.created is None:
+        record.created = row["created"] or None
     if not lazy:
         record.add_all(_intact(each) for each in _atoms(connection, record.uuid))
     return record
@@ -134,6 +172,11 @@ def _atom(row: Row) -> models.AtomDetail:
     return record
 
 
+def _item(row: Row, flow_uuid: str) -> models.ItemDetail:
+    record: models.ItemDetail = shapes.ITEM.record(trees.ITEM, row, flow_uuid, index=row["item"])
+    return record
+
+
 def _fill(
     connection: sa.Connection, record: models.AtomDetail, flow_uuid: str, found: Sequence[Row]
 ) -> models.AtomDetail:
@@ -143,9 +186,8 @@ def _fill(
     for row in found:
         if row["attempt"] != items.attempt:
             continue
-        item = shapes.ITEM.record(trees.ITEM, row, flow_uuid, index=row["item"])
         try:
-            items.put(item)
+            items.put(_item(row, flow_uuid))
         except ValueError as error:
             raise shapes.ITEM.damaged(row, error, flow_uuid) from error
     lost = counting.lost(connection, counting.ITEMS, record.uuid, found)

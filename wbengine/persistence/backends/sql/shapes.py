@@ -15,7 +15,7 @@ from wbengine._sql import dialects
 from wbengine.persistence import trees
 from wbengine.persistence.backends.sql import tables
 
-__all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape"]
+__all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "kept", "text_of"]
 
 #: The values of a row, by column.
 Row = dict[str, Any]
@@ -23,7 +23,10 @@ Row = dict[str, Any]
 _ENCODE_ASCII: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _BETWEEN: Final = "\x1f"
 #: Columns that are not of the record: who writes it need not know them.
-_BESIDE: Final = ("id", "book_uuid", "lease_owner", "lease_epoch", "lease_until")
+_BESIDE: Final = (
+    "id", "book_uuid", "lease_owner", "lease_epoch", "lease_until", "wish", "wish_epoch", "created",
+    "updated", "birth", "changed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,16 @@ class Shape:
         for name in self.plain:
             value = identity.get(name, rest.pop(name, None))
             if isinstance(value, str):
-                kept = _kept(value)
-                if kept != value:
+                told = kept(value)
+                if told != value:
                     rest[name] = value
-                value = kept
+                value = told
             row[name] = value
         for name in self.packed:
             value = rest.pop(name, None)
             # An empty `meta` is none; an empty result is one.
-            row[name] = None if value is None or (name == "meta" and not value) else _text(value)
-        row["more"] = _text(rest) if rest else None
+            row[name] = None if value is None or (name == "meta" and not value) else text_of(value)
+        row["more"] = text_of(rest) if rest else None
         row["checksum"] = self._checksum(row)
         return row
 
@@ -123,12 +126,13 @@ class Shape:
         return zlib.crc32(_BETWEEN.join(told).encode("utf-8", "surrogateescape"))
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """JSON that every database can keep."""
     text = _codec.text_of(value)
     return text if text.isascii() or _codec_tags.is_text(text) else _ENCODE_ASCII(value)
 
 
-def _kept(text: str) -> str:
+def kept(text: str) -> str:
     """What of a plain text every database keeps."""
     if "\0" in text:
         text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -142,7 +146,7 @@ def _key(name: str, value: Any) -> str:
         not isinstance(value, str)
         or not 0 < len(value) <= dialects.MAX_KEY
         or value[-1] == " "  # to some databases it would be the same without
-        or _kept(value) != value
+        or kept(value) != value
     ):
         raise exceptions.InvalidFormat(
             f"A {name} that a database can keep is a text of 1 to {dialects.MAX_KEY} characters,"

@@ -14,10 +14,11 @@ from wbengine.persistence import base, leases, models, trees
 from wbengine.persistence.backends.sql import leasing, reading, shapes, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
 
-__all__ = ["Shelved", "clear", "destroy", "lock", "put_atom"]
+__all__ = ["Shelved", "clear", "destroy", "destroy_flow", "lock", "put_atom"]
 
 _BOOKS: Final = tables.BOOKS.name
 _DESTROY: Final = sa.text(f"DELETE FROM {_BOOKS} WHERE uuid = :uuid")
+_DESTROY_FLOW: Final = sa.text(f"DELETE FROM {tables.FLOWS.name} WHERE uuid = :uuid")
 _CLEAR: Final = sa.text(f"DELETE FROM {_BOOKS}")
 _HOME: Final = sa.text(f"SELECT flow_uuid FROM {tables.ATOMS.name} WHERE uuid = :uuid")
 
@@ -93,6 +94,12 @@ def destroy(connection: sa.Connection, book_uuid: str) -> None:
     """Remove a book, with all that is in it."""
     if not connection.execute(_DESTROY, {"uuid": book_uuid}).rowcount:
         raise reading.missing("log book", book_uuid)
+
+
+def destroy_flow(connection: sa.Connection, flow_uuid: str) -> None:
+    """Remove a flow, with all that is in it."""
+    if not connection.execute(_DESTROY_FLOW, {"uuid": flow_uuid}).rowcount:
+        raise reading.missing("flow detail", flow_uuid)
 
 
 def clear(connection: sa.Connection) -> None:

@@ -14,9 +14,10 @@ __all__ = ["Statements"]
 _FLOWS: Final = tables.FLOWS.name
 _ATOMS: Final = tables.ATOMS.name
 _ITEMS: Final = tables.ITEMS.name
+_OUTLINES: Final = tables.OUTLINES.name
 
 #: The first insertion decides where a record belongs.
-_FIRST: Final = ("book_uuid", "flow_uuid", "kind")
+_FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth")
 
 
 class Statements:
@@ -35,9 +36,16 @@ class Statements:
         same = "lease_epoch = COALESCE(:as_of, lease_epoch)"
 
         self.put_book = self._upsert(dialect, shapes.BOOK)
-        self.put_flow = self._upsert(dialect, shapes.FLOW, "book_uuid")
-        self.put_atoms = self._upsert(dialect, shapes.ATOM)
-        self.put_items = self._upsert(dialect, shapes.ITEM)
+        self.put_flow = self._upsert(
+            dialect, shapes.FLOW, "book_uuid", "created", "birth", "updated", updated=now
+        )
+        self.put_atoms = self._upsert(dialect, shapes.ATOM, "changed")
+        self.put_items = self._upsert(dialect, shapes.ITEM, "changed")
+        self.touch_atoms = sa.text(f"UPDATE {_ATOMS} SET changed = :changed WHERE uuid = :uuid")
+        #: The turn that is written now is the next one; whoever asks has locked the flow.
+        self.latest_turn = sa.text(
+            f"SELECT COALESCE(MAX(changed), 0) FROM {_ATOMS} WHERE flow_uuid = :flow_uuid"
+        )
         self.forget_items = sa.text(
             f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
         )
@@ -45,6 +53,7 @@ class Statements:
         news = ", ".join(
             f"{name} = :{name}" for name in shapes.FLOW.columns if name not in shapes.FLOW.keys
         )
+        news += f", updated = {now}"
         self.write_ours = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {ours}")
         self.write_free = sa.text(
             f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free} AND {same}"
@@ -52,21 +61,39 @@ class Statements:
         self.lock_ours = sa.text(f"SELECT 1 {flow} AND {ours}{lock}")
         self.lock_free = sa.text(f"SELECT 1 {flow} AND {free} AND {same}{lock}")
 
-        lease = f"lease_owner = :owner, lease_until = {now} + :seconds"
+        lease = (
+            f"lease_owner = :owner, lease_until = {now} + :seconds, updated = {now}, wish = NULL"
+        )
         self.take_lease = sa.text(
             f"UPDATE {_FLOWS} SET {lease}, lease_epoch = lease_epoch + 1"
             f" WHERE uuid = :flow_uuid AND ({free} OR lease_epoch = :dead)"
         )
         self.renew_lease = sa.text(
-            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds WHERE uuid = :flow_uuid AND {ours}"
+            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now}"
+            f" WHERE uuid = :flow_uuid AND {ours}"
         )
         self.give_back_lease = sa.text(
-            f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL"
-            f" WHERE uuid = :flow_uuid AND {ours}"
+            f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, wish = NULL,"
+            f" updated = {now} WHERE uuid = :flow_uuid AND {ours}"
         )
         #: `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
         self.lease = sa.text(
             f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining {flow}"
+        )
+
+        self.put_wish = sa.text(
+            f"UPDATE {_FLOWS} SET wish = :wish, wish_epoch = lease_epoch"
+            f" WHERE uuid = :flow_uuid AND {ours} AND lease_until > {now}"
+        )
+        self.clear_wish = sa.text(
+            f"UPDATE {_FLOWS} SET wish = NULL WHERE uuid = :flow_uuid AND {ours} AND wish = :wish"
+        )
+        self.wishes = sa.text(
+            f"SELECT uuid, wish, wish_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
+            " AND wish IS NOT NULL AND lease_owner IS NOT NULL AND wish_epoch = lease_epoch"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
+        self.put_outline = dialects.upsert(
+            dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
         )
 
         self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")
@@ -76,7 +103,7 @@ class Statements:
         )
 
     @staticmethod
-    def _upsert(dialect: str, shape: shapes.Shape, *beside: str) -> sa.TextClause:
+    def _upsert(dialect: str, shape: shapes.Shape, *beside: str, **given: str) -> sa.TextClause:
         columns = (*shape.columns, *beside)
         keys = [name for name in shape.keys if name not in _FIRST]
-        return dialects.upsert(dialect, shape.table, columns, keys, keep=_FIRST)
+        return dialects.upsert(dialect, shape.table, columns, keys, keep=_FIRST, given=given)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from wbengine._sql import dialects
 
-__all__ = ["ATOMS", "BOOKS", "FLOWS", "ITEMS", "METADATA", "VERSION_TABLE", "select"]
+__all__ = ["ATOMS", "BOOKS", "FLOWS", "ITEMS", "METADATA", "OUTLINES", "VERSION_TABLE", "select"]
 
 #: Where alembic keeps which revision the layout is of.
 VERSION_TABLE: Final = "wbe_alembic_version"
@@ -38,6 +38,10 @@ def _number() -> sa.Column[Any]:
 
 def _key(name: str) -> sa.Column[Any]:
     return sa.Column(name, dialects.KEY, nullable=False)
+
+
+def _count(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
 
 
 def _inside(table: str, column: str, target: str) -> sa.ForeignKeyConstraint:
@@ -74,11 +78,20 @@ FLOWS: Final = sa.Table(
     sa.Column("checksum", sa.BigInteger),
     # Who runs the flow (NULL: nobody), and until when on the database's clock (unix seconds).
     _text("lease_owner"),
-    sa.Column("lease_epoch", sa.BigInteger, nullable=False, server_default="0"),
+    _count("lease_epoch"),
     sa.Column("lease_until", sa.Double),
+    # What is wanted of the run of that lease.
+    _text("wish"),
+    sa.Column("wish_epoch", sa.BigInteger),
+    # For lists (unix seconds): when its record was made, and when the row was written last.
+    sa.Column("created", sa.Double, nullable=False, server_default="0"),
+    sa.Column("updated", sa.Double),
+    # Tells it from another flow of the same uuid, before or after.
+    _count("birth"),
     sa.UniqueConstraint("uuid", name="uq_wbe_flowdetails"),
     _inside("wbe_flowdetails", "book_uuid", "wbe_logbooks"),
     sa.Index("ix_wbe_flowdetails", "book_uuid"),
+    sa.Index("ix_wbe_flowdetails_created", "created", "id"),
     **dialects.TABLE,
 )
 
@@ -102,9 +115,12 @@ ATOMS: Final = sa.Table(
     _text("revert_failure"),
     _text("more"),
     sa.Column("checksum", sa.BigInteger),
+    # In which of the flow's turns it, or one of its items, was written last.
+    _count("changed"),
     sa.UniqueConstraint("uuid", name="uq_wbe_atomdetails"),
     _inside("wbe_atomdetails", "flow_uuid", "wbe_flowdetails"),
     sa.Index("ix_wbe_atomdetails", "flow_uuid"),
+    sa.Index("ix_wbe_atomdetails_changed", "flow_uuid", "changed"),
     **dialects.TABLE,
 )
 
@@ -120,7 +136,18 @@ ITEMS: Final = sa.Table(
     _text("failure"),
     _text("more"),
     sa.Column("checksum", sa.BigInteger),
+    _count("changed"),
     sa.PrimaryKeyConstraint("atom_uuid", "attempt", "item", name="pk_wbe_itemdetails"),
     _inside("wbe_itemdetails", "atom_uuid", "wbe_atomdetails"),
+    **dialects.TABLE,
+)
+
+OUTLINES: Final = sa.Table(
+    "wbe_outlines",
+    METADATA,
+    _key("flow_uuid"),
+    sa.Column("outline", dialects.BYTES, nullable=False),
+    sa.PrimaryKeyConstraint("flow_uuid", name="pk_wbe_outlines"),
+    _inside("wbe_outlines", "flow_uuid", "wbe_flowdetails"),
     **dialects.TABLE,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ __all__ = ["Changes", "book_row", "changes", "flow_row", "write"]
 class Changes:
     """Rows to write: of one flow, of its atoms, and of their items."""
 
+    flow_uuid: str
     flow: shapes.Row | None = None
     atoms: list[shapes.Row] = field(default_factory=list)
     items: list[shapes.Row] = field(default_factory=list)
@@ -31,7 +33,9 @@ def book_row(book: models.LogBook) -> shapes.Row:
 
 def flow_row(flow: models.FlowDetail, book_uuid: str | None = None) -> shapes.Row:
     """Its book need be told only where the row may be new."""
-    return {**shapes.FLOW.row(trees.tree_of(flow)), "book_uuid": book_uuid}
+    row = shapes.FLOW.row(trees.tree_of(flow))
+    beside = {"created": flow.created or 0.0, "birth": secrets.randbits(62)}
+    return {**row, "book_uuid": book_uuid, **beside}
 
 
 def changes(
@@ -42,7 +46,7 @@ def changes(
     :raises NotEncodable: a value cannot be kept.
     :raises InvalidFormat: a uuid cannot.
     """
-    made = Changes()
+    made = Changes(flow_uuid)
     for atom in atoms:
         tree = trees.tree_of(atom)
         made.atoms.append(shapes.ATOM.row(tree, flow_uuid=flow_uuid, kind=atom.kind))
@@ -57,10 +61,20 @@ def changes(
 
 
 def write(connection: sa.Connection, statements: Statements, changed: Changes) -> None:
-    """Write rows, each kind with one statement."""
+    """Write rows, each kind with one statement, as the next turn of a flow that is locked."""
+    if not (changed.atoms or changed.items):
+        return
+    turn = 1 + connection.scalar(statements.latest_turn, {"flow_uuid": changed.flow_uuid})
+    for row in (*changed.atoms, *changed.items):
+        row["changed"] = turn
     if changed.atoms:
         connection.execute(statements.put_atoms, changed.atoms)
     if changed.begun:
         connection.execute(statements.forget_items, changed.begun)
     if changed.items:
         connection.execute(statements.put_items, changed.items)
+        owners = {row["atom_uuid"] for row in changed.items}
+        owners.difference_update([row["uuid"] for row in changed.atoms])
+        if owners:
+            touched = [{"uuid": uuid, "changed": turn} for uuid in sorted(owners)]
+            connection.execute(statements.touch_atoms, touched)

@@ -9,7 +9,7 @@ from alembic import op
 
 from wbengine._sql import dialects
 
-__all__ = ["add_column", "count_rows", "create_table"]
+__all__ = ["add_column", "add_index", "count_rows", "create_table"]
 
 
 def create_table(name: str, *parts: Any) -> None:
@@ -23,6 +23,13 @@ def add_column(table: str, column: sa.Column[Any]) -> None:
     present = sa.inspect(op.get_bind()).get_columns(table)
     if column.name not in {known["name"] for known in present}:
         op.add_column(table, column)
+
+
+def add_index(name: str, table: str, columns: list[str]) -> None:
+    """Add an index to a table, unless it is there."""
+    present = sa.inspect(op.get_bind()).get_indexes(table)
+    if name not in {known["name"] for known in present}:
+        op.create_index(name, table, columns)
 
 
 def count_rows(table: str, link: str) -> None:

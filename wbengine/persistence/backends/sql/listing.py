@@ -1,0 +1,125 @@
+"""Lists of flows, a page at a time; each function is part of a transaction of its caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from wbengine import states
+from wbengine._sql import dialects
+from wbengine.persistence import base, histories, listing, models
+from wbengine.persistence.backends.sql import shapes, tables
+
+__all__ = ["page"]
+
+_FLOWS: Final = tables.FLOWS.name
+_BOOKS: Final = tables.BOOKS.name
+
+#: Where in a text another one begins, from 1 on; 0: nowhere.
+_POSITION: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "instr({0}, {1})",
+    dialects.MYSQL: "INSTR({0}, {1})",
+    dialects.POSTGRESQL: "strpos({0}, {1})",
+}
+_COUNTS: Final = sa.text(
+    f"SELECT flow_uuid, state, COUNT(*) FROM {tables.ATOMS.name}"
+    " WHERE flow_uuid IN :uuids AND name <> :injector GROUP BY flow_uuid, state"
+).bindparams(sa.bindparam("uuids", expanding=True))
+
+
+def page(connection: sa.Connection, query: listing.Query) -> base.Page:
+    """The flows that `query` asks for: one statement for their rows, and one for the counts."""
+    if query.states is not None and not query.states:
+        return base.Page([], None)
+    statement, told = _statement(connection.dialect.name, query)
+    found = [dict(row) for row in connection.execute(statement, told).mappings()]
+    rows = found[: query.limit]
+    counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in rows}
+    if rows:
+        asked = {"uuids": list(counts), "injector": models.INJECTOR}
+        for uuid, state, count in connection.execute(_COUNTS, asked):
+            of_flow, state = counts[uuid], state or states.PENDING
+            of_flow[state] = of_flow.get(state, 0) + count
+    after = None
+    if len(found) > len(rows):
+        after = str(listing.Place(rows[-1]["created"], rows[-1]["id"]))
+    return base.Page([_row(row, counts[row["uuid"]]) for row in rows], after)
+
+
+def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
+    now = dialects.now(dialect)
+    conditions, told = _conditions(dialect, query)
+    order = "DESC" if query.newest_first else "ASC"
+    statement = sa.text(
+        "SELECT f.id, f.uuid, f.name, f.state, f.more, f.created, f.updated, f.lease_owner,"
+        f" f.lease_until - {now} AS remaining, f.book_uuid, b.name AS book_name"
+        f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
+        f" WHERE {' AND '.join(conditions)}"
+        f" ORDER BY f.created {order}, f.id {order} LIMIT :most"
+    )
+    if query.states is not None:
+        statement = statement.bindparams(sa.bindparam("states", expanding=True))
+    return statement, {**told, "most": query.limit + 1}
+
+
+def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str, Any]]:
+    """What is asked of a flow, and the values in that."""
+    conditions, told = ["1 = 1"], dict[str, Any]()
+    if query.states is not None:
+        never = " OR f.state IS NULL" if states.PENDING in query.states else ""
+        conditions.append(f"(f.state IN :states{never})")
+        told["states"] = list(query.states)
+    if query.name is not None:
+        conditions.append(f"{_POSITION[dialect].format('f.name', ':name')} > 0")
+        told["name"] = shapes.kept(query.name)
+    if query.since is not None:
+        conditions.append("f.created >= :since")
+        told["since"] = query.since
+    if query.book is not None:
+        conditions.append("f.book_uuid = :book")
+        told["book"] = query.book
+    if query.uuid is not None:
+        conditions.append("substr(f.uuid, 1, :length) = :uuid")
+        told |= {"uuid": query.uuid, "length": len(query.uuid)}
+    if query.after is not None:
+        sign = "<" if query.newest_first else ">"
+        conditions.append(
+            f"(f.created {sign} :moment OR (f.created = :moment AND f.id {sign} :number))"
+        )
+        told |= {"moment": query.after.created, "number": query.after.tie}
+    return conditions, told
+
+
+def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
+    more = _more(row["more"])
+    held = row["lease_owner"] is not None and row["remaining"] > 0
+    return base.FlowRow(
+        row["uuid"],
+        more.get("name", row["name"]),
+        row["book_uuid"],
+        row["book_name"],
+        row["state"] or states.PENDING,
+        row["created"] or None,
+        row["updated"],
+        counts,
+        row["lease_owner"] if held else None,
+        _error(row["state"], more),
+    )
+
+
+def _more(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:  # who reads the flow hears of that
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _error(state: str | None, more: Mapping[str, Any]) -> str | None:
+    try:
+        return histories.error(state, tuple(models.Change(*c) for c in more.get("history", ())))
+    except TypeError:
+        return None
