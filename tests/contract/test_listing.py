@@ -134,7 +134,7 @@ def test_which_flows(
 
 
 def test_by_book_and_by_uuid(connection: Connection) -> None:
-    flows = [a_flow(name, 5.0) for name in "abc"]
+    flows = [a_flow(name, float(number)) for number, name in enumerate("abc", 1)]
     shelve(connection, flows[0])
     book = shelve(connection, flows[1], flows[2])
     assert joined(pages(connection, book=book.uuid, newest_first=False)) == ["b", "c"]

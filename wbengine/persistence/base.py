@@ -119,6 +119,7 @@ class Connection(abc.ABC):
         Whoever runs one of the flows has lost its lease.
         """
 
+    @abc.abstractmethod
     def destroy_flow(self, flow_uuid: str) -> None:
         """Forget a flow, with all that is in it; its book stays.
 
@@ -126,7 +127,6 @@ class Connection(abc.ABC):
 
         :raises NotFound: it is not kept.
         """
-        raise NotImplementedError
 
     @abc.abstractmethod
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
@@ -144,6 +144,7 @@ class Connection(abc.ABC):
     def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
         """Read one flow; `lazy` leaves out its atoms."""
 
+    @abc.abstractmethod
     def get_changes(self, flow_uuid: str, since: str | None = None) -> Changes:
         """What changed of a flow since a cursor (None: everything).
 
@@ -155,7 +156,6 @@ class Connection(abc.ABC):
 
         :raises NotFound: the flow is not kept.
         """
-        raise NotImplementedError
 
     def list_flows(
         self,
@@ -186,9 +186,9 @@ class Connection(abc.ABC):
             listing.Query(states, name, since, book, uuid, newest_first, limit, place)
         )
 
+    @abc.abstractmethod
     def find_flows(self, query: listing.Query) -> Page:
         """`list_flows`, of what was checked."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
@@ -281,29 +281,30 @@ class Connection(abc.ABC):
                 f"Nobody runs flow {flow_uuid}: there is nothing to {wish.what}"
             )
 
+    @abc.abstractmethod
     def put_wish(self, lease: leases.Lease, wish: Wish) -> bool:
         """Keep a wish about the run of this lease; False: that one is over."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, Wish]:
         """What is wanted of the present runs of these flows, by their uuids.
 
         One read for all of them, which costs next to nothing when there is nothing.  What is not
         kept any more is left out.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def clear_wish(self, lease: leases.Lease, wish: Wish) -> None:
         """Forget a wish about the run of this lease, unless another one came since."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:
         """The structure of a flow; None: whoever made it did not keep it (it never ran, say).
 
         :raises NotFound: the flow is not kept.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
     ) -> None:
@@ -312,7 +313,6 @@ class Connection(abc.ABC):
         :raises LeaseLost: `lease` is not the flow's latest one (any more), or the flow is gone.
         :raises NotFound: without a lease, and the flow is not kept.
         """
-        raise NotImplementedError
 
     def update_flow_details(self, flow_detail: models.FlowDetail) -> models.FlowDetail:
         """Write a flow that is kept already, with all its atoms and their items.

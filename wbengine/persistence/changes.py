@@ -16,8 +16,9 @@ class Changes:
 
     `cursor` is where to go on from the next time.  `whole`: this is all that is kept, and what was
     known before does not count any more.  `flow` is the flow without its atoms.  `atoms` are those
-    that are new or have changed: complete where it is the `whole`, otherwise without items; of
-    those the ones that changed are in `items`, by the uuid of their atom.
+    that are new or have changed: complete where it is the `whole`, otherwise without items.  Those
+    of the items that changed are in `items` then, by the uuid of their atom, whose own row may have
+    stayed as it was.
     """
 
     cursor: str

@@ -4,9 +4,11 @@ What is where (names that are no plain words are replaced by their digest)::
 
     <path>/lock                  held while books are created, changed or destroyed
     <path>/books/<book>          the book's row, and which flows it has
-    <path>/flows/<flow>/head     who runs the flow, and how much of which files counts
+    <path>/flows/<flow>/head     who runs it, how much of which files counts, what lists tell
     <path>/flows/<flow>/records.<n>   the flow, its atoms and their items, when it was folded last
     <path>/flows/<flow>/journal.<n>   the turns since
+    <path>/flows/<flow>/outline  the structure of the flow, to be drawn
+    <path>/wishes/<flow>         what is wanted of whoever runs the flow
     <path>/doing/                what is being created or destroyed, for whoever comes after a crash
     <path>/aside/                copies of damaged files; never deleted
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from wbengine import _clock, _options
 from wbengine.persistence import base
-from wbengine.persistence.backends.directory import connection, library, store
+from wbengine.persistence.backends.directory import connection, library, listing, store
 
 __all__ = ["DirectoryBackend"]
 
@@ -45,9 +45,12 @@ class DirectoryBackend(base.Backend):
         self._clock = clock
         self._store = store.Store(self.path, most)
         self._library = library.Library(self._store, clock.time)
+        self._lister = listing.Lister(self._store, self._library.books)
 
     def get_connection(self) -> connection.DirectoryConnection:
-        return connection.DirectoryConnection(self, self._store, self._library, self._clock.time)
+        return connection.DirectoryConnection(
+            self, self._store, self._library, self._lister, self._clock.time
+        )
 
     def close(self) -> None:
         self._store.close()

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
 from wbengine.persistence import base, leases, models
+from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.directory import (
     aside,
     books,
     contents,
+    files,
+    following,
     head,
     library,
     lines,
+    listing,
     opened,
     store,
+    wishing,
 )
+from wbengine.types.outline import Outline
 
 __all__ = ["DirectoryConnection"]
 
@@ -41,11 +48,13 @@ class DirectoryConnection(base.Connection):
         backend: base.Backend,
         of: store.Store,
         of_books: library.Library,
+        lister: listing.Lister,
         now: Callable[[], float],
     ) -> None:
         self._backend = backend
         self._store = of
         self._library = of_books
+        self._lister = lister
         self._now = now
 
     @property
@@ -77,6 +86,9 @@ class DirectoryConnection(base.Connection):
 
     def destroy_logbook(self, book_uuid: str) -> None:
         self._library.destroy(book_uuid)
+
+    def destroy_flow(self, flow_uuid: str) -> None:
+        self._library.destroy_flow(flow_uuid)
 
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         """Read one book; one damaged flow keeps it from being read unless it is `lazy`."""
@@ -125,6 +137,31 @@ class DirectoryConnection(base.Connection):
         where = self._store.folder_for(fd_uuid)
         return where.detail(where.read(), lazy=lazy)
 
+    def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
+        return following.changes(self._store.folder_for(flow_uuid), since)
+
+    def find_flows(self, query: queries.Query) -> base.Page:
+        return self._lister.page(query, self._now())
+
+    def get_outline(self, flow_uuid: str) -> Outline | None:
+        where = self._store.folder_for(flow_uuid)
+        try:
+            return Outline.from_bytes(files.read(where.outline_path))
+        except FileNotFoundError:
+            where.read_head()  # or it is not kept
+            return None
+        except exceptions.InvalidFormat as error:
+            raise where.damaged(where.outline_path, str(error)) from error
+
+    def save_outline(
+        self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
+    ) -> None:
+        data = outline.to_bytes()
+        with self._written(flow_uuid, lease) as kept:
+            path = kept.folder.outline_path
+            files.write_new(f"{path}.new", [data])
+            files.rename(f"{path}.new", path)
+
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         where = self._store.flow_of(ad_uuid)
         found = where.atom(where.read(), lines.key_of(ad_uuid))
@@ -150,7 +187,7 @@ class DirectoryConnection(base.Connection):
         for uuid, changed in items.items():
             key = lines.key_of(uuid)
             found += [contents.item_line(key, item) for item in changed]
-        self._append(flow.uuid, found, lease, as_of)
+        self._append(flow.uuid, found, lease, as_of, flow if flow_row else None)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         where = self._store.flow_of(atom_detail.uuid)
@@ -166,19 +203,26 @@ class DirectoryConnection(base.Connection):
         found: list[bytes],
         lease: leases.Lease | None,
         as_of: int | None = None,
+        flow: models.FlowDetail | None = None,
     ) -> None:
+        with self._written(flow_uuid, lease) as kept:
+            if lease is None:
+                self._refuse_if_busy(kept)
+                if as_of not in (None, kept.holder.epoch):
+                    raise _busy(kept, 0.0)
+            if found:
+                kept.append(found, flow)
+                if kept.is_long():
+                    self._fold(kept)
+
+    @contextlib.contextmanager
+    def _written(self, flow_uuid: str, lease: leases.Lease | None) -> Iterator[opened.OpenFlow]:
+        """The files of a flow, to be written under a lease (None: without one)."""
         try:
             with self._store.writing(flow_uuid, keep=lease is not None) as kept:
-                if lease is None:
-                    self._refuse_if_busy(kept)
-                    if as_of not in (None, kept.holder.epoch):
-                        raise _busy(kept, 0.0)
-                else:
+                if lease is not None:
                     _check(kept, lease)
-                if found:
-                    kept.append(found)
-                    if kept.is_long():
-                        self._fold(kept)
+                yield kept
         except exceptions.NotFound:
             if lease is None:
                 raise
@@ -201,10 +245,13 @@ class DirectoryConnection(base.Connection):
         """Become the one who runs a flow (see `base.Connection`); its records are checked first."""
         with self._store.writing(flow_uuid, keep=True) as kept:
             self._refuse_if_busy(kept, dead)
-            epoch = kept.look().epoch + 1
+            picture = kept.look()
+            epoch = picture.epoch + 1
             kept.open_journal()
+            wishing.forget(self._store.root, flow_uuid)
             crashpoint("dir.before-lease")
-            kept.write_head(head.Holder(epoch, owner, self._until(seconds), True), sync=True)
+            holder = head.Holder(epoch, owner, self._until(seconds), True)
+            kept.write_head(holder, row=kept.tell_row(picture), sync=True)
             crashpoint("dir.after-lease")
             return leases.Lease(flow_uuid, owner, epoch)
 
@@ -225,6 +272,7 @@ class DirectoryConnection(base.Connection):
                 if kept.holder.is_of(lease):
                     if kept.mark.length:
                         self._fold(kept)
+                    wishing.forget(self._store.root, lease.flow)
                     crashpoint("dir.before-give-back")
                     kept.write_head(kept.holder._replace(held=False))
                     crashpoint("dir.after-give-back")
@@ -236,6 +284,29 @@ class DirectoryConnection(base.Connection):
         if not holder.runs(self._now()):
             return None
         return leases.Lease(flow_uuid, holder.owner, holder.epoch)
+
+    # -- wishes ---------------------------------------------------------------------------------
+
+    def put_wish(self, lease: leases.Lease, wish: base.Wish) -> bool:
+        with self._store.writing(lease.flow) as kept:
+            if not (kept.holder.is_of(lease) and kept.holder.runs(self._now())):
+                return False
+            wishing.put(self._store, lease, wish)
+            return True
+
+    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, base.Wish]:
+        return dict(wishing.wishes(self._store, flow_uuids))
+
+    def clear_wish(self, lease: leases.Lease, wish: base.Wish) -> None:
+        try:
+            with self._store.writing(lease.flow, keep=True) as kept:
+                said = wishing.read(self._store.root, lease.flow)
+                if kept.holder.is_of(lease) and said == wish._replace(epoch=lease.epoch):
+                    wishing.forget(self._store.root, lease.flow)
+        except exceptions.NotFound:
+            return
+
+    # -------------------------------------------------------------------------------------------
 
     def _until(self, seconds: float) -> float:
         return self._now() + min(seconds, _LONGEST)

@@ -10,6 +10,7 @@ from wbengine.persistence import models, trees
 from wbengine.persistence.backends.directory import lines
 
 __all__ = ["Contents", "NO_ITEMS", "atom_line", "flow_line", "item_line", "lines_of"]
+__all__ += ["record_in"]
 
 #: Instead of an attempt, in the line of an atom without items.
 NO_ITEMS: Final = -1
@@ -84,6 +85,11 @@ class Contents:
         items = sum(len(self._items.get(key, ())) for key in self._atoms)
         return (self._flow is not None) + len(self._atoms) + items
 
+    @property
+    def flow_line(self) -> lines.Line | None:
+        """The flow's own."""
+        return self._flow
+
     def lines(self) -> Iterator[bytes]:
         """What is to be written to have the same contents again."""
         if self._flow is not None:
@@ -100,7 +106,7 @@ class Contents:
         """
         if self._flow is None:
             raise lines.Damaged("it says nothing of the flow itself")
-        detail: models.FlowDetail = _record(self._flow)
+        detail: models.FlowDetail = record_in(self._flow)
         detail.epoch = epoch
         if not lazy:
             detail.add_all(map(self.atom, self._atoms))
@@ -111,17 +117,21 @@ class Contents:
 
         :raises Damaged: a line says what no record says.
         """
-        detail: models.AtomDetail = _record(self._atoms[key])
+        detail: models.AtomDetail = record_in(self._atoms[key])
         if detail.items is not None:
             for item in self._items.get(key, {}).values():
                 try:
-                    detail.items.put(_record(item))
+                    detail.items.put(record_in(item))
                 except ValueError as error:
                     raise lines.Damaged(str(error)) from None
         return detail
 
 
-def _record(line: lines.Line) -> Any:
+def record_in(line: lines.Line) -> Any:
+    """The record that a line tells of; an atom comes without items.
+
+    :raises Damaged: the line says what no record says.
+    """
     try:
         return trees.record_of(line.kind.decode(), line.tree())
     except exceptions.InvalidFormat as error:

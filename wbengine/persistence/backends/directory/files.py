@@ -22,12 +22,14 @@ __all__ = [
     "cut",
     "failures",
     "folder_of",
+    "line_at",
     "lock",
     "make_folders",
     "names_in",
     "open_at",
     "read",
     "read_at",
+    "read_from",
     "read_lines",
     "remove",
     "remove_tree",
@@ -89,6 +91,23 @@ def read_lines(path: str) -> list[bytes]:
     """The lines of a file, each with its line feed; the last one may have none."""
     with failures(path), open(path, "rb") as file:
         return file.readlines()
+
+
+def read_from(path: str, start: int, size: int) -> bytes:
+    """So many bytes of a file, from a place on; fewer where it ends before."""
+    with failures(path), open(path, "rb", buffering=0) as file:
+        found = []
+        while size > 0 and (data := os.pread(file.fileno(), size, start)):
+            found.append(data)
+            start, size = start + len(data), size - len(data)
+        return b"".join(found)
+
+
+def line_at(path: str, start: int) -> bytes:
+    """The line of a file that begins at a place."""
+    with failures(path), open(path, "rb") as file:
+        file.seek(start)
+        return file.readline()
 
 
 def read_at(fd: int, size: int, path: str) -> bytes:

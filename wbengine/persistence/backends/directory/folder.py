@@ -55,6 +55,10 @@ class FlowFolder:
     def head_path(self) -> str:
         return os.path.join(self.path, "head")
 
+    @property
+    def outline_path(self) -> str:
+        return os.path.join(self.path, "outline")
+
     def records(self, generation: int) -> str:
         return os.path.join(self.path, f"records.{generation}")
 

@@ -1,8 +1,8 @@
 """The head of a flow's folder: who runs the flow, and how much of which files counts.
 
-A small file of two fixed places, each with one line: it is written in place, without waiting for
+A small file of three fixed places, each with one line: it is written in place, without waiting for
 the disk where that is not needed.  Whoever changes anything in the folder holds the lock of
-this file.
+this file.  The third place (`rows`) may be missing, or of another time: then it says nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from wbengine.persistence import leases
-from wbengine.persistence.backends.directory import lines
+from wbengine.persistence.backends.directory import lines, rows
 
-__all__ = ["SIZE", "Head", "Holder", "Mark", "parse"]
+__all__ = ["LEAST", "SIZE", "Head", "Holder", "Mark", "parse", "row_in"]
 
 #: Of one place: a disk writes so much at once, or nothing of it.
 _PLACE: Final = 512
-SIZE: Final = 2 * _PLACE
+#: So long it is without the third place.
+LEAST: Final = 2 * _PLACE
+SIZE: Final = LEAST + rows.PLACE
 _MOST_OWNER: Final = 200
 
 
@@ -50,17 +52,21 @@ class Mark(NamedTuple):
 class Head(NamedTuple):
     holder: Holder
     mark: Mark
+    #: What lists tell of the flow; None: it is not known.
+    row: rows.Row | None = None
 
     def raw(self, key: bytes) -> bytes:
         """What the file is to hold."""
-        return _place(_lease_line(self.holder, key)) + self._length(key)
+        return _place(_lease_line(self.holder, key)) + self._rest(key)
 
     def raw_after(self, raw: bytes, key: bytes) -> bytes:
-        """`raw`, when it differs from that in `mark` only."""
-        return raw[:_PLACE] + self._length(key)
+        """`raw`, when it differs from that in everything but `holder`."""
+        return raw[:_PLACE] + self._rest(key)
 
-    def _length(self, key: bytes) -> bytes:
-        return _place(lines.write("length", key, self.mark.generation, self.mark.length))
+    def _rest(self, key: bytes) -> bytes:
+        generation, length = self.mark
+        told = rows.raw(self.row, key, generation, length)
+        return _place(lines.write("length", key, generation, length)) + told
 
 
 def parse(data: bytes, key: bytes) -> Head:
@@ -68,16 +74,26 @@ def parse(data: bytes, key: bytes) -> Head:
 
     :raises Damaged: it is damaged, or of a newer version.
     """
-    if len(data) < SIZE:
+    if len(data) < LEAST:
         raise lines.Damaged("it is too short")
     lease = _line(data[:_PLACE], "lease", key)
-    length = _line(data[_PLACE:SIZE], "length", key)
+    length = _line(data[_PLACE:LEAST], "length", key)
     told = lease.tree()
     try:
         holder = Holder(lease.major, told["owner"], told["until"], told["held"])
     except (LookupError, TypeError):
         raise lines.Damaged("its lease has another form than expected") from None
-    return Head(holder, Mark(length.major, length.minor))
+    row = rows.parse(data[LEAST:SIZE], key, length.major, length.minor)
+    return Head(holder, Mark(length.major, length.minor), row)
+
+
+def row_in(data: bytes, key: bytes) -> rows.Row | None:
+    """What a head tells lists, without the rest: None where all of it has to be looked at."""
+    try:
+        length = _line(data[_PLACE:LEAST], "length", key)
+    except lines.Damaged:
+        return None
+    return rows.parse(data[LEAST:SIZE], key, length.major, length.minor)
 
 
 def _lease_line(holder: Holder, key: bytes) -> bytes:

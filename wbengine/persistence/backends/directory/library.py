@@ -16,9 +16,12 @@ from wbengine.persistence.backends.directory import (
     contents,
     doing,
     files,
+    folder,
     head,
     lines,
+    rows,
     store,
+    wishing,
 )
 
 __all__ = ["FOLDERS", "Library"]
@@ -117,10 +120,10 @@ class Library:
         files.make_folders(path)
         found = list(contents.lines_of(flow))
         first = lines.write("records", key, 1, 0, {"book": book.uuid})
-        files.write_new(
-            os.path.join(path, "records.1"), [first, lines.heading(0, len(found)), *found]
-        )
-        told = head.Head(head.Holder(), head.Mark(1))
+        heading = lines.heading(0, len(found))
+        files.write_new(os.path.join(path, "records.1"), [first, heading, *found])
+        row = rows.of_flow(flow, book.uuid).at(len(first) + len(heading), in_journal=False)
+        told = head.Head(head.Holder(), head.Mark(1), row)
         files.write_new(os.path.join(path, "head"), [told.raw(key)])
         files.sync_folder(path)
         crashpoint("dir.after-flow-write")
@@ -174,6 +177,41 @@ class Library:
                 flows = self._flows_of(book_uuid)
             self._destroy([name], flows)
 
+    def destroy_flow(self, flow_uuid: str) -> None:
+        """Forget a flow, and keep its book.
+
+        :raises NotFound: it is not kept.
+        """
+        where = self._store.folder_for(flow_uuid)
+        if not where.is_there():
+            raise where.not_found()
+        self.make_folders()
+        with files.all_there(), self._alone():
+            self._finish_abandoned()
+            home = self._home(where)
+            known = [] if home is None else [lines.file_name(home.row.uuid)]
+            with doing.begin(self._root) as note:
+                # As if it had never been saved to its end: it goes when its book has forgotten it.
+                note.tell(doing.SAVE, known, [lines.file_name(flow_uuid)], sync=True)
+                if home is not None:
+                    left = [uuid for uuid in home.flows if uuid != flow_uuid]
+                    self.books.write(books.KeptBook(home.row, left))
+                self._finish(note)
+
+    def _home(self, where: folder.FlowFolder) -> books.KeptBook | None:
+        """The book that a flow is in."""
+        with contextlib.suppress(exceptions.StorageFailure, exceptions.NotFound):
+            row = where.read_head().row
+            kept = None if row is None else self.books.read(row.book)
+            if kept is not None and where.uuid in kept.flows:
+                return kept
+        for name in self.books.names():
+            with contextlib.suppress(FileNotFoundError):
+                kept = self.books.read_file(name)
+                if where.uuid in kept.flows:
+                    return kept
+        return None
+
     def clear(self) -> None:
         """Forget everything; copies of damaged files stay."""
         if not os.path.isdir(self._root):
@@ -221,6 +259,7 @@ class Library:
             files.remove_tree(temporary)
             if name not in known:
                 self._take_away(name, temporary)
+                wishing.forget(self._root, name)
         note.done()
 
     def _known_to(self, name: str, note: doing.Note) -> list[str]:

@@ -10,6 +10,8 @@ that follows it.  What the numbers mean depends on the kind::
     item               key: the atom   major: its attempt              minor: its index
     lease              key: the flow   major: epoch
     length             key: the flow   major: generation               minor: bytes that count
+    row                key: the flow   major, minor: those of the `length` it counts with
+    wish               key: the flow   major: epoch of the lease that it is about
     book  note         what `books` and `doing` write
 
 So what counts of a journal is found without reading any JSON.  A *turn* is a line of that kind and
@@ -33,6 +35,7 @@ __all__ = [
     "Scan",
     "file_name",
     "heading",
+    "is_digest",
     "key_of",
     "read",
     "scan",
@@ -46,6 +49,7 @@ VERSION: Final = 1
 _CRC: Final = 8
 _FIELDS: Final = 7
 _MOST_NAME: Final = 100
+_DIGEST: Final = "x-"
 _PLAIN: Final = re.compile(r"[0-9a-z][0-9a-z_-]*").fullmatch
 #: Within so many bytes of a line is its kind.
 _HEADING: Final = 24
@@ -70,7 +74,9 @@ class Line(NamedTuple):
         :raises Damaged: it is no JSON.
         """
         try:
-            return json.loads(self.raw.split(b" ", _FIELDS - 1)[-1])
+            return json.loads(
+                self.raw.split(b" ", _FIELDS - 1)[-1].decode("utf-8", "surrogatepass")
+            )
         except (ValueError, RecursionError) as error:
             raise Damaged(f"a record of kind {self.kind.decode()!r} is no JSON: {error}") from None
 
@@ -94,12 +100,17 @@ def file_name(uuid: str) -> str:
     """The name of a file or folder for a uuid, which may be any text."""
     if _PLAIN(uuid) and len(uuid) <= _MOST_NAME:
         return uuid
-    return "x-" + hashlib.sha256(uuid.encode("utf-8", "surrogatepass")).hexdigest()
+    return _DIGEST + hashlib.sha256(uuid.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def key_of(uuid: str) -> bytes:
     """A word that stands for a uuid, which may be any text."""
     return file_name(uuid).encode()
+
+
+def is_digest(key: bytes) -> bool:
+    """Whether a key may be another text than the uuid it stands for."""
+    return key.startswith(_DIGEST.encode())
 
 
 def write(kind: str, key: bytes = b"-", major: int = 0, minor: int = 0, tree: Any = None) -> bytes:

@@ -12,7 +12,8 @@ from typing import Final
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
-from wbengine.persistence.backends.directory import contents, files, folder, head, lines
+from wbengine.persistence import models
+from wbengine.persistence.backends.directory import contents, files, folder, head, lines, rows
 
 __all__ = ["OpenFlow"]
 
@@ -69,6 +70,11 @@ class OpenFlow:
     def mark(self) -> head.Mark:
         """Which files count, and how much of the journal surely does."""
         return self._head.mark
+
+    @property
+    def row(self) -> rows.Row | None:
+        """What the head tells of the flow."""
+        return self._head.row
 
     def __enter__(self) -> OpenFlow:
         self._mutex.acquire()
@@ -141,14 +147,18 @@ class OpenFlow:
             self._raw = raw
 
     def write_head(
-        self, holder: head.Holder | None = None, mark: head.Mark | None = None, sync: bool = False
+        self,
+        holder: head.Holder | None = None,
+        mark: head.Mark | None = None,
+        row: rows.Row | None = None,
+        sync: bool = False,
     ) -> None:
         """Change what the head says; `sync`: have it survive the end of the host.
 
         When that fails it says what it said before.
         """
         before, raw = self._head, self._raw
-        after = head.Head(holder or before.holder, mark or before.mark)
+        after = head.Head(holder or before.holder, mark or before.mark, row or before.row)
         self._raw = b""  # in doubt, until it is written
         key = self.folder.key
         same = holder is None and raw  # what is not known to be there is written anew
@@ -165,9 +175,10 @@ class OpenFlow:
 
     # -- turns ----------------------------------------------------------------------------------
 
-    def append(self, found: Sequence[bytes]) -> None:
+    def append(self, found: Sequence[bytes], flow: models.FlowDetail | None = None) -> None:
         """Write a turn.  It counts when this returns, and not when it raises.
 
+        `flow` is that whose line is the first of `found`; None: it is the line of something else.
         Cost: that of the turn, and one fsync.
 
         :raises CorruptRecord: what is there is damaged.
@@ -179,6 +190,10 @@ class OpenFlow:
         data = lines.turn(self._head.holder.epoch, found)
         if not start:
             data = lines.write("journal", self.folder.key, mark.generation, tree={}) + data
+        row = self._head.row
+        if row is not None and flow is not None:
+            row = rows.of_flow(flow, row.book, row.birth)
+            row = row.at(start + len(data) - sum(map(len, found)), in_journal=True)
         crashpoint("dir.before-append")
         try:
             files.append(self._journal, data, path)
@@ -192,7 +207,7 @@ class OpenFlow:
         crashpoint("dir.after-sync")
         # Who opens the journal next finds the turn without the mark, too.
         with contextlib.suppress(exceptions.StorageFailure):
-            self.write_head(mark=head.Mark(mark.generation, start + len(data)))
+            self.write_head(mark=head.Mark(mark.generation, start + len(data)), row=row)
         crashpoint("dir.after-mark")
 
     def _take_back(self, start: int, path: str) -> None:
@@ -239,7 +254,22 @@ class OpenFlow:
             files.cut(self._journal, picture.length, path)
         files.sync(self._journal, path)
         crashpoint("dir.after-cut")
-        self.write_head(mark=head.Mark(picture.head.mark.generation, picture.length))
+        self.write_head(
+            mark=head.Mark(picture.head.mark.generation, picture.length), row=self._row(picture)
+        )
+
+    def _row(self, picture: folder.Picture) -> rows.Row | None:
+        """What is to be told of what was found."""
+        book = picture.first.tree().get("book")
+        if not isinstance(book, str):
+            return None
+        known = self._head.row
+        flow = self.folder.detail(picture, lazy=True)
+        return rows.of_flow(flow, book, known.birth if known is not None else None)
+
+    def tell_row(self, picture: folder.Picture) -> rows.Row | None:
+        """What the head is to tell of the flow, if it does not do so."""
+        return self._head.row or self._row(picture)
 
     def look(self) -> folder.Picture:
         """All that is kept.
@@ -281,6 +311,9 @@ class OpenFlow:
         temporary = os.path.join(self.folder.path, f".records.{mark.generation}")
         first = lines.write("records", self.folder.key, mark.generation, 0, picture.first.tree())
         heading = lines.heading(picture.epoch, len(found))
+        line = found.flow_line
+        row = None if line is None else self._row(picture._replace(found=[line]))
+        row = None if row is None else row.at(len(first) + len(heading), in_journal=False)
         del picture  # what does not count any more need not be held while the rest is written
         crashpoint("dir.before-fold")
         size = files.write_new(temporary, itertools.chain((first, heading), found.lines()))
@@ -290,7 +323,7 @@ class OpenFlow:
         crashpoint("dir.after-fold-rename")
         files.sync_folder(self.folder.path)
         # Before the old files go: nothing else tells that they do not count.
-        self.write_head(mark=mark, sync=True)
+        self.write_head(mark=mark, row=row, sync=True)
         crashpoint("dir.after-fold-mark")
         self._folded, self._suspect = size, False
         for other in self.folder.leftovers(mark):

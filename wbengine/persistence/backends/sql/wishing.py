@@ -8,6 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from wbengine import exceptions
 from wbengine.persistence import base, leases
 from wbengine.persistence.backends.sql import leasing, reading, shapes, shelving, tables
 from wbengine.persistence.backends.sql.statements import Statements
@@ -57,7 +58,15 @@ def outline(connection: sa.Connection, flow_uuid: str) -> Outline | None:
     row = connection.execute(_OUTLINE, {"uuid": flow_uuid}).first()
     if row is None:
         raise reading.missing("flow detail", flow_uuid)
-    return None if row.outline is None else Outline.from_bytes(bytes(row.outline))
+    if row.outline is None:
+        return None
+    try:
+        return Outline.from_bytes(bytes(row.outline))
+    except exceptions.InvalidFormat as error:
+        path = f"{tables.OUTLINES.name}/{flow_uuid}"
+        raise exceptions.CorruptRecord(
+            f"{path} is damaged: {error}", path=path, flow=flow_uuid
+        ) from error
 
 
 def put_outline(

@@ -1,0 +1,63 @@
+"""Wishes, each in a file of its own: one look into their folder tells whether there are any."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+
+from wbengine import exceptions
+from wbengine.persistence import base, leases
+from wbengine.persistence.backends.directory import files, lines, store
+
+__all__ = ["FOLDER", "forget", "put", "wishes"]
+
+FOLDER = "wishes"
+
+
+def put(of: store.Store, lease: leases.Lease, wish: base.Wish) -> None:
+    """Keep a wish; whoever calls keeps others from writing the flow."""
+    path = _path(of.root, lease.flow)
+    files.make_folders(os.path.dirname(path))
+    temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}"
+    key, told = lines.key_of(lease.flow), wish._replace(epoch=lease.epoch)
+    files.write_new(temporary, [lines.write("wish", key, lease.epoch, tree=told.to_dict())])
+    files.rename(temporary, path)
+
+
+def forget(root: str, flow_uuid: str) -> None:
+    """Whatever was wanted is not wanted any more."""
+    files.remove(_path(root, flow_uuid))
+
+
+def wishes(of: store.Store, flow_uuids: Collection[str]) -> Iterator[tuple[str, base.Wish]]:
+    """What is wanted of the present runs of flows."""
+    present = files.names_in(os.path.join(of.root, FOLDER))
+    if not present:
+        return
+    asked = {lines.file_name(uuid): uuid for uuid in flow_uuids}
+    for name in present:
+        if name in asked:
+            wish = read(of.root, asked[name])
+            if wish is not None and _is_about(of, asked[name], wish):
+                yield asked[name], wish
+
+
+def read(root: str, flow_uuid: str) -> base.Wish | None:
+    """What is wanted of some run of a flow; what is damaged, is as if it were not."""
+    try:
+        told = lines.read(files.read(_path(root, flow_uuid))).tree()
+        return base.Wish.from_dict(told)
+    except (FileNotFoundError, lines.Damaged, exceptions.InvalidFormat):
+        return None
+
+
+def _is_about(of: store.Store, flow_uuid: str, wish: base.Wish) -> bool:
+    try:
+        holder = of.folder_for(flow_uuid).read_head().holder
+    except exceptions.NotFound:
+        return False
+    return holder.held and holder.epoch == wish.epoch
+
+
+def _path(root: str, flow_uuid: str) -> str:
+    return os.path.join(root, FOLDER, lines.file_name(flow_uuid))
