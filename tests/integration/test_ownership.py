@@ -718,3 +718,34 @@ def test_whenever_ctrl_c_comes_the_flow_is_free_and_goes_on() -> None:
         }
         assert owner_of(engine, backend) is None
     assert interrupted > 10
+
+
+# -- what was reverted ----------------------------------------------------------------------------
+
+
+def broken(detail: models.FlowDetail | None, backend: Any, well: bool) -> base.Engine:
+    def fails() -> None:
+        if not well:
+            raise ValueError("no")
+
+    flow = line(Step("a"), Step("b", fails))
+    return engines.load(flow, flow_detail=detail, backend=backend)
+
+
+@pytest.mark.parametrize("first", ["nothing", "prepare", "reset"])
+def test_a_reverted_flow_starts_anew_elsewhere(first: str) -> None:
+    """Whatever was called before it is run: the records were read before the run, and are again."""
+    backend = memory.MemoryBackend()
+    engine = broken(None, backend, well=False)
+    with pytest.raises(ValueError, match="no"):
+        engine.run()
+    later = broken(kept(engine, backend), backend, well=True)
+    if first != "nothing":
+        later.compile()
+        later.prepare()
+        later.validate()
+    if first == "reset":
+        later.reset()
+    later.run()
+    assert kept(later, backend).state == states.SUCCESS
+    assert {atom.state for atom in kept(later, backend)} == {states.SUCCESS}

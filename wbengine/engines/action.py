@@ -75,7 +75,7 @@ class ActionEngine(control.Controlled):
         self._migrate = differences.hook(self._options.get("migrate"))
         self._difference: differences.Difference | None = None
         # How often the records had been read when they were prepared.
-        self._prepared_at = -1
+        self._prepared_at = self._outlined_at = -1
         self._busy = threading.Lock()
         self._scheduler: scheduler_module.Scheduler | None = None
         self._began: float | None = None
@@ -138,12 +138,14 @@ class ActionEngine(control.Controlled):
 
     def prepare(self) -> None:
         plan = self._compiled("prepared").plan
-        while not self._prepared:
-            # Writing may show that somebody else ran the flow meanwhile.
-            with self._storage.batch():
-                self._prepare(plan)
-        if self._storage.get_flow_state() == states.REVERTED:
-            self._reset(plan.atoms())
+        while True:
+            while not self._prepared:
+                # Writing may show that somebody else ran the flow meanwhile.
+                with self._storage.batch():
+                    self._prepare(plan)
+            anew = self._storage.get_flow_state() == states.REVERTED
+            if not anew or self._reset(plan.atoms()):
+                return
 
     @property
     def _prepared(self) -> bool:
@@ -240,6 +242,7 @@ class ActionEngine(control.Controlled):
                 with self._storage.batch():
                     self.prepare()
                     self.validate()
+                    self._keep_outline()
                     machine = self._make_machine()
                     self._begin(machine)
                     self._began, self._ended = self._clock.monotonic(), None
@@ -250,6 +253,12 @@ class ActionEngine(control.Controlled):
         finally:
             self._early = None
             self._busy.release()
+
+    def _keep_outline(self) -> None:
+        """Once for all runs of this engine, unless the records were read anew since."""
+        if self._backend is not None and self._outlined_at != self._prepared_at:
+            self._storage.keep_outline(self._compiled("run").outline)
+            self._outlined_at = self._prepared_at
 
     def _end(self, machine: machine_module.Machine) -> None:
         """Enter the state that a run came to."""
@@ -266,6 +275,8 @@ class ActionEngine(control.Controlled):
         self._crew.start()  # one that cannot start changes nothing of the flow
         try:
             self._change_state(states.RUNNING)
+            if self._ownership.tenure is not None:
+                self._ownership.tenure.wished = self._grant
             if self._durability != saving.EACH:
                 # Who knows an atom by its record must find that again.
                 self._storage.flush()
@@ -375,14 +386,18 @@ class ActionEngine(control.Controlled):
         finally:
             self._busy.release()
 
-    def _reset(self, nodes: Iterable[int]) -> None:
+    def _reset(self, nodes: Iterable[int]) -> bool:
+        """False: nothing was reset, for the records had to be read anew."""
         lifecycle = self._make_lifecycle(_nothing)
         with self._storage.batch():
             lifecycle.reset(nodes)
+        if not self._prepared:
+            return False
         for key in giving_up.KEYS:
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
+        return True
 
 
 #: What `statistics` measures, in lower case.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     # Imported where it is used: running a flow needs no networkx.
     from wbengine.engines import hierarchy as hierarchies
     from wbengine.types import graph as graphs
+    from wbengine.types.outline import Outline
 
 __all__ = ["FLOW", "FLOW_END", "RETRY", "TASK", "Compilation", "Terminator"]
 
@@ -119,6 +120,17 @@ class Compilation:
                 if id(before) in begins and id(after) in begins:
                     source = begins[id(before)]
                     yield plan.end.get(source, source), begins[id(after)], meta
+
+    @property
+    def outline(self) -> Outline:
+        """The structure as plain data, which can be drawn elsewhere, and later, without the code.
+
+        Made anew each time: O(size of the flow).  Engines with a backend keep it with the flow's
+        records (`Connection.get_outline`).
+        """
+        from wbengine.engines import outlining
+
+        return outlining.outline_of(self.plan)
 
     @cached_property
     def hierarchy(self) -> hierarchies.Hierarchy:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 from threading import RLock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from wbengine import _clock, _options, exceptions, states
 from wbengine import storage as storage_module
@@ -14,9 +15,11 @@ from wbengine._core import machine as machine_module
 from wbengine.engines import base, ownership, selecting
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
-from wbengine.persistence import leases, models
+from wbengine.persistence import leases, models, wishes
 
 __all__ = ["Controlled"]
+
+LOG: Final = logging.getLogger(__name__)
 
 
 class Controlled(base.Engine):
@@ -74,15 +77,17 @@ class Controlled(base.Engine):
         return self._compilation
 
     def suspend(self) -> None:
+        self._suspend()
+
+    def _suspend(self, why: str | None = None) -> None:
+        """`suspend`; `why` goes into the flow's history."""
         self._compiled("suspended")
         if self._ownership.wake():
             return  # it does not run yet, and will not
         with self._state_lock:
             # Of the same run as the state: a machine whose run is over must not hear of it.
             machine = self._machine
-            moved, old_state = self._storage.change_flow_state(
-                states.SUSPENDING, at=self._clock.time()
-            )
+            moved, old_state = self._storage.move_flow(states.SUSPENDING, self._clock.time(), why)
         if moved:
             self._tell_state(states.SUSPENDING, old_state)
             if machine is not None:
@@ -103,6 +108,14 @@ class Controlled(base.Engine):
             return True
         return machine is not None and machine.brake.cancel(wish)
 
+    def _grant(self, wish: persistence.Wish) -> None:
+        """Do what somebody wants who knows the flow from the store."""
+        LOG.info("Flow %r is to be %s", self._storage.flow_name, wish.in_words())
+        if wish.what == wishes.SUSPEND:
+            self._suspend(wish.in_words())
+        else:
+            self.cancel(reason=wish.told)
+
     def _begin(self, machine: machine_module.Machine) -> None:
         """From now on `machine` hears who suspends or cancels."""
         with self._state_lock:
@@ -117,9 +130,7 @@ class Controlled(base.Engine):
         `why` goes into the flow's history.
         """
         with self._state_lock:
-            moved, old_state = self._storage.change_flow_state(
-                state, at=self._clock.time(), why=why
-            )
+            moved, old_state = self._storage.move_flow(state, self._clock.time(), why)
         if moved:
             if saved and self._durability == saving.EACH and len(self._notifier):
                 self._storage.flush()

@@ -104,7 +104,7 @@ class Ownership:
                 ) from error
             finally:
                 self.tenure = None
-                tenure.lost = keeper.nobody
+                tenure.lost, tenure.wished = keeper.nobody, None
                 keeper.of_process().drop(tenure)
                 self._storage.disown()
                 self._give_back(tenure)

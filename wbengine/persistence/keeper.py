@@ -1,4 +1,5 @@
-"""Keeps the leases of all engines of this process, until they are given back or lost.
+"""Keeps the leases of all engines of this process, until they are given back or lost; and looks
+what others want of their flows.
 
 One thread waits for the next one to be due; it starts when a flow is run, and ends when none has
 been for a while.  A store that does not answer holds up only the leases that are kept there: while
@@ -12,8 +13,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
@@ -28,6 +29,9 @@ LINGER: Final = 2.0
 
 #: The longest wait at a time: none is for ever and a day.
 _LONGEST: Final = 3600.0
+
+#: Seconds between two looks at what others want.
+LOOK: Final = 1.0
 
 #: So many times a lease is renewed within its time.
 _RENEWALS: Final = 3
@@ -61,6 +65,10 @@ class Tenure:
         self.backend = backend
         self.lease = lease
         self.lost: Callable[[], None] = nobody
+        #: Does what somebody wants of the run, in a thread of its own; None: it cannot do so now.
+        self.wished: Callable[[base.Wish], object] | None = None
+        # What is being done, or was.
+        self._granted: base.Wish | None = None
         #: Why it is lost.
         self.error: exceptions.LeaseLost | None = None
         self._seconds = seconds
@@ -104,6 +112,24 @@ class Tenure:
             return True
         return False
 
+    def hear(self, wish: base.Wish) -> None:
+        """Somebody wants something: do it, if it is of this run and news, and then forget it."""
+        do = self.wished
+        if do is None or wish == self._granted or wish.epoch != self.lease.epoch:
+            return
+        self._granted = wish
+
+        def grant() -> None:
+            try:
+                do(wish)
+                with contextlib.closing(self.backend.get_connection()) as connection:
+                    connection.clear_wish(self.lease, wish)
+            except Exception as error:
+                LOG.warning("Flow %s was to be %s: %s", self.lease.flow, wish.in_words(), error)
+
+        # Whoever is told of it may take his time.
+        threading.Thread(target=grant, name="wbengine-wish", daemon=True).start()
+
     def lose(self, error: exceptions.LeaseLost) -> None:
         """A write was refused."""
         self._lose(str(error))
@@ -125,6 +151,8 @@ class Keeper:
         self._kept: dict[Tenure, None] = {}
         # The stores that are being asked now.
         self._asked: set[base.Backend] = set()
+        # When to look the next time what is wanted, by store.
+        self._looks: dict[base.Backend, float] = {}
         # Who waits for the next one to be due, and until when.
         self._watching = False
         self._until = 0.0
@@ -142,6 +170,8 @@ class Keeper:
         """Renew it no more; it may be being renewed right now."""
         with self._changed:
             self._kept.pop(tenure, None)
+            if all(each.backend is not tenure.backend for each in self._kept):
+                self._looks.pop(tenure.backend, None)
 
     def _watch(self) -> None:
         thread = threading.Thread(target=self._main, name="wbengine-leases", daemon=True)
@@ -156,17 +186,18 @@ class Keeper:
     def _main(self) -> None:
         while True:
             with self._changed:
-                found = self._wait()
-                if not found:
+                errand = self._wait()
+                if errand is None:
                     self._watching = False
                     return
-                backend = found[0].backend
+                backend = errand.backend
                 self._asked.add(backend)
                 # Whoever is due elsewhere must not wait for the answer.
                 self._watching = False
                 if any(tenure.backend is not backend for tenure in self._kept):
                     self._watch()
-            self._renew(found)
+            self._renew(errand.due)
+            self._look(backend, errand.heard)
             with self._changed:
                 self._asked.discard(backend)
                 if self._watching:
@@ -174,23 +205,39 @@ class Keeper:
                     return
                 self._watching = True
 
-    def _wait(self) -> list[Tenure]:
-        """Those of one store that are due; none: there has been nothing to do for long."""
+    def _wait(self) -> _Errand | None:
+        """What is due at one store; None: there has been nothing to do for long."""
         lingering = self._clock() + LINGER
         while True:
             now = self._clock()
             waiting = [tenure for tenure in self._kept if tenure.backend not in self._asked]
-            first = min(waiting, key=_due, default=None)
-            if first is not None and first.due <= now:
-                return [
-                    each for each in waiting if each.backend is first.backend and each.due <= now
-                ]
+            found = self._due(waiting, now)
+            if found is not None:
+                return found
             if self._kept:
                 lingering = now + LINGER
             elif now >= lingering:
-                return []
-            self._until = lingering if first is None else first.due
+                return None
+            moments = [tenure.due for tenure in waiting]
+            moments += [self._looks[tenure.backend] for tenure in waiting]
+            self._until = min(moments, default=lingering)
             self._changed.wait(min(self._until - now, _LONGEST))
+
+    def _due(self, waiting: Collection[Tenure], now: float) -> _Errand | None:
+        for tenure in waiting:
+            self._looks.setdefault(tenure.backend, now + LOOK)
+        first = min(
+            waiting, key=lambda each: min(each.due, self._looks[each.backend]), default=None
+        )
+        if first is None:
+            return None
+        mine = [each for each in waiting if each.backend is first.backend]
+        due = [each for each in mine if each.due <= now]
+        looks = self._looks[first.backend] <= now
+        if looks:
+            self._looks[first.backend] = now + LOOK
+        heard = [each for each in mine if each.wished is not None] if looks else []
+        return _Errand(first.backend, due, heard) if due or looks else None
 
     def _renew(self, tenures: Iterable[Tenure]) -> None:
         for tenure in tenures:
@@ -201,9 +248,28 @@ class Keeper:
             if tenure.error is not None:
                 self.drop(tenure)
 
+    def _look(self, backend: base.Backend, tenures: Collection[Tenure]) -> None:
+        """See what others want of these flows: one read for all of them."""
+        if not tenures:
+            return
+        try:
+            with contextlib.closing(backend.get_connection()) as connection:
+                found = connection.wishes([tenure.lease.flow for tenure in tenures])
+        except Exception as error:  # the next look may be luckier
+            LOG.debug("Nobody knows what is wanted of %d flows: %s", len(tenures), error)
+            return
+        for tenure in tenures:
+            wish = found.get(tenure.lease.flow)
+            if wish is not None:
+                tenure.hear(wish)
 
-def _due(tenure: Tenure) -> float:
-    return tenure.due
+
+class _Errand(NamedTuple):
+    """What is to be done at one store: leases to renew, flows that may be wished for something."""
+
+    backend: base.Backend
+    due: Collection[Tenure]
+    heard: Collection[Tenure]
 
 
 _keeper = Keeper()

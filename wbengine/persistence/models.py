@@ -68,9 +68,10 @@ class FlowDetail(Annotated):
     `epoch` is that of the flow's latest lease when the record was read; backends set it, and it is
     not written.  `created` is when the record was made (unix seconds; None: nobody knows any more).
     `history` are the changes of the flow's state, the oldest first, the last 50 of them.
+    `outlined` names the outline that is kept of the flow, if one is (see `Outline.digest`).
     """
 
-    __slots__ = ("_atoms", "created", "epoch", "history", "name", "state", "uuid")
+    __slots__ = ("_atoms", "created", "epoch", "history", "name", "outlined", "state", "uuid")
 
     def __init__(self, name: str, uuid: str | None = None) -> None:
         super().__init__()
@@ -80,6 +81,7 @@ class FlowDetail(Annotated):
         self.epoch = 0
         self.created: float | None = time.time()
         self.history: tuple[Change, ...] = ()
+        self.outlined: str | None = None
         self._atoms: dict[str, AtomDetail] = {}
 
     def enter(self, state: str, at: float, why: str | None = None) -> None:
@@ -122,6 +124,7 @@ class FlowDetail(Annotated):
         """Take over the flow's own fields (not its atoms)."""
         self.name, self.state = other.name, other.state
         self.created, self.history = other.created, other.history
+        self.outlined = other.outlined
         self._meta = None if other._meta is None else dict(other._meta)
         return self
 
@@ -153,6 +156,7 @@ class FlowDetail(Annotated):
         clone = FlowDetail(self.name, self.uuid)
         clone.state, clone.epoch = self.state, self.epoch
         clone.created, clone.history = self.created, self.history
+        clone.outlined = self.outlined
         clone._meta = None if self._meta is None else copy.deepcopy(dict(self._meta))
         if retain_contents:
             clone.add_all(detail.copy() for detail in self)
@@ -167,6 +171,7 @@ class FlowDetail(Annotated):
             "meta": dict(self._meta or _NOTHING),
             "created": self.created,
             "history": [list(change) for change in self.history],
+            "outlined": self.outlined,
         }
 
     @classmethod
@@ -174,6 +179,7 @@ class FlowDetail(Annotated):
         record = cls(*identity_in(data))
         record.state = data.get("state")
         record.created = data.get("created")
+        record.outlined = data.get("outlined")
         record.history = tuple(Change(*told) for told in data.get("history") or ())
         record._meta = dict(data["meta"]) if data.get("meta") else None
         return record

@@ -248,12 +248,15 @@ class Records(writing.Writing):
         self._flow_detail.enter(state, time.time())
         self._flow_changed()
 
-    def change_flow_state(
-        self, state: str, *, at: float | None = None, why: str | None = None
-    ) -> tuple[bool, str]:
+    def change_flow_state(self, state: str) -> tuple[bool, str]:
         """Enter `state` if that is a change; return whether it was, and the state before.
 
-        The flow's `history` says that it was so at that moment (unix seconds; None: now), and why.
+        :raises InvalidState: the transition is not legal.
+        """
+        return self.move_flow(state, time.time())
+
+    def move_flow(self, state: str, at: float, why: str | None = None) -> tuple[bool, str]:
+        """`change_flow_state`, at a moment (unix seconds), for a reason: the history tells both.
 
         :raises InvalidState: the transition is not legal.
         """
@@ -261,7 +264,7 @@ class Records(writing.Writing):
             old = self.get_flow_state()
             if not states.check_flow_transition(old, state):
                 return False, old
-            self._flow_detail.enter(state, time.time() if at is None else at, why)
+            self._flow_detail.enter(state, at, why)
         self._flow_changed()
         return True, old
 

@@ -26,6 +26,12 @@ class Wish(NamedTuple):
     at: float = 0.0
     epoch: int = 0
 
+    @property
+    def told(self) -> str | None:
+        """The reason, and whose it is."""
+        who = f"by {self.by}" if self.by else ""
+        return f"{self.reason} ({who})" if self.reason and who else self.reason or who or None
+
     def in_words(self) -> str:
         """Who wanted what, and why."""
         done = "suspended" if self.what == SUSPEND else "cancelled"
@@ -50,5 +56,5 @@ class Wish(NamedTuple):
             made = cls(**{key: told[key] for key in cls._fields})
             made.check()
         except (LookupError, TypeError, ValueError) as error:
-            raise exceptions.InvalidFormat(f"This is no wish: {error}", error) from error
+            raise exceptions.InvalidFormat(f"This is no wish: {error}") from error
         return made

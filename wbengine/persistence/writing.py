@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from wbengine import exceptions
 from wbengine._crash import crashpoint
 from wbengine.persistence import _lock, base, leases, mending, models, owners
+from wbengine.types.outline import Outline
 
 __all__ = ["EPOCHS_PER_RUN", "FLOW_META", "INJECTED", "META", "Given", "Writing"]
 
@@ -171,6 +172,23 @@ class Writing:
         raise NotImplementedError
 
     # -- what changed ---------------------------------------------------------------------------
+
+    def keep_outline(self, outline: Outline) -> None:
+        """Have the structure of the flow kept, unless it is already; without, a run goes on.
+
+        :raises LeaseLost: somebody else took the flow over.
+        """
+        digest = outline.digest
+        if self._backend is None or self._flow_detail.outlined == digest:
+            return
+        try:
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                connection.save_outline(self.flow_uuid, outline, lease=self.lease)
+        except (exceptions.StorageFailure, exceptions.NotEncodable) as error:
+            LOG.warning("The outline of flow %r is not kept: %s", self.flow_name, error)
+        else:
+            self._flow_detail.outlined = digest
+            self._flow_changed()
 
     def mark(self, record: models.AtomDetail) -> None:
         """Note that `record` changed; from any thread."""

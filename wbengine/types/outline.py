@@ -5,10 +5,12 @@ It needs none of the code that the flow is made of, so it can be kept with the f
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
@@ -46,7 +48,7 @@ class OutlineNode(NamedTuple):
     notes: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outline:
     """All nodes, and which come directly after which.
 
@@ -58,8 +60,17 @@ class Outline:
     nodes: tuple[OutlineNode, ...]
     edges: tuple[tuple[int, int], ...]
 
+    @cached_property
+    def digest(self) -> str:
+        """A short name for this structure, and no other."""
+        return hashlib.sha256(self._packed).hexdigest()[:32]
+
     def to_bytes(self) -> bytes:
         """Write it in few bytes."""
+        return self._packed
+
+    @cached_property
+    def _packed(self) -> bytes:
         tasks = {
             name: number for number, name in enumerate(dict.fromkeys(n[3] for n in self.nodes))
         }
@@ -91,9 +102,7 @@ class Outline:
                 )
             return _checked(_made(told))
         except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
-            raise exceptions.InvalidFormat(
-                f"This is no outline of a flow: {error}", error
-            ) from error
+            raise exceptions.InvalidFormat(f"This is no outline of a flow: {error}") from None
 
 
 def _unpacked(data: bytes) -> bytes:

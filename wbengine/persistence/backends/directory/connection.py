@@ -248,7 +248,6 @@ class DirectoryConnection(base.Connection):
             picture = kept.look()
             epoch = picture.epoch + 1
             kept.open_journal()
-            wishing.forget(self._store.root, flow_uuid)
             crashpoint("dir.before-lease")
             holder = head.Holder(epoch, owner, self._until(seconds), True)
             kept.write_head(holder, row=kept.tell_row(picture), sync=True)
@@ -272,7 +271,6 @@ class DirectoryConnection(base.Connection):
                 if kept.holder.is_of(lease):
                     if kept.mark.length:
                         self._fold(kept)
-                    wishing.forget(self._store.root, lease.flow)
                     crashpoint("dir.before-give-back")
                     kept.write_head(kept.holder._replace(held=False))
                     crashpoint("dir.after-give-back")

@@ -1,4 +1,7 @@
-"""Wishes, each in a file of its own: one look into their folder tells whether there are any."""
+"""Wishes, each in a file of its own: one look into their folder tells whether there are any.
+
+One that was not cleared before its run ended stays there, and means nothing.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["HEAD", "REVISIONS", "check", "found", "upgrade"]
 REVISIONS: Final = ("0001", "0002", "0003")
 HEAD: Final = REVISIONS[-1]
 
-_CALL: Final = "call upgrade() of a connection, or use backends.backend()"
+_CALL: Final = "call upgrade() of a connection, or use backends.backend(), or `wbengine db upgrade`"
 
 #: So long one process waits for another one that upgrades.
 _SECONDS: Final = 300

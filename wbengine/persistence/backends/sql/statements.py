@@ -20,6 +20,9 @@ _OUTLINES: Final = tables.OUTLINES.name
 _FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth")
 
 
+_OURS: Final = "(lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
+
+
 class Statements:
     """Texts of statements.
 
@@ -31,7 +34,6 @@ class Statements:
         now = dialects.now(dialect)
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
-        ours = "(lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         flow = f"FROM {_FLOWS} WHERE uuid = :flow_uuid"
         same = "lease_epoch = COALESCE(:as_of, lease_epoch)"
 
@@ -54,13 +56,28 @@ class Statements:
             f"{name} = :{name}" for name in shapes.FLOW.columns if name not in shapes.FLOW.keys
         )
         news += f", updated = {now}"
-        self.write_ours = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {ours}")
+        self.write_ours = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {_OURS}")
         self.write_free = sa.text(
             f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free} AND {same}"
         )
-        self.lock_ours = sa.text(f"SELECT 1 {flow} AND {ours}{lock}")
+        self.lock_ours = sa.text(f"SELECT 1 {flow} AND {_OURS}{lock}")
         self.lock_free = sa.text(f"SELECT 1 {flow} AND {free} AND {same}{lock}")
 
+        #: `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
+        self.lease = sa.text(
+            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining {flow}"
+        )
+
+        self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")
+        self.flow_for_update = sa.text(
+            f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')}"
+            f" WHERE uuid = :flow_uuid{lock}"
+        )
+
+        self._about_leases(now, free)
+        self._about_wishes(dialect, now)
+
+    def _about_leases(self, now: str, free: str) -> None:
         lease = (
             f"lease_owner = :owner, lease_until = {now} + :seconds, updated = {now}, wish = NULL"
         )
@@ -70,23 +87,20 @@ class Statements:
         )
         self.renew_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now}"
-            f" WHERE uuid = :flow_uuid AND {ours}"
+            f" WHERE uuid = :flow_uuid AND {_OURS}"
         )
         self.give_back_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, wish = NULL,"
-            f" updated = {now} WHERE uuid = :flow_uuid AND {ours}"
-        )
-        #: `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
-        self.lease = sa.text(
-            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining {flow}"
+            f" updated = {now} WHERE uuid = :flow_uuid AND {_OURS}"
         )
 
+    def _about_wishes(self, dialect: str, now: str) -> None:
         self.put_wish = sa.text(
             f"UPDATE {_FLOWS} SET wish = :wish, wish_epoch = lease_epoch"
-            f" WHERE uuid = :flow_uuid AND {ours} AND lease_until > {now}"
+            f" WHERE uuid = :flow_uuid AND {_OURS} AND lease_until > {now}"
         )
         self.clear_wish = sa.text(
-            f"UPDATE {_FLOWS} SET wish = NULL WHERE uuid = :flow_uuid AND {ours} AND wish = :wish"
+            f"UPDATE {_FLOWS} SET wish = NULL WHERE uuid = :flow_uuid AND {_OURS} AND wish = :wish"
         )
         self.wishes = sa.text(
             f"SELECT uuid, wish, wish_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
@@ -94,12 +108,6 @@ class Statements:
         ).bindparams(sa.bindparam("uuids", expanding=True))
         self.put_outline = dialects.upsert(
             dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
-        )
-
-        self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")
-        self.flow_for_update = sa.text(
-            f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')}"
-            f" WHERE uuid = :flow_uuid{lock}"
         )
 
     @staticmethod

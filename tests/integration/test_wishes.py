@@ -1,0 +1,179 @@
+"""What somebody wants of a flow that another process runs is done there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beside import running
+from wbengine import engines, exceptions, states, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base, models
+from wbengine.persistence.backends import memory
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from wbengine import engines, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends
+
+class Step(task.Task):
+    def execute(self):
+        print(self.name, flush=True)
+        while self.name == "second" and not self.cancelled and not Path(sys.argv[2]).exists():
+            time.sleep(0.01)
+
+    def revert(self, **rest):
+        print("undo " + self.name, flush=True)
+
+flow = linear_flow.Flow("f").add(Step("first"), Step("second"), Step("third"))
+with backends.backend(sys.argv[1]) as backend:
+    engine = engines.load(flow, backend=backend)
+    print(engine.storage.flow_uuid, flush=True)
+    try:
+        engine.run()
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+    print(engine.storage.get_flow_state(), flush=True)
+"""
+
+
+class Child:
+    """A process that runs the flow, and is in the midst of its second task."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.go = folder / "go"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, url, str(self.go)], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.told = self.process.stdout
+        self.flow = self.told.readline().strip()
+        assert [self.told.readline().strip() for _ in range(2)] == ["first", "second"]
+
+    def rest(self) -> list[str]:
+        return self.told.read().split("\n")[:-1]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.told.close()
+
+
+@pytest.fixture(params=["dir", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"dir://{tmp_path}/s" if request.param == "dir" else f"sqlite:///{tmp_path}/s.db"
+
+
+@pytest.fixture
+def child(url: str, tmp_path: Path) -> Iterator[Child]:
+    made = Child(url, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[base.Connection]:
+    with backends.backend(url) as backend, backend.get_connection() as made:
+        yield made
+
+
+def wait_until(true: Callable[[], Any]) -> None:
+    for _ in range(2000):
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_suspending(child: Child, connection: base.Connection) -> None:
+    """What runs ends, nothing more starts; the history says who wanted it, and why."""
+    connection.wish(child.flow, base.Wish("suspend", "lunch", "cook"))
+    wait_until(lambda: not connection.wishes([child.flow]))
+    child.go.touch()
+    assert child.rest() == ["SUSPENDED"]
+    history = connection.get_flow_details(child.flow).history
+    assert [(change.state, change.why) for change in history] == [
+        ("RUNNING", None), ("SUSPENDING", "suspended by cook: lunch"), ("SUSPENDED", None),
+    ]  # fmt: skip
+    with pytest.raises(exceptions.InvalidState, match=f"Nobody runs flow {child.flow}"):
+        connection.wish(child.flow, base.Wish("suspend"))
+
+
+def test_cancelling(child: Child, connection: base.Connection) -> None:
+    """What was done is undone."""
+    connection.wish(child.flow, base.Wish("cancel", "no more", "cook"))
+    told = child.rest()
+    assert told[-2:] == ["Cancelled", "REVERTED"] and "undo first" in told
+    found = connection.get_flow_details(child.flow)
+    assert found.error == "Cancelled: the flow was cancelled: no more (by cook)"
+    assert connection.wishes([child.flow]) == {}
+
+
+class Waits(task.Task):
+    """Until it is let go; tells when it began."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.began, self.go = threading.Event(), threading.Event()
+
+    def execute(self) -> None:
+        self.began.set()
+        assert self.go.wait(30)
+
+
+def test_a_wish_for_an_earlier_run_does_nothing() -> None:
+    """Of one that ended before it was looked at."""
+    backend = memory.MemoryBackend()
+    first, second = Waits("first"), Waits("second")
+    engine = engines.load(linear_flow.Flow("f").add(first, second), backend=backend)
+    with backend.get_connection() as connection, running(engine):
+        assert first.began.wait(30)
+        first.go.set()
+        assert second.began.wait(30)
+        engine.suspend()
+        # It is left to whoever looks, and nobody does any more.
+        lease = connection.get_lease(engine.storage.flow_uuid)
+        assert lease is not None
+        tenure = engine._ownership.tenure  # type: ignore[attr-defined]
+        tenure.wished = None
+        connection.wish(engine.storage.flow_uuid, base.Wish("cancel"))
+        second.go.set()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    with backend.get_connection() as connection:
+        assert connection.wishes([engine.storage.flow_uuid]) == {}
+        engine.reset()
+        engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_the_outline_is_kept_with_the_flow(url: str) -> None:
+    """Once; and again when other code goes on with the flow."""
+
+    def flow(*names: str) -> Any:
+        return linear_flow.Flow("f").add(*[Waits(name) for name in names])
+
+    def run(made: Any, detail: models.FlowDetail | None = None) -> engines.action.ActionEngine:
+        for step in made:
+            step.go.set()
+        engine = engines.load(made, flow_detail=detail, backend=backend)
+        engine.run()
+        return engine
+
+    with backends.backend(url) as backend, backend.get_connection() as connection:
+        engine = run(flow("a", "b"))
+        uuid = engine.storage.flow_uuid
+        kept = connection.get_outline(uuid)
+        assert kept == engine.compilation.outline
+        assert connection.get_flow_details(uuid).outlined == kept.digest
+        engine.reset()
+        run(flow("a", "b", "c"), connection.get_flow_details(uuid))
+        later = connection.get_outline(uuid)
+        assert [node.name for node in later.nodes] == ["f", "a", "b", "c"]

@@ -1,0 +1,84 @@
+"""The outline of a plan: what its flows look like, to those who do not have their code."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from wbengine import deciders
+from wbengine._core import plan as plan_module
+from wbengine.types import outline
+from wbengine.types.outline import Outline, OutlineNode
+
+__all__ = ["outline_of"]
+
+_LONGEST: Final = 60
+
+
+def outline_of(plan: plan_module.Plan) -> Outline:
+    """Everything that is in a plan.
+
+    Links between flows are between the flows themselves, and not between where one ends and the
+    other begins.
+    """
+    places: list[int] = []
+    nodes: list[OutlineNode] = []
+    notes = _notes(plan)
+    known: dict[Any, tuple[str, str | None]] = {}
+    for node, (kind, item, name, parent) in enumerate(
+        zip(plan.kinds, plan.items, plan.names, plan.parent, strict=True)
+    ):
+        if kind == plan_module.FLOW_END:
+            places.append(places[plan._begin[node]])
+            continue
+        made: Any = getattr(item, "_execute", None)
+        if not hasattr(made, "__qualname__"):
+            made = type(item)
+        told = known.get(made)
+        if told is None:
+            told = known[made] = _told(kind, item, made)
+        places.append(len(nodes))
+        within = places[parent] if parent >= 0 else None
+        nodes.append(OutlineNode(name, told[0], within, told[1], notes.get(node)))
+    edges = [(places[before], places[after]) for before, after in _links(plan)]
+    return Outline(tuple(nodes), tuple(edges))
+
+
+def _links(plan: plan_module.Plan) -> Iterator[tuple[int, int]]:
+    """What comes after what; not what every flow has: from where it begins to what is inside."""
+    kinds = plan.kinds
+    for node, afters in enumerate(plan.succ):
+        if kinds[node] in (plan_module.FLOW, plan_module.RETRY):
+            continue
+        for after in afters:
+            if kinds[after] != plan_module.FLOW_END:
+                yield node, after
+
+
+def _told(kind: int, item: Any, made: Any) -> tuple[str, str | None]:
+    """The kind of a node, and the function or class that an atom is made of."""
+    if kind == plan_module.FLOW:
+        return outline.FLOW, None
+    name = f"{made.__module__}.{made.__qualname__}"
+    if kind == plan_module.RETRY:
+        return outline.RETRY, name
+    return outline.MAP if item.fans_out else outline.TASK, name
+
+
+def _notes(plan: plan_module.Plan) -> dict[int, str]:
+    found: dict[int, list[str]] = {}
+    for node, rule in plan.joins.items():
+        if rule is not deciders.Join.ALL:
+            found.setdefault(node, []).append(f"join {rule}")
+    for node, edges in plan.deciders.items():
+        for edge in edges:
+            end = plan.names[edge.end].removesuffix(plan_module.END_SUFFIX)
+            depth = "" if edge.depth is deciders.Depth.ALL else f", depth {edge.depth}"
+            found.setdefault(node, []).append(f"after {end!r} if {_called(edge.decider)}{depth}")
+    return {node: "; ".join(told) for node, told in found.items()}
+
+
+def _called(decider: Callable[..., Any]) -> str:
+    name = getattr(decider, "__qualname__", None)
+    return name.rpartition(".")[2] if isinstance(name, str) else reprlib.repr(decider)[:_LONGEST]
