@@ -93,6 +93,8 @@ class Invocation:
     it known how it can be told of that first, and looks at this afterwards.  `local`: it must run
     in the engine's own process.
 
+    Where `events` has a method `began`, it is told the name of the worker when the call begins.
+
     `signal`: what tells the call where it runs: that it was cancelled (`cancelled`), and when its
     hard limit ends it (`deadline`).  `origin`: as what it is known to those who sent it here.
     """

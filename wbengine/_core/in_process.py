@@ -121,6 +121,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return
+        tell_begin(invocation)
         invoke: Invoke = calls.invoke
         if self._strict:
             invoke = strictness.invoke
@@ -215,6 +216,7 @@ class ThreadTaskExecutor(LocalTaskExecutor):
         if task.async_bodies and invocation.action in task.async_bodies:
             call = loops.Ticket(self._ainvoke, (invocation,), tell, limit)
             invocation.signal = call
+            tell_begin(invocation)  # none of these waits for others
             self._loop.put(call)
             return call
         return pool.submit(
@@ -237,7 +239,15 @@ def _call_here(
     invoke: Invoke, invocation: calls.Invocation, loop: loops.Loop, emit: pools.Ticket
 ) -> calls.Outcome:
     invocation.signal = emit
+    tell_begin(invocation)
     return invoke(invocation, loop)
+
+
+def tell_begin(invocation: calls.Invocation) -> None:
+    """Let those know who look at the store."""
+    began = getattr(invocation.events, "began", None)
+    if began is not None:
+        began(calls.LOCAL)
 
 
 def report(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
@@ -115,7 +116,8 @@ class Lifecycle:
         call.priority = atom.priority
         if self._home is not None:
             call.local = self._home.holds(atom)
-        call.events = _Told(self, node, not (self._in_process or call.local))
+        told = _Kept if self._kept else _Told
+        call.events = told(self, node, not (self._in_process or call.local), record.attempt)
         if again:
             self._resuming.take_up(call, record)
         if self._doomed and self._dooms(call):
@@ -363,6 +365,14 @@ class Lifecycle:
             run = record.last_attempt if result is not NO_RESULT else None
             self.notices.append(Notice(record, atom, state, old_state, result, run))
 
+    def _began(self, node: int, attempt: int, worker: str) -> None:
+        """Written with what is written next: the outcome says all of this again."""
+        record = self._record(node)
+        under_way = record.state in _BEGUN and record.attempt == attempt
+        if under_way and record.started is None:
+            record.worker, record.started = worker, time.time()
+            self._storage.mark(record)
+
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
             return
@@ -390,16 +400,27 @@ class Lifecycle:
 class _Told:
     """Takes what one atom tells while it runs; most tell nothing, so it is made of little."""
 
-    __slots__ = ("_lifecycle", "_node", "_remote")
+    __slots__ = ("_attempt", "_lifecycle", "_node", "_remote")
 
-    def __init__(self, lifecycle: Lifecycle, node: int, remote: bool) -> None:
+    def __init__(self, lifecycle: Lifecycle, node: int, remote: bool, attempt: int) -> None:
         self._lifecycle = lifecycle
         self._node = node
         self._remote = remote
+        self._attempt = attempt
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         hear = self._lifecycle._remote_event if self._remote else self._lifecycle._local_event
         hear(self._node, event_type, details)
+
+
+class _Kept(_Told):
+    """The same where records are kept: also that it began, for those who look at the store."""
+
+    __slots__ = ()
+
+    def began(self, worker: str) -> None:
+        """A worker has begun it just now; from any thread."""
+        self._lifecycle._began(self._node, self._attempt, worker)
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})

@@ -6,12 +6,15 @@ written, and nothing is started once the flow is not ours any more.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
+from wbengine import _clock
 from wbengine.storage import Storage
 
-__all__ = ["BATCH", "EACH", "END", "LATE", "LEVELS", "OVER", "PATIENCE", "START", "TURN", "Saver"]
+__all__ = ["BATCH", "EACH", "END", "LATE", "LEVELS", "OVER", "PATIENCE", "START", "TURN"]
+__all__ += ["Prompt", "Saver"]
 
 #: Nothing is started, told or forgotten before what led to it is written.
 EACH: Final = "each"
@@ -63,3 +66,44 @@ class Saver:
             return False
         self._storage.flush()
         return True
+
+
+class Prompt:
+    """Lets what was told while tasks run be written soon; any thread may call it.
+
+    `wake` wakes the loop, which writes.  In an engine whose loop runs the tasks itself, whoever
+    tells something in its thread writes it, at most once in `patience` seconds.
+    """
+
+    __slots__ = ("_clock", "_due", "_immediate", "_patience", "_storage", "_thread", "_wake")
+
+    def __init__(
+        self,
+        storage: Storage,
+        wake: Callable[[], None],
+        clock: _clock.Clock,
+        *,
+        immediate: bool,
+        patience: float = 1.0,
+    ) -> None:
+        self._storage = storage
+        self._wake = wake
+        self._clock = clock
+        self._immediate = immediate
+        self._patience = patience
+        self._thread = threading.get_ident()
+        self._due = clock.monotonic() + patience
+
+    def __call__(self) -> None:
+        self._wake()
+        if self._immediate and threading.get_ident() == self._thread:
+            now = self._clock.monotonic()
+            if now >= self._due:
+                self._due = now + self._patience
+                # What runs has no part in this: if it fails, the loop finds out.
+                self._storage.try_flush()
+
+    def stir(self) -> None:
+        """Somebody comes by: have written what was told without a word."""
+        if not self._immediate and self._storage.waiting:
+            self._wake()

@@ -337,11 +337,16 @@ class ActionEngine(control.Controlled):
     def _make_machine(self) -> machine_module.Machine:
         plan = self._compiled("run").plan
         inbox: inbox_module.Inbox = self._clock.queue()
-        lifecycle = self._make_lifecycle(functools.partial(inbox.put, None))
+        wake: Callable[[], None] = functools.partial(inbox.put, None)
+        tenure, saver = self._ownership.tenure, None
+        if tenure is not None and self._durability != saving.END:
+            immediate = self._crew.immediate
+            prompt = saving.Prompt(self._storage, wake, self._clock, immediate=immediate)
+            wake, tenure.stir = prompt, prompt.stir
+        lifecycle = self._make_lifecycle(wake)
         scheduler = self._scheduler = scheduler_module.Scheduler(
             plan, leftovers.states_by_node(self._storage)
         )
-        tenure, saver = self._ownership.tenure, None
         if tenure is not None:
             saver = saving.Saver(self._storage, self._durability, tenure.check)
         machine = machine_module.Machine(

@@ -104,7 +104,8 @@ class Ownership:
                 ) from error
             finally:
                 self.tenure = None
-                tenure.lost, tenure.wished = keeper.nobody, None
+                tenure.lost = tenure.stir = keeper.nobody
+                tenure.wished = None
                 keeper.of_process().drop(tenure)
                 self._storage.disown()
                 self._give_back(tenure)

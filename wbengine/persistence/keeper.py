@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from wbengine import exceptions
@@ -67,6 +67,8 @@ class Tenure:
         self.lost: Callable[[], None] = nobody
         #: Does what somebody wants of the run, in a thread of its own; None: it cannot do so now.
         self.wished: Callable[[base.Wish], object] | None = None
+        #: Has written, soon, what was told without a word; called each second while it runs.
+        self.stir: Callable[[], None] = nobody
         # What is being done, or was.
         self._granted: base.Wish | None = None
         #: Why it is lost.
@@ -252,13 +254,14 @@ class Keeper:
         """See what others want of these flows: one read for all of them."""
         if not tenures:
             return
+        found: Mapping[str, base.Wish] = {}
         try:
             with contextlib.closing(backend.get_connection()) as connection:
                 found = connection.wishes([tenure.lease.flow for tenure in tenures])
         except Exception as error:  # the next look may be luckier
             LOG.debug("Nobody knows what is wanted of %d flows: %s", len(tenures), error)
-            return
         for tenure in tenures:
+            tenure.stir()
             wish = found.get(tenure.lease.flow)
             if wish is not None:
                 tenure.hear(wish)

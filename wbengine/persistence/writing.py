@@ -98,6 +98,11 @@ class Writing:
         return 1 if self.lease is None else self.lease.epoch * EPOCHS_PER_RUN
 
     @property
+    def waiting(self) -> bool:
+        """Whether something changed that is not written yet."""
+        return bool(self._marked or self._marked_items or self._flow_marked)
+
+    @property
     def failing(self) -> bool:
         """Whether the store could not be written when it was tried last."""
         return self._failing
@@ -251,7 +256,7 @@ class Writing:
         :raises StorageFailure: it could not be, three times; the next flush tries once.
         :raises LeaseLost: somebody else took the flow over, and nothing was written.
         """
-        if self._backend is None or not (self._marked or self._marked_items or self._flow_marked):
+        if self._backend is None or not self.waiting:
             return False
         with self._writing:  # or of two threads the one with the older picture may write last
             if self.lease is not None:

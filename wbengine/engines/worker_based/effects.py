@@ -45,6 +45,18 @@ class Tell:
 
 
 @dataclass(slots=True)
+class Began:
+    """Let those know who look at the store that a worker has begun a task: `tell` them."""
+
+    entry: Entry
+    worker: str
+
+    def tell(self) -> None:
+        events: Any = self.entry.invocation.events
+        events.began(self.worker)
+
+
+@dataclass(slots=True)
 class Acknowledge:
     """Nothing more is needed of a message."""
 
@@ -118,6 +130,6 @@ class Drop:
 
 
 Effect = (
-    Dispatch | Settle | Tell | Acknowledge | Revoke | Inspect | Reopen | Conclude | Ask | Cancel
-    | Drop
+    Dispatch | Settle | Tell | Began | Acknowledge | Revoke | Inspect | Reopen | Conclude | Ask
+    | Cancel | Drop
 )  # fmt: skip

@@ -262,6 +262,8 @@ class WorkerTaskExecutor(tenure.Tenure):
         elif isinstance(effect, fx.Acknowledge):
             if effect.receipt is not None:
                 self._proxy.ack_later(effect.receipt)
+        elif isinstance(effect, fx.Began):
+            effect.tell()
         elif isinstance(effect, fx.Tell):
             self._tell(effect.entry, effect.event_type, effect.details)
         elif isinstance(effect, fx.Drop):

@@ -277,6 +277,8 @@ class RequestBook(Recovering):
         elif self.plain and not ends and entry.queue is not None:
             self._held.put(nameless(entry.queue), entry)
         effects = self._refill(queue, now) if queue is not None else []
+        if worker is not None and not ends and hasattr(entry.invocation.events, "began"):
+            effects.append(fx.Began(entry, worker))
         if entry.fate == CANCELLED and not ends:
             effects += self._cancels([entry], worker or env.ALL_WORKERS)
         return effects
