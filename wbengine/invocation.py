@@ -78,9 +78,9 @@ class Invocation:
     """A request to execute or revert one task.
 
     `uuid` is the atom's; `attempt` is its number for the life of the flow detail (it only rises).
-    `result` and `failures` have a meaning for reverts only.  `events` receives what the task tells
-    while it runs, in the order told, from any thread.  `node` belongs to whoever made the
-    invocation; executors carry it back untouched.  `ticket` is the executor's own mark.
+    `result` and `failures` are for reverts.  `events` receives what the task tells while it runs,
+    in the order told, from any thread; its `began(worker)`, if it has that, is told when it begins.
+    `node` is for whoever made the invocation; executors carry it back.  `ticket` is their own mark.
 
     For one item of a `Map`, `index` is the item's number (else -1), and `resumed` how often the
     attempt had been interrupted: what was sent before may still be under way somewhere.
@@ -92,8 +92,6 @@ class Invocation:
     `cancelled`: somebody asked for it to end; it is not to start any more.  Whoever runs it makes
     it known how it can be told of that first, and looks at this afterwards.  `local`: it must run
     in the engine's own process.
-
-    Where `events` has a method `began`, it is told the name of the worker when the call begins.
 
     `signal`: what tells the call where it runs: that it was cancelled (`cancelled`), and when its
     hard limit ends it (`deadline`).  `origin`: as what it is known to those who sent it here.
