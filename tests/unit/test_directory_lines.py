@@ -175,7 +175,7 @@ def test_what_a_list_tells_counts_with_its_mark_only() -> None:
 
 @pytest.mark.parametrize(
     ("name", "error", "kept"),
-    [(40, "é" * 200, 200), (400, "\x00" * 200, 60), (840, "é" * 200, None)],
+    [(40, "é" * 200, 200), (400, "\x00" * 200, 60), (700, "é" * 200, None)],
 )
 def test_a_row_that_is_too_long(name: int, error: str, kept: int | None) -> None:
     """Has a shorter error, or none."""

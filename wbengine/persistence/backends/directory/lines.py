@@ -36,11 +36,13 @@ __all__ = [
     "file_name",
     "heading",
     "is_digest",
+    "json_of",
     "key_of",
     "read",
     "scan",
     "turn",
     "write",
+    "write_text",
 ]
 
 #: Of what is written here; what is read may be older, and never newer.
@@ -115,7 +117,16 @@ def is_digest(key: bytes) -> bool:
 
 def write(kind: str, key: bytes = b"-", major: int = 0, minor: int = 0, tree: Any = None) -> bytes:
     """One line.  `tree` is what `json` can write."""
-    text = _codec.text_of(tree).encode("utf-8", "surrogatepass")
+    return write_text(kind, json_of(tree), key, major, minor)
+
+
+def json_of(tree: Any) -> bytes:
+    """What a line says of `tree`."""
+    return _codec.text_of(tree).encode("utf-8", "surrogatepass")
+
+
+def write_text(kind: str, text: bytes, key: bytes, major: int, minor: int) -> bytes:
+    """One line, which says what `json_of` made."""
     rest = b"%d %s %s %d %d %s" % (VERSION, kind.encode(), key, major, minor, text)
     return b"%08x %s\n" % (zlib.crc32(rest), rest)
 

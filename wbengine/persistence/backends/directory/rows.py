@@ -6,6 +6,7 @@ other writer did, or a power failure left, is not taken for it.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from typing import Final, NamedTuple
 
@@ -18,6 +19,8 @@ __all__ = ["PLACE", "Row", "of_flow", "parse", "raw"]
 PLACE: Final = 1024
 KIND: Final = "row"
 _SHORT: Final = 60
+#: Of these, what the row itself says has at most so many.
+_MOST: Final = PLACE - 200
 
 
 class Row(NamedTuple):
@@ -54,14 +57,22 @@ def raw(row: Row | None, key: bytes, generation: int, length: int) -> bytes:
 
     Of a long error the end is left out; and of a flow with a very long name all, but where it is.
     """
-    if row is None:
+    text = None if row is None else _text(row)
+    if text is None:
         return b"".ljust(PLACE - 1) + b"\n"
+    line = lines.write_text(KIND, text, key, generation, length)
+    return line[:-1].ljust(PLACE - 1) + b"\n"
+
+
+@functools.lru_cache(maxsize=256)
+def _text(row: Row) -> bytes | None:
+    """As much of it as there is room for; most turns leave it as it was."""
     short = row if row.error is None else row._replace(error=row.error[:_SHORT])
     for told in (row, short, short._replace(error=None)):
-        line = lines.write(KIND, key, generation, length, told)
-        if len(line) <= PLACE:
-            return line[:-1].ljust(PLACE - 1) + b"\n"
-    return raw(None, key, generation, length)
+        text = lines.json_of(told)
+        if len(text) <= _MOST:
+            return text
+    return None
 
 
 def parse(data: bytes, key: bytes, generation: int, length: int) -> Row | None:
