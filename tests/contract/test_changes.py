@@ -108,6 +108,20 @@ def test_only_items_that_changed(connection: Connection) -> None:
     assert records.of_flow(followed) == records.of_flow(connection.get_flow_details(flow.uuid))
 
 
+def test_items_of_an_attempt_that_is_over(connection: Connection) -> None:
+    """Are not told of any more."""
+    atom = models.TaskDetail("m")
+    book, flow = make(atom)
+    connection.save_logbook(book)
+    cursor = connection.get_changes(flow.uuid).cursor
+    for attempt, values in ((1, "abc"), (2, "x")):
+        atom.attempt = attempt
+        atom.items = models.Items(attempt, values)
+        connection.save_changes(flow, [atom], flow_row=False, items={atom.uuid: list(atom.items)})
+    (items,) = connection.get_changes(flow.uuid, cursor).items.values()
+    assert [(item.attempt, item.value) for item in items] == [(2, "x")]
+
+
 @few
 @given(data=st.data())
 def test_who_follows_knows_all(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions
-from wbengine.persistence import keeper, leases, models
+from wbengine.persistence import base, keeper, leases, models
 from wbengine.persistence.backends import memory
 
 
@@ -153,3 +153,47 @@ def test_a_store_that_fails_is_asked_again_soon() -> None:
     now[0] = 6.0
     tenure.renew()
     assert (tenure.due, tenure.until) == (11.0, 21.0)
+
+
+def hear(tenure: keeper.Tenure, *wishes: base.Wish) -> None:
+    """Tell a tenure of wishes, and wait until they are done."""
+    for wish in wishes:
+        tenure.hear(wish)
+        for thread in threading.enumerate():
+            if thread.name == "wbengine-wish":
+                thread.join(10)
+
+
+def test_a_wish_is_done_once_and_cleared() -> None:
+    """One that is of another run is left alone, and so is each while nobody could do it."""
+    store = Store()
+    tenure = store.tenure(60)
+    done: list[base.Wish] = []
+    uuid = store.flow.uuid
+    with store.get_connection() as connection:
+        connection.wish(uuid, base.Wish("suspend", at=1.0))
+        (wish,) = connection.wishes([uuid]).values()
+        hear(tenure, wish)
+        assert done == [] and connection.wishes([uuid])
+        tenure.wished = done.append
+        hear(tenure, wish._replace(epoch=wish.epoch + 1))
+        assert done == [] and connection.wishes([uuid])
+        hear(tenure, wish, wish)
+        assert done == [wish] and not connection.wishes([uuid])
+        hear(tenure, wish._replace(at=2.0))
+        assert len(done) == 2
+
+
+def test_the_keeper_looks_what_is_wanted() -> None:
+    """Of those that can do it; in a store that fails, another time."""
+    kept, store = keeper.Keeper(), Store()
+    tenure = store.tenure(60)
+    heard, stirred = threading.Event(), threading.Event()
+    tenure.wished = lambda wish: heard.set()
+    tenure.stir = stirred.set
+    kept.keep(tenure)
+    with store.get_connection() as connection:
+        connection.wish(store.flow.uuid, base.Wish("cancel"))
+        assert heard.wait(20) and stirred.wait(20)
+    kept.drop(tenure)
+    assert not kept._looks

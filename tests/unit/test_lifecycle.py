@@ -111,6 +111,7 @@ def test_begin_and_finish_write_the_record() -> None:
     )  # nobody is at it yet
     assert bench.end(call, "undone") == states.REVERTED
     assert bench.storage.get_revert_result("a") == "undone"
+    assert record.past == ((1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None),)
 
 
 def test_failures_are_states() -> None:

@@ -137,6 +137,86 @@ def test_the_latest_attempt() -> None:
     assert record.last_attempt == models.Attempt(2, "execute", "w", None, None)
 
 
+def begin(record: models.AtomDetail, action: str = "execute") -> None:
+    """What an engine does when the next attempt begins."""
+    record.keep_attempt()
+    record.attempt += 1
+    record.action, record.worker, record.started, record.ended = action, "w", None, None
+
+
+def told(record: models.AtomDetail) -> list[tuple[int, str, str | None, str | None]]:
+    return [(each.attempt, each.action, each.state, each.error) for each in record.all_attempts]
+
+
+def test_attempts_are_kept() -> None:
+    """With how each of them ended, also when that is forgotten by the record itself."""
+    record = models.TaskDetail("t")
+    begin(record)
+    assert told(record) == [(1, "execute", None, None)]
+    record.put(states.FAILURE, ft.Failure.from_exception(ValueError(f"no\n  way {'x' * 500}")))
+    short = f"ValueError: no way {'x' * 500}"[:197] + "..."
+    assert told(record) == [(1, "execute", "FAILURE", short)] and len(short) == 200
+    begin(record, "revert")
+    record.state = states.REVERTING
+    assert told(record)[1:] == [(2, "revert", None, None)]
+    record.put(states.REVERTED, None)
+    record.reset(states.PENDING)
+    record.reset(states.PENDING)
+    ended = [(1, "execute", "FAILURE", short), (2, "revert", "REVERTED", None)]
+    assert told(record) == ended
+    again = models.detail_from_dict("task", json.loads(json.dumps(record.to_dict())))
+    assert told(again) == told(record.copy()) == told(pickle.loads(pickle.dumps(record))) == ended
+    begin(record)
+    assert told(record) == [*ended, (3, "execute", None, None)]
+    record.put(states.SUCCESS, 1)
+    assert told(record)[-1] == (3, "execute", "SUCCESS", None)
+
+
+def test_an_attempt_that_was_taken_back_did_not_end() -> None:
+    """Whatever state the record is in then."""
+    record = models.TaskDetail("t")
+    begin(record)
+    record.put(states.SUCCESS, 1)
+    begin(record, "revert")
+    assert told(record) == [(1, "execute", "SUCCESS", None), (2, "revert", None, None)]
+    record.put(states.REVERT_FAILURE, FAILURE)
+    assert told(record)[-1] == (2, "revert", "REVERT_FAILURE", "ValueError: no")
+
+
+def test_only_the_last_attempts_are_kept() -> None:
+    """And it is known how many there were."""
+    record = models.TaskDetail("t")
+    for _ in range(31):
+        begin(record)
+    assert [attempt.attempt for attempt in record.all_attempts] == list(range(11, 32))
+    assert record.attempts_dropped == 10
+    assert models.TaskDetail("other").past is models.TaskDetail("t").past
+
+
+def test_a_retry_that_tries_again_had_succeeded() -> None:
+    record = models.RetryDetail("r")
+    begin(record)
+    record.ended = 1.0
+    record.put(states.SUCCESS, 1)
+    record.state = states.RETRYING
+    assert told(record) == [(1, "execute", "SUCCESS", None)]
+
+
+def test_a_flow_keeps_the_changes_of_its_state() -> None:
+    """The last ones; the reason in one line; the error is that of the present state."""
+    flow = models.FlowDetail("f")
+    assert (flow.history, flow.error) == ((), None)
+    for number in range(60):
+        flow.enter(states.RUNNING, float(number))
+    flow.enter(states.FAILURE, 60.0, "it\n  broke " + "x" * 300)
+    assert len(flow.history) == 50 and flow.history[0].at == 11.0
+    assert flow.error == ("it broke " + "x" * 300)[:197] + "..."
+    again = models.FlowDetail.from_dict(json.loads(json.dumps(flow.to_dict())))
+    assert (again.history, again.error, again.created) == (flow.history, flow.error, flow.created)
+    flow.enter(states.RUNNING, 61.0, "again")
+    assert flow.error is None
+
+
 def test_books_and_flows_merge() -> None:
     """What is new is added, what is known is updated, what only we have stays."""
     book = models.LogBook("b")
