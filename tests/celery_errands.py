@@ -18,7 +18,9 @@ from wbengine.interop.celery.protocol import codec
 from wbengine.interop.celery.protocol.message import TaskMessage
 
 #: The names under which a worker of `--tasks tests.celery_errands` offers them.
-NOTE, REST, REST_AGAIN = (f"tests.celery_errands.{name}" for name in ("Note", "Rest", "RestAgain"))
+NOTE, REST, REST_AGAIN, WAIT = (
+    f"tests.celery_errands.{name}" for name in ("Note", "Rest", "RestAgain", "Wait")
+)
 
 SOON = 30.0
 
@@ -40,6 +42,17 @@ class Rest(task.Task):
             stream.write("here\n")
         time.sleep(seconds)
         return seconds
+
+
+class Wait(task.Task):
+    """Leaves a line in a file, and waits for another one to be there."""
+
+    def execute(self, path: str, gate: str) -> str:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write("here\n")
+        while not Path(gate).exists():
+            time.sleep(0.02)
+        return "waited"
 
 
 class RestAgain(Rest):
@@ -104,8 +117,16 @@ class Client:
     @property
     def waiting(self) -> int:
         """How many messages nobody has taken."""
-        with self._taking() as queue:
-            return int(queue.queue_declare().message_count)
+        return int(self._declared().message_count)
+
+    @property
+    def consumers(self) -> int:
+        """How many take from the queue."""
+        return int(self._declared().consumer_count)
+
+    def _declared(self) -> Any:
+        with self._taking() as queue:  # on a RabbitMQ it is there, perhaps with other arguments
+            return queue.queue_declare(passive=self._url.startswith("amqp"))
 
     def left(self) -> list[kombu.Message]:
         """What is in the queue; taken out of it."""

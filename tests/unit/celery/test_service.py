@@ -17,13 +17,14 @@ from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.steps import CountChord, Send
 from wbengine.interop.celery.protocol.wire import Wire
-from wbengine.interop.celery.worker import calls, mapping, service
+from wbengine.interop.celery.worker import beginning, calls, mapping, service
 from wbengine.interop.celery.worker.deeds import (
     Acknowledge,
     Cancel,
     End,
     GiveBack,
     Inquire,
+    Mark,
     Note,
     Redirect,
     Reject,
@@ -31,7 +32,7 @@ from wbengine.interop.celery.worker.deeds import (
     Run,
     Tell,
 )
-from wbengine.interop.celery.worker.jobs import Job
+from wbengine.interop.celery.worker.jobs import Job, Past
 from wbengine.types.failure import Failure
 
 from . import errands
@@ -63,15 +64,45 @@ class Bench:
         self.now = NOW
 
     def take(
-        self, message: TaskMessage | Wire, redelivered: bool = False, receipt: Any = None
+        self,
+        message: TaskMessage | Wire,
+        past: Past = Past.NONE,
+        receipt: Any = None,
+        note: str = "",
     ) -> Any:
+        """What is asked for when it comes; it is noted at once what begins."""
+        return self.marked(self.come(message, past, receipt, note))
+
+    def come(
+        self,
+        message: TaskMessage | Wire,
+        past: Past = Past.NONE,
+        receipt: Any = None,
+        note: str = "",
+    ) -> Any:
+        """What is asked for when it comes."""
         wire = message if isinstance(message, Wire) else codec.encode(message)
         receipt = f"receipt {next(_receipts)}" if receipt is None else receipt
-        return self.service.on_message(wire, receipt, "q", redelivered, self.now)
+        return self.service.on_message(wire, receipt, "q", past, self.now, note)
 
-    def run(self, message: TaskMessage, redelivered: bool = False) -> Job:
+    def marked(self, effects: Any) -> Any:
+        """What is asked for at last, where the broker notes at once what begins."""
+        found = []
+        for effect in effects:
+            if isinstance(effect, Mark):
+                found += self.service.on_marked([effect.job], self.now)
+            else:
+                found.append(effect)
+        return found
+
+    def due(self, after: float = 0.0) -> Any:
+        """What is asked for at a time."""
+        self.now = NOW + after
+        return self.marked(self.service.on_due(self.now))
+
+    def run(self, message: TaskMessage, past: Past = Past.NONE) -> Job:
         """Take a message whose task begins at once."""
-        (run,) = (e for e in self.take(message, redelivered) if isinstance(e, Run))
+        (run,) = (e for e in self.take(message, past) if isinstance(e, Run))
         return run.job
 
     def nobody_knows(self) -> Any:
@@ -87,7 +118,7 @@ class Bench:
 
     def finish(self, job: Job, value: Any = None) -> Any:
         outcome = invocation.Outcome(value, "local", self.now, self.now + 2)
-        return self.service.on_finished(job, outcome, self.now)
+        return self.marked(self.service.on_finished(job, outcome, self.now))
 
     def end(self, message: TaskMessage, value: Any = None) -> Any:
         """Run a message to its end."""
@@ -289,11 +320,11 @@ def test_it_does_not_begin_before_its_time() -> None:
     assert bench.take(message_of("b", eta=moment(5))) == []
     assert bench.service.next_due() == NOW + 5
     assert (bench.service.held, bench.service.prefetch) == (2, 3)
-    assert bench.service.on_due(NOW + 4) == []
-    (run,) = bench.service.on_due(NOW + 5)
+    assert bench.due(4) == []
+    (run,) = bench.due(5)
     assert run.job.id == "b"
     assert bench.service.next_due() == NOW + 10
-    assert bench.service.on_due(NOW + 20) == [] and bench.service.waiting == 1
+    assert bench.due(20) == [] and bench.service.waiting == 1
     assert bench.service.next_due() is None
     assert bench.service.held == 0
 
@@ -302,13 +333,13 @@ def test_what_is_held_for_long_goes_back() -> None:
     bench = Bench(max_hold=900)
     bench.take(message_of(eta=moment(1000)))
     assert bench.service.next_due() == NOW + 900
-    (back,) = bench.service.on_due(NOW + 900)
+    (back,) = bench.due(900)
     assert isinstance(back, GiveBack) and back.job.wire.headers["id"] == "id-1"
     # The copy comes before it is known that it was published.
     bench.now = NOW + 900
     assert bench.take(message_of(eta=moment(1000))) == []
     assert bench.service.on_done(back.job, back.job.receipt) == []
-    (run,) = bench.service.on_due(NOW + 1000)
+    (run,) = bench.due(1000)
     assert run.job.id == "id-1"
 
 
@@ -316,9 +347,9 @@ def test_too_many_are_given_back_soon() -> None:
     bench = Bench(max_held=2)
     for id in "abc":
         bench.take(message_of(id, eta=moment(1000)))
-    assert bench.service.next_due() == NOW + service.PATIENCE
+    assert bench.service.next_due() == NOW + beginning.PATIENCE
     assert bench.service.prefetch == 3
-    (back,) = bench.service.on_due(NOW + service.PATIENCE)
+    (back,) = bench.due(beginning.PATIENCE)
     assert isinstance(back, GiveBack) and back.job.id == "c"
     assert bench.service.held == 2
 
@@ -346,12 +377,12 @@ def test_what_is_here_is_not_run_again_and_has_a_new_receipt() -> None:
     message = message_of()
     job = bench.run(message)
     old = job.receipt
-    assert bench.take(message, True, receipt="new") == [Acknowledge(old)]
+    assert bench.take(message, Past.BEGUN, receipt="new") == [Acknowledge(old)]
     assert job.receipt == "new"
     bench.finish(job, 3)
-    assert bench.take(message, True, receipt="newer") == [Acknowledge("new")]
+    assert bench.take(message, Past.BEGUN, receipt="newer") == [Acknowledge("new")]
     assert bench.service.on_done(job, "new") == [Acknowledge("newer")]
-    assert bench.take(message, True, receipt="last") == [Acknowledge("last")]
+    assert bench.take(message, Past.BEGUN, receipt="last") == [Acknowledge("last")]
     assert bench.service.counts["repeated"] == 3
 
 
@@ -363,11 +394,11 @@ def test_a_retry_is_no_repeat() -> None:
 
 def test_nobody_knows_what_became_of_what_comes_again_from_elsewhere() -> None:
     bench = Bench()
-    assert bench.take(message_of("a"), True) == []
+    assert bench.take(message_of("a"), Past.BEGUN) == []
     (end,) = bench.nobody_knows()
     assert end.result.value["exc_type"] == "WorkerLostError"
     assert 12 <= bench.now - NOW < 20
-    assert bench.run(message_of("b", task=SAFE, args=[]), True).id == "b"
+    assert bench.run(message_of("b", task=SAFE, args=[]), Past.BEGUN).id == "b"
     # It cannot have begun before its time.
     assert bench.take(message_of("c", eta=moment(60)), True) == []
     assert bench.service.held == 1
@@ -381,11 +412,13 @@ def test_what_has_not_begun_is_for_others_once_the_connection_is_lost() -> None:
     bench.service.on_disconnected()
     assert (bench.service.waiting, bench.service.held, bench.service.next_due()) == (0, 0, None)
     old = job.receipt
-    assert bench.take(message_of("a"), True) == [Acknowledge(old)]
-    assert bench.take(message_of("b"), True) == []  # it is known not to have begun
-    assert bench.service.waiting == 1
+    assert bench.take(message_of("a"), Past.BEGUN) == [Acknowledge(old)]
+    assert bench.take(message_of("b"), Past.GIVEN) == []
     bench.now += 10
-    bench.take(message_of("c", eta=moment(5)), True)  # another one may have begun that
+    assert kinds(bench.service.on_due(bench.now)) == ["Inquire"]
+    assert bench.service.on_answers({}, bench.now + 1) == []
+    assert bench.service.waiting == 1
+    bench.take(message_of("c", eta=moment(5)), Past.BEGUN)  # another one began that
     (end,) = bench.nobody_knows()
     assert end.result.value["exc_type"] == "WorkerLostError"
     assert [effect.job.id for effect in bench.finish(job, 3)] == ["a", "b"]
@@ -621,8 +654,8 @@ def test_draining_gives_back_what_has_not_begun() -> None:
     assert isinstance(late, GiveBack)
     assert bench.service.resume(NOW) == [] and kinds(bench.take(message_of("e"))) == ["GiveBack"]
     # What may have begun elsewhere must not come back as if it were new.
-    assert bench.take(message_of("f"), True, "as it came") == [Requeue("as it came")]
-    assert kinds(bench.take(message_of("g", task=SAFE, args=[]), True)) == ["GiveBack"]
+    assert bench.take(message_of("f"), Past.BEGUN, "as it came") == [Requeue("as it came")]
+    assert kinds(bench.take(message_of("g", task=SAFE, args=[]), Past.BEGUN)) == ["GiveBack"]
     assert kinds(bench.finish(job, 3)) == ["End"]
     for back in effects:
         bench.service.on_done(back.job, back.job.receipt)

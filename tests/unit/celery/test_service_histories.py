@@ -27,6 +27,7 @@ from wbengine.interop.celery.worker.deeds import (
     End,
     GiveBack,
     Inquire,
+    Mark,
     Note,
     Redirect,
     Reject,
@@ -34,7 +35,7 @@ from wbengine.interop.celery.worker.deeds import (
     Run,
     Tell,
 )
-from wbengine.interop.celery.worker.jobs import Job
+from wbengine.interop.celery.worker.jobs import Job, Past
 from wbengine.types.failure import Failure
 
 from . import errands
@@ -69,6 +70,8 @@ class Entry:
         self.kind = kind
         self.fresh = fresh
         self.redelivered = False
+        #: The name of its note.
+        self.note = ""
         self.settled = False
 
 
@@ -97,6 +100,7 @@ class History:
         self.cancelled: set[int] = set()
         self.duties: deque[Any] = deque()
         self.asked: list[Any] = []
+        self.marks: list[Job] = []
         # What was seen.
         self.runs: Counter[tuple[str, int]] = Counter()
         self.ends: Counter[tuple[str, int]] = Counter()
@@ -128,10 +132,11 @@ class History:
         self.cancelled.clear()
         self.duties.clear()
         self.asked.clear()
+        self.marks.clear()
         self.revoked.clear()
         self.taking = True
         self.core = self.make()
-        self.lose_connection()
+        self.lose_connection(dead=True)
 
     def admit(self) -> bool:
         if self.budget is None:
@@ -185,6 +190,11 @@ class History:
                         del self.unsettled[receipt.entry]
                         receipt.entry.redelivered = True
                         self.queue.append(receipt.entry)
+                case Mark(job):
+                    assert not self.stopped, "nothing begins after it was told to end"
+                    assert self.taking, "nor while it is suspended"
+                    assert job.receipt.connection == self.connection or self.keeps
+                    self.marks.append(job)
                 case Inquire(ids):
                     self.asked.append(ids)
                 case End() | GiveBack():
@@ -199,8 +209,9 @@ class History:
             assert self.runs[job.key] or self.crashes
             self.pool.append(job)
             return
-        assert not self.stopped, "nothing runs after it was told to end"
-        assert self.taking, "nor while it is suspended"
+        if job.note == "":  # what is being noted when it is told so has begun
+            assert not self.stopped, "nothing runs after it was told to end"
+            assert self.taking, "nor while it is suspended"
         assert len(self.core.jobs.begun) <= self.slots
         assert job.eta is None or job.eta <= self.now, "too early"
         assert job.expires is None or job.expires >= self.now, "too late"
@@ -263,16 +274,34 @@ class History:
             entry = self.queue[0]
         self.queue.remove(entry)
         receipt = self.unsettled[entry] = Receipt(entry, self.connection)
-        self.apply(self.core.on_message(entry.wire, receipt, "q", entry.redelivered, self.now))
+        past = Past.BEGUN if entry.note else Past.NONE
+        if entry.redelivered and not entry.note and not self.keeps:
+            past = Past.GIVEN
+        note = "" if self.keeps else entry.note
+        self.apply(self.core.on_message(entry.wire, receipt, "q", past, self.now, note))
 
-    def lose_connection(self) -> None:
+    def lose_connection(self, dead: bool = False) -> None:
+        if self.keeps and not dead:
+            return  # what came over it is settled over the next one
         self.connection += 1
         for entry in reversed(list(self.unsettled)):
             entry.redelivered = True
             self.queue.appendleft(entry)
         self.unsettled.clear()
         if not self.keeps:
+            self.marks.clear()
             self.core.on_disconnected()
+
+    def mark(self) -> None:
+        """The broker notes what begins."""
+        job = self.marks.pop(0)
+        entry = job.receipt.entry
+        assert not entry.settled
+        entry.note = job.note
+        if self.rng.random() < 0.1:
+            self.lose_connection()  # nobody hears of it, unless it can be asked again
+        if self.keeps or job.receipt.connection == self.connection:
+            self.apply(self.core.on_marked([job], self.now))
 
     # What tasks do.
 
@@ -334,6 +363,8 @@ class History:
             deeds.append((self.answer, 6))
         if self.pool:
             deeds.append((self.finish, 4))
+        if self.marks:
+            deeds.append((self.mark, 12))
         if self.number:
             deeds.append((self.revoke, 0.3))
         deeds.append((self.lose_connection, 0.3))
@@ -353,14 +384,14 @@ class History:
 
     def check(self) -> None:
         jobs = self.core.jobs
-        assert len(jobs.begun) <= self.slots
+        assert len(jobs.begun) + len(jobs.noting) <= self.slots
         held = len(jobs.held)
         assert len(self.core._timetable._heap) <= 2 * held + 128
         assert set(jobs.begun).isdisjoint(jobs.waiting) and set(jobs.held).isdisjoint(jobs.begun)
         if not (jobs.waiting and self.budget is not None):
-            assert not jobs.waiting or len(jobs.begun) == self.slots
+            assert not jobs.waiting or self.core.running == self.slots
         # Whatever the service was given is in its hands, or settled.
-        groups = (jobs.begun, jobs.waiting, jobs.held, jobs.leaving, jobs.doubtful)
+        groups = (jobs.begun, jobs.noting, jobs.waiting, jobs.held, jobs.leaving, jobs.doubtful)
         mine = {id(job.receipt) for group in groups
                 for job in group.values()}  # fmt: skip
         mine |= {id(job.receipt) for job in jobs.returning}
@@ -371,7 +402,9 @@ class History:
         """Drain, and let everything come to its end."""
         self.stop()
         for _ in range(10_000):
-            if self.duties:
+            if self.marks:
+                self.mark()
+            elif self.duties:
                 self.work()
             elif self.pool:
                 self.finish()

@@ -21,6 +21,7 @@ from wbengine.interop.celery.worker.deeds import (
     End,
     GiveBack,
     Inquire,
+    Mark,
     Note,
     Redirect,
     Reject,
@@ -28,6 +29,7 @@ from wbengine.interop.celery.worker.deeds import (
     Run,
     Tell,
 )
+from wbengine.interop.celery.worker.jobs import Past
 from wbengine.types.failure import Failure
 
 COUNT = 3_000
@@ -49,6 +51,10 @@ OUTCOMES: list[Any] = [
     retrying.Refusal(Failure.from_exception(ValueError()), requeue=True),
     retrying.Refusal(Failure.from_exception(ValueError()), ignored=True),
 ]
+
+
+def past_of(rng: random.Random) -> Past:
+    return rng.choices(list(Past), [9, 1, 1])[0]
 
 
 class Shell:
@@ -74,6 +80,8 @@ class Shell:
                 case Run(job):
                     outcome = invocation.Outcome(rng.choice(OUTCOMES))
                     self.apply(self.core.on_finished(job, outcome, now), rng, now)
+                case Mark(job):
+                    self.apply(self.core.on_marked([job], now), rng, now)
                 case End(job=job):
                     self.settled += 1
                     self.look_at(effect, now)
@@ -122,7 +130,7 @@ def test_no_message_hurts_a_worker() -> None:
         for _ in range(rng.choice((0, 1, 1, 2))):
             rng.choice(MUTATIONS)(rng, wire)
         try:
-            effects = shell.core.on_message(wire, object(), "q", rng.random() < 0.1, NOW)
+            effects = shell.core.on_message(wire, object(), "q", past_of(rng), NOW)
             shell.apply(effects, rng, NOW)
             due = shell.core.next_due()
             if due is not None:

@@ -17,7 +17,7 @@ import kombu
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import connecting
 from wbengine.interop.celery import brokers
-from wbengine.interop.celery.worker import lines
+from wbengine.interop.celery.worker import amqp_line, lines
 
 __all__ = ["Consumer", "Owner"]
 
@@ -51,6 +51,9 @@ class Owner(Protocol):
     def on_settled(self, receipts: Sequence[lines.Receipt]) -> None:
         """They are settled, or never can be."""
 
+    def on_marked(self, receipts: Sequence[lines.Receipt], noted: bool) -> None:
+        """Of the tasks of these it is noted that they begin, or that others began them."""
+
     def on_connected(self, connection: kombu.Connection) -> None:
         """It consumes; whatever else is to be consumed over this connection may be added."""
 
@@ -74,6 +77,7 @@ class Consumer:
         self._queues = dict.fromkeys(queues)
         self._calls: deque[Callable[[], None]] = deque()
         self._ended: deque[tuple[lines.Receipt, bool]] = deque()
+        self._marks: deque[lines.Receipt] = deque()
         self._stopping = threading.Event()
         self._ready = threading.Event()
         self._over = threading.Event()
@@ -140,6 +144,14 @@ class Consumer:
     def settle(self, receipts: Iterable[lines.Receipt], acknowledged: bool = True) -> None:
         """Have messages acknowledged, or rejected; `on_settled` tells when that is done."""
         self._ended.extend((receipt, acknowledged) for receipt in receipts)
+        self.ring()
+
+    def mark(self, receipt: lines.Receipt) -> None:
+        """Have it noted that the task of a message begins; `on_marked` tells when that is done.
+
+        Where what came over a connection is lost with it, so is this.
+        """
+        self._marks.append(receipt)
         self.ring()
 
     def pause(self) -> None:
@@ -274,13 +286,14 @@ class Consumer:
 
     def _line_on(self, connection: kombu.Connection) -> lines.Line:
         owner, broker = self._owner, self._broker
-        given = (broker, connection, owner.on_message, lambda: owner.prefetch)
+        most = functools.partial(getattr, owner, "prefetch")
+        given = (broker, connection, owner.on_message, owner.on_marked, most)
         if broker.is_redis:
             from wbengine.interop.celery.worker import redis_line
 
             return redis_line.Redis(*given, bell=self._bell)
         if broker.is_amqp:
-            return lines.Amqp(*given, bell=self._bell, ring=self.ring, shared=self._shared)
+            return amqp_line.Amqp(*given, bell=self._bell, shared=self._shared)
         return lines.Polled(*given)
 
     def _leave(self) -> None:
@@ -298,6 +311,7 @@ class Consumer:
         while self._calls:
             self._calls.popleft()()
         self._settle(line)
+        self._mark(line)
         now = time.time()
         due = self._owner.on_time(now)
         line.check()
@@ -318,6 +332,13 @@ class Consumer:
         for _ in batch:
             self._ended.popleft()
         self._owner.on_settled([receipt for receipt, _ in batch])
+
+    def _mark(self, line: lines.Line) -> None:
+        batch = list(self._marks)
+        if batch:
+            line.mark(batch)  # all of it again, if that fails
+            for _ in batch:
+                self._marks.popleft()
 
     def _renew(self, line: lines.Line) -> float:
         """Seconds until what is unsettled is to be renewed again."""
@@ -346,5 +367,6 @@ class Consumer:
             while not line.is_quiet and time.monotonic() < until:
                 line.turn(0.1)
             self._settle(line)
+            line.finish(_LAST_ANSWER)
         except Exception as error:
             LOG.debug("the last messages were not settled (%s)", error)

@@ -23,6 +23,7 @@ __all__ = [
     "End",
     "GiveBack",
     "Inquire",
+    "Mark",
     "Note",
     "Redirect",
     "Reject",
@@ -35,6 +36,18 @@ __all__ = [
 @dataclass(slots=True)
 class Run:
     """Start the job: submit what `job.call(loop)` returns; report to `on_finished`."""
+
+    job: Job
+
+
+@dataclass(slots=True)
+class Mark:
+    """Have the broker note that the job's task begins, so that whoever gets its message next knows
+    it; report to `on_marked`, or to `on_refused` if somebody else has begun it.
+
+    The note has the name `job.note`.  If the connection is lost before the broker has answered,
+    `on_disconnected` is all that is reported.
+    """
 
     job: Job
 
@@ -82,8 +95,8 @@ class Inquire:
 class GiveBack:
     """Give the message to others: publish `job.wire` to `job.queue`, then settle it.
 
-    As a new message, for its task has not begun: one that a broker marks as delivered again may
-    have.  Report to `on_done`.
+    As a new message, for its task has not begun: of one that a broker marks as delivered again that
+    is not known at once.  Report to `on_done`.
     """
 
     job: Job
@@ -136,6 +149,7 @@ class Tell:
 
 Effect = (
     Run
+    | Mark
     | Cancel
     | Acknowledge
     | Reject

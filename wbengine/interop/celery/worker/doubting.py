@@ -1,18 +1,20 @@
 """Jobs of which nobody knows yet whether another worker runs them, or did.
 
-A broker marks what it delivers again, and says no more than that: the worker that had it may be
-dead, may only have lost its connection, or may have ended it meanwhile.  So all are asked.
+What was noted as begun comes again when its worker died, lost its connection, or ended it while
+the broker was away; what was only given to somebody may be a second copy of that, after a crash of
+the broker.  So all workers are asked.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wbengine.interop.celery.worker.jobs import Job, Key
+from wbengine.interop.celery.worker.jobs import Job, Key, Past
 
-__all__ = ["ENDED", "LOST", "PAUSE", "Doubts", "Fates"]
+__all__ = ["DOUBTED", "ENDED", "FREE", "LOST", "PAUSE", "SPARED", "Doubts", "Fates"]
 
 #: What workers told of tasks, by id: `(state, description)` of each that knows it.
 Fates = Mapping[str, Sequence[tuple[str, Any]]]
@@ -23,17 +25,27 @@ _GATHER: Final = 0.2
 #: Seconds between an answer and the next question.
 PAUSE: Final = 3.0
 
-#: A task is lost of which nobody knew in so many rounds, over so many seconds: a worker whose
-#: connection broke has to be back, and to listen, before it can answer; a busy one may be late.
+#: A task that has begun is lost of which nobody knew in so many rounds, over so many seconds: a
+#: worker whose connection broke has to be back, and to listen, before it can answer; a busy one may
+#: be late.
 _ROUNDS: Final = 4
 _LOST_AFTER: Final = 12.0
+
+#: Seconds after which whoever lost its connection when ours was lost, too, is back.
+_BACK: Final = 2.0
 
 #: Seconds between two answers after which they are no series: the broker was away meanwhile.
 _BREAK: Final = 10.0
 
-#: What is known at last: it ran to its end elsewhere, or nobody will ever know.
+#: What is known at last: it ran to its end elsewhere, nobody will ever know, or nobody began it.
 ENDED: Final = "ended"
 LOST: Final = "lost"
+FREE: Final = "free"
+
+#: What workers of ours tell besides Celery's states: a task that has begun is in doubt there, and
+#: one of which a note may say that it began there did not.
+DOUBTED: Final = "doubted"
+SPARED: Final = "spared"
 
 
 @dataclass(slots=True)
@@ -55,13 +67,18 @@ class Doubts:
         self._jobs = doubtful
         self._max_hold = max_hold
         self._silent: dict[Key, _Silence] = {}
-        #: The question that is under way.
+        #: The question that is under way, and when it was asked.
         self._asked: list[Job] | None = None
+        self._asked_at = 0.0
         self._next = 0.0
+        #: When the connection began that they came over.
+        self.connected = -math.inf
 
     def add(self, job: Job, now: float) -> None:
         """Find out about it."""
         soon = now + _GATHER
+        if job.past is Past.GIVEN:  # once is enough then
+            soon = max(soon, self.connected + _BACK)
         self._next = min(self._next, soon) if self._jobs else soon
         self._jobs[job.key] = job
 
@@ -82,31 +99,41 @@ class Doubts:
             return []
         found = [job for job in self._jobs.values() if now - job.taken >= self._max_hold]
         for job in found:
-            self._drop(job)
+            self.drop(job)
         return found
 
-    def ask(self) -> list[str]:
+    def ask(self, now: float) -> list[str]:
         """The ids to ask about; `judge` is called with the answers."""
-        self._asked = list(self._jobs.values())
+        self._asked, self._asked_at = list(self._jobs.values()), now
         return list({job.id: None for job in self._asked})
 
     def judge(self, fates: Fates, now: float) -> Iterator[tuple[Job, str]]:
-        """What is known now of some: `ENDED` or `LOST`; they are kept no more."""
+        """What is known now of some: `ENDED`, `LOST` or `FREE`; they are kept no more."""
         asked, self._asked = self._asked or [], None
+        early = self._asked_at < self.connected + _BACK
         fresh = len(asked) < len(self._jobs)
-        self._next = now + (_GATHER if fresh else PAUSE)
         for job in asked:
             if self._jobs.get(job.key) is not job:
                 continue
-            told = fates.get(job.id, ())
-            if any(_is_end(job, state, details) for state, details in told):
-                self._drop(job)
-                yield job, ENDED
-            elif any(state != ENDED for state, _ in told):
-                self._silent.pop(job.key, None)
-            elif self._is_lost(job, now):
-                self._drop(job)
-                yield job, LOST
+            fate = self._fate(job, fates.get(job.id, ()), now)
+            if fate is not None:
+                self.drop(job)
+                yield job, fate
+            else:
+                fresh |= early and job.past is Past.GIVEN
+        self._next = max(now + (_GATHER if fresh else PAUSE), self.connected + _BACK)
+
+    def _fate(self, job: Job, told: Sequence[tuple[str, Any]], now: float) -> str | None:
+        if any(_is_end(job, state, details) for state, details in told):
+            return ENDED
+        if any(_is_spared(job, state, details) for state, details in told):
+            return FREE
+        if any(_is_had(job, state) for state, _ in told):
+            self._silent.pop(job.key, None)
+            return None
+        if job.past is Past.GIVEN:
+            return FREE if self._asked_at >= self.connected + _BACK else None
+        return LOST if self._is_lost(job, now) else None
 
     def _is_lost(self, job: Job, now: float) -> bool:
         silence = self._silent.get(job.key)
@@ -117,7 +144,8 @@ class Doubts:
         silence.rounds += 1
         return silence.rounds >= _ROUNDS and now - silence.since >= _LOST_AFTER
 
-    def _drop(self, job: Job) -> None:
+    def drop(self, job: Job) -> None:
+        """Find out about it no more."""
         del self._jobs[job.key]
         self._silent.pop(job.key, None)
 
@@ -126,3 +154,14 @@ def _is_end(job: Job, state: str, details: Any) -> bool:
     """Whether that is the end of this try, or of a later one."""
     attempt = details.get("attempt") if isinstance(details, dict) else None
     return state == ENDED and isinstance(attempt, int) and attempt >= job.attempt
+
+
+def _is_had(job: Job, state: str) -> bool:
+    """Whether somebody who will see to its end has it; who only doubts it, too, is none."""
+    return state not in (ENDED, SPARED) and not (state == DOUBTED and job.past is Past.BEGUN)
+
+
+def _is_spared(job: Job, state: str, details: Any) -> bool:
+    """Whether its note was made for nothing."""
+    notes = details.get("notes") if isinstance(details, dict) else None
+    return state == SPARED and bool(job.note) and isinstance(notes, list) and job.note in notes

@@ -146,8 +146,8 @@ def lost(text: str) -> ft.Failure:
 
 
 def lost_before(job: Job) -> ft.Failure:
-    """What stands for a task that somebody had before, and nobody knows what became of it."""
+    """What stands for a task that began elsewhere, and nobody knows what became of it."""
     return lost(
-        f"task {job.name} [{job.id}] was given to a worker before, which went away; whether it was"
-        " run is not known"
+        f"task {job.name} [{job.id}] had begun in a worker that went away; what became of it is not"
+        " known"
     )

@@ -9,7 +9,7 @@ from wbengine import exceptions, limits
 from wbengine.interop.celery.protocol import codec, errors, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.worker import builtins, mapping
-from wbengine.interop.celery.worker.jobs import Job
+from wbengine.interop.celery.worker.jobs import Job, Past
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based import endpoint as endpoints
@@ -38,12 +38,13 @@ class Desk:
         wire: Wire,
         receipt: Any,
         queue: str,
-        redelivered: bool,
+        past: Past,
+        note: str,
         now: float,
     ) -> Job:
         """The job of a message; one whose task is not offered has no endpoint."""
         job = Job(
-            message.id, message.retries + 1, message, wire, receipt, queue, now, redelivered,
+            message.id, message.retries + 1, message, wire, receipt, queue, now, past, note,
             self._worker, self._tasks.find(message.task) or builtins.find(message, self._tasks),
         )  # fmt: skip
         if message.eta is not None:

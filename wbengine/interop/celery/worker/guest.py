@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -113,6 +114,7 @@ class Guest:
             max_hold=self._broker.longest_hold,
             telling=self._publisher is not None,
             admit=host.admit,
+            nonce=uuid.uuid4().hex[:16],
         )
 
     def start(self) -> None:
@@ -194,10 +196,7 @@ class Guest:
     @property
     def prefetch(self) -> int:
         """How many messages may be unsettled: others may be taken for those that have ended."""
-        wanted = self._service.prefetch
-        if self._broker.is_redis:
-            wanted += min(len(self._service.jobs.leaving), self._service.slots)
-        return wanted
+        return self._service.prefetch + min(len(self._service.jobs.leaving), self._service.slots)
 
     def on_message(self, message: Any, receipt: lines.Receipt) -> None:
         self.taken = time.monotonic()
@@ -205,10 +204,10 @@ class Guest:
             if not is_celery(message.headers or {}, message.properties or {}):
                 self._refuse(message, receipt)
                 return
-            wire, queue = Wire.of(message), receipt.queue
+            wire = receipt.wire = message if isinstance(message, Wire) else Wire.of(message)
             self._do(
-                functools.partial(
-                    self._service.on_message, wire, receipt, queue, receipt.redelivered
+                lambda now: self._service.on_message(
+                    wire, receipt, receipt.queue, receipt.past, now, receipt.note
                 )
             )
         except Exception:  # whatever it holds
@@ -234,6 +233,13 @@ class Guest:
                 self._changed.notify_all()
         self._apply(effects)
 
+    def on_marked(self, receipts: Sequence[lines.Receipt], noted: bool) -> None:
+        jobs = [job for receipt in receipts if (job := receipt.job) is not None]
+        for receipt in receipts:
+            receipt.job = None
+        heard = self._service.on_marked if noted else self._service.on_refused
+        self._do(functools.partial(heard, jobs))
+
     def on_lost(self) -> None:
         with self._lock:
             self._service.on_disconnected()
@@ -241,6 +247,7 @@ class Guest:
                 self._changed.notify_all()
 
     def on_connected(self, connection: kombu.Connection) -> None:
+        self._do(self._service.on_connected)
         self._panel.listen(connection)
         LOG.info(
             "serving Celery's queues %s at %s",
@@ -316,6 +323,10 @@ class Guest:
             match effect:
                 case deeds.Run(job):
                     self._run(job)
+                case deeds.Mark(job):
+                    receipt = job.receipt
+                    receipt.note, receipt.job = job.note, job
+                    self._consumer.mark(receipt)
                 case deeds.Cancel(job):
                     self._cancel(job)
                 case deeds.Acknowledge(receipt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +18,22 @@ if TYPE_CHECKING:
     from wbengine.interop.celery.protocol.wire import Wire
     from wbengine.interop.celery.worker.informing import Informing
 
-__all__ = ["Job", "Jobs", "Key"]
+__all__ = ["Job", "Jobs", "Key", "Past"]
 
 #: A task's id, and the number of its try: a retry is sent under the same id.
 Key = tuple[str, int]
+
+
+class Past(enum.Enum):
+    """What a broker knows of a message before it came here."""
+
+    #: Nobody began its task.
+    NONE = "none"
+    #: Somebody was given it, and no note says that its task began.  After a crash of the broker it
+    #: may be a second copy of what has begun.
+    GIVEN = "given"
+    #: Its task began, or somebody was about to begin it and did not hear whether that was noted.
+    BEGUN = "begun"
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +49,9 @@ class Job:
     receipt: Any
     queue: str
     taken: float
-    redelivered: bool = False
+    past: Past = Past.NONE
+    #: What its broker knows by this name is that its task begins, once.
+    note: str = ""
     #: The name of its worker, as people and `Task.request` are told it.
     worker: str = ""
     endpoint: endpoints.Endpoint | None = None
@@ -103,17 +118,19 @@ class Jobs:
     """Jobs by key; a `Service` puts them in and takes them out.
 
     Each is in one of these: `doubtful` while others are asked for it, `held` until its time comes,
-    `waiting` for one of the slots, in order, `begun`, `leaving`: it ended, and is not settled yet,
-    or `returning`: it is given back.  Those have no key any more, for a copy of them may come back
+    `waiting` for one of the slots, in order, `noting`: it has a slot, and its broker is told that
+    it begins, `begun`, `leaving`: it ended, and is not settled yet, or `returning`: it is given
+    back.  Those have no key any more, for a copy of them may come back
     at any moment.
     """
 
-    __slots__ = ("begun", "doubtful", "held", "leaving", "returning", "waiting")
+    __slots__ = ("begun", "doubtful", "held", "leaving", "noting", "returning", "waiting")
 
     def __init__(self) -> None:
         self.doubtful: dict[Key, Job] = {}
         self.held: dict[Key, Job] = {}
         self.waiting: OrderedDict[Key, Job] = OrderedDict()
+        self.noting: dict[Key, Job] = {}
         self.begun: dict[Key, Job] = {}
         self.leaving: dict[Key, Job] = {}
         self.returning: set[Job] = set()
@@ -122,6 +139,7 @@ class Jobs:
         """The job with this key that is neither settled nor given back."""
         return (
             self.begun.get(key)
+            or self.noting.get(key)
             or self.waiting.get(key)
             or self.held.get(key)
             or self.leaving.get(key)

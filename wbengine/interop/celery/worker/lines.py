@@ -6,7 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import kombu
 from kombu import asynchronous
@@ -14,8 +14,9 @@ from kombu import asynchronous
 from wbengine import exceptions as exc
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.protocol import wire
+from wbengine.interop.celery.worker.jobs import Past
 
-__all__ = ["Amqp", "Awaited", "Line", "Polled", "Receipt"]
+__all__ = ["Awaited", "Line", "Marked", "Polled", "Receipt"]
 
 LOG = logging.getLogger(__name__)
 
@@ -26,10 +27,20 @@ POLL: Final = 0.1
 _PRECONDITION_FAILED: Final = 406
 
 
+class Marked(Protocol):
+    """Hears which tasks the broker has noted as begun (True), or has not, for somebody else
+    began them."""
+
+    def __call__(self, receipts: Sequence[Receipt], noted: bool) -> None: ...
+
+
 class Receipt:
     """What a message is settled by; `line` is the connection that it came over."""
 
-    __slots__ = ("back", "job", "line", "message", "queue", "redelivered", "settled", "tag")
+    __slots__ = (
+        "back", "job", "line", "message", "note", "noted", "past", "queue", "settled", "tag",
+        "wire",
+    )  # fmt: skip
 
     def __init__(self, message: Any, queue: str, line: Line) -> None:
         self.message = message
@@ -37,7 +48,13 @@ class Receipt:
         self.queue = queue
         self.line = line
         info = message.delivery_info or {}
-        self.redelivered = bool(info.get("redelivered") or message.headers.get("redelivered"))
+        given = info.get("redelivered") or message.headers.get("redelivered")
+        self.past = Past.GIVEN if given else Past.NONE
+        #: The name of the note that its task begins or began by, and the shell's own part of that.
+        self.note = ""
+        self.noted: Any = None
+        #: What its message says, once somebody has read that.
+        self.wire: wire.Wire | None = None
         self.settled = False
         #: Not wanted here, and put back as it is.
         self.back = False
@@ -48,8 +65,9 @@ class Receipt:
 class Line:
     """A connection that consumes `queues`; all of it belongs to the thread that calls `turn`.
 
-    `deliver(message, receipt)` is called for each message.  `room()` says how many more are wanted.
-    What is raised by any method is the end of the line.
+    `deliver(message, receipt)` is called for each message, and `marked` once for each that `mark`
+    was called with.  `most` says how many may be unsettled.  What is raised by any method is the
+    end of the line.
     """
 
     #: Whether what came over another connection can be settled here.
@@ -60,11 +78,13 @@ class Line:
         broker: brokers.Broker,
         connection: kombu.Connection,
         deliver: Callable[[Any, Receipt], None],
+        marked: Marked,
         most: Callable[[], int],
     ) -> None:
         self.broker = broker
         self.connection = connection
         self._deliver = deliver
+        self._marked = marked
         self._most = most
         #: Whether anything is wanted at all.
         self.taking = True
@@ -114,9 +134,7 @@ class Line:
             return
 
         def on_message(message: Any) -> None:
-            receipt = Receipt(message, name, self)
-            self._note(receipt)
-            self._deliver(message, receipt)
+            self._take(message, Receipt(message, name, self))
 
         # Not declared with it: a queue may be there with other arguments.
         self._consumers[name] = made = kombu.Consumer(
@@ -152,6 +170,10 @@ class Line:
                 receipt.message.reject(requeue=receipt.back)
             self._forget(receipt)
 
+    def _take(self, message: Any, receipt: Receipt) -> None:
+        self._note(receipt)
+        self._deliver(message, receipt)
+
     def _note(self, receipt: Receipt) -> None:
         self.unsettled[receipt.tag] = receipt
 
@@ -159,6 +181,13 @@ class Line:
         receipt.settled = True
         if self.unsettled.get(receipt.tag) is receipt:
             del self.unsettled[receipt.tag]
+
+    def mark(self, receipts: Sequence[Receipt]) -> None:
+        """Have the broker note that the tasks of these begin, each under the name `note`.
+
+        A transport that knows nothing of the kind takes note of nothing.
+        """
+        self._marked(receipts, True)
 
     def adopt(self, other: Line) -> None:
         """Take over what is not settled yet of a line that ended."""
@@ -176,6 +205,9 @@ class Line:
     def turn(self, timeout: float) -> None:
         """Take in what comes, for so long if nothing does."""
         raise NotImplementedError
+
+    def finish(self, timeout: float) -> None:
+        """Wait until all is settled that `settle` was called with, for so long at most."""
 
     def close(self) -> None:
         """Leave; what is not settled stays as it is, or goes back, as the broker has it."""
@@ -239,89 +271,6 @@ class Awaited(Line):
             self._hub.close()
         except Exception as error:  # of what was still to be read
             LOG.debug("a connection was not left in order (%s)", error)
-
-
-class Amqp(Awaited):
-    """A RabbitMQ: it sends as many as it was asked for, and takes back what is not settled."""
-
-    def __init__(
-        self, *given: Any, bell: socket.socket, ring: Callable[[], None], shared: bool
-    ) -> None:
-        """`ring` rings the bell.  `shared`: all queues share what was asked for; quorum queues do
-        not know that."""
-        super().__init__(*given, bell=bell)
-        self._ring = ring
-        self._shared = shared
-        self._asked = 0
-        # Of what was asked for last, what came and is not settled.
-        self._counted: set[Any] = set()
-        beat = self.connection.get_heartbeat_interval()
-        if beat:
-            check = self.connection.transport.heartbeat_check
-            self._hub.call_repeatedly(beat / 2, check, self._raw, 2)
-
-    def consume(self, name: str) -> None:
-        self.adjust()
-        super().consume(name)
-        self._read_on()
-
-    def cancel(self, name: str) -> None:
-        super().cancel(name)
-        self._read_on()
-
-    def stop_taking(self) -> None:
-        super().stop_taking()
-        for consumer in self._consumers.values():
-            consumer.cancel()  # what comes meanwhile is delivered
-        self._read_on()
-
-    def take_again(self) -> None:
-        if not self.taking:
-            super().take_again()
-            self._begin(max(1, self._most()))
-
-    def adjust(self) -> None:
-        if not self.taking:
-            return
-        wanted = max(1, self._most())
-        if self._shared:
-            if wanted != self._asked:
-                self.channel.basic_qos(0, wanted, True)
-                self._asked = wanted
-                self._read_on()
-            return
-        # It is asked of each consumer, and counts anew for one that begins.
-        wanted -= len(self.unsettled)
-        if self._asked == 0:
-            self._ask(max(1, wanted))
-        elif wanted > 0 and len(self._counted) >= self._asked:
-            for consumer in self._consumers.values():
-                consumer.cancel()
-            self._begin(max(1, self._most() - len(self.unsettled)))
-
-    def _begin(self, wanted: int) -> None:
-        self._ask(wanted)
-        for consumer in self._consumers.values():
-            consumer.consume()
-        self._read_on()
-
-    def _ask(self, wanted: int) -> None:
-        self.channel.basic_qos(0, wanted, self._shared)
-        self._asked = wanted
-        self._counted.clear()
-
-    def _note(self, receipt: Receipt) -> None:
-        super()._note(receipt)
-        self._counted.add(receipt.tag)
-        self._ring()  # more may be wanted now, and nothing else may come to wake the hub
-
-    def _forget(self, receipt: Receipt) -> None:
-        super()._forget(receipt)
-        self._counted.discard(receipt.tag)
-
-    def _read_on(self) -> None:
-        # Who waits for the answer to an order may take in more than that.
-        self._hub.call_soon(self.connection.transport.on_readable, self._raw, self._hub)
 
 
 def _silence(bell: socket.socket) -> None:

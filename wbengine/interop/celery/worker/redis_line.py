@@ -9,6 +9,7 @@ end of a list to the end of the same list changes nothing, and returns when ther
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from kombu.utils import json
 
 from wbengine import exceptions as exc
 from wbengine.interop.celery.worker import lines
+from wbengine.interop.celery.worker.jobs import Past
 
 __all__ = ["Redis"]
 
@@ -34,15 +36,14 @@ _OLDEST: Final = [6, 2]
 #: So many messages are taken in one step at most.
 _MOST: Final = 64
 
-#: Where it is noted what was taken by workers of ours, and for how many seconds at most.
-_TAKEN: Final = "wbengine.taken"
+#: Where it is noted which tasks have begun in workers of ours, and for how many seconds at most.
+_BEGUN: Final = "wbengine.begun"
 _REMEMBERED: Final = 30 * 24 * 3600
 
 #: Takes up to ARGV[1] messages from the lists KEYS[4...], the first of them first, and notes each
-#: in the hash KEYS[1] and the index KEYS[2] as taken at ARGV[2], and in KEYS[3] as taken by one of
-#: ours; what is there from before ARGV[3] is forgotten.  Returns triples: the number of the list,
-#: the message, and 1 if one of ours had taken it before.  One that cannot be read has no tag to be
-#: noted by.
+#: in the hash KEYS[1] and the index KEYS[2] as taken at ARGV[2].  Returns triples: the number of
+#: the list, the message, and 1 if KEYS[3] says that its task has begun; what it said before
+#: ARGV[3] is forgotten.  One that cannot be read has no tag to be noted by.
 _TAKE: Final = """
 local taken, most = {}, tonumber(ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', ARGV[3])
@@ -58,7 +59,7 @@ for place = 4, #KEYS do
     end)
     local again = 0
     if read and type(found[1]) == 'string' then
-      again = 1 - redis.call('ZADD', KEYS[3], 'NX', ARGV[2], found[1])
+      again = redis.call('ZSCORE', KEYS[3], found[1]) and 1 or 0
       redis.call('ZADD', KEYS[2], ARGV[2], found[1])
       redis.call('HSET', KEYS[1], found[1],
                  '[' .. message .. ', ' .. found[2] .. ', ' .. found[3] .. ']')
@@ -69,6 +70,23 @@ for place = 4, #KEYS do
   end
 end
 return taken
+"""
+
+#: Notes in KEYS[2] that the tasks of the messages with the tags ARGV begin, each at the moment that
+#: follows its tag; returns 1 for each of which that is so now, and 0 for each of which it is not:
+#: it is in KEYS[1] no more, or somebody else began it, at another moment.
+_MARK: Final = """
+local noted = {}
+for place = 1, #ARGV, 2 do
+  local tag, moment = ARGV[place], ARGV[place + 1]
+  local mine = 0
+  if redis.call('HEXISTS', KEYS[1], tag) == 1 then
+    if redis.call('ZADD', KEYS[2], 'NX', moment, tag) == 1
+      or tonumber(redis.call('ZSCORE', KEYS[2], tag)) == tonumber(moment) then mine = 1 end
+  end
+  noted[#noted + 1] = mine
+end
+return noted
 """
 
 
@@ -103,7 +121,8 @@ class Redis(lines.Awaited):
 
         self._client = redis.Redis(connection_pool=self.channel.pool)
         self._check_version()
-        self._take = self._client.register_script(_TAKE)
+        self._take_more = self._client.register_script(_TAKE)
+        self._mark = self._client.register_script(_MARK)
         self._prefix: str = self.channel.global_keyprefix or ""
         self._turns: deque[str] = deque()
         self._bells: dict[str, list[_Bell]] = {}
@@ -176,25 +195,39 @@ class Redis(lines.Awaited):
         lists = [self._keys(name) for name in queues]
         order = [lists[at][step] for step in range(steps) for at in range(len(queues))]
         qos = self.channel.qos
-        noted = (qos.unacked_key, qos.unacked_index_key, _TAKEN)
+        noted = (qos.unacked_key, qos.unacked_index_key, _BEGUN)
         keys = [*(self._prefix + key for key in noted), *order]
         now = time.time()
-        taken = self._take(keys=keys, args=[wanted, now, now - _REMEMBERED])
+        taken = self._take_more(keys=keys, args=[wanted, now, now - _REMEMBERED])
         self._more = len(taken) >= 3 * wanted
         for place, text, again in zip(taken[::3], taken[1::3], taken[2::3], strict=True):
             self._on_text(text, queues[int(place) % len(queues)], bool(again))
 
-    def _on_text(self, text: bytes, queue: str, again: bool) -> None:
+    def _on_text(self, text: bytes, queue: str, begun: bool) -> None:
         try:
             message = self.channel.Message(json.loads(text), channel=self.channel)
             receipt = lines.Receipt(message, queue, self)
             # Celery's workers put back what they had and did not begin, marked as if they had.
-            receipt.redelivered = again
+            receipt.past = Past.BEGUN if begun else Past.NONE
         except Exception as error:  # it is no message of kombu's
             LOG.error("dropped what is no message from queue %r: %.200r (%s)", queue, text, error)
             return
-        self._note(receipt)
-        self._deliver(message, receipt)
+        if receipt.tag in self.unsettled:
+            return  # we were stopped for long, and others put it back: it is still ours
+        self._take(message, receipt)
+
+    def mark(self, receipts: Sequence[lines.Receipt]) -> None:
+        qos = self.channel.qos
+        keys = [self._prefix + key for key in (qos.unacked_key, _BEGUN)]
+        told = [word for receipt in receipts for word in (receipt.tag, _moment(receipt))]
+        noted = self._mark(keys=keys, args=told)
+        for expected in (True, False):
+            found = [r for r, mine in zip(receipts, noted, strict=True) if bool(mine) is expected]
+            if not expected:
+                for receipt in found:
+                    self._forget(receipt)
+            if found:
+                self._marked(found, expected)
 
     def settle(self, receipts: Sequence[tuple[lines.Receipt, bool]]) -> None:
         # One that came again, because we were stopped for long, has the same tag: it is still ours.
@@ -204,7 +237,7 @@ class Redis(lines.Awaited):
             if self.unsettled.get(receipt.tag, receipt) is receipt and not receipt.settled
         ]
         for receipt in mine:
-            if receipt.back:  # it stays noted as taken
+            if receipt.back:  # it stays noted as begun
                 self.channel.qos.restore_by_tag(receipt.tag)
         tags = [receipt.tag for receipt in mine if not receipt.back]
         if tags:
@@ -212,7 +245,7 @@ class Redis(lines.Awaited):
             with self._client.pipeline() as pipe:
                 pipe.zrem(self._prefix + qos.unacked_index_key, *tags)
                 pipe.hdel(self._prefix + qos.unacked_key, *tags)
-                pipe.zrem(self._prefix + _TAKEN, *tags)
+                pipe.zrem(self._prefix + _BEGUN, *tags)
                 pipe.execute()
         for receipt, _ in receipts:
             self._forget(receipt)
@@ -228,9 +261,8 @@ class Redis(lines.Awaited):
     def _restore(self) -> None:
         """Put back what others took, and did not say for long that they have it."""
         channel = self.channel
-        channel.qos.restore_visible(
-            num=channel.unacked_restore_limit, interval=channel.unacked_restore_throttle
-        )
+        # kombu skips most of its calls, since they come with each message; these do not.
+        channel.qos.restore_visible(num=channel.unacked_restore_limit, interval=1)
         self._more = True
 
     def _check(self) -> None:
@@ -246,3 +278,10 @@ class Redis(lines.Awaited):
             for bell in bells:
                 bell.connection.disconnect()
         super().close()
+
+
+def _moment(receipt: lines.Receipt) -> str:
+    """When its task begins; no other worker says the same of it.  It stays, if it is said again."""
+    if receipt.noted is None:
+        receipt.noted = f"{time.time() + random.random() / 1000:.7f}"
+    return str(receipt.noted)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-__all__ = ["ENDED", "REVOKED", "Ended", "Remembered", "Revoked"]
+__all__ = ["ENDED", "REVOKED", "Ended", "Remembered", "Revoked", "Spared"]
 
 #: How many tasks that ended are remembered, so that repeats of them are not run, and how many that
 #: were revoked, so that they are not run when they come.
@@ -69,6 +69,36 @@ class Ended:
 
     def __contains__(self, key: tuple[str, int]) -> bool:
         return key[1] <= self._attempts.get(key[0], 0)
+
+
+class Spared:
+    """The latest tasks of which a note may say that they began here, and did not; `most` of them.
+
+    What is taken is forgotten: it may begin now.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._notes: OrderedDict[str, list[str]] = OrderedDict()
+
+    def note(self, id: str, note: str) -> None:
+        """Remember it, as the latest one."""
+        self._notes.setdefault(id, []).append(note)
+        self._notes.move_to_end(id)
+        if len(self._notes) > self._most:
+            self._notes.popitem(last=False)
+
+    def take(self, id: str, note: str) -> bool:
+        """Whether it is one of them."""
+        notes = self._notes.get(id, [])
+        if note not in notes:
+            return False
+        notes.remove(note)
+        return True
+
+    def take_all(self, id: str) -> list[str]:
+        """The notes of a task."""
+        return self._notes.pop(id, [])
 
 
 class Revoked:

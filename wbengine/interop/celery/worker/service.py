@@ -8,7 +8,8 @@ acknowledged, it is given back before its task began, it is sent on to others wh
 language, or it is rejected.  No task runs twice for one message, unless it is `idempotent`.
 
 What others may have begun is *in doubt* until they are asked: if it ended there, it is
-acknowledged, and while it runs there, it stays here.  If nobody knows it, it is lost.
+acknowledged, and while it runs there, it stays here.  If nobody knows it, it is lost if a note says
+that it began, and else it runs.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from wbengine.interop.celery import retrying
 from wbengine.interop.celery.protocol import codec, results, serializers
 from wbengine.interop.celery.protocol.wire import Wire
 from wbengine.interop.celery.worker import (
+    beginning,
     doubting,
     ending,
     entering,
     holding,
     informing,
-    leaving,
     mapping,
-    remembering,
     telling,
 )
 from wbengine.interop.celery.worker.deeds import (
@@ -39,27 +39,23 @@ from wbengine.interop.celery.worker.deeds import (
     Cancel,
     Effect,
     End,
-    Inquire,
     Note,
     Redirect,
     Reject,
     Run,
 )
-from wbengine.interop.celery.worker.jobs import Job
+from wbengine.interop.celery.worker.jobs import Job, Past
 from wbengine.types import failure as ft
 
 __all__ = ["Service"]
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds that a message stays here which is too early, where too many of them are.
-PATIENCE: Final = 5.0
-
 #: The only language that is spoken here.
 _PYTHON: Final = "py"
 
 
-class Service(leaving.Leaving):
+class Service(beginning.Beginning):
     """What one worker does about Celery's task messages.  Its owner holds a lock around every call.
 
     `now` is in unix seconds.  No more than `slots` tasks run at once, and each begins only if
@@ -72,6 +68,7 @@ class Service(leaving.Leaving):
     `langs` maps a language to the queue of those who speak it: what is in another language than
     Python goes there, or is rejected.  `worker` is the name that people know it by.  `telling`:
     events are wanted.  `local` is the zone of times that version 1 of the protocol leaves without.
+    Names of notes begin with `nonce`, which no other worker has, nor had.
     """
 
     def __init__(
@@ -88,6 +85,7 @@ class Service(leaving.Leaving):
         telling: bool = False,
         local: dt.tzinfo = dt.timezone.utc,
         admit: Callable[[], bool] | None = None,
+        nonce: str = "",
     ) -> None:
         super().__init__(tasks, slots, worker, ahead, max_held)
         self.telling = telling
@@ -96,10 +94,7 @@ class Service(leaving.Leaving):
         self._max_hold = max_hold
         self._local = local
         self._admit = admit
-        self._full = False
-        self._suspended = False
-        self._draining = False
-        self._unbegun = remembering.Remembered(remembering.ENDED)
+        self._nonce = nonce
         self._ends = ending.Endings(accepted, worker)
         self._timetable = holding.Timetable(self.jobs.held)
         self._doubts = doubting.Doubts(self.jobs.doubtful, max_hold)
@@ -108,9 +103,9 @@ class Service(leaving.Leaving):
     # Messages.
 
     def on_message(
-        self, wire: Wire, receipt: Any, queue: str, redelivered: bool, now: float
+        self, wire: Wire, receipt: Any, queue: str, past: Past, now: float, note: str = ""
     ) -> list[Effect]:
-        """A task message came from a queue."""
+        """A task message came from a queue; `note` is the name of the one that it came as."""
         try:
             if codec.is_version_2(wire) and wire.headers.get("lang", _PYTHON) != _PYTHON:
                 head = codec.read_head(wire)
@@ -119,24 +114,43 @@ class Service(leaving.Leaving):
             message = codec.decode(wire, self._accepted, local=self._local)
         except exceptions.InvalidFormat as error:
             return self._unreadable(wire, receipt, queue, error, now)
-        job = self._desk.job_of(message, wire, receipt, queue, redelivered, now)
+        job = self._desk.job_of(message, wire, receipt, queue, past, note, now)
         here = self.jobs.find(job.key)
         if here is not None:
-            # Whichever receipt is older may be of no use any more.
-            self._count("repeated")
-            old, here.receipt = here.receipt, receipt
-            return [Acknowledge(old)]
+            return self._repeated(here, job, now)
         if job.key in self._ended:
             self._count("repeated")
             LOG.info("%s came again after it had ended here: it is not run again", job)
             return [Acknowledge(receipt)]
         return self._take(job, now)
 
+    def _repeated(self, here: Job, job: Job, now: float) -> list[Effect]:
+        """It is here already; whichever receipt is older may be of no use any more."""
+        self._count("repeated")
+        if here.past is Past.BEGUN or here.note:
+            if job.past is not Past.BEGUN or here.key in self.jobs.noting:
+                return [Acknowledge(job.receipt)]  # the note stands for it
+        elif job.past is Past.BEGUN and self._withdraw(here):
+            return [Acknowledge(here.receipt), *self._take(job, now)]
+        old, here.receipt = here.receipt, job.receipt
+        return [Acknowledge(old)]
+
+    def _withdraw(self, job: Job) -> bool:
+        """Have it no more, unless it has begun."""
+        jobs = self.jobs
+        if jobs.held.get(job.key) is job:
+            self._timetable.remove(job)
+        elif jobs.doubtful.get(job.key) is job:
+            self._doubts.drop(job)
+        elif jobs.waiting.pop(job.key, None) is None:
+            return False
+        return True
+
     def _take(self, job: Job, now: float) -> list[Effect]:
-        # Nobody begins a task before its time: one that comes again before that has not begun.
-        begun = job.redelivered and not (_is_early(job, now) or job.key in self._unbegun)
-        self._unbegun.forget(job.key)
-        if begun and not self._is_idempotent(job):
+        begun = job.past is Past.BEGUN and not self._spared.take(job.id, job.note)
+        # Nobody begins a task before its time.
+        given = job.past is Past.GIVEN and not beginning.is_early(job, now)
+        if (begun or given) and not self._is_idempotent(job):
             if not self._takes:
                 return self._requeue(job)
             self._count("doubtful")
@@ -164,14 +178,11 @@ class Service(leaving.Leaving):
             effects += self._revoke(job, "revoked", now)
         elif lost:
             effects += self._lose(job, now)
-        elif _is_early(job, now):
+        elif beginning.is_early(job, now):
             self._hold(job, now)
         else:
             effects += self._begin(job, now)
         return effects
-
-    def _is_idempotent(self, job: Job) -> bool:
-        return job.endpoint is not None and bool(job.endpoint.task_cls.idempotent)
 
     def _foreign(self, wire: Wire, receipt: Any, queue: str, head: codec.Head) -> list[Effect]:
         """Others speak its language."""
@@ -198,84 +209,18 @@ class Service(leaving.Leaving):
         end = self._ends.refused(job, entering.unreadable(error), now)
         return self._close(job, end, telling.failed)
 
-    # Beginning.
-
-    @property
-    def _takes(self) -> bool:
-        return not (self._suspended or self._draining)
-
-    def _hold(self, job: Job, now: float) -> None:
-        assert job.eta is not None
-        job.due = job.eta
-        if self._max_hold is not None:
-            job.due = min(job.due, now + self._max_hold)
-        if len(self.jobs.held) >= self._max_held:
-            self._count("crowded")
-            job.due = min(job.due, now + PATIENCE)
-        self._timetable.add(job)
-
-    def next_due(self) -> float | None:
-        """When `on_due` is to be called next; None: not before something happens."""
-        moments = (self._timetable.next(), self._doubts.next())
-        return min((moment for moment in moments if moment is not None), default=None)
-
-    def on_due(self, now: float) -> list[Effect]:
-        """`next_due` has come: what is held may begin, or goes back and comes again; others are
-        asked for what is in doubt."""
-        effects: list[Effect] = []
-        doubted = self._doubts.next()
-        if doubted is not None and doubted <= now:
-            for job in self._doubts.overdue(now):
-                effects += self._requeue(job)
-            if self.jobs.doubtful:
-                effects.append(Inquire(self._doubts.ask()))
-        for job in self._timetable.due(now):
-            if job.eta is not None and job.eta > now:
-                effects += self._give_back(job)
-            else:
-                effects += self._begin(job, now)
-        return effects
-
     def on_answers(self, fates: doubting.Fates, now: float) -> list[Effect]:
         """What all workers that can be reached know of the tasks of the last `Inquire`."""
         effects: list[Effect] = []
+        self._widen()
         for job, fate in self._doubts.judge(fates, now):
-            if fate == doubting.LOST:
-                effects += self._enter(job, now, lost=True)
+            if fate != doubting.ENDED:
+                effects += self._enter(job, now, lost=fate == doubting.LOST)
                 continue
             self._count("elsewhere")
             self._ended.note(job.key)
             LOG.info("%s ended in another worker: it is not run again", job)
             effects.append(Acknowledge(job.receipt))
-        return effects
-
-    def _begin(self, job: Job, now: float) -> list[Effect]:
-        if job.expires is not None and now > job.expires:
-            return self._revoke(job, "expired", now)
-        if len(self.jobs.begun) >= self.slots or not self._is_admitted():
-            self.jobs.waiting[job.key] = job
-            return []
-        self.jobs.begun[job.key] = job
-        job.started = now
-        self.began += 1
-        if not self.telling:
-            return [Run(job)]
-        return [telling.started(job), Run(job)]
-
-    def _is_admitted(self) -> bool:
-        if not self._full and self._admit is not None:
-            self._full = not self._admit()
-        return not self._full
-
-    def _refill(self, now: float) -> list[Effect]:
-        """Slots are free: they are for who waited longest."""
-        effects: list[Effect] = []
-        waiting = self.jobs.waiting
-        while waiting and not self._full and len(self.jobs.begun) < self.slots:
-            _, job = waiting.popitem(last=False)
-            effects += self._begin(job, now)
-            if self._full:
-                waiting.move_to_end(job.key, last=False)  # as before
         return effects
 
     # What tasks do.
@@ -368,11 +313,18 @@ class Service(leaving.Leaving):
     def on_disconnected(self) -> None:
         """The broker gives what is unsettled to others, or here again: what has not begun is
         theirs.  Not to be called where a new connection settles what came over the old one."""
-        for key in self.jobs.waiting:
-            self._unbegun.note(key)  # nobody runs it on the way back
+        for job in (*self.jobs.noting.values(), *self.jobs.waiting.values()):
+            if job.note:
+                self._spared.note(job.id, job.note)  # it may have been noted all the same
+        self.jobs.noting.clear()
         self.jobs.waiting.clear()
         self._timetable.clear()
         self._doubts.clear()
+
+    def on_connected(self, now: float) -> list[Effect]:
+        """Messages come over a new connection."""
+        self._doubts.connected = now
+        return []
 
     # What people want.
 
@@ -422,7 +374,7 @@ class Service(leaving.Leaving):
     def abandon(self, now: float) -> list[Effect]:
         """What still runs is given up, whatever it does: it fails as `WorkerLostError`, or is given
         back if it is idempotent."""
-        self._draining = True
+        self._draining = self._abandoned = True
         effects = self._give_back_all()
         begun = list(self.jobs.begun.values())
         self.jobs.begun.clear()
@@ -438,7 +390,3 @@ class Service(leaving.Leaving):
             end = self._ends.failed(job, failure, now)
             effects += self._close(job, end, telling.failed)
         return effects
-
-
-def _is_early(job: Job, now: float) -> bool:
-    return job.eta is not None and job.eta > now

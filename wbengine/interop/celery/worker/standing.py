@@ -7,13 +7,17 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from wbengine.interop.celery.protocol import results
-from wbengine.interop.celery.worker import mapping, remembering, telling
-from wbengine.interop.celery.worker.jobs import Job, Jobs
+from wbengine.interop.celery.worker import doubting, mapping, remembering, telling
+from wbengine.interop.celery.worker.jobs import Job, Jobs, Key, Past
 
 __all__ = ["Standing"]
 
 #: So many jobs are told of at once.
 _MOST: Final = 1000
+
+#: How many jobs may be in doubt at once: as few, and as many.
+_NARROWEST: Final = 32
+_WIDEST: Final = 1000
 
 _PLAIN: Final = (str, int, float, bool, type(None))
 
@@ -37,7 +41,11 @@ class Standing:
         #: What became of messages that did not lead to a run.
         self.counts: dict[str, int] = {}
         self._ended = remembering.Ended(remembering.ENDED)
+        self._spared = remembering.Spared(remembering.ENDED)
         self._ahead = ahead
+        #: How many jobs may be in doubt at once, and how many had begun at the last answer.
+        self._window = _NARROWEST
+        self._began_before = 0
         self._max_held = max_held
 
     def _count(self, what: str) -> None:
@@ -45,8 +53,8 @@ class Standing:
 
     @property
     def running(self) -> int:
-        """Number of tasks that began and have not ended."""
-        return len(self.jobs.begun)
+        """Number of tasks that have a slot, and have not ended."""
+        return len(self.jobs.begun) + len(self.jobs.noting)
 
     @property
     def waiting(self) -> int:
@@ -66,8 +74,13 @@ class Standing:
     @property
     def prefetch(self) -> int:
         """How many messages may be unsettled at once, as it is now."""
-        held = len(self.jobs.held) + len(self.jobs.doubtful)
-        return self.slots + self._ahead + min(held, self._max_held)
+        doubtful = min(len(self.jobs.doubtful), self._window)
+        return self.slots + self._ahead + doubtful + min(len(self.jobs.held), self._max_held)
+
+    def _widen(self) -> None:
+        """More may be in doubt at once where what was in doubt begins soon."""
+        began, self._began_before = self.began - self._began_before, self.began
+        self._window = min(_WIDEST, max(_NARROWEST, 2 * began))
 
     # As `celery inspect` shows it: the first thousand of each.
 
@@ -77,7 +90,7 @@ class Standing:
 
     def reserved(self) -> list[dict[str, Any]]:
         """What waits for a slot."""
-        return self._told(self.jobs.waiting.values())
+        return self._told([*self.jobs.noting.values(), *self.jobs.waiting.values()])
 
     def scheduled(self) -> list[dict[str, Any]]:
         """What waits for its time."""
@@ -91,16 +104,23 @@ class Standing:
     def query(self, ids: Iterable[Any]) -> dict[str, list[Any]]:
         """Of these, what is here, or was: `{id: [state, description]}`.
 
-        What nobody has been told the end of is active; what is in doubt is not known.
+        What nobody has been told the end of is active.  What is in doubt is not known, unless a
+        note says that it began: then it is "doubted".  "spared" is told once of each note that may
+        have been made for nothing, and then forgotten.
         """
         wanted = {id for id in ids if isinstance(id, str)}
         found: dict[str, list[Any]] = {}
         for id in wanted:
             if attempt := self._ended.attempt(id):
                 found[id] = ["ended", {"id": id, "attempt": attempt}]
+        for id in wanted.difference(found):
+            if notes := self._spared.take_all(id):
+                found[id] = [doubting.SPARED, {"id": id, "notes": notes}]
         states = (
+            (doubting.DOUBTED, self._noted()),
             ("active", self.jobs.leaving),
             ("active", self.jobs.begun),
+            ("reserved", self.jobs.noting),
             ("reserved", self.jobs.waiting),
             ("scheduled", self.jobs.held),
         )
@@ -109,6 +129,10 @@ class Standing:
                 if job.id in wanted:
                     found[job.id] = [state, self._describe(job)]
         return found
+
+    def _noted(self) -> dict[Key, Job]:
+        """What is in doubt, and has begun."""
+        return {k: job for k, job in self.jobs.doubtful.items() if job.past is Past.BEGUN}
 
     def _told(self, jobs: Iterable[Job]) -> list[dict[str, Any]]:
         return [self._describe(job) for job, _ in zip(jobs, range(_MOST), strict=False)]
@@ -130,7 +154,7 @@ class Standing:
                 "exchange": "",
                 "routing_key": job.queue,
                 "priority": message.priority,
-                "redelivered": job.redelivered,
+                "redelivered": job.past is not Past.NONE,
             },
             "worker_pid": None if job.started is None else os.getpid(),
         }
