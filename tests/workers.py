@@ -7,14 +7,24 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from wbengine.engines.worker_based import worker as worker_module
+from wbengine.testing.workers import worker_in_thread
+
+__all__ = [
+    "REPOSITORY",
+    "WorkerProcess",
+    "command",
+    "interrupted",
+    "is_interrupted",
+    "until",
+    "worker_in_thread",
+    "workers",
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -64,23 +74,6 @@ def is_interrupted(trace: Callable[[Any, str, Any], Any], call: Callable[[], obj
 def command(*arguments: str, warnings: str = "error") -> list[str]:
     """The command line of a worker."""
     return [sys.executable, "-W", warnings, "-m", "wbengine.worker", *arguments]
-
-
-@contextlib.contextmanager
-def worker_in_thread(
-    url: str, *offer: Any, topic: Any = "t", exchange: str = "default", **options: Any
-) -> Iterator[worker_module.Worker]:
-    """A worker in this process, which has stopped afterwards."""
-    made = worker_module.Worker(exchange, topic, list(offer), url=url, **options)
-    thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
-    thread.start()
-    assert made.wait(10)
-    try:
-        yield made
-    finally:
-        made.stop()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 class WorkerProcess:

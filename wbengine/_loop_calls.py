@@ -23,7 +23,8 @@ class Ticket:
     """One submitted call.
 
     `cancelled` and `deadline` are as those of `pools.Ticket`.  `interruptible`: `interrupt` may be
-    used.  `over`: it is settled who calls `done`.
+    used.  `over`: it is settled who calls `done`.  `left`: nobody does, for what it does outside
+    goes on, and is gone on with later.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Ticket:
         "done",
         "fn",
         "interruptible",
+        "left",
         "limit",
         "over",
         "task",
@@ -61,6 +63,7 @@ class Ticket:
         self.cancelled = False
         self.deadline: float | None = None
         self.over = False
+        self.left = False
         #: What is called when it ends.
         self.timers: Sequence[Callable[[], object]] = ()
         self._pending: BaseException | None = None

@@ -7,7 +7,7 @@ import functools
 import importlib
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 #: What an exchange, topic or queue may be called: safe as a file name and in every broker.
@@ -81,8 +81,10 @@ def module_of(obj: Any) -> str:
     return str(getattr(obj, "__module__", None) or "builtins")
 
 
-def load(name: str) -> Any:
+def load(name: str, wanted: Callable[[Any], bool] | None = None) -> Any:
     """The object behind `'pkg.mod:Attr.x'`, `'pkg.mod.Attr'` or `'pkg.mod'`.
+
+    What an error message suggests is `wanted`, where that is given.
 
     :raises ValueError: the name is empty or holds empty parts.
     :raises ImportError: no such module, or the module has no such attribute (with a near name); an
@@ -98,13 +100,17 @@ def load(name: str) -> Any:
         (importlib.import_module(module_name), []) if colon else _import_longest(module_name)
     )
     found: Any = module
-    for part in rest + parts:
+    path_to_it = rest + parts
+    for depth, part in enumerate(path_to_it, 1):
         try:
             found = getattr(found, part)
         except AttributeError:
+            choices = dir(found)
+            if wanted is not None and depth == len(path_to_it):
+                known = getattr(found, "__dict__", {})
+                choices = [choice for choice in choices if wanted(known.get(choice))]
             raise ImportError(
-                f"{name!r} cannot be loaded: {_owner(found)} has no {part!r}"
-                f"{hint(part, dir(found))}"
+                f"{name!r} cannot be loaded: {_owner(found)} has no {part!r}{hint(part, choices)}"
             ) from None
     return found
 

@@ -68,6 +68,10 @@ class Divided(TaskExecutor):
     def retire(self, invocations: Iterable[Invocation]) -> None:
         self._far.retire([call for call in invocations if not call.local])
 
+    def leave_detached(self) -> None:
+        self._near.leave_detached()
+        self._far.leave_detached()
+
     def start(self) -> None:
         self._far.start()
         self._near.start()

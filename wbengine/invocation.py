@@ -241,6 +241,11 @@ class TaskExecutor(abc.ABC):
         `done` is called any more.  `stop` still has to be called.
         """
 
+    def leave_detached(self) -> None:  # noqa: B027  (a default)
+        """Let go of what goes on outside without this process (`Task.detached`), as far as that is
+        possible: no `done` is called of it any more, and a later run goes on with it.
+        """
+
     def start(self) -> None:  # noqa: B027  (a default)
         """Acquire what running needs."""
 
@@ -258,17 +263,9 @@ class TaskExecutor(abc.ABC):
         progress_callback: EventSink | None = None,
     ) -> futures.Future[tuple[str, Any]]:
         """Schedule the execution of `task`; the future holds `(EXECUTED, result or Failure)`."""
-        return self._as_future(
-            Invocation(
-                task,
-                EXECUTE,
-                task_uuid,
-                next(_attempts),
-                arguments=arguments,
-                events=progress_callback,
-            ),
-            EXECUTED,
-        )
+        made = Invocation(task, EXECUTE, task_uuid, next(_attempts), arguments)
+        made.events = progress_callback
+        return self._as_future(made, EXECUTED)
 
     def revert_task(
         self,
@@ -280,19 +277,9 @@ class TaskExecutor(abc.ABC):
         progress_callback: EventSink | None = None,
     ) -> futures.Future[tuple[str, Any]]:
         """Schedule the reversion of `task`; the future holds `(REVERTED, result or Failure)`."""
-        return self._as_future(
-            Invocation(
-                task,
-                REVERT,
-                task_uuid,
-                next(_attempts),
-                arguments=arguments,
-                result=result,
-                failures=failures,
-                events=progress_callback,
-            ),
-            REVERTED,
-        )
+        made = Invocation(task, REVERT, task_uuid, next(_attempts), arguments, result, failures)
+        made.events = progress_callback
+        return self._as_future(made, REVERTED)
 
     def _as_future(self, invocation: Invocation, event: str) -> futures.Future[tuple[str, Any]]:
         future: futures.Future[tuple[str, Any]] = futures.Future()
@@ -326,7 +313,10 @@ def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
     try:
         if events is not None:
             task.attach(events)
-        return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
+        if running.around is None:
+            return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
+        with running.around(invocation):
+            return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
     finally:
         if events is not None:
             task.detach()
@@ -343,7 +333,10 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     try:
         if invocation.events is not None:
             task.attach(invocation.events)
-        return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
+        if running.around is None:
+            return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
+        with running.around(invocation):
+            return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
     finally:
         if invocation.events is not None:
             task.detach()

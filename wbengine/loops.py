@@ -211,6 +211,17 @@ class Loop:
             self._queue.clear()
         return tickets
 
+    def leave(self, which: Callable[[Ticket], bool]) -> None:
+        """Let go of the calls for which `which(ticket)` is true: their `done` is never called.
+
+        They are told so (`left`), and cancelled where they wait; nobody waits for their end.  What
+        has ended, or not begun, is left alone.  Returns at once.
+        """
+        with self._lock:
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # it has ended
+                    self._loop.call_soon_threadsafe(self._leave, which)
+
     def stop(self, timeout: float | None = None, cancel: bool = False) -> None:
         """Let every call end, cancel what they left behind, end the loop, and wait for it.
 
@@ -329,6 +340,18 @@ class Loop:
         if task is not None and self._live.pop(task, None) is not None:
             task.cancel()
             self._end_if_idle()
+
+    def _leave(self, which: Callable[[Ticket], bool]) -> None:
+        for ticket in list(self._live.values()):
+            if not which(ticket):
+                continue
+            with self._lock:
+                known, ticket.over = ticket.over, True
+            if not known:
+                ticket.left = True
+                for call_off in ticket.timers:
+                    call_off()
+                self._abandon(ticket)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         ticket = self._live.pop(task, None)

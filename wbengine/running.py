@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,6 +24,7 @@ class Request(NamedTuple):
     of the task in its flow, `flow_uuid` names the flow.  `worker` is who runs it: 'local', or the
     identity of a worker.  `deadline`, in unix seconds, is when its hard time limit ends it; None:
     never.  `recovered`: an earlier run of the flow may have begun it already (`Task.detached`).
+    `left`: the run of the flow was interrupted, and a later one goes on with this.
     """
 
     id: str
@@ -32,6 +34,7 @@ class Request(NamedTuple):
     worker: str = "local"
     deadline: float | None = None
     recovered: bool = False
+    left: bool = False
 
 
 #: The innermost call around the code that asks; whoever runs a task sets and resets it.
@@ -40,6 +43,11 @@ CURRENT: Final[ContextVar[invocation.Invocation | None]] = ContextVar("wbengine"
 #: The latest call of each task that runs in this process, by the task's id: threads that a task
 #: starts have a context of their own.
 LATEST: Final[dict[int, invocation.Invocation]] = {}
+
+
+#: What is entered around the body and the hooks of each call in this process, by whoever traces
+#: them; it must not raise.
+around: Callable[[invocation.Invocation], AbstractContextManager[object]] | None = None
 
 
 #: How who waits for a coroutine lets it know that its call was cancelled: by the id of the call,

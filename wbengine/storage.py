@@ -374,8 +374,9 @@ class Storage(results.Results):
         if mine:
             found.append(mine)
         record = self._by_name.get(atom_name)
-        if record is not None and record.has_meta and META_INJECTED in record.meta:
-            found.append(record.meta[META_INJECTED])
+        given = None if record is None else record.noted(META_INJECTED)
+        if given is not None:
+            found.append(given)
         return found + self._flow_sources()
 
     def _values(self, name: str) -> Iterator[Any]:

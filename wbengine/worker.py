@@ -21,10 +21,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from wbengine import __version__, _log_lines, _streams
 from wbengine import exceptions as exc
+
+_PROG: Final = "python -m wbengine.worker"
 
 EX_GAVE_UP: Final = 1
 EX_USAGE: Final = 2
@@ -120,6 +123,15 @@ def _option(text: str) -> tuple[str, Any]:
     return key, value
 
 
+def _address(text: str) -> Any:
+    from wbengine.telemetry import serving
+
+    try:
+        return serving.address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 class _Parser(argparse.ArgumentParser):
     """Tells what is wrong in one line: the usage is so long that the reason would drown in it."""
 
@@ -127,10 +139,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EX_USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line of a worker."""
+def parser(prog: str = _PROG) -> argparse.ArgumentParser:
+    """The command line of a worker; `prog` is what it is called."""
     made = _Parser(
-        prog="python -m wbengine.worker",
+        prog=prog,
         description="Run tasks for the flows of worker-based engines.",
         epilog="exit codes: 0 ended as asked; 1 running tasks were given up (told to stop twice, or"
         " --drain-timeout was over); 2 wrong usage; 69 the broker or the ledger cannot be reached",
@@ -139,6 +151,7 @@ def parser() -> argparse.ArgumentParser:
     _add_celery(made.add_argument_group("for clients and monitors of Celery").add_argument)
     _add_pool(made)
     _add_life(made.add_argument)
+    _add_watching(made.add_argument_group("for those who watch it").add_argument)
     return made
 
 
@@ -180,6 +193,8 @@ def _add_celery(add: Any) -> None:
         " $WBENGINE_CELERY_RESULT_BACKEND, else rpc://)")  # fmt: skip
     add("--celery-result-ttl", type=_life_of_results, default=24 * 3600.0, metavar="S",
         help="seconds after which a Redis removes them, or 'never' (1 day)")  # fmt: skip
+    add("--celery-result-extended", action="store_true",
+        help="results also tell the name and arguments of their task, its worker, retries, queue")
     add("--celery-accept", metavar="LIST", default="json",
         help="what messages may be in, of json, yaml, msgpack, pickle; results are in the first"
         " of them (%(default)s)")  # fmt: skip
@@ -242,17 +257,30 @@ def _add_life(add: Any) -> None:
     add("--version", action="version", version=f"wbengine {__version__}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def _add_watching(add: Any) -> None:
+    """What to serve, and to tell."""
+    add("--metrics-addr", type=_address, metavar="HOST:PORT",
+        help="serve /metrics for Prometheus there (port 0: any that is free)")  # fmt: skip
+    add("--health-addr", type=_address, metavar="HOST:PORT",
+        help="serve /livez and /readyz there; may be the same")  # fmt: skip
+    add("--heartbeat-file", type=Path, metavar="PATH",
+        help="touch this file whenever the broker was heard: every 10 seconds or so")  # fmt: skip
+    add("--traces", action="store_true",
+        help="trace what it runs by OpenTelemetry, configured by $OTEL_... (on, too, where"
+        " $OTEL_TRACES_EXPORTER names an exporter)")  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     """Run the command; returns the exit code."""
     _streams.ensure()
-    made = parser()
+    made = parser(prog)
     options = made.parse_args(arguments)
     _check(made, options)
     level = "warning" if options.quiet and options.log_level == "info" else options.log_level
     _log_lines.install(level, options.color, sys.stderr)
     sys.path.insert(0, os.getcwd())
     try:
-        worker = _make(options)
+        worker, watch = _make(options)
     except exc.TransportFailure as error:
         return _unavailable(made, error)
     except (ValueError, ImportError, exc.WbengineException) as error:
@@ -261,6 +289,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.error(f"the tasks cannot be imported: {_one_line(error)}")
     except SystemExit as error:  # as of a script that was written to be run
         made.error(f"the tasks cannot be imported: they end the process (SystemExit: {error})")
+    try:
+        if watch is not None:
+            watch.begin(worker)
+    except OSError as error:
+        made.error(_one_line(error))
     handler = _Signals(worker)
     handler.install()
     back = threading.Event()
@@ -271,6 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _unavailable(made, error)
     finally:
         back.set()
+        if watch is not None:
+            watch.end()
     if worker.gave_up.is_set():
         _exit()
     return 0
@@ -306,7 +341,8 @@ def _unavailable(made: argparse.ArgumentParser, error: exc.WbengineException) ->
     return EX_UNAVAILABLE
 
 
-def _make(options: argparse.Namespace) -> Any:
+def _make(options: argparse.Namespace) -> tuple[Any, Any]:
+    """The worker, and what watches it, if anything does."""
     # Not on top: each child process of a pool imports this module too, and needs no broker.
     from wbengine.engines.worker_based import worker
 
@@ -316,7 +352,8 @@ def _make(options: argparse.Namespace) -> Any:
         from wbengine.interop.celery.worker import options as celery
 
         guests, observer = celery.visit(options)
-    return worker.Worker(
+    watch = _watch(options, observer)
+    made = worker.Worker(
         options.exchange,
         options.topic,
         options.tasks,
@@ -335,11 +372,26 @@ def _make(options: argparse.Namespace) -> Any:
         drain_timeout=options.drain_timeout,
         exception_handlers=options.exception_handler,
         guests=guests,
-        observer=observer,
+        observer=observer if watch is None else watch.observer,
         interop=options.interop,
         ledger=options.ledger,
         result_ttl=options.result_ttl,
     )
+    return made, watch
+
+
+def _watch(options: argparse.Namespace, observer: Any) -> Any:
+    traces = options.traces
+    if not traces and os.environ.get("OTEL_TRACES_EXPORTER"):
+        from wbengine.telemetry import processing
+
+        traces = processing.is_wanted()
+    wanted = options.metrics_addr, options.health_addr, options.heartbeat_file, traces
+    if not any(wanted):
+        return None
+    from wbengine.telemetry import watching
+
+    return watching.Watch(*wanted, observer)
 
 
 class _Signals:

@@ -275,6 +275,57 @@ def test_several_at_once(ledger):
     ledger.drop("a")
 
 
+# -- looking on
+
+
+def test_rows_are_listed(ledger):
+    assert ledger.list_rows() == base.Page([])
+    for number in range(3):
+        ledger.open(f"row-{number}", 4)
+    assert ledger.claim("row-1", 4, "w1").granted
+    assert ledger.claim("row-2", 4, "w1").granted
+    assert ledger.finish("row-2", 4, "w1", b"x" * 100_000)
+    found = ledger.list_rows()
+    assert found.after is None
+    assert sorted((row.id, row.epoch, row.state, row.holder) for row in found.rows) == [
+        ("row-0", 4, "open", None),
+        ("row-1", 4, "claimed", "w1"),
+        ("row-2", 4, "done", None),
+    ]
+    # The clock of a folder's journal is told now and then.
+    assert all(0 <= row.age < 90 for row in found.rows)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_pages_have_each_row_once(ledger, size):
+    names = [f"{name}{number}" for number in range(12) for name in "aZ"]
+    ledger.open_many([(name, 1) for name in names])
+    found, after = [], None
+    while True:
+        page = ledger.list_rows(size, after)
+        assert len(page.rows) == size or page.after is None
+        found += [row.id for row in page.rows]
+        after = page.after
+        if after is None:
+            break
+    assert sorted(found) == sorted(names)
+
+
+def test_who_goes_between_two_pages_takes_nobody_along(ledger):
+    names = [f"row-{number}" for number in range(10)]
+    ledger.open_many([(name, 1) for name in names])
+    first = ledger.list_rows(4)
+    ledger.drop(first.rows[-1].id)
+    rest = ledger.list_rows(10, first.after)
+    assert sorted(row.id for row in (*first.rows, *rest.rows)) == names
+
+
+@pytest.mark.parametrize("limit", [0, -1, base.MOST_LISTED + 1, True, 1.0, None])
+def test_pages_of_no_size(ledger, limit):
+    with pytest.raises(ValueError, match=r"a page has 1 to 1000 rows"):
+        ledger.list_rows(limit)
+
+
 @pytest.mark.parametrize("bad", ["", "../x", "a/b", ".", "x" * 121, "a\0"])
 def test_bad_names_are_refused(ledger, bad):
     with pytest.raises(ValueError, match="request id"):

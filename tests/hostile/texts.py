@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.hostile.inputs import Input
 
 #: What may not be said at all to a worker that is to be there afterwards.
-ORDERS = ("suspend", "drain")
+ORDERS = ("suspend", "drain", "stop")
 
 COMPRESSIONS = ("application/x-gzip", "application/x-bz2", "zlib", "gzip", "bzip2", "no such")
 
@@ -18,7 +18,7 @@ HEADERS = (
     "wbe-version", "wbe-attempt", "wbe-epoch", "wbe-seq", "wbe-worker", "wbe-slots", "wbe-running",
     "wbe-ids", "wbe-time", "wbe-life", "wbe-lost", "wbe-queue", "wbe-period", "wbe-state",
     "wbe-ledger", "wbe-ask", "wbe-started", "wbe-ended", "timelimit", "expires", "root_id", "id",
-    "retries", "task", "x-match", "kwargsrepr",
+    "retries", "task", "wbe-software", "x-match", "kwargsrepr",
 )  # fmt: skip
 
 TEXTS = (

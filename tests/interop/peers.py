@@ -17,41 +17,13 @@ from typing import Any
 from kombu.utils import json as kombu_json
 
 from tests import workers
+from tests.forked import Forked
 from tests.interop import tasks
 
 TOPIC = "t"
 
 
-class Peer:
-    """A process that was forked by TaskFlow's side."""
-
-    def __init__(self, pid: int, log: Path) -> None:
-        self.pid = pid
-        self._log = log
-
-    @property
-    def lives(self) -> bool:
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(encoding="utf-8") if self._log.exists() else ""
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """End it by SIGKILL; returns when it is gone."""
-        self.signal(signal.SIGKILL)
-        workers.until(lambda: not self.lives)
-
-
-class Engine(Peer):
+class Engine(Forked):
     """One that runs one flow."""
 
     def __init__(self, pid: int, log: Path, into: Path) -> None:
@@ -62,8 +34,8 @@ class Engine(Peer):
         """What it came to (see `Run.told`), when it has ended."""
         deadline = time.monotonic() + timeout
         while not self._into.exists():
-            assert time.monotonic() < deadline, f"{what} did not end in time: {self.log}"
-            assert self.lives or self._into.exists(), f"{what} ended: {self.log}"
+            assert time.monotonic() < deadline, f"{what} did not end in time: {self.text}"
+            assert self.lives or self._into.exists(), f"{what} ended: {self.text}"
             time.sleep(0.01)
         found: dict[str, Any] = kombu_json.loads(self._into.read_text(encoding="utf-8"))
         return found
@@ -81,7 +53,7 @@ class TaskFlow:
             cwd=workers.REPOSITORY, env={**os.environ, tasks.SIDE: "taskflow"}, text=True,
         )  # fmt: skip
         self._line()
-        self._made: list[Peer] = []
+        self._made: list[Forked] = []
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -100,10 +72,10 @@ class TaskFlow:
     @contextlib.contextmanager
     def worker(
         self, url: str, topic: str = TOPIC, threads: int = 2, exchange: str = "default", **more: Any
-    ) -> Iterator[Peer]:
+    ) -> Iterator[Forked]:
         """A worker; it is gone afterwards."""
         order = {"topic": topic, "threads": threads, "exchange": exchange, **more}
-        peer = Peer(*self._order("work", url, **order))
+        peer = Forked(*self._order("work", url, **order))
         try:
             yield peer
         finally:

@@ -91,7 +91,7 @@ def test_our_engines_on_their_workers(
     runs = {name: our_run(url, name, store_of(name, tmp_path)) for name in names}
     with taskflow.worker(url) as worker:
         ended = {name: run.told() for name, run in runs.items()}
-        assert worker.log == ""
+        assert worker.text == ""
     check_ends(ended, tmp_path)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     error = runs["fails"].error
@@ -229,7 +229,7 @@ def test_a_busy_worker_of_ours_is_not_forgotten(
     ):
         with taskflow.engine(url, "rests", {"seconds": 0.1}, transition_timeout=20) as short:
             assert long.told()["values"]["p0"] == short.told()["values"]["p0"] == "r0"
-        assert "Removed worker" not in long.log
+        assert "Removed worker" not in long.text
 
 
 def test_no_success_comes_without_a_word_before(url: Place) -> None:

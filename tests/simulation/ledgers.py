@@ -77,6 +77,9 @@ class Line(base.Ledger):
     def state(self, id: str) -> base.Row | None:
         return self._call(self.ledger.state, id)
 
+    def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
+        return self._call(self.ledger.list_rows, limit, after)
+
     def ids(self) -> set[str]:
         return self._call(self.ledger.ids)
 

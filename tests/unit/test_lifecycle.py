@@ -147,6 +147,7 @@ def test_nothing_is_told_when_nobody_listens() -> None:
         "task_name": "a",
         "task_uuid": bench.storage.get_atom_uuid("a"),
         "old_state": "PENDING",
+        "attempt": 2,
     }
     bench.life.deliver()
     assert len(bench.heard) == 3

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from wbengine import __version__, invocation, task
 from wbengine import exceptions as exc
-from wbengine import invocation, task
 from wbengine.engines.worker_based import asking, endpoint, recent, server
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
@@ -655,7 +655,14 @@ def test_a_question_is_answered_for_each_topic() -> None:
         env.WBE_PERIOD: 5.0,
         env.WBE_IDS: ["id-1"],
         env.WBE_LIFE: {"state": "busy", "current": [["id-1", "job"]]},
+        env.WBE_SOFTWARE: __version__,
     }
+    bench.server.ledger = "dir-1"
+    for told, known in (
+        (bench.server.on_notify(question, 5.0), True),
+        (bench.server.beat(5.0), False),
+    ):
+        assert all((env.WBE_LEDGER in e.envelope.headers) == known for e in told)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("reply_to", [None, "", "../up", "a b"])

@@ -207,6 +207,13 @@ class ThreadTaskExecutor(LocalTaskExecutor):
             taken.extend(ticket.args[1] for ticket in self._pool.withdraw())
         return taken
 
+    def disown(self) -> None:
+        super().disown()
+        self.leave_detached()
+
+    def leave_detached(self) -> None:
+        self._loop.leave(_is_detached)
+
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> Any:
         pool = self._pool
         if pool is None:
@@ -228,6 +235,13 @@ class ThreadTaskExecutor(LocalTaskExecutor):
             self._loop.cancel(ticket)
         else:
             ticket.cancel()
+
+
+def _is_detached(ticket: loops.Ticket) -> bool:
+    call = ticket.args[0] if ticket.args else None
+    if not isinstance(call, calls.Invocation):
+        return False  # a hook of one
+    return call.task.detached and call.action == calls.EXECUTE
 
 
 def default_threads() -> int:

@@ -108,8 +108,9 @@ class Retries:
         """
         retry: Any = self._plan.items[node]
         record = self._storage.record(retry.name)
-        if record.has_meta and RETRY_AT in record.meta:
-            return 0.0 if over else max(0.0, record.meta[RETRY_AT] - now)
+        moment = record.noted(RETRY_AT)
+        if moment is not None:
+            return 0.0 if over else max(0.0, moment - now)
         seconds = retry.wait(self._storage.get_retry_history(retry.name))
         if not (isinstance(seconds, int | float) and seconds >= 0):
             raise ValueError(

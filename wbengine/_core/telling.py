@@ -53,6 +53,7 @@ class Notice(NamedTuple):
             f"{record.kind}_name": record.name,
             f"{record.kind}_uuid": record.uuid,
             "old_state": self.old_state,
+            "attempt": record.attempt if run is None else run.attempt,
         }
         if run is not None:
             details.update(

@@ -66,6 +66,8 @@ class Task(atom.Atom):
     cancel_on_revert: bool = False
     #: Does what it does go on outside when the engine's process dies?  Then a resumed flow goes on
     #: with the execution that was left unfinished: `request` has the same id, and says `recovered`.
+    #: An interrupted run (Ctrl-C) does not wait for an `async` one: that is cancelled, and
+    #: `request.left` says that what it began is to be left alone.
     detached: bool = False
     #: Does the engine run it item by item?  (See `Map`; asking for the class would take longer.)
     fans_out: ClassVar[bool] = False
@@ -131,6 +133,7 @@ class Task(atom.Atom):
             invocation.LOCAL,
             deadline,
             call.recovered,
+            getattr(call.signal, "left", False),
         )
 
     def update_progress(self, progress: float) -> None:

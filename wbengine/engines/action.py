@@ -314,10 +314,12 @@ class ActionEngine(control.Controlled):
     def _abort(self, machine: machine_module.Machine, error: BaseException) -> None:
         """Leave a legal state behind, whatever happened in the loop.
 
-        An interruption (`KeyboardInterrupt`, `SystemExit`) suspends: the next run goes on.
+        An interruption (`KeyboardInterrupt`, `SystemExit`) suspends: the next run goes on.  It does
+        so with what is detached, too, which is not waited for.
         """
         try:
             machine.abandon()
+            self._crew.leave_detached()
             self._crew.finish()
             self._crew.stop()
             machine.collect()

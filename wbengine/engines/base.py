@@ -204,7 +204,8 @@ class Engine(abc.ABC):
             suspension nothing is raised.
 
         `KeyboardInterrupt` and `SystemExit` in this thread, outside of a task or a retry's
-        `execute` and `revert`, suspend the flow and pass through.
+        `execute` and `revert`, suspend the flow and pass through, once what runs has ended; what is
+        `detached`, and `async`, is left to the next run.
         """
 
     @abc.abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -47,9 +47,10 @@ _LOOKS: Final = {
 class Picture:
     """Draws a tally for one console."""
 
-    def __init__(self, tally: Tally, console: Console) -> None:
+    def __init__(self, tally: Tally, console: Console, mask: Callable[[str], str] = str) -> None:
         self._tally = tally
         self._console = console
+        self._mask = mask
         self._ascii = console.options.ascii_only
         # How many of the dropped news were told of.
         self._dropped = 0
@@ -223,8 +224,8 @@ class Picture:
     # -- words ----------------------------------------------------------------------------------
 
     def clean(self, text: str) -> str:
-        """`text` without what a console could take for an order, or cannot show."""
-        safe = "".join(char if char.isprintable() else "?" for char in text)
+        """`text` without secrets, and what a console could take for an order, or cannot show."""
+        safe = "".join(char if char.isprintable() else "?" for char in self._mask(text))
         encoding = self._console.encoding
         return safe.encode(encoding, "replace").decode(encoding, "replace")
 

@@ -72,8 +72,9 @@ class Listener:
         """The flow entered `state`; `details`: engine, flow_name, flow_uuid, old_state."""
 
     def _task_receiver(self, state: str, details: Details) -> None:
-        """A task entered `state`; `details`: task_name, task_uuid, old_state; at its end also
-        result, worker, submitted, started, ended, runtime (see `models.Attempt`).
+        """A task entered `state`; `details`: task_name, task_uuid, old_state, and attempt, the
+        number of its latest execution or reversion, 0 before the first; at its end also result,
+        worker, submitted, started, ended, runtime (see `models.Attempt`).
         """
 
     def _retry_receiver(self, state: str, details: Details) -> None:

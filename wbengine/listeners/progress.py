@@ -52,6 +52,7 @@ class ProgressListener(base.Listener):
         refresh_per_second: float = 8.0,
         interval: float | None = 1.0,
         max_rows: int = 40,
+        mask: Callable[[str], str] = str,
     ) -> None:
         """
         :param console: where to show it; standard error by default.
@@ -59,6 +60,7 @@ class ProgressListener(base.Listener):
         :param refresh_per_second: how often a live tree is drawn.
         :param interval: seconds between plain lines; None: only when `refresh` is called.
         :param max_rows: rows of a tree, if the terminal has so many.
+        :param mask: takes secrets out of names and messages.
         :raises ValueError: a number is not positive.
         """
         super().__init__(engine)
@@ -74,6 +76,7 @@ class ProgressListener(base.Listener):
         self._rate = refresh_per_second
         self._interval = interval
         self._max_rows = max_rows
+        self._mask = mask
         self._tally: Tally | None = None
         self._picture: Picture | None = None
         self._live: Live | None = None
@@ -107,7 +110,7 @@ class ProgressListener(base.Listener):
         if self._tally is None and self._engine.compilation is not None:
             tally = Tally(self._engine.compilation.plan)
             tally.load(self._engine.storage.records)
-            self._picture = Picture(tally, self._console)
+            self._picture = Picture(tally, self._console, self._mask)
             self._tally = tally
         return self._tally
 

@@ -136,6 +136,10 @@ class AtomDetail(Annotated):
             self.action, self.state, self.ended, self.failure, self.revert_failure
         )
 
+    def noted(self, key: str) -> Any:
+        """What somebody attached under a key of `meta`; None: nothing.  Makes no `meta`."""
+        return None if self._meta is None else self._meta.get(key)
+
     @property
     def last_results(self) -> Any:
         """The value the atom currently stands for."""

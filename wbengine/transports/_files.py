@@ -15,6 +15,7 @@ import stat
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Final
 
 from wbengine import exceptions
@@ -218,6 +219,17 @@ def remove(path: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def older(folder: str, before: float) -> Iterator[str]:
+    """Names whose file was renamed last, thus put there, before this time."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                if entry.stat(follow_symlinks=False).st_ctime <= before:
+                    yield entry.name
+            except FileNotFoundError:
+                pass
 
 
 def clock(folder: str) -> float:

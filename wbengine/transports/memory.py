@@ -11,7 +11,7 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from wbengine.transports import _base, _routing
@@ -44,7 +44,8 @@ class Broker:
     """Queues, exchanges and bindings of one name; `lock` guards all of them.
 
     `ledger` is the ledger of those who talk through this broker; whoever opens it first puts it
-    here (under `lock`), so that all of them share one.
+    here (under `lock`), so that all of them share one.  `gate`, if there is one, is asked of each
+    message that is put into a queue (queue, priority, data) whether somebody else sees to it.
     """
 
     def __init__(self, name: str) -> None:
@@ -55,6 +56,7 @@ class Broker:
         self.numbers = itertools.count()
         self.connections = 0
         self.ledger: Any = None
+        self.gate: Callable[[str, int, bytes], bool] | None = None
 
 
 _brokers: dict[str, Broker] = {}
@@ -180,7 +182,9 @@ class MemoryStore(Store):
             found = self.broker.queues.get(queue)
             if found is None:
                 return False
-            self._push(found, (9 - priority, next(self.broker.numbers), data, False))
+            gate = self.broker.gate
+            if gate is None or not gate(queue, priority, data):
+                self._push(found, (9 - priority, next(self.broker.numbers), data, False))
             return True
 
     @staticmethod

@@ -99,6 +99,14 @@ class Target:
         return not self.ours and amqp.is_meant(self.url, self.transport)
 
     @property
+    def system(self) -> str:
+        """What carries messages there: `rabbitmq`, `redis`, `filesystem`, `memory`, ..."""
+        if self.amqp:
+            return "rabbitmq"
+        name = getattr(self.transport, "driver_type", None) or self.transport
+        return str(name or str(self.url).partition("://")[0])
+
+    @property
     def is_local(self) -> bool:
         """Whether it is within this process, or a folder: what cannot break unnoticed."""
         return self.folders is not None or self.broker is not None

@@ -8,7 +8,7 @@ import time
 from wbengine.task import task
 
 if multiprocessing.parent_process() is not None:
-    time.sleep(0.8)
+    time.sleep(1.5)
 
 
 @task

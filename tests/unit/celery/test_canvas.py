@@ -271,7 +271,7 @@ def test_members_of_a_group_may_be_the_parts_of_a_chord() -> None:
 
 
 def test_what_follows_has_the_version_of_what_was_before() -> None:
-    short, long = (Signature.chain([A] * count) for count in (101, 102))
+    short, long = (Signature.chain([A] * count) for count in (251, 252))
     for protocol in (1, 2):
         message = parent(callbacks=written(short), protocol=protocol)
         assert [one.protocol for one in sent(after(message))] == [protocol]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import datetime as dt
 import random
 import uuid
 from collections.abc import Callable
@@ -280,43 +279,3 @@ def test_a_flow_as_monitors_see_it() -> None:
 
 
 # Values. ------------------------------------------------------------------------------------------
-
-
-class Loud:
-    def __repr__(self) -> str:
-        raise AssertionError("no code of tasks is run")
-
-
-class Odd(dict[str, Any]):
-    __repr__ = Loud.__repr__
-    items = Loud.__repr__  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None, True, 7, 1.5, "it's", b"b", (), (1,), [1, "x"], {}, {"a": [1]}, {1}, set(),
-        frozenset(), frozenset((1,)), dt.date(2026, 1, 2), dt.timedelta(1), 3j, uuid.UUID(int=1),
-        dt.datetime(2026, 1, 2), dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_values_as_repr_shows_them(value: Any) -> None:
-    assert watching.shown(value) == repr(value)
-
-
-def test_no_code_of_tasks_is_run() -> None:
-    name = f"<{__name__}"
-    assert watching.shown([Loud(), Odd()]) == f"[{name}.Loud>, {name}.Odd>]"
-
-
-def test_no_more_than_so_much_is_shown() -> None:
-    assert watching.shown("x" * 10**7) == f"'{'x' * 1020}..."
-    assert watching.shown(10**10_000) == "<a long int>"
-    assert len(watching.shown(list(range(10**6)))) < 1024
-    assert watching.shown([[[[[1]]]]]) == "[[[[[...]]]]]"
-    assert watching.shown(list(range(100))).endswith(", 63, ...]")
-    loop: list[Any] = []
-    loop.append(loop)
-    assert watching.shown(loop) == "[[[[[...]]]]]"
-    assert watching.shown({"k" * 2000: 1, "z": 2}).endswith("...")

@@ -58,3 +58,11 @@ def test_a_name_stands_for_one_task() -> None:
 def test_a_module_must_be_there() -> None:
     with pytest.raises(ImportError, match="did you mean 'add'"):
         mapping.Tasks([], [f"x={HERE}:ad"])
+
+
+def test_only_tasks_are_suggested() -> None:
+    """Not a class of another kind that has a nearer name."""
+    assert not hasattr(errands, "Brokn") and isinstance(errands.Broken, type)
+    with pytest.raises(ImportError) as info:
+        mapping.Tasks([], [f"x={HERE}:Brokn"])
+    assert "Broken" not in str(info.value)

@@ -10,6 +10,7 @@ import pytest
 
 from tests import celery_errands
 from wbengine import worker
+from wbengine.interop.celery import brokers
 from wbengine.interop.celery.worker import options
 from wbengine.interop.celery.worker.guest import Guest
 
@@ -80,6 +81,18 @@ def test_the_broker_may_be_named_elsewhere(made: Any, monkeypatch: pytest.Monkey
         ((*USUAL, "--celery-task", "add"), "'add'"),
         ((*USUAL, "--celery-task", "add=tests.celery_errands:Nothing"), "Nothing"),
         ((*USUAL, "--celery-broker-option", "heartbeat=x"), "heartbeat"),
+        ((*USUAL, "--celery-broker-option", "hartbeat=5"), "did you mean 'heartbeat'"),
+        ((*USUAL, "--celery-broker-option", "qqq=5"), "for RabbitMQ; there are: "),
+        (
+            (
+                *USUAL,
+                "--celery-broker",
+                "redis://h",
+                "--celery-broker-option",
+                "visibilty_timeout=5",
+            ),
+            "option of the transport for Redis (did you mean 'visibility_timeout'?)",
+        ),
     ],
 )
 def test_what_makes_no_sense(words: tuple[str, ...], said: str) -> None:
@@ -87,6 +100,31 @@ def test_what_makes_no_sense(words: tuple[str, ...], said: str) -> None:
         options.visit(parsed(*words))
     assert said in str(info.value)
     assert "secret" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        (BROKER, ("heartbeat", "read_timeout", "login_method", "confirm_publish", "max_retries")),
+        ("redis://h", ("visibility_timeout", "global_keyprefix", "polling_interval", "sep")),
+        ("sentinel://h", ("master_name", "socket_timeout")),
+        ("sqs://", ("region", "whatever_it_knows")),
+    ],
+)
+def test_what_transports_know(url: str, names: tuple[str, ...]) -> None:
+    try:
+        brokers.Broker(url, dict.fromkeys(names, 1))
+    except ValueError as error:
+        assert "not installed" in str(error)  # of those that take more than we do
+
+
+def test_a_misspelt_option_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = *USUAL, "--celery-broker-option", "hartbeat=5"
+    with pytest.raises(SystemExit) as info:
+        worker.main(words)
+    assert info.value.code == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "hartbeat" in line]
+    assert "error: " in line and "'heartbeat'" in line
 
 
 def test_events_may_be_asked_for_without_queues(made: Any) -> None:

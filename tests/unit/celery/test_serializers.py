@@ -154,8 +154,9 @@ def test_what_cannot_be_written() -> None:
 
 def test_levels_and_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     accepted = Accepted()
-    deep = b"[" * 499 + b"]" * 499
-    assert accepted.load(deep, "application/json", "utf-8")
+    assert accepted.load(b"[" * 850 + b"]" * 850, "application/json", "utf-8")
+    monkeypatch.setattr(serializers, "MOST_LEVELS", 500)
+    assert accepted.load(b"[" * 499 + b"]" * 499, "application/json", "utf-8")
     with pytest.raises(Undecodable, match="levels"):
         accepted.load(b"[" * 501 + b"]" * 501, "application/json", "utf-8")
     monkeypatch.setattr(serializers, "MOST_PARTS", 10)

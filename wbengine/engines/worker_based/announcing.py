@@ -38,7 +38,10 @@ class Announcing(abc.ABC):
     @property
     def life(self) -> lives.Life:
         """What this worker tells of itself."""
-        return self._career.life((job.id, job.name) for job in self._roll.begun.values())
+        begun = self._roll.begun.values()
+        return self._career.life(
+            ((job.id, job.name) for job in begun), (job.began for job in begun)
+        )
 
     @property
     def begun(self) -> list[Job]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from wbengine import invocation
-from wbengine.engines.worker_based import asking, cancelling
+from wbengine.engines.worker_based import asking, cancelling, onlooking
 from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based.effects import Effect
@@ -56,6 +56,8 @@ class Book(abc.ABC):
         self._held = Shelf()  # by worker
         self._left = Shelf()  # what an earlier run left, until it is known where it is
         self._alarms = Alarms()
+        #: Who is told of what is sent, and of what ends: see `onlooking`.
+        self.onlookers: tuple[onlooking.Onlooker, ...] = ()
         #: What all workers are still to be asked for, without a ledger: see `ask`.
         self.unasked: list[Entry] = []
         # What is to be asked for in its line, and what nobody is to begin any more, up to which

@@ -30,6 +30,7 @@ _FINAL: Final = (
     amqp_errors.NotAllowed,
     ssl.SSLCertVerificationError,
 )
+_REDIS_FINAL: Final = frozenset(("AuthenticationError", "NoPermissionError"))
 
 
 def reach(
@@ -85,8 +86,15 @@ def reach(
         ) from error
 
 
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether a broker, or a Redis, says no: then waiting does not help."""
+    # Redis's client library is not imported where nobody uses it.
+    names = {each.__name__ for each in type(error).__mro__}
+    return isinstance(error, _FINAL) or not names.isdisjoint(_REDIS_FINAL)
+
+
 def _is_final(error: BaseException) -> bool:
-    return isinstance(error, (*_FINAL, exc.TransportFailure, ValueError, ImportError))
+    return is_refusal(error) or isinstance(error, exc.TransportFailure | ValueError | ImportError)
 
 
 def _open(target: transports.Target, number: int, seconds: float) -> kombu.Connection:
@@ -155,6 +163,8 @@ def explain(error: BaseException | None) -> str:
             return f"it refuses this user or password ({error})"
         case amqp_errors.NotAllowed():
             return f"it has no such virtual host for this user ({error})"
+    if type(error).__name__ == "AuthenticationError":  # of a Redis
+        return f"it refuses this user or password ({error})"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -168,13 +178,14 @@ class Echo:
     def __init__(self, quiet: float, grace: float, now: float) -> None:
         self._quiet = quiet
         self._grace = grace
-        self._last = self._turn = now
+        #: When something came last.
+        self.last = self._turn = now
         self._asked = False
         self._out: float | None = None
 
     def heard(self, now: float) -> None:
         """Something came."""
-        self._last = now
+        self.last = now
         self._asked = False
         self._out = None
 
@@ -185,7 +196,7 @@ class Echo:
 
     def asks(self, now: float) -> bool:
         """Whether a message to oneself is to be published now; it is asked for once."""
-        if self._asked or now - self._last < self._quiet:
+        if self._asked or now - self.last < self._quiet:
             return False
         self._asked = True
         return True
@@ -206,4 +217,4 @@ class Echo:
         """When to look again."""
         if self._asked:
             return self._turn + self._grace / 4
-        return self._last + self._quiet
+        return self.last + self._quiet

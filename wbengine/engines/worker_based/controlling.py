@@ -11,19 +11,32 @@ from wbengine import _names
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import envelope as env
 
-__all__ = ["CONTROL", "DRAIN", "RESUME", "SUSPEND", "Order", "check", "order", "read", "validate"]
+__all__ = [
+    "CONTROL",
+    "DRAIN",
+    "RESUME",
+    "STOP",
+    "SUSPEND",
+    "Order",
+    "check",
+    "order",
+    "read",
+    "validate",
+]
 
 #: The type of the message.
 CONTROL: Final = "wbe-control"
 
-Order = Literal["suspend", "resume", "drain"]
+Order = Literal["suspend", "resume", "drain", "stop"]
 #: Take nothing new until told to resume.
 SUSPEND: Final = "suspend"
 RESUME: Final = "resume"
 #: Take nothing new, hand back what is not started, finish what runs, and end.
 DRAIN: Final = "drain"
+#: The same, but give up at once what runs.
+STOP: Final = "stop"
 
-ORDERS: Final = (SUSPEND, RESUME, DRAIN)
+ORDERS: Final = (SUSPEND, RESUME, DRAIN, STOP)
 
 
 def check(what: Any) -> Order:

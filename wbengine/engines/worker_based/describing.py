@@ -13,7 +13,10 @@ from typing import Final
 
 from wbengine import __version__, _names
 
-__all__ = ["banner", "identity", "queue_name", "topics"]
+__all__ = ["banner", "host_and_pid", "host_name", "identity", "queue_name", "topics"]
+
+#: The name of a worker: host, process, and what makes it another one each time.
+_IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
 
 #: So much of its topic is in the name of a queue, which cannot be longer than a topic.
 _TOPIC_SHOWN: Final = 100
@@ -37,8 +40,18 @@ wbengine {version}, worker {identity}
 
 def identity() -> str:
     """A name that no other worker process has, had, or will have."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60] or "host"
-    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return f"{host_name(socket.gethostname())}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def host_name(name: str) -> str:
+    """What a host of this name is called in the names of its workers."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", name)[:60] or "host"
+
+
+def host_and_pid(identity: str) -> tuple[str, int] | tuple[None, None]:
+    """What the name of a worker says of where it runs; of other names nothing is known."""
+    found = _IDENTITY.fullmatch(identity)
+    return (found[1], int(found[2])) if found is not None else (None, None)
 
 
 def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:

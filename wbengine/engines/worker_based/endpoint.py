@@ -271,7 +271,7 @@ def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
     """
     found: dict[type[task_module.Task], None] = {}
     for item in items:
-        thing = _names.load(item) if isinstance(item, str) else item
+        thing = _names.load(item, _is_wanted) if isinstance(item, str) else item
         if isinstance(thing, types.ModuleType):
             classes = [value for value in vars(thing).values() if _is_task(value)]
             if not classes:
@@ -282,6 +282,10 @@ def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
         else:
             raise ValueError(f"{item!r} is neither a task class nor a module of tasks")
     return list(found)
+
+
+def _is_wanted(value: Any) -> bool:
+    return isinstance(value, types.ModuleType) or _is_task(value)
 
 
 def _is_task(value: Any) -> bool:

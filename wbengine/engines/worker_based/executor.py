@@ -185,6 +185,7 @@ class WorkerTaskExecutor(tenure.Tenure):
     # What comes.
 
     def _on_notify(self, data: Any, message: Any) -> None:
+        self._pings.hear(message.headers or {})
         self._finder.process_response(data, message)
 
     def _on_response(self, data: Any, message: Any) -> None:
@@ -356,6 +357,8 @@ class _Dispatching(Errand):
         executor = self._executor
         for parcel in parcels:
             parcel.withdrawn = not executor._is_wanted(parcel.matter)
+        if executor._book.onlookers:
+            executor._tell_publishing(parcels)
         # Who takes the flow over from now on finds the row.  Who did so before, while this
         # process was frozen, may have found none, and be done with the request by now.
         for parcel in executor._open(p for p in parcels if not p.withdrawn):
@@ -367,10 +370,14 @@ class _Dispatching(Errand):
                     executor._ledger.revoke(effect.entry.id, effect.epoch)
 
     def sent(self, parcels: Sequence[Parcel]) -> None:
-        """Whoever takes it will tell."""
+        for onlooker in self._executor._book.onlookers:
+            for parcel in parcels:
+                onlooker.published(parcel.matter.entry, None)
 
     def failed(self, parcel: Parcel, error: BaseException) -> None:
         executor = self._executor
+        for onlooker in executor._book.onlookers:
+            onlooker.published(parcel.matter.entry, error)
         executor._report(executor._book.on_unsent, parcel.matter.entry, error)
 
     def unrouted(self, parcel: Parcel) -> None:
@@ -390,6 +397,8 @@ class _Posting(_Dispatching):
     def prepare(self, parcels: Sequence[Parcel]) -> None:
         for parcel in parcels:
             parcel.withdrawn = not self._executor._is_wanted(parcel.matter)
+        if self._executor._book.onlookers:
+            self._executor._tell_publishing(parcels)
 
     def write(
         self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]

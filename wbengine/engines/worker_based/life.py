@@ -44,7 +44,8 @@ class Life:
     """What is known of one worker process.
 
     Moments are unix seconds on the worker's clock, `working` is seconds: the sum of the runtimes of
-    all tasks that ended.  `current` holds `(request id, task name)` of what runs.
+    all tasks that ended.  `current` holds `(request id, task name)` of what runs, `since` when each
+    of these was begun (0.0: that is not known).
     """
 
     state: str = STARTED
@@ -55,6 +56,7 @@ class Life:
     failures: int = 0
     working: float = 0.0
     current: tuple[tuple[str, str], ...] = ()
+    since: tuple[float, ...] = ()
 
     def to_header(self) -> dict[str, Any]:
         """What travels in the header `wbe-life`: plain JSON, without what is as by default."""
@@ -65,6 +67,8 @@ class Life:
                 found[name] = value
         if self.current:
             found["current"] = [list(pair) for pair in self.current]
+        if any(self.since):
+            found["since"] = [round(moment, 1) for moment in self.since]
         return found
 
     @classmethod
@@ -85,6 +89,7 @@ class Life:
             _count(data.get("failures")),
             _seconds(data.get("working")) or 0.0,
             tuple(_pairs(data.get("current"))),
+            tuple(_moments(data.get("since"))),
         )
 
 
@@ -140,8 +145,8 @@ class Career:
         if dead:
             self.death = now
 
-    def life(self, current: Iterable[tuple[str, str]]) -> Life:
-        """All of it, with `(request id, task name)` of what runs."""
+    def life(self, current: Iterable[tuple[str, str]], since: Iterable[float] = ()) -> Life:
+        """All of it, with `(request id, task name)` of what runs, and when that was begun."""
         pairs = tuple(current)
         return Life(
             self._state(bool(pairs)),
@@ -152,6 +157,7 @@ class Career:
             self.failures,
             self.working,
             pairs,
+            tuple(since),
         )
 
     def _state(self, busy: bool) -> str:
@@ -185,3 +191,9 @@ def _pairs(value: Any) -> Iterable[tuple[str, str]]:
             continue
         if all(isinstance(part, str) and len(part) <= _LONGEST for part in pair):
             yield pair[0], pair[1]
+
+
+def _moments(value: Any) -> Iterable[float]:
+    if isinstance(value, list | tuple):
+        for moment in value[:_MOST_CURRENT]:
+            yield _seconds(moment) or 0.0

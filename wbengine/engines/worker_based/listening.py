@@ -87,6 +87,8 @@ class Listening:
         #: Of the connection that there is: what came on it is acknowledged on it, or never.
         self.channel: Any = None
         self._receiver: receiving.Receiver | None = None
+        #: Told in each turn when the broker was heard last.
+        self.turned: Callable[[float], object] | None = None
 
     def _on_message(self, message: Any) -> None:
         raise NotImplementedError
@@ -97,6 +99,12 @@ class Listening:
     @property
     def is_running(self) -> bool:
         return self._running.is_set() and not self._ended.is_set()
+
+    @property
+    def heard(self) -> float:
+        """When the broker was heard last, on the monotonic clock; never, while there is none."""
+        receiver = self._receiver
+        return -math.inf if receiver is None else receiver.heard
 
     @property
     def ended(self) -> bool:
@@ -242,6 +250,8 @@ class Listening:
                 receiver.turn(now)
             if self._on_wait is not None:
                 self._on_wait()
+            if self.turned is not None:
+                self.turned(receiver.heard)
             timeout = longest
             receipts = self._acknowledge(now) if self._receipts else None
             for due in (self._outbox.hasten(now), self._until and self._until(), receipts):

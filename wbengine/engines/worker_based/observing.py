@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wbengine.engines.worker_based import server
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based.jobs import Job, Key
     from wbengine.engines.worker_based.ledger import base as ledgers
 
-__all__ = ["Observed", "Observer", "server_for"]
+__all__ = ["Observed", "Observer", "Together", "server_for"]
 
 
 class Observer(Protocol):
@@ -110,6 +110,37 @@ class Observed(server.Server):
             return False
         self._seen.remove(job.key)
         return True
+
+
+class Together:
+    """Several observers, told one after the other."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._all = tuple(observers)
+
+    def received(self, job: Job) -> None:
+        for each in self._all:
+            each.received(job)
+
+    def started(self, job: Job) -> None:
+        for each in self._all:
+            each.started(job)
+
+    def ended(self, job: Job, outcome: invocation.Outcome) -> None:
+        for each in self._all:
+            each.ended(job, outcome)
+
+    def refused(self, job: Job) -> None:
+        for each in self._all:
+            each.refused(job)
+
+    def returned(self, job: Job) -> None:
+        for each in self._all:
+            each.returned(job)
+
+    def given_up(self, job: Job) -> None:
+        for each in self._all:
+            each.given_up(job)
 
 
 def server_for(observer: Observer | None) -> Callable[..., server.Server]:

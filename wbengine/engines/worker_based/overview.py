@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from wbengine import _names
 from wbengine._clock import SYSTEM
-from wbengine.engines.worker_based import clerk, controlling, outlook, snapshots
+from wbengine.engines.worker_based import clerk, controlling, onlooking, outlook, pinging, snapshots
+from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.entries import Entry
 from wbengine.engines.worker_based.parcels import Parcel
@@ -22,6 +24,33 @@ _STATES: Final[Mapping[str, snapshots.State]] = {
 
 class Overview(clerk.Clerk):
     """An executor that can be looked at.  Costs nothing unless it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pings = pinging.Pings()
+
+    @property
+    def system(self) -> str:
+        """What carries its messages, such as `rabbitmq`."""
+        return self._proxy.target.system
+
+    def look(self, onlooker: onlooking.Onlooker) -> None:
+        """Tell `onlooker` what is sent and what ends, from now on; idempotent."""
+        with self._lock:
+            if onlooker not in self._book.onlookers:
+                self._book.onlookers = (*self._book.onlookers, onlooker)
+
+    def look_away(self, onlooker: onlooking.Onlooker) -> None:
+        """Undo `look`; idempotent."""
+        with self._lock:
+            left = tuple(each for each in self._book.onlookers if each is not onlooker)
+            self._book.onlookers = left
+
+    def _tell_publishing(self, parcels: Iterable[Parcel]) -> None:
+        for onlooker in self._book.onlookers:
+            for parcel in parcels:
+                if not parcel.withdrawn:
+                    onlooker.publishing(parcel.matter.entry, parcel.envelope)
 
     @property
     def ignored(self) -> dict[str, int]:
@@ -47,6 +76,27 @@ class Overview(clerk.Clerk):
         self.start()
         return self._finder.wait_for_workers(workers, timeout)
 
+    def ping(
+        self, workers: Iterable[str] | None = None, timeout: float = 2.0
+    ) -> dict[str, pinging.Pong]:
+        """Ask workers (by their identities; None: all that are known) whether they are there.
+
+        What those answered who did so within `timeout` seconds.  Start if need be.
+
+        :raises ValueError: there can be no such identity; or the workers are TaskFlow's.
+        """
+        if self._interop is not None:
+            raise ValueError(f"workers cannot be asked one by one: interop={self._interop!r}")
+        self.start()
+        known = (each.identity for each in self.workers()) if workers is None else workers
+        names = [_names.check_label("worker", each) for each in known if each is not None]
+        headers = {env.WBE_VERSION: env.VERSION}
+        asked = self._pings.begin(names)
+        for name in names:
+            question = env.Envelope(pr.NOTIFY, {}, name, None, self._finder.uuid, dict(headers))
+            self._proxy.send(Parcel(question), first=True)
+        return self._pings.wait(asked, timeout)
+
     def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
         """The requests of all engines that use this executor: those in one state, or all.
 
@@ -65,7 +115,7 @@ class Overview(clerk.Clerk):
         return [each for each in found if state is None or each.state == state]
 
     def control(self, what: str, worker: str | None = None) -> None:
-        """Tell one worker (by its identity), or all, to 'suspend', 'resume' or 'drain'.
+        """Tell one worker (by its identity), or all, to 'suspend', 'resume', 'drain' or 'stop'.
 
         Returns at once; whoever is not there does not hear of it.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from typing import Final
 
-__all__ = ["BURST", "GAP", "Patience", "check"]
+__all__ = ["BURST", "GAP", "Patience", "check", "wait_idle"]
 
 #: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
 BURST: Final = 2.0
@@ -13,6 +15,9 @@ BURST: Final = 2.0
 #: Seconds between two looks that mean that nothing could have come meanwhile: the broker was away,
 #: or this process was stopped.
 GAP: Final = 3.0
+
+#: Seconds after which who waits for the end of what runs looks whether he may wait so long.
+_LOOK: Final = 0.25
 
 
 class Patience:
@@ -51,3 +56,22 @@ def check(max_tasks: int | None, max_idle_time: float | None, drain_timeout: flo
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and 0 <= value < math.inf):
             raise ValueError(f"{name} must be seconds, not {value!r}")
+
+
+def wait_idle(
+    idle: Callable[[float], bool], most: Callable[[], float | None], over: Callable[[], bool]
+) -> bool:
+    """Wait until `idle(until)`, which waits till then (on the monotonic clock) at most, says so.
+
+    False: `most` seconds were too few (None: there are never too few), which may become fewer while
+    it waits; or it is `over`.
+    """
+    since = time.monotonic()
+    while True:
+        limit = most()
+        until = math.inf if limit is None else since + limit
+        now = time.monotonic()
+        if idle(min(until, now + _LOOK)):
+            return True
+        if over() or now >= until:
+            return False

@@ -243,6 +243,7 @@ class Performer:
 
     def _run(self, job: server.Job) -> None:
         assert job.endpoint is not None
+        job.began = time.time()
         if reporting.LOG.isEnabledFor(logging.DEBUG):
             self._reports.started(job)
         try:

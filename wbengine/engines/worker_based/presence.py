@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from wbengine import __version__
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import life as lives
 from wbengine.engines.worker_based import protocol as pr
@@ -33,6 +34,8 @@ class Presence:
         self._names = names
         self._slots = slots
         self.plain = plain
+        #: Digest of the ledger that it shares with its engines.
+        self.ledger: str | None = None
 
     def notices(
         self,
@@ -80,6 +83,10 @@ class Presence:
             env.WBE_RUNNING: running,
             env.WBE_LIFE: life.to_header(),
         }
+        if state == env.READY:
+            headers[env.WBE_SOFTWARE] = __version__
+            if self.ledger is not None:
+                headers[env.WBE_LEDGER] = self.ledger
         if listener != env.ALL_ENGINES:
             headers[env.WBE_IDS] = ids
         if period is not None:

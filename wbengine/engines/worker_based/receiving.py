@@ -184,6 +184,11 @@ class Receiver:
             self._work.declare()
 
     @property
+    def heard(self) -> float:
+        """When the broker was heard last, on the monotonic clock; what cannot fall silent: now."""
+        return time.monotonic() if self._echo is None else self._echo.last
+
+    @property
     def is_blocked(self) -> bool:
         """Whether the broker reads nothing on this connection for now."""
         return self.desk is not None and self.desk.is_blocked

@@ -99,6 +99,9 @@ class Reports:
     def __init__(self, worker: str, handlers: Iterable[ExceptionHandler] = ()) -> None:
         self._worker = worker
         self._handlers = tuple(handlers)
+        #: Told how tasks of guests end: `(task, queue, attempt, outcome, well)`, of which the last
+        #: says whether it need not be done again.  It must neither wait nor raise.
+        self.onlooker: Callable[[str, str, int, invocation.Outcome, bool], None] | None = None
         #: Of successes, in order: when, and what.
         self.untold: deque[tuple[float, tuple[str, str, str]]] = deque()
 

@@ -309,6 +309,8 @@ class RequestBook(Recovering):
         outcome = invocation.Outcome(value, worker or invocation.LOCAL, started, ended)
         failure = value.exception_str if isinstance(value, ft.Failure) else None
         self.ended.append(entry.described(failure, started, ended))
+        for onlooker in self.onlookers:
+            onlooker.settled(entry, outcome, now - entry.born)
         effects: list[Effect] = [fx.Settle(entry, outcome)]
         return effects + self._refill(queue, now) if queue is not None else effects
 

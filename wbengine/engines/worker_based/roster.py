@@ -45,11 +45,13 @@ class TopicWorker:
         "joined",
         "key",
         "last_seen",
+        "ledger",
         "life",
         "period",
         "queue",
         "running",
         "slots",
+        "software",
         "spoke",
         "tasks",
         "topic",
@@ -70,6 +72,9 @@ class TopicWorker:
         #: When it was heard of first.
         self.joined = math.inf
         self.life: life.Life | None = None
+        #: The version of wbengine that it runs, and the digest of its ledger, as far as it says so.
+        self.software: str | None = None
+        self.ledger: str | None = None
         self.spoke = self.was_free = _NEVER
         #: Whether it said itself that it ends.
         self.goodbye = False

@@ -96,7 +96,7 @@ class Server(announcing.Announcing):
 
     @ledger.setter
     def ledger(self, digest: str | None) -> None:
-        self._offer.ledger = digest
+        self._offer.ledger = self._presence.ledger = digest
 
     @property
     def running(self) -> int:

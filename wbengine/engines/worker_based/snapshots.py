@@ -49,7 +49,8 @@ class WorkerSnapshot:
     """One worker process, as it last described itself.
 
     `heard` is when that was, in unix seconds on this process's clock; the moments in its life are
-    on the worker's.  `queues` are those of its `topics`, in the same order.  Peers that speak plain
+    on the worker's.  `queues` are those of its `topics`, in the same order; `software` is the
+    version of wbengine that it runs, `ledger` the digest of its ledger.  Peers that speak plain
     TaskFlow have no identity and no life, and all of a topic look like one.
     """
 
@@ -61,6 +62,8 @@ class WorkerSnapshot:
     running: int
     heard: float
     life: lives.Life | None = None
+    software: str | None = None
+    ledger: str | None = None
 
     @property
     def state(self) -> str:
@@ -166,4 +169,6 @@ def _of_process(workers: Sequence[roster.TopicWorker], now: float, wall: float) 
         last.running,
         wall - (now - last.last_seen),
         last.life,
+        last.software,
+        last.ledger,
     )

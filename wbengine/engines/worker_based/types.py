@@ -304,12 +304,14 @@ class ProxyWorkerFinder(outlook.Outlook):
             worker = TopicWorker(topic, tasks, identity)
             worker.joined = joined
             worker.queue = notify.text(env.WBE_QUEUE) or topic
+            worker.software = notify.text(env.WBE_SOFTWARE)
             self._roster.add(worker)
             self._strangers.pop(identity, None)
             gained = set(tasks)
         else:
             gained = set()
         now = worker.last_seen = self._clock.monotonic()
+        worker.ledger = notify.text(env.WBE_LEDGER) or worker.ledger
         worker.period = min(MOST_PERIOD, notify.seconds(env.WBE_PERIOD) or 0.0) or worker.period
         worker.life = life.Life.from_header(notify.headers.get(env.WBE_LIFE)) or worker.life
         slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))

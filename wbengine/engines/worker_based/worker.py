@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from wbengine.engines.worker_based import (
     observing,
     patience,
     performing,
+    portrait,
     proxy,
     reporting,
     server,
@@ -29,7 +29,6 @@ from wbengine.engines.worker_based import (
 from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import guests as visitors
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based import life as lives
 from wbengine.engines.worker_based.slots import default_slots, make_pool
 
 __all__ = ["Worker", "default_slots"]
@@ -40,7 +39,7 @@ LOG = logging.getLogger(__name__)
 STOP_TIMEOUT: Final = 5.0
 
 
-class Worker:
+class Worker(portrait.Portrait):
     """Take requests for `tasks` from `topic` (or several, the first served first), and run them.
 
     `tasks` are task classes, modules, or names of either.  They run in `executor` if one is given,
@@ -165,6 +164,7 @@ class Worker:
             controlling.SUSPEND: self.suspend,
             controlling.RESUME: self.resume,
             controlling.DRAIN: self.stop,
+            controlling.STOP: self.halt,
         }
         attention = attending.Attention(self._hands, self._beats, orders)
         self._proxy.dispatcher.type_handlers.update(attention.handlers())
@@ -195,48 +195,6 @@ class Worker:
         # TaskFlow's engines ask who is there on the request queue itself, which may never be full.
         made.take_from(tuple(self._queues.values()), 0 if self._interop else self._slots)
         return made
-
-    # What it is.
-
-    @property
-    def banner(self) -> str:
-        """Who this is, where it listens, and what it does, for people."""
-        return describing.banner(
-            self.identity,
-            self._proxy.connection_details["uri"],
-            self._exchange,
-            self._topics,
-            list(self._offered),
-            f"{self._slots} {self._kind}",
-            self._guests.description,
-        )
-
-    @property
-    def queues(self) -> dict[str, str]:
-        """The queue of each topic."""
-        return dict(self._queues)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many tasks ended (by state) and how many messages were not run (by reason)."""
-        with self._hands.lock:
-            return dict(self._server.counts)
-
-    @property
-    def folded(self) -> int:
-        """How many tasks ended before anybody was told that they run: one message less each."""
-        return self._hands.folded
-
-    @property
-    def life(self) -> lives.Life:
-        """What it tells of itself."""
-        with self._hands.lock:
-            return self._server.life
-
-    @property
-    def is_solo(self) -> bool:
-        """Whether tasks run in the thread that called `run`."""
-        return isinstance(self._pool, pools.SoloPool)
 
     # Its life.
 
@@ -333,6 +291,11 @@ class Worker:
             LOG.info("taking nothing new, finishing %d running tasks", self._running)
             self._draining.set()
 
+    def halt(self) -> None:
+        """As `stop`, but what runs is given up at once.  Idempotent; also after `stop`."""
+        self._drain_timeout = 0.0
+        self.stop()
+
     @property
     def _running(self) -> int:
         return self._server.running + self._guests.running
@@ -382,9 +345,11 @@ class Worker:
         self.ended.set()
 
     def _wait_idle(self) -> bool:
-        most = math.inf if self._drain_timeout is None else self._drain_timeout
-        until = time.monotonic() + most
-        return self._hands.wait_idle(self._drain_timeout) and self._guests.wait_idle(until)
+        def idle(until: float) -> bool:
+            left = max(0.0, until - time.monotonic())
+            return self._hands.wait_idle(left) and self._guests.wait_idle(until)
+
+        return patience.wait_idle(idle, lambda: self._drain_timeout, self._done.is_set)
 
     def _give_up(self) -> list[server.Job]:
         """Engines are told first: what tasks make of it is not told any more."""

@@ -21,7 +21,8 @@ ledger cannot be reached or written, and ValueError for an id or holder that is 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -31,6 +32,9 @@ from wbengine import exceptions
 #: somebody opens the ledger, but not more often than each hour.
 STALE_AFTER: Final = 7 * 24 * 3600.0
 SWEEP_EVERY: Final = 3600.0
+
+#: So many rows are listed at once, at most.
+MOST_LISTED: Final = 1000
 
 #: States of a row.
 State = Literal["open", "claimed", "done"]
@@ -77,6 +81,46 @@ class Row:
     state: State
     holder: str | None = None
     result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A row as a list shows it: without its result.
+
+    `age`: seconds since it was opened or ended, on the clock of the ledger's place (everywhere but
+    in Redis also since it was claimed).
+    """
+
+    id: str
+    epoch: int
+    state: State
+    holder: str | None
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a list; `after` is what the next page is asked for with, None: there is none."""
+
+    rows: Sequence[Listed]
+    after: str | None = None
+
+
+def page_of(ids: Iterable[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
+    """Of all ids those of one page, in their order, and what the next one is asked for with."""
+    check_limit(limit)
+    found = heapq.nsmallest(limit + 1, (id for id in ids if after is None or id > after))
+    return found[:limit], found[limit - 1] if len(found) > limit else None
+
+
+def check_limit(limit: int) -> int:
+    """`limit`, if a page can have so many rows.
+
+    :raises ValueError: it cannot.
+    """
+    if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
+        raise ValueError(f"a page has 1 to {MOST_LISTED} rows, not {limit!r}")
+    return limit
 
 
 def refusal(row: Row | None, epoch: int) -> Claim | None:
@@ -196,6 +240,15 @@ class Ledger(abc.ABC):
     @abc.abstractmethod
     def ids(self) -> set[str]:
         """The ids of all rows, in whatever state, and of those that were not dropped to the end."""
+
+    @abc.abstractmethod
+    def list_rows(self, limit: int = 100, after: str | None = None) -> Page:
+        """Some rows, for people to look at: the first `limit`, or those that follow a page.
+
+        A row that is there, and does not change, while all pages are asked for is in one of them.
+
+        :raises ValueError: `limit` is not from 1 to `MOST_LISTED`.
+        """
 
     @abc.abstractmethod
     def sweep(self, older_than: float, only_done: bool = False) -> int:

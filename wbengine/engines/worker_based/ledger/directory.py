@@ -326,6 +326,14 @@ class DirectoryLedger(base.Ledger):
             # And what is left of those that somebody was killed while dropping.
             return found.union(map(_id_of, os.listdir(self._results)))
 
+    def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
+        with self._failures(), self._journal.lock:
+            self._journal.look()
+            rows = self._table.rows
+            ids, then = base.page_of((id.decode() for id in rows), limit, after)
+            now = _files.clock(self._root)
+            return base.Page([_listed(id, rows[id.encode()], now) for id in ids], then)
+
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         before = _files.clock(self._root) - older_than
         states = b"d" if only_done else b"dco"
@@ -350,7 +358,7 @@ class DirectoryLedger(base.Ledger):
                     if self._is_silent(holder, min(older_than, base.SWEEP_EVERY))
                 )
             # What an interrupted call left: results without a row.
-            for name in _older(self._results, before):
+            for name in _files.older(self._results, before):
                 if self.state(_id_of(name)) is None:
                     _files.remove(f"{self._results}/{name}")
             _files.sweep_temp(f"{self._root}/temp")
@@ -423,15 +431,9 @@ class DirectoryLedger(base.Ledger):
             ) from exc
 
 
-def _older(folder: str, before: float) -> Iterator[str]:
-    """Names whose file was renamed last, thus put there, before this time."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            try:
-                if entry.stat(follow_symlinks=False).st_ctime <= before:
-                    yield entry.name
-            except FileNotFoundError:
-                pass
+def _listed(id: str, row: Entry, now: float) -> base.Listed:
+    holder = None if row.holder is None else row.holder.decode()
+    return base.Listed(id, row.epoch, _STATES[row.state], holder, max(0.0, now - row.changed))
 
 
 def _id_of(name: str) -> str:

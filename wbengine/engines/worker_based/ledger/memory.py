@@ -124,6 +124,16 @@ class MemoryLedger(base.Ledger):
         with self._lock:
             return set(self._rows)
 
+    def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
+        with self._lock:
+            ids, then = base.page_of(self._rows, limit, after)
+            now = self._clock.monotonic()
+            return base.Page([self._listed(self._rows[id], now) for id in ids], then)
+
+    def _listed(self, row: base.Row, now: float) -> base.Listed:
+        age = now - self._changed[row.id]
+        return base.Listed(row.id, row.epoch, row.state, row.holder, age)
+
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         with self._lock:
             before = self._clock.monotonic() - older_than

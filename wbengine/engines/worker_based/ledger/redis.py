@@ -239,6 +239,15 @@ class RedisLedger(base.Ledger):
         found, _ = self._run(steps.IDS)
         return {id.decode() for id in found}
 
+    def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
+        """The one that was opened or ended longest ago comes first."""
+        since, _, last = (after or "").partition(" ")
+        told = since if since.isdecimal() else "-inf", last, base.check_limit(limit) + 1
+        (now, *found), _ = self._run(steps.PAGE, *told)
+        rows = [_listed(int(now), *row) for row in found[:limit]]
+        then = f"{found[limit - 1][0].decode()} {rows[-1].id}" if len(found) > limit else None
+        return base.Page(rows, then)
+
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         age = int(older_than * 1000)
         count = kept = 0
@@ -378,6 +387,12 @@ def _read(said: Sequence[bytes]) -> base.Claim:
     verdict: base.Verdict = said[0].decode()  # type: ignore[assignment]
     result = said[3] if verdict == base.DONE else None
     return base.Claim(verdict, int(said[1]), result, said[2].decode() or None)
+
+
+def _listed(now: int, at: bytes, id: bytes, epoch: bytes, state: bytes, holder: Any) -> base.Listed:
+    told: base.State = state.decode()  # type: ignore[assignment]
+    who = holder.decode() if holder else None
+    return base.Listed(id.decode(), int(epoch), told, who, max(0.0, (now - int(at)) / 1000))
 
 
 def _label(name: str, kind: str = "request id") -> str:

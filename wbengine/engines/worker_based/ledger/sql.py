@@ -137,6 +137,10 @@ class _Statements:
             "DELETE FROM wbe_ledger_holders WHERE holder = :holder AND NOT EXISTS"
             " (SELECT 1 FROM wbe_ledger l WHERE l.holder = :holder)"
         )
+        self.page = sa.text(
+            f"SELECT id, epoch, state, holder, {now} - changed FROM wbe_ledger"
+            " WHERE id > :after ORDER BY id LIMIT :most"
+        )
         self.about = sa.text("SELECT format, digest FROM wbe_ledger_about")
         self.tell = dialects.upsert(
             dialect,
@@ -326,6 +330,19 @@ class SQLLedger(base.Ledger):
             return set(connection.execute(self._sql.ids).scalars())
 
         return self._run("asking", work, self._reads)
+
+    def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
+        # No id is an empty text.
+        told = {"after": after or "", "most": base.check_limit(limit) + 1}
+
+        def work(connection: sa.Connection) -> list[base.Listed]:
+            return [
+                base.Listed(id, epoch, _STATES[state], holder, max(0.0, float(age)))
+                for id, epoch, state, holder, age in connection.execute(self._sql.page, told)
+            ]
+
+        found = self._run("listing", work, self._reads)
+        return base.Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
     def sweep(self, older_than: float, only_done: bool = False) -> int:
         if only_done:

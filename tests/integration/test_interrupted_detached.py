@@ -1,0 +1,92 @@
+"""Ctrl-C while tasks wait for what goes on outside: they are left, and gone on with later."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from tests.workers import until
+from wbengine import engines, states, task
+from wbengine.patterns import linear_flow, unordered_flow
+
+
+class Outside(task.Task):
+    """Notes which run it is, and waits for long; one that goes on with an earlier run has its
+    result at once.
+    """
+
+    detached = True
+    local = True
+
+    def __init__(self, name: str, log: list[tuple[str, Any]]) -> None:
+        super().__init__(name, provides=f"{name}_done")
+        self._log = log
+
+    async def execute(self) -> str:
+        assert self.request is not None
+        if self.request.recovered:
+            self._log.append(("found", self.request.id))
+            return "done"
+        try:
+            self._log.append(("begun", self.request.id))
+            await asyncio.sleep(20)
+            self._log.append(("ended", self.request.id))
+        except BaseException:
+            self._log.append(("left" if self.request.left else "cancelled", self.cancelled))
+            raise
+        return "done"
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("limit", [None, (15.0, 18.0)])
+def test_who_presses_ctrl_c_does_not_wait(executor: str, limit: Any) -> None:
+    log: list[tuple[str, Any]] = []
+    flow = unordered_flow.Flow("f").add(*(Outside(f"t{n}", log) for n in range(5)))
+    engine = engines.load(flow, engine="parallel", executor=executor, timelimit=limit)
+
+    def interrupt() -> None:
+        until(lambda: len(log) == 5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=interrupt)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    pressing.join()
+    begun = {id for kind, id in log[:5] if kind == "begun"}
+    assert len(begun) == 5 and log[5:] == [("left", False)] * 5
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert {engine.storage.get_atom_state(f"t{n}") for n in range(5)} == {states.RUNNING}
+    engine.run()
+    assert set(log[10:]) == {("found", id) for id in begun}
+    assert engine.storage.fetch_all() == {f"t{n}_done": "done" for n in range(5)}
+
+
+def test_what_undoes_itself_is_not_left() -> None:
+    """A revert is waited for, as is all that is not detached."""
+    log: list[str] = []
+
+    class Undone(task.Task):
+        detached = True
+
+        async def execute(self) -> None: ...
+
+        async def revert(self, *args: Any, **kwargs: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(0.2)
+            log.append("reverted")
+
+    class Fails(task.Task):
+        def execute(self) -> None:
+            raise LookupError("no")
+
+    flow = linear_flow.Flow("f").add(Undone("u"), Fails("x"))
+    engine = engines.load(flow, engine="parallel")
+    with pytest.raises((KeyboardInterrupt, LookupError)):
+        engine.run()
+    assert log == ["reverted"]

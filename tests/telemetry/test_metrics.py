@@ -1,0 +1,444 @@
+"""Metrics of engines and workers, as Prometheus sees them."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests import celery_errands, fragile_tasks, sample_tasks, workers
+from tests.telemetry import scraping
+from tests.telemetry.scraping import value
+from wbengine import engines, exceptions, invocation, retry, task
+from wbengine.engines.worker_based import describing, jobs, life, snapshots
+from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.telemetry import labels, metrics, names
+
+CANARY = "canary-5e1f"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def scraped(registry: CollectorRegistry, *more: metrics.FleetCollector) -> scraping.Samples:
+    return scraping.read(metrics.render(*more, registry=registry)[0].decode())
+
+
+def fleet(folder: Path, count: int, *more: str) -> Any:
+    arguments = ["--url", url(folder), "--topic", "t", "--metrics-addr", "127.0.0.1:0", *more]
+    arguments += ["--tasks", "tests.sample_tasks", "--tasks", "tests.fragile_tasks"]
+    return workers.workers(folder, *arguments, count=count)
+
+
+def url(folder: Path) -> str:
+    return f"filesystem://{folder / 'broker'}"
+
+
+def load(flow: Any, folder: Path, **options: Any) -> Any:
+    return engines.load(flow, engine="worker-based", url=url(folder), **options)
+
+
+class Stumbles(task.Task):
+    """Fails the first time."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.tries = 0
+
+    def execute(self) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise ValueError(f"password={CANARY}")
+
+
+class Stuck(task.Task):
+    def execute(self) -> None:
+        return None
+
+    def revert(self, **rest: Any) -> None:
+        raise RuntimeError("cannot be undone")
+
+
+def add_up(x: int = 1) -> int:
+    return x
+
+
+# Workers. ----------------------------------------------------------------------------------------
+
+
+def test_a_flow_on_two_workers(tmp_path: Path, registry: CollectorRegistry) -> None:
+    flow = linear_flow.Flow("sums").add(
+        unordered_flow.Flow("all").add(
+            *(sample_tasks.Add(f"a{n}", inject={"x": n, "y": 1}) for n in range(20)),
+            *sample_tasks.meeting(tmp_path),
+        ),
+        sample_tasks.WriteFile("w", inject={"path": str(tmp_path / f"file-{CANARY}")}),
+        sample_tasks.Fail("bad"),
+    )
+    with fleet(tmp_path, 2, "--threads", "1") as started:
+        engine = load(flow, tmp_path)
+        seen = metrics.FleetCollector(engine.executor.workers)
+        assert engine.executor.wait_for_workers(2, 20) == 0
+        fleet_seen = scraped(registry, seen)
+        with metrics.observe(engine, registry), pytest.raises(ValueError):
+            engine.run()
+        engines_own = scraped(registry)
+        pages = [scraping.get(scraping.place(worker, "/metrics")) for worker in started]
+        assert [status for status, _ in pages] == [200, 200]
+        each = [scraping.read(text) for _, text in pages]
+    found = scraping.together([engines_own, *each])
+    add = "tests.sample_tasks.Add"
+    assert value(found, "wbengine_tasks_total", task=add, topic="t", state="SUCCESS") == 20
+    ended = {s: value(found, "wbengine_tasks_total", state=s) for s in ("FAILURE", "REVERTED")}
+    # What does nothing when it is reverted does not travel: the engine counts it.
+    assert ended == {"FAILURE": 1, "REVERTED": 24}
+    took = "wbengine_task_duration_seconds_count"
+    assert value(found, took, task=add, direction="execute") == 20
+    write = "tests.sample_tasks.WriteFile"
+    assert value(found, took, task=write, direction="revert") == 1
+    assert all(value(one, "wbengine_tasks_total", topic="t") > 0 for one in each)
+    assert value(found, "wbengine_flows_total", flow="sums", state="REVERTED") == 1
+    assert value(found, "wbengine_flows_running") == 0
+    assert value(engines_own, "wbengine_task_queue_wait_seconds_count", topic="t") == 25
+    assert value(engines_own, "wbengine_task_queue_wait_seconds_sum") > 0
+    # The fleet looks the same from the engine and from the workers themselves.
+    for name in ("wbengine_worker_slots", "wbengine_worker_last_seen_timestamp_seconds"):
+        told = {key for one in each for key in one if key[0] == name}
+        assert told == {key for key in fleet_seen if key[0] == name} and told
+    assert value(fleet_seen, "wbengine_worker_slots", state="free") == 2
+    assert CANARY not in str(found)
+    check_labels(found)
+
+
+def check_labels(found: scraping.Samples) -> None:
+    """Everything of ours has the labels that it should, and no uuid."""
+    for name, theirs in found:
+        if not name.startswith("wbengine_") or name.endswith("_created"):
+            continue
+        metric = names.METRICS.get(name) or names.METRICS[re.sub("_(count|sum|bucket)$", "", name)]
+        assert {label for label, _ in theirs} - {"le"} == set(metric.labels), name
+        for _, text in theirs:
+            assert not re.search("[0-9a-f]{8}-[0-9a-f]{4}-|[0-9a-f]{16}", text), text
+
+
+def test_who_runs_tasks_in_children_counts_them_itself(tmp_path: Path) -> None:
+    flow = unordered_flow.Flow("f").add(
+        *(sample_tasks.Nothing(f"n{n}") for n in range(4)), sample_tasks.Die("dies")
+    )
+    with fleet(tmp_path, 1, "--processes", "2") as (worker,):
+        with pytest.raises(exceptions.WbengineException):
+            load(flow, tmp_path).run()
+        found = scraping.read(scraping.get(scraping.place(worker, "/metrics"))[1])
+    name = "wbengine_tasks_total"
+    assert value(found, name, task="tests.sample_tasks.Nothing", state="SUCCESS") == 4
+    assert value(found, name, task="tests.sample_tasks.Die", state="FAILURE") == 1
+
+
+def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
+    """What goes back, or is given up, is somebody else's to count."""
+    observer = metrics.WorkerObserver(registry)
+    job = jobs.Job("id", 1, ("id", 1), "engine", None, asked=1, name="a")
+    job.unit = pr.WorkUnit("tests.sample_tasks.Add", "a", "execute", {}, None, {}, None)
+    observer.received(job)
+    observer.started(job)
+    for tell in (observer.returned, observer.refused, observer.given_up):
+        tell(job)
+    assert tasks(scraped(registry)) == {}
+    observer.ended(job, invocation.Outcome(1))
+    assert tasks(scraped(registry)) == {("tests.sample_tasks.Add", "SUCCESS"): 1}
+    assert value(scraped(registry), "wbengine_task_duration_seconds_count") == 0
+
+
+def test_tasks_of_celerys_clients_are_counted(tmp_path: Path, redis_url: Any) -> None:
+    arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
+    arguments += ["--celery-result-backend", str(redis_url), "--metrics-addr", "127.0.0.1:0"]
+    arguments += ["--tasks", "tests.celery_errands"]
+    client = celery_errands.Client(redis_url, redis_url)
+    with workers.workers(tmp_path, *arguments) as (worker,):
+        path = str(tmp_path / "notes")
+        sent = [client.send(celery_errands.NOTE, path, str(n)) for n in range(3)]
+        sent.append(client.send(celery_errands.NOTE))  # arguments are missing
+        ends = [client.ended(name)["status"] for name in sent]
+        assert ends == ["SUCCESS"] * 3 + ["FAILURE"]
+        page = scraping.place(worker, "/metrics")
+        workers.until(lambda: "FAILURE" in scraping.get(page)[1])
+        found = scraping.read(scraping.get(page)[1])
+    counted = {s: value(found, "wbengine_tasks_total", state=s) for s in ("SUCCESS", "FAILURE")}
+    assert counted == {"SUCCESS": 3, "FAILURE": 1}
+    note = celery_errands.NOTE
+    assert value(found, "wbengine_tasks_total", task=note, topic="celery") == 4
+    check_labels(found)
+
+
+def test_a_dead_worker_is_not_shown_and_its_task_counted(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    flow = linear_flow.Flow("f").add(fragile_tasks.Once("o"))
+    name = "wbengine_worker_slots"
+    with fleet(tmp_path, 2, "--threads", "1"):
+        executor = executors.WorkerTaskExecutor(
+            "e", "default", url=url(tmp_path), worker_expiry=2.0
+        )
+        seen = metrics.FleetCollector(executor.workers)
+        assert executor.wait_for_workers(2, 20) == 0
+        before = {key for key in scraped(registry, seen) if key[0] == name}
+        engine = load(flow, tmp_path, store={"folder": str(tmp_path)}, executor=executor)
+        with metrics.observe(engine, registry), pytest.raises(exceptions.WorkerLost):
+            engine.run()
+        found = scraped(registry, seen)
+        executor.stop()
+    left = {key for key in found if key[0] == name}
+    assert left < before and len(left) == len(before) / 2 == 3
+    assert value(found, "wbengine_tasks_total", state="FAILURE") == 1
+
+
+# Engines. ----------------------------------------------------------------------------------------
+
+
+def test_what_an_engine_runs_itself(registry: CollectorRegistry) -> None:
+    flow = graph_flow.Flow("f", retry=retry.Times(2))
+    one, two = task.FunctorTask(add_up, name="one", provides="y"), Stumbles("two")
+    left_out = sample_tasks.Nothing("left-out")
+    flow.add(one, two, left_out)
+    flow.link(one, two)
+    flow.link(two, left_out, decider=lambda history: False)
+    engine = engines.load(flow)
+    with metrics.observe(engine, registry):
+        engine.run()
+    found = scraped(registry)
+    assert tasks(found) == {
+        ("tests.telemetry.test_metrics.add_up", "SUCCESS"): 2,
+        ("tests.telemetry.test_metrics.add_up", "REVERTED"): 1,
+        ("tests.telemetry.test_metrics.Stumbles", "SUCCESS"): 1,
+        ("tests.telemetry.test_metrics.Stumbles", "FAILURE"): 1,
+        ("tests.telemetry.test_metrics.Stumbles", "REVERTED"): 1,
+        ("tests.sample_tasks.Nothing", "IGNORE"): 1,
+    }
+    assert value(found, "wbengine_task_retries_total") == 2
+    assert value(found, "wbengine_flow_duration_seconds_count", flow="f") == 1
+    assert CANARY not in str(found)
+    check_labels(found)
+
+
+def tasks(found: scraping.Samples) -> dict[tuple[str, str], float]:
+    read = {}
+    for (name, theirs), number in found.items():
+        if name == "wbengine_tasks_total":
+            read[dict(theirs)["task"], dict(theirs)["state"]] = number
+    return read
+
+
+def test_how_flows_end(registry: CollectorRegistry) -> None:
+    stops = task.FunctorTask(lambda: engine.suspend(), name="stops")
+    engine = engines.load(linear_flow.Flow("two").add(stops, sample_tasks.Nothing("n")))
+    with metrics.observe(engine, registry):
+        engine.run()
+        engine.run()
+    stuck = engines.load(linear_flow.Flow("stuck").add(Stuck("s"), sample_tasks.Fail("bad")))
+    with metrics.observe(stuck, registry), pytest.raises(Exception, match="undone"):
+        stuck.run()
+    found = scraped(registry)
+    ends = {
+        (dict(theirs)["flow"], dict(theirs)["state"]): number
+        for (name, theirs), number in found.items()
+        if name == "wbengine_flows_total"
+    }
+    expected = {("two", "SUSPENDED"): 1, ("two", "SUCCESS"): 1, ("stuck", "FAILURE"): 1}
+    assert ends == expected
+    assert value(found, "wbengine_tasks_total", state="REVERT_FAILURE") == 1
+
+
+def test_what_runs_now(registry: CollectorRegistry) -> None:
+    seen: list[float] = []
+
+    def look() -> None:
+        seen.append(value(scraped(registry), "wbengine_flows_running", flow="f"))
+
+    engine = engines.load(linear_flow.Flow("f").add(task.FunctorTask(look)))
+    with metrics.observe(engine, registry):
+        engine.run()
+    look()
+    assert seen == [1, 0]
+
+
+def test_a_listener_that_is_dropped_leaves_nothing_running(registry: CollectorRegistry) -> None:
+    engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
+    metrics.MetricsListener(engine, registry).register()
+    steps = engine.run_iter()
+    next(steps)
+    assert value(scraped(registry), "wbengine_flows_running") == 1
+    engine.notifier.reset()  # nobody hears how it ends, as of an engine that lost its flow
+    steps.close()
+    engine.atom_notifier.reset()
+    del engine, steps
+    gc.collect()
+    assert value(scraped(registry), "wbengine_flows_running") == 0
+
+
+def test_an_engine_may_count_for_workers_that_nobody_asks(registry: CollectorRegistry) -> None:
+    place = f"memory://{uuid.uuid4().hex}"
+    flow = linear_flow.Flow("f").add(sample_tasks.Add("a", inject={"x": 1, "y": 2}))
+    with workers.worker_in_thread(place, sample_tasks, topic="video.hd"):
+        engine = engines.load(flow, engine="worker-based", url=place)
+        with metrics.observe(engine, registry, remote=True):
+            engine.run()
+    found = scraped(registry)
+    name, add = "wbengine_tasks_total", "tests.sample_tasks.Add"
+    assert value(found, name, task=add, topic="video.hd", state="SUCCESS") == 1
+    assert sum(tasks(found).values()) == 1
+
+
+def test_engines_that_share_an_executor_count_their_own(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    """One begins before the other, and ends after it."""
+    place = f"memory://{uuid.uuid4().hex}"
+    other = CollectorRegistry()
+    started, release = tmp_path / "started", tmp_path / "release"
+    waits = sample_tasks.WaitFor("w", inject={"started": str(started), "release": str(release)})
+    several = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(5)))
+    with workers.worker_in_thread(place, sample_tasks, threads_count=2):
+        executor = executors.WorkerTaskExecutor("e", "default", url=place)
+        executor.start()
+        outer, inner = (
+            engines.load(flow, engine="worker-based", executor=executor)
+            for flow in (linear_flow.Flow("o").add(waits), several)
+        )
+        metrics.MetricsListener(outer, registry).register()
+        metrics.MetricsListener(inner, other).register()
+        thread = threading.Thread(target=outer.run)
+        thread.start()
+        workers.until(started.exists)
+        inner.run()
+        release.touch()
+        thread.join(20)
+        assert executor._book.onlookers == ()  # it outlives the engines that use it
+        executor.stop()
+    name = "wbengine_task_queue_wait_seconds_count"
+    assert [value(scraped(each), name) for each in (registry, other)] == [1, 5]
+
+
+# Labels and pages. -------------------------------------------------------------------------------
+
+
+def test_labels_are_bounded() -> None:
+    bounded = labels.Bounded(3)
+    assert [bounded(text) for text in ("a", "b", "c", "d", "a", "e")] == [
+        "a", "b", "c", "other", "a", "other",
+    ]  # fmt: skip
+    bounded = labels.Bounded(2)
+    made = {bounded(f"order-{uuid.uuid4()}") for _ in range(10)}
+    made |= {bounded(f"order-{uuid.uuid4().hex}-x") for _ in range(10)}
+    assert made == {"order-*", "order-*-x"}
+    assert len(bounded("x" * 1000)) <= 120
+
+
+def test_topics_are_named_by_their_queues() -> None:
+    queue = describing.queue_name("exchange", "video.hd", ["a.Task"])
+    assert queue != "video.hd" and labels.of_topic(queue) == "video.hd"
+    assert labels.of_topic("video.hd") == "video.hd"  # of TaskFlow's workers
+    assert labels.of_topic(None) == labels.of_topic("") == ""
+
+
+def test_many_flows_are_few_series(registry: CollectorRegistry) -> None:
+    for number in range(150):
+        engine = engines.load(linear_flow.Flow(f"f{number}").add(sample_tasks.Nothing("n")))
+        with metrics.observe(engine, registry):
+            engine.run()
+    found = scraped(registry)
+    flows = [key for key in found if key[0] == "wbengine_flows_total"]
+    assert len(flows) == 101
+    assert value(found, "wbengine_flows_total", flow="other") == 50
+
+
+def test_queues_and_what_cannot_be_asked(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Iterator[Any]:
+        raise ConnectionError("no broker")
+
+    fleet = metrics.FleetCollector(broken, lambda: [("q", 3), ("r", 0)])
+    found = scraped(registry, fleet)
+    assert value(found, "wbengine_queue_messages", queue="q") == 3
+    assert not [key for key in found if key[0].startswith("wbengine_worker")]
+    assert "not known now: no broker" in caplog.text
+
+
+def test_the_guide_lists_what_there_is() -> None:
+    page = workers.REPOSITORY / "doc" / "source" / "user" / "metrics.rst"
+    row = r"   \* - ``(wbengine_\w+)``\n     - (\w+)\n     - ([\w, ]+)\n"
+    listed = {name: (kind, of) for name, kind, of in re.findall(row, page.read_text("utf-8"))}
+    assert listed == {name: (m.kind, ", ".join(m.labels)) for name, m in names.METRICS.items()}
+
+
+def test_what_slots_are(registry: CollectorRegistry) -> None:
+    """Of who takes nothing they are closed; the dead have none; TaskFlow's workers have no name."""
+
+    def worker(name: str | None, state: str, running: int) -> snapshots.WorkerSnapshot:
+        known = life.Life(state) if name else None
+        return snapshots.WorkerSnapshot(name, ("t",), ("q",), (), 4, running, 1000.0, known)
+
+    fleet = [
+        worker("host-1-aaaaaaaa", life.BUSY, 3),
+        worker("host-2-bbbbbbbb", life.SUSPENDED, 1),
+        worker("host-3-cccccccc", life.DEAD, 2),
+        worker(None, "", 1),
+    ]
+    found = scraped(registry, metrics.FleetCollector(lambda: fleet))
+    told = {
+        (dict(theirs)["worker"], dict(theirs)["state"]): number
+        for (name, theirs), number in found.items()
+        if name == "wbengine_worker_slots" and number
+    }
+    assert told == {
+        ("host-1", "busy"): 3,
+        ("host-1", "free"): 1,
+        ("host-2", "busy"): 1,
+        ("host-2", "closed"): 3,
+        ("t", "busy"): 1,
+        ("t", "free"): 3,
+    }
+    seen = "wbengine_worker_last_seen_timestamp_seconds"
+    assert value(found, seen, worker="host-2") == 1000 and value(found, seen) == 3000
+
+
+def test_pages_of_two_fleets_name_each_metric_once(registry: CollectorRegistry) -> None:
+    collectors = [metrics.FleetCollector(list, lambda n=n: [(n, 1)]) for n in "ab"]
+    found = scraped(registry, *collectors)
+    assert value(found, "wbengine_queue_messages") == 2
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
+    for call in (lambda: metrics.MetricsListener(engine), metrics.render):
+        with pytest.raises(ImportError, match=r"pip install 'wbengine\[metrics\]'"):
+            call()
+
+
+def test_nothing_is_loaded_unless_it_is_wanted() -> None:
+    script = """
+import sys
+import wbengine.worker, wbengine.engines, wbengine.telemetry.names
+wbengine.worker.parser().parse_args(["--topic", "t", "--tasks", "m"])
+assert wbengine.engines.load
+from wbengine.engines.worker_based import worker, engine
+bad = [m for m in sys.modules if m.startswith(("prometheus_client", "opentelemetry", "http.server"))
+       or (m.startswith("wbengine.telemetry.") and m != "wbengine.telemetry.names")]
+assert not bad, bad
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,140 @@
+"""The files for Grafana and Prometheus name only what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import workers
+from wbengine.telemetry import names
+
+FOLDER = workers.REPOSITORY / "doc" / "monitoring"
+
+#: Of Prometheus, as far as they are used.
+FUNCTIONS = {
+    *("sum", "max", "count", "topk", "time", "vector", "rate", "increase", "deriv"),
+    *("min_over_time", "histogram_quantile"),
+}
+WORDS = {*FUNCTIONS, "by", "on", "or", "and", "unless"}
+
+DASHBOARD = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
+RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))
+
+
+def queries() -> Iterator[tuple[str, str, str]]:
+    """What each is of, the query, and the text that shows it."""
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"], target["legendFormat"]
+    for rule in rules():
+        yield rule["alert"], rule["expr"], rule["annotations"]["summary"]
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+def problems(query: str, text: str = "") -> list[str]:
+    """What is wrong with a query: names and labels that there are not, and brackets."""
+    found = []
+    bare = re.sub(r'"[^"]*"', '""', query)
+    for one, other in ("()", "{}", "[]"):
+        if bare.count(one) != bare.count(other):
+            found.append(f"{one} and {other}")
+    used = re.findall(r"wbengine_\w+", bare)
+    metrics = [metric for metric in map(metric_of, used) if metric is not None]
+    if len(metrics) != len(used) or not used:
+        found.append(f"metrics: {used}")
+    known = {"le", *(label for metric in metrics for label in metric.labels)}
+    labels = {name for inside in re.findall(r"\{([^}]*)\}", bare) for name in _matched(inside)}
+    for inside in re.findall(r"\b(?:by|on) \(([^)]*)\)", bare):
+        labels |= set(re.findall(r"\w+", inside))
+    labels |= set(re.findall(r"\{\{\s*(?:\$labels\.)?([a-z]\w*)\s*\}\}", text))
+    found += [f"label {name}" for name in labels - known]
+    rest = re.sub(r"\{[^}]*\}|\[[^]]*\]|\b(?:by|on) \([^)]*\)|wbengine_\w+", " ", bare)
+    found += [f"word {word}" for word in re.findall(r"[a-z_]\w*", rest) if word not in WORDS]
+    return found
+
+
+def _matched(inside: str) -> list[str]:
+    return re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", inside)
+
+
+def metric_of(name: str) -> names.Metric | None:
+    found = names.METRICS.get(name)
+    if found is not None:
+        return None if found.kind == "histogram" else found
+    base, _, part = name.rpartition("_")
+    metric = names.METRICS.get(base)
+    return metric if metric and metric.kind == "histogram" and part in SERIES else None
+
+
+SERIES = {"bucket", "sum", "count"}
+
+
+@pytest.mark.parametrize(("where", "query", "text"), list(queries()))
+def test_a_query_makes_sense(where: str, query: str, text: str) -> None:
+    assert problems(query, text) == [], where
+    if "_bucket" in query:
+        assert "histogram_quantile" in query and re.search(r"by \(le", query)
+    if re.search(r"_total\b|_(sum|count)\b", query):
+        assert re.search(r"\b(rate|increase)\(", query), "a counter is shown as it is"
+
+
+def test_every_metric_is_shown_somewhere() -> None:
+    told = " ".join(query for _, query, _ in queries())
+    assert {name for name in names.METRICS if name not in told} == set()
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("sum(rate(wbengine_tasks_total[5m])", ["( and )"]),
+        ("wbengine_tasks", ["metrics: ['wbengine_tasks']"]),
+        ("wbengine_task_duration_seconds", ["metrics: ['wbengine_task_duration_seconds']"]),
+        ("wbengine_flows_running_bucket", ["metrics: ['wbengine_flows_running_bucket']"]),
+        ('wbengine_flows_running{task="x"}', ["label task"]),
+        ("sum by (topic) (wbengine_flows_running)", ["label topic"]),
+        ("summ(wbengine_flows_running)", ["word summ"]),
+    ],
+)
+def test_the_check_sees_what_is_wrong(query: str, found: list[str]) -> None:
+    assert problems(query) == found
+
+
+def test_a_text_that_names_a_label_that_is_not_there() -> None:
+    assert problems("wbengine_flows_running", "{{ $labels.topic }}") == ["label topic"]
+
+
+def test_alerts_have_all_that_an_alert_needs() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules()) > 5
+    for rule in rules():
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert rule["annotations"]["summary"]
+        assert re.fullmatch(r"[0-9]+m", rule.get("for", "1m"))
+
+
+def test_panels_have_a_place_each() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        assert 0 <= at["x"] <= 24 - at["w"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    for panel in panels:
+        if panel["type"] != "row":
+            assert panel["datasource"]["uid"] == "${datasource}" and panel["description"]
+    assert [each["name"] for each in DASHBOARD["templating"]["list"]] == ["datasource"]

@@ -1,0 +1,361 @@
+"""Traces of flows, here and on workers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+
+from tests import sample_tasks, workers
+from tests.telemetry import spans
+from wbengine import engines, retry, task
+from wbengine.engines.worker_based import executor as executors
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.telemetry import processing, tracing
+
+CANARY = "canary-77ab"
+
+
+@pytest.fixture
+def memory() -> spans.Memory:
+    return spans.Memory()
+
+
+def named(found: list[spans.Spent], name: str) -> spans.Spent:
+    (one,) = [span for span in found if span.name == name]
+    return one
+
+
+class Rolls(task.Task):
+    """Fails the first time, with a secret in its message."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.tries = 0
+
+    def execute(self, secret: str) -> str:
+        self.tries += 1
+        if self.tries == 1:
+            raise ValueError(f"it does not work with {secret}")
+        return secret
+
+
+class Traces(task.Task):
+    """Has a span of its own."""
+
+    def execute(self) -> str:
+        with trace.get_tracer("user", tracer_provider=PROVIDERS[-1]).start_as_current_span("own"):
+            return "done"
+
+
+class TracesLater(Traces):
+    async def execute(self) -> str:  # type: ignore[override]
+        with trace.get_tracer("user", tracer_provider=PROVIDERS[-1]).start_as_current_span("own"):
+            return "done"
+
+
+PROVIDERS: list[Any] = []
+
+
+# Workers. ----------------------------------------------------------------------------------------
+
+
+def test_one_trace_across_an_engine_and_two_workers(tmp_path: Path, memory: spans.Memory) -> None:
+    place = f"filesystem://{tmp_path / 'broker'}"
+    flow = linear_flow.Flow("sums").add(
+        unordered_flow.Flow("all").add(
+            *(sample_tasks.Add(f"a{n}", inject={"x": n, "y": 1}) for n in range(4)),
+            *sample_tasks.meeting(tmp_path),
+        ),
+        sample_tasks.WriteFile("w", inject={"path": str(tmp_path / CANARY)}),
+        sample_tasks.Fail("bad"),
+    )
+    arguments = ["--url", place, "--topic", "maths", "--tasks", "tests.sample_tasks"]
+    arguments += ["--threads", "1", "--traces"]
+    environment = {"OTEL_TRACES_EXPORTER": "console"}
+    with workers.workers(tmp_path, *arguments, count=2, environment=environment) as started:
+        executor = executors.WorkerTaskExecutor("e", "default", url=place)
+        assert executor.wait_for_workers(2, 20) == 0
+        engine = engines.load(flow, engine="worker-based", executor=executor)
+        traced = tracing.instrument(engine, memory.provider)
+        with pytest.raises(ValueError):
+            engine.run()
+        traced.uninstrument()
+        executor.stop()
+        assert [worker.stop() for worker in started] == [0, 0]
+        told = [spans.printed(worker.text) for worker in started]
+    assert all(told), "one of the workers had nothing to do"
+    names = [*(f"a{n}" for n in range(4)), "one", "other"]
+    every = [*memory.spans, *(span for of in told for span in of)]
+    assert len({span.trace for span in every}) == 1
+    process = ["process maths"]
+    adds = [[f"execute {name}", ["send maths", process]] for name in names]
+    adds += [[f"revert {name}"] for name in names]
+    assert spans.tree(every) == [[
+        "flow sums",
+        *sorted([
+            *adds,
+            ["execute w", ["send maths", process]],
+            ["revert w", ["send maths", process]],
+            ["execute bad", ["send maths", process]],
+            ["revert bad"],
+        ]),
+    ]]  # fmt: skip
+    by_id = {span.id: span for span in every}
+    for span in (span for of in told for span in of):
+        assert span.parent is not None and span.links == [span.parent]
+        sent, done = by_id[span.parent].attributes, span.attributes
+        assert (by_id[span.parent].kind, span.kind) == ("PRODUCER", "CONSUMER")
+        for name in ("messaging.message.id", "messaging.message.conversation_id"):
+            assert sent[name] == done[name]
+        assert (done["messaging.system"], done["messaging.operation.name"]) == (
+            "filesystem",
+            "process",
+        )
+        assert done["messaging.destination.name"] == "maths"
+        assert done["wbengine.flow.uuid"] == engine.storage.flow_uuid
+    check_failures(every)
+    assert CANARY not in str(every)
+
+
+def check_failures(every: list[spans.Spent]) -> None:
+    """What failed is marked so, by the kind of its error; nothing else is."""
+    failed = {span.name: span.attributes["error.type"] for span in every if span.failed}
+    assert set(failed) == {"flow sums", "execute bad", "process maths"}
+    assert set(failed.values()) == {"ValueError"}
+    flow = named(every, "flow sums")
+    assert flow.attributes["wbengine.flow.state"] == "REVERTED"
+    assert flow.kind == "INTERNAL" and flow.parent is None
+    bad = named(every, "execute bad").attributes
+    assert bad["wbengine.atom.name"] == "bad" and bad["wbengine.attempt"] == 1
+    undone = named(every, "revert w").attributes
+    assert (undone["wbengine.direction"], undone["wbengine.attempt"]) == ("revert", 2)
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_contexts_travel_through_every_broker(
+    broker_servers: Any, broker: str, memory: spans.Memory
+) -> None:
+    observer = processing.WorkerTracing(memory.provider)
+    with (
+        broker_servers[broker].place() as place,
+        workers.worker_in_thread(place, sample_tasks, observer=observer, topic="m") as worker,
+    ):
+        observer.worker, observer.system = worker.identity, worker.system
+        flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
+        engine = engines.load(flow, engine="worker-based", url=place)
+        with tracing.instrument(engine, memory.provider):
+            engine.run()
+    below = ["send m", ["process m"]]
+    expected = ["flow f", *([f"execute n{n}", below] for n in range(3))]
+    assert spans.tree(memory.spans) == [expected]
+    (queue,) = worker.queues.values()
+    for span in memory.spans:
+        if "m" in span.name.split():
+            told = span.attributes
+            assert told["messaging.system"] == broker
+            key = told.get("messaging.rabbitmq.destination.routing_key")
+            assert key == (queue if broker == "rabbitmq" else None)
+
+
+def test_a_worker_traces_without_anybody_above(memory: spans.Memory) -> None:
+    """Also one whose tasks run in children, from which nothing is told."""
+    place = f"memory://{uuid.uuid4().hex}"
+    observer = processing.WorkerTracing(memory.provider)
+    with workers.worker_in_thread(place, sample_tasks, observer=observer, processes_count=1):
+        engines.run(
+            linear_flow.Flow("f").add(sample_tasks.Add("a", inject={"x": 1, "y": 2})),
+            engine="worker-based", url=place,
+        )  # fmt: skip
+    (span,) = memory.spans
+    assert (span.name, span.parent, span.links) == ("process t", None, [])
+
+
+def test_the_body_of_a_task_traces_below_its_worker(memory: spans.Memory) -> None:
+    place = f"memory://{uuid.uuid4().hex}"
+    PROVIDERS.append(memory.provider)
+    observer = processing.WorkerTracing(memory.provider)
+    flow = linear_flow.Flow("f").add(Traces("plain"), TracesLater("async"))
+    with workers.worker_in_thread(place, Traces, TracesLater, observer=observer):
+        engine = engines.load(flow, engine="worker-based", url=place)
+        with tracing.instrument(engine, memory.provider):
+            engine.run()
+    below = ["send t", ["process t", ["own"]]]
+    expected = ["flow f", ["execute async", below], ["execute plain", below]]
+    assert spans.tree(memory.spans) == [expected]
+
+
+def test_who_has_no_provider_sends_nothing(memory: spans.Memory) -> None:
+    """Without an SDK there is nothing to send, and nothing to keep."""
+    place = f"memory://{uuid.uuid4().hex}"
+    observer = processing.WorkerTracing(memory.provider)
+    with workers.worker_in_thread(place, sample_tasks, observer=observer):
+        engine = engines.load(
+            linear_flow.Flow("f").add(sample_tasks.Nothing("n")), engine="worker-based", url=place
+        )
+        with tracing.instrument(engine, trace.NoOpTracerProvider()):
+            engine.run()
+    assert [span.parent for span in memory.spans] == [None]
+    assert engine.storage.flow_meta.get(tracing.META) is None
+
+
+# Engines. ----------------------------------------------------------------------------------------
+
+
+def test_retries_and_reversions_are_seen(memory: spans.Memory) -> None:
+    flow = linear_flow.Flow("f", retry=retry.Times(2, "again")).add(
+        Rolls("dice"), sample_tasks.Nothing("n")
+    )
+    engine = engines.load(flow, store={"secret": CANARY})
+    with tracing.instrument(engine, memory.provider):
+        engine.run()
+    found = memory.spans
+    attempts = {
+        (span.name, span.attributes["wbengine.attempt"]): span.attributes["wbengine.atom.state"]
+        for span in found
+        if "wbengine.attempt" in span.attributes
+    }
+    assert attempts == {
+        ("execute again", 1): "SUCCESS",
+        ("execute dice", 1): "FAILURE",
+        ("revert dice", 2): "REVERTED",
+        ("execute again", 2): "SUCCESS",
+        ("execute dice", 3): "SUCCESS",
+        ("execute n", 1): "SUCCESS",
+    }
+    flow_span = named(found, "flow f")
+    assert [event["name"] for event in flow_span.told["events"]] == ["retrying"]
+    assert not flow_span.failed
+    assert CANARY not in str(found)
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_the_body_of_a_task_traces_below_its_atom(memory: spans.Memory, kind: str) -> None:
+    PROVIDERS.append(memory.provider)
+    engine = engines.load(
+        linear_flow.Flow("f").add(Traces("plain"), TracesLater("async")), engine=kind
+    )
+    user = memory.provider.get_tracer("user")
+    with tracing.instrument(engine, memory.provider), user.start_as_current_span("request"):
+        engine.run()
+    assert spans.tree(memory.spans) == [
+        ["request", ["flow f", ["execute async", ["own"]], ["execute plain", ["own"]]]]
+    ]
+
+
+def test_a_flow_that_is_resumed_links_to_its_first_run(memory: spans.Memory) -> None:
+    stops = task.FunctorTask(lambda: engine.suspend(), name="stops")
+    flow = linear_flow.Flow("f").add(stops, sample_tasks.Nothing("n"))
+    from wbengine.persistence import backends
+    from wbengine.utils import persistence_utils as utils
+
+    backend = backends.fetch({"connection": "memory"})
+    book = utils.temporary_log_book(backend)
+    detail = utils.create_flow_detail(flow, book, backend)
+    engine = engines.load(flow, flow_detail=detail, backend=backend, book=book)
+    with tracing.instrument(engine, memory.provider):
+        engine.run()
+    with backend.get_connection() as connection:
+        (kept,) = connection.get_logbook(book.uuid)
+    other = engines.load(flow, flow_detail=kept, backend=backend, book=book)
+    with tracing.instrument(other, memory.provider):
+        other.run()
+    first, second = [span for span in memory.spans if span.name == "flow f"]
+    assert first.attributes["wbengine.flow.state"] == "SUSPENDED"
+    assert (first.links, second.links) == ([], [first.id])
+    assert first.trace != second.trace
+    linked = second.told["links"][0]["context"]["trace_id"]
+    assert linked == first.trace
+
+
+def test_one_that_lost_its_flow_leaves_no_span_open(memory: spans.Memory) -> None:
+    engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
+    traced = tracing.instrument(engine, memory.provider)
+    steps = engine.run_iter()
+    next(steps)
+    traced.uninstrument()
+    steps.close()
+    assert [span.name for span in memory.spans] == ["flow f"]
+    assert "wbengine.flow.state" not in memory.spans[0].attributes
+
+
+def test_it_may_be_asked_for_twice(memory: spans.Memory) -> None:
+    engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
+    assert tracing.instrument(engine, memory.provider) is tracing.instrument(engine)
+    engine.run()
+    assert spans.tree(memory.spans) == [["flow f", ["execute n"]]]
+    with pytest.raises(TypeError):
+        tracing.instrument(None)
+    del engine
+    gc.collect()
+    assert not tracing._INSTRUMENTED
+
+
+def test_nothing_is_kept_of_what_ended(memory: spans.Memory) -> None:
+    from wbengine.telemetry import contexts
+
+    place = f"memory://{uuid.uuid4().hex}"
+    observer = processing.WorkerTracing(memory.provider)
+    flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(20)))
+    flow.add(sample_tasks.Fail("bad"))
+    with workers.worker_in_thread(place, sample_tasks, observer=observer):
+        engine = engines.load(flow, engine="worker-based", url=place)
+        with tracing.instrument(engine, memory.provider), pytest.raises(ValueError):
+            engine.run()
+    assert not contexts._CONTEXTS and not observer._spans
+
+
+# What is missing. --------------------------------------------------------------------------------
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
+    with pytest.raises(ImportError, match=r"pip install 'wbengine\[otel\]'"):
+        tracing.instrument(engine)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    assert not processing.is_wanted()
+
+
+def test_a_worker_is_told_what_is_missing(tmp_path: Path) -> None:
+    """An exporter that is not installed; with nobody to ask for traces, nothing is looked for."""
+    arguments = [
+        "--url",
+        f"filesystem://{tmp_path}",
+        "--topic",
+        "t",
+        "--tasks",
+        "tests.sample_tasks",
+    ]
+    environment = {"OTEL_TRACES_EXPORTER": "zipkin"}
+    with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
+        assert worker.wait() == 2
+        assert re.search(r"no exporter of traces 'zipkin' is installed .*: console", worker.text)
+        assert len(worker.text.splitlines()) == 1
+    assert "OTEL_TRACES_EXPORTER" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_TRACES_EXPORTER": "none"}, False),
+        ({"OTEL_TRACES_EXPORTER": "console"}, True),
+        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_when_the_environment_asks_for_traces(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], wanted: bool
+) -> None:
+    for name in ("OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert processing.is_wanted() is wanted

@@ -1,0 +1,68 @@
+"""Patterns of traces, on events that are written down here."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from wbengine.testing import patterns
+
+
+def matches(told: Any, *events: str) -> bool:
+    return patterns.match(patterns.read(told), events) is None
+
+
+def test_a_word_is_what_runs_and_succeeds() -> None:
+    assert matches("a", "a RUNNING", "a SUCCESS")
+    assert not matches("a", "a RUNNING")
+    assert not matches("a", "a SUCCESS", "a RUNNING")
+    assert matches("a FAILURE", "a FAILURE")
+    assert matches("my task", "my task RUNNING", "my task SUCCESS")
+
+
+def test_members_of_sets_come_in_any_order() -> None:
+    events = ["a RUNNING", "a SUCCESS", "b RUNNING", "b SUCCESS"]
+    for order in itertools.permutations(events):
+        right = all(order.index(f"{n} RUNNING") < order.index(f"{n} SUCCESS") for n in "ab")
+        assert matches([{"a", "b"}], *order) == right
+    assert not matches(["a", "b"], *events[2:], *events[:2])
+    assert matches(["a", "b"], *events)
+
+
+def test_sets_and_rows_may_be_mixed() -> None:
+    told = [{("a", "b"), frozenset({"c", "d"})}, "e"]
+    row = [f"{n} {s}" for n in "cabde" for s in ("RUNNING", "SUCCESS")]
+    assert matches(told, *row)
+    swapped = [f"{n} {s}" for n in "cbade" for s in ("RUNNING", "SUCCESS")]
+    assert not matches(told, *swapped)
+
+
+def test_what_is_alike_may_come_from_anywhere() -> None:
+    """The first of two parts that begin alike need not be the one that is meant."""
+    told = [{("a FAILURE", "b FAILURE"), ("a FAILURE", "c FAILURE")}]
+    assert matches(told, "a FAILURE", "c FAILURE", "a FAILURE", "b FAILURE")
+    assert matches(told, "a FAILURE", "a FAILURE", "c FAILURE", "b FAILURE")
+    assert not matches(told, "a FAILURE", "c FAILURE", "b FAILURE", "a FAILURE")
+
+
+def test_it_tells_where_it_differs_and_what_was_expected() -> None:
+    pattern = patterns.read([{"a", "b"}, "c"])
+    found = patterns.match(pattern, ["a RUNNING", "c RUNNING"])
+    assert found == patterns.Mismatch(1, ("a SUCCESS", "b RUNNING"))
+    assert patterns.match(pattern, []) == patterns.Mismatch(0, ("a RUNNING", "b RUNNING"))
+    assert patterns.match(patterns.read([]), ["x RUNNING"]) == patterns.Mismatch(0, ())
+    assert patterns.match(patterns.read([]), []) is None
+
+
+def test_a_hundred_at_once_are_no_trouble() -> None:
+    names = [f"t{n}" for n in range(100)]
+    events = [f"{n} RUNNING" for n in names] + [f"{n} SUCCESS" for n in reversed(names)]
+    assert matches([set(names)], *events)
+
+
+@pytest.mark.parametrize("wrong", [1, ["a", None], {1}])
+def test_anything_else_is_no_pattern(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="a trace is made of"):
+        patterns.read(wrong)

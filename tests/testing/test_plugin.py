@@ -1,0 +1,308 @@
+"""The fixtures that users get."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wbengine import engines, exceptions, retry, task, testing
+from wbengine.engines import base
+from wbengine.listeners import capturing
+from wbengine.patterns import linear_flow, unordered_flow
+
+pytest_plugins = ["pytester"]
+
+Maker = Callable[..., Any]
+
+#: What ran in this process, in order.
+RAN: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+class Greet(task.Task):
+    default_provides = "greeting"
+
+    def execute(self, name: str) -> str:
+        RAN.append(self.name)
+        return f"hello {name}"
+
+
+class Charge(task.Task):
+    """Must not run twice."""
+
+    idempotent = False
+
+    def execute(self) -> None:
+        RAN.append(self.name)
+
+
+class Refund(Charge):
+    """May run twice."""
+
+    idempotent = True
+
+
+class Failing(task.Task):
+    def execute(self) -> None:
+        raise ValueError("as ever")
+
+
+def line(*atoms: Any) -> Any:
+    return linear_flow.Flow("f").add(*atoms)
+
+
+def test_an_engine_and_a_worker_meet(wbe_worker: Maker, wbe_engine: Maker) -> None:
+    worker = wbe_worker(Greet)
+    engine = wbe_engine(line(Greet("greet")), store={"name": "you"})
+    engine.run()
+    assert engine.storage.fetch("greeting") == "hello you"
+    assert engine.storage.get_attempt("greet").worker == worker.identity
+    testing.assert_flow_trace(engine, ["greet"])
+    assert testing.Trace.of(engine).flow == ["RUNNING", "SUCCESS"]
+
+
+def test_each_test_has_a_broker_of_its_own(wbe_broker: Any, wbe_worker: Maker) -> None:
+    wbe_worker(Charge)
+    other = testing.Broker()
+    assert other.url != wbe_broker.url and other.exchange != wbe_broker.exchange
+    other.close()
+
+
+def test_an_engine_may_be_of_any_kind(wbe_engine: Maker) -> None:
+    engine = wbe_engine(line(Charge("a"), Failing("b")), engine="serial")
+    with pytest.raises(ValueError, match="as ever"):
+        engine.run()
+    testing.assert_flow_trace(
+        engine,
+        [
+            "a",
+            ("b RUNNING", "b FAILURE"),
+            ("b REVERTING", "b REVERTED"),
+            ("a REVERTING", "a REVERTED"),
+        ],
+    )
+
+
+def test_a_trace_that_differs_is_shown(wbe_engine: Maker) -> None:
+    engine = wbe_engine(unordered_flow.Flow("f").add(Charge("a"), Charge("b")), engine="serial")
+    engine.run()
+    testing.assert_flow_trace(engine, [{"a", "b"}])
+    with pytest.raises(AssertionError) as caught:
+        testing.assert_flow_trace(engine, ["b", "a"])
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the flow went another way:"
+    assert lines[1].startswith("  a RUNNING") and lines[1].endswith("<-- expected: b RUNNING")
+    assert len(lines) == 5
+    with pytest.raises(AssertionError, match=r"\(nothing more\)   <-- expected: c RUNNING"):
+        testing.assert_flow_trace(engine, [{"a", "b"}, "c"])
+
+
+def test_what_nobody_listened_to_has_no_trace(wbe_engine: Maker) -> None:
+    engine = engines.load(line(Charge("a")))
+    for wrong in (engine, None, []):
+        with pytest.raises(TypeError, match=r"call Trace.of\(engine\) before it runs"):
+            testing.assert_flow_trace(wrong, ["a"])
+    with capturing.CaptureListener(engine) as captured, testing.Trace(engine) as trace:
+        engine.run()
+    for heard in (captured, trace):
+        testing.assert_flow_trace(heard, ["a"])
+
+
+# Faults. -----------------------------------------------------------------------------------------
+
+
+def test_what_is_lost_is_sent_again_or_asked_for(
+    wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
+) -> None:
+    wbe_worker(Charge)
+    lost = [
+        wbe_broker.drop("REQUEST", atom="a"),
+        wbe_broker.drop("RESPONSE", atom="b", state="SUCCESS"),
+    ]
+    engine = wbe_engine(unordered_flow.Flow("f").add(*map(Charge, "abc")))
+    engine.run()
+    assert (sorted(RAN), [fault.count for fault in lost]) == (["a", "b", "c"], [1, 1])
+
+
+def test_what_comes_twice_runs_once(wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker) -> None:
+    wbe_worker(Charge)
+    faults = [wbe_broker.double(kind, times=None) for kind in ("REQUEST", "RESPONSE", "NOTIFY")]
+    one = wbe_broker.double("REQUEST", atom="c3", times=None)
+    failed = wbe_broker.double("RESPONSE", state="FAILURE", times=None)
+    engine = wbe_engine(unordered_flow.Flow("f").add(*(Charge(f"c{n}") for n in range(10))))
+    engine.run()
+    assert (one.count, failed.count) == (1, 0)
+    assert sorted(RAN) == sorted(f"c{n}" for n in range(10))
+    assert all(fault.count for fault in faults)
+
+
+def test_what_is_late_is_waited_for(wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker) -> None:
+    wbe_worker(Charge)
+    fault = wbe_broker.delay("RESPONSE", 0.5, atom="a", state="SUCCESS")
+    began = time.monotonic()
+    wbe_engine(line(Charge("a"))).run()
+    assert time.monotonic() - began >= 0.5 and fault.count == 1
+
+
+def test_who_is_killed_at_the_start_ran_nothing() -> None:
+    """Not even when its threads are let go, at the end of a test.  Others do what may be done."""
+    broker = testing.Broker()
+    killed = [broker.kill_worker_at(atom) for atom in ("charge", "refund")]
+    flow = unordered_flow.Flow("f").add(Charge("charge"), Refund("refund"))
+    with contextlib.ExitStack() as fleet:
+        for _ in range(3):
+            worker = testing.worker_in_thread(
+                broker.url, Charge, Refund, exchange=broker.exchange, observer=broker.saboteur
+            )
+            fleet.enter_context(worker)
+        engine = engines.load(flow, engine="worker-based", worker_expiry=2, **broker.options)
+        with pytest.raises(exceptions.WorkerLost):
+            engine.run()
+        broker.close()
+    assert (RAN, [fault.count for fault in killed]) == (["refund"], [1, 1])
+
+
+def test_who_was_killed_runs_nothing_when_a_test_ends_early() -> None:
+    broker = testing.Broker()
+    killed = broker.kill_worker_at("charge")
+    engine = engines.load(line(Charge("charge")), engine="worker-based", **broker.options)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            engine.run()
+        except Exception as error:
+            failed.append(error)
+
+    with testing.worker_in_thread(
+        broker.url, Charge, exchange=broker.exchange, observer=broker.saboteur
+    ):
+        thread = threading.Thread(target=run)
+        thread.start()
+        killed.wait()
+        broker.close()
+        thread.join(20)
+    assert RAN == [] and "its worker was killed" in str(failed)
+
+
+def test_who_is_killed_at_the_end_ran_but_nobody_is_told(
+    wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
+) -> None:
+    killed = wbe_broker.kill_worker_at("charge", when="end")
+    for _ in range(2):
+        wbe_worker(Charge)
+    with pytest.raises(exceptions.WorkerLost):
+        wbe_engine(line(Charge("charge"))).run()
+    killed.wait()
+    assert (RAN, killed.count) == (["charge"], 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda broker: broker.drop("REQEST"), "no kind of message.*REQUEST"),
+        (lambda broker: broker.drop("NOTIFY", atom="a"), "of no atom"),
+        (lambda broker: broker.double("REQUEST", times=0), "times is 0"),
+        (lambda broker: broker.kill_worker_at("a", when="middle"), "'start' or at the 'end'"),
+    ],
+)
+def test_faults_that_cannot_be(wbe_broker: Any, call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call(wbe_broker)
+
+
+def test_a_fault_that_does_not_happen_is_told(wbe_broker: Any) -> None:
+    fault = wbe_broker.drop("REQUEST")
+    with pytest.raises(AssertionError, match="<Fault drop REQUEST, 0 times> did not happen"):
+        fault.wait(0.01)
+
+
+# Time. -------------------------------------------------------------------------------------------
+
+
+def test_waits_take_no_time(wbe_engine: Maker, wbe_clock: Any) -> None:
+    flow = linear_flow.Flow("f", retry=retry.Times(3, "r", backoff=3600)).add(Failing("a"))
+    engine: base.Engine = wbe_engine(flow, engine="serial", clock=wbe_clock)
+    began = wbe_clock.time()
+    with pytest.raises(ValueError, match="as ever"):
+        engine.run()
+    assert wbe_clock.time() - began == 7200
+    fails = ("a RUNNING", "a FAILURE", "a REVERTING", "a REVERTED")
+    again = ("r RETRYING", "r")
+    ends = ("r REVERTING", "r REVERTED")
+    testing.assert_flow_trace(engine, ["r", fails, again, fails, again, fails, ends])
+
+
+# Somebody's own suite. ---------------------------------------------------------------------------
+
+SUITE = """
+from wbengine import task
+from wbengine.patterns import linear_flow
+from wbengine.testing import assert_flow_trace
+
+class Greet(task.Task):
+    default_provides = "greeting"
+    def execute(self, name):
+        return f"hello {name}"
+
+def test_it_greets(wbe_worker, wbe_engine):
+    wbe_worker(Greet)
+    engine = wbe_engine(linear_flow.Flow("f").add(Greet("greet")), store={"name": "you"})
+    engine.run()
+    assert engine.storage.fetch("greeting") == "hello you"
+    assert_flow_trace(engine, ["greet"])
+
+def test_it_greets_wrongly(wbe_engine):
+    engine = wbe_engine(
+        linear_flow.Flow("f").add(Greet("greet")), store={"name": "you"}, engine="serial"
+    )
+    engine.run()
+    assert_flow_trace(engine, ["greet", "part"])
+"""
+
+
+def test_a_suite_of_a_user(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SUITE)
+    result = pytester.runpytest_subprocess("-q", "-W", "error")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*expected: part RUNNING*"])
+    # Of the comparing nobody needs to see the inside.
+    assert "traces.py" not in result.stdout.str()
+
+
+def test_who_does_not_use_it_does_not_notice(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing_was_loaded():
+            loaded = [name for name in sys.modules if name.partition(".")[0] in LATE]
+            ours = sorted(name for name in sys.modules if name.startswith("wbengine"))
+            assert not loaded
+            assert ours == ["wbengine", "wbengine.testing", "wbengine.testing.plugin"]
+
+        LATE = {"kombu", "networkx", "jsonschema", "rich", "futurist"}
+        """
+    )
+    pytester.runpytest_subprocess("-q", "-W", "error").assert_outcomes(passed=1)
+
+
+def test_names_are_found_when_they_are_asked_for() -> None:
+    script = "import sys, wbengine.testing as t; assert 'kombu' not in sys.modules; print(dir(t))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 0 and "assert_flow_trace" in ended.stdout
+    for name in testing.__all__:
+        assert getattr(testing, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        testing.nothing  # noqa: B018

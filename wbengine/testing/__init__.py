@@ -1,0 +1,47 @@
+"""For tests of flows and tasks: a broker, workers, an engine, faults, and a clock of their own.
+
+With pytest the fixtures `wbe_broker`, `wbe_worker`, `wbe_engine` and `wbe_clock` are there by
+themselves (see `plugin`).  Nothing is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from wbengine._clock import ManualClock
+    from wbengine.testing.brokers import Broker
+    from wbengine.testing.faults import Fault
+    from wbengine.testing.traces import Trace, assert_flow_trace
+    from wbengine.testing.workers import worker_in_thread
+
+__all__ = [
+    "Broker",
+    "Fault",
+    "ManualClock",
+    "Trace",
+    "assert_flow_trace",
+    "worker_in_thread",
+]
+
+_PLACES: Final = {
+    "Broker": "wbengine.testing.brokers",
+    "Fault": "wbengine.testing.faults",
+    "ManualClock": "wbengine._clock",
+    "Trace": "wbengine.testing.traces",
+    "assert_flow_trace": "wbengine.testing.traces",
+    "worker_in_thread": "wbengine.testing.workers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(place), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,105 @@
+"""A broker of one test: in this process, with faults."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+
+from wbengine.testing import faults
+from wbengine.transports import memory
+
+__all__ = ["Broker"]
+
+
+class Broker:
+    """A broker in this process that nobody else uses, at `url`, with an `exchange` of its own.
+
+    Messages are of the kinds REQUEST (to workers), RESPONSE (from them) and NOTIFY (beats, and who
+    is there).  Of requests and answers those of one `atom` can be chosen, of answers those with a
+    `state`: RUNNING, EVENT, SUCCESS, FAILURE.  Each fault happens so many `times` (None: always)
+    and counts them.
+    """
+
+    def __init__(self) -> None:
+        self.exchange = f"test-{uuid.uuid4().hex[:12]}"
+        self.url = f"memory://{self.exchange}"
+        # Keeps the broker, and what is in it, while nobody else is connected.
+        self._store = memory.MemoryStore(self.exchange)
+        self._passing = threading.local()
+        self._gate = faults.Gate(self._let_in)
+        self._timers: list[threading.Timer] = []
+        #: What kills workers, as their `observer`.
+        self.saboteur = faults.Saboteur()
+        self._store.broker.gate = self._pass
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What engines and workers have to be told to meet here."""
+        return {"url": self.url, "exchange": self.exchange}
+
+    def drop(
+        self, kind: str, *, atom: str | None = None, state: str | None = None, times: int | None = 1
+    ) -> faults.Fault:
+        """Lose messages."""
+        fault = faults.Fault(f"drop {kind}", times)
+        return self._gate.add(fault, kind, atom, state, lambda again: True)
+
+    def double(
+        self, kind: str, *, atom: str | None = None, state: str | None = None, times: int | None = 1
+    ) -> faults.Fault:
+        """Deliver messages twice."""
+
+        def act(again: Callable[[], None]) -> bool:
+            again()
+            return False
+
+        return self._gate.add(faults.Fault(f"double {kind}", times), kind, atom, state, act)
+
+    def delay(
+        self,
+        kind: str,
+        seconds: float,
+        *,
+        atom: str | None = None,
+        state: str | None = None,
+        times: int | None = 1,
+    ) -> faults.Fault:
+        """Deliver messages `seconds` later; others pass them."""
+
+        def act(again: Callable[[], None]) -> bool:
+            timer = threading.Timer(seconds, again)
+            timer.daemon = True
+            self._timers.append(timer)
+            timer.start()
+            return True
+
+        return self._gate.add(faults.Fault(f"delay {kind}", times), kind, atom, state, act)
+
+    def kill_worker_at(
+        self, atom: str, *, when: str = "start", times: int | None = 1
+    ) -> faults.Fault:
+        """Kill the worker that takes this atom, as kill -9 would: before its body runs, or with
+        `when='end'` after that, before anybody is told.
+
+        Workers of the fixture `wbe_worker`; others have to have `saboteur` as their observer.
+        """
+        return self.saboteur.plan(faults.Fault(f"kill a worker at {atom}", times), atom, when)
+
+    def close(self) -> None:
+        """Forget what is in it; nothing goes wrong any more.  Idempotent."""
+        self.saboteur.release()
+        self._store.broker.gate = None
+        for timer in self._timers:
+            timer.cancel()
+        self._store.close()
+
+    def _pass(self, queue: str, priority: int, data: bytes) -> bool:
+        return not getattr(self._passing, "now", False) and self._gate(queue, priority, data)
+
+    def _let_in(self, queue: str, priority: int, data: bytes) -> None:
+        self._passing.now = True
+        try:
+            self._store.put(queue, priority, data)
+        finally:
+            self._passing.now = False
