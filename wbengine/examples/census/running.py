@@ -16,10 +16,12 @@ from wbengine.examples.census import flow, tasks
 from wbengine.examples.census.fleet import TOPIC, Fleet, Unavailable
 from wbengine.examples.census.options import Options
 from wbengine.examples.census.progress import Board
-from wbengine.examples.census.record import Record, compile_record
+from wbengine.examples.census.record import Record
 from wbengine.examples.census.sources import Group, Tree
 from wbengine.invocation import LOCAL
 from wbengine.types.failure import Failure
+from wbengine.views import flow as views
+from wbengine.views.flow import FlowView
 
 #: The page, beside `tasks.REPORT`.
 PAGE: Final = "census.html"
@@ -66,9 +68,9 @@ def run(
     try:
         with _engine(options, tree, groups, board) as engine:
             seconds = _watch(engine, board)
-            attempts = list(_attempts(engine, groups, board))
+            view = _look(engine, board)
         census = json.loads((options.out / tasks.REPORT).read_text("utf-8"))
-        record = compile_record(options.engine, seconds, attempts, census)
+        record = Record(options.engine, seconds, view, census)
         finish(record)
     except BaseException as error:
         if not (isinstance(error, FlowFailed) and error.state == states.REVERTED):
@@ -147,17 +149,13 @@ def _begun(_: str, board: Board, name: str, details: dict[str, Any]) -> None:
     board.begun(name, details["pid"])
 
 
-def _attempts(
-    engine: Any, groups: Sequence[Group], board: Board
-) -> Iterator[tuple[flow.Step, str, float, float]]:
-    """What storage keeps of who ran what when; on this host the process is the worker."""
-    for step in flow.steps(groups):
-        attempt = engine.storage.get_attempt(step.name)
-        if attempt is not None and attempt.started is not None and attempt.ended is not None:
-            worker = attempt.worker
-            if worker == LOCAL:
-                worker = f"process {board.place(step.name)}"
-            yield step, worker, attempt.started, attempt.ended
+def _look(engine: Any, board: Board) -> FlowView:
+    """How the flow ran; on this host the process is the worker."""
+    detail = engine.storage.flow_detail.copy()
+    for atom in detail:
+        if atom.worker == LOCAL:
+            atom.worker = f"process {board.place(atom.name)}"
+    return views.view(detail, engine.compilation.outline, now=time.time())
 
 
 def _missing_folders(folder: Path) -> list[Path]:

@@ -1,0 +1,201 @@
+"""A report is whole, needs nothing else, trusts no name, tells no secret, and stays small."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.drawing.test_drawing import hostile, look
+from tests.views import canaries, records
+from wbengine import report
+from wbengine.persistence import backends, models
+from wbengine.views import critical
+from wbengine.views import flow as flows
+from wbengine.views import timeline as timelines
+
+_VOID = {"meta", "link", "br", "input"}
+
+
+class Checker(HTMLParser):
+    """Whether everything is closed; what is linked to; which ids there are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str | None] = []
+        self.ids: list[str | None] = []
+        self.handlers: list[str] = []
+        self.said: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action"):
+                self.links.append(value)
+            if name == "id":
+                self.ids.append(value)
+            if name.startswith("on"):
+                self.handlers.append(name)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+
+@pytest.mark.parametrize("made", [records.order, records.failed, hostile])
+def test_the_page_is_balanced_and_loads_nothing(made):
+    text = report.html(look(made()))
+    page = Checker(text)
+    assert page.open == []
+    assert page.handlers == []
+    assert page.tags.count("script") == 1
+    assert len(page.ids) == len(set(page.ids))
+    for link in page.links:
+        assert link == "data:," or (link.startswith("#") and link[1:] in page.ids)
+    assert not re.search(r"@import|url\(|(?<!xmlns=\")https?://", text)
+    assert "<b>\\N" not in text
+    text.encode()
+
+
+def test_it_has_all_that_happened():
+    text = report.html(look(records.failed()))
+    said = "".join(Checker(text).said)
+    for title in (
+        "The flow", "Failures", "Who ran what when", "Critical path", "Slowest atoms",
+        "What was undone", "What became of the flow", "All atoms",
+    ):  # fmt: skip
+        assert f">{title}</h2>" in text
+    assert "ValueError: card refused" in said
+    assert "It was behind the following exception:" in said
+    assert "A flow of 8 atoms ran in 21 s on 3 workers" in said
+
+
+def test_what_did_not_happen_is_left_out():
+    flow = models.FlowDetail("new")
+    records.atom(flow, "a", None)
+    text = report.html(flows.view(flow, now=records.T))
+    for title in ("Failures", "Who ran what when", "Critical path", "What was undone"):
+        assert f">{title}</h2>" not in text
+    assert "A flow of <b>1</b> atom that nobody has run yet." in text
+    assert "Nobody has run it yet." in text
+
+
+def test_somebody_may_add_sections_of_their_own():
+    mine = report.Section("mine", "My <figures>", "<p>1 + 1 = 2</p>", "a & b")
+    text = report.html(look(records.order()), title="T <1>", sections=[mine], header="<hr>")
+    assert "<title>T &lt;1&gt;</title>" in text
+    assert "My &lt;figures&gt;" in text
+    assert text.index("<hr>") < text.index("<p>1 + 1 = 2</p>") < text.index(">The flow</h2>")
+
+
+def test_a_flow_of_a_thousand_atoms_stays_usable():
+    view = look(records.wide(1000, done=1.0))
+    began = time.process_time()
+    text = report.html(view)
+    assert time.process_time() - began < 2
+    assert len(text.encode()) < 3_000_000
+    assert text.count('<tr id="atom-') == 1000
+
+
+def test_of_many_atoms_the_first_are_listed():
+    text = report.html(look(records.wide(20_000)))
+    assert "These are the first 2,000; 18,000 more are not listed." in text
+    assert len(text.encode()) < 6_000_000
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path):
+    view = look(records.order())
+    report.write(tmp_path / "a.html", view)
+    assert (tmp_path / "a.html").read_text("utf-8") == report.html(view)
+    (tmp_path / "b.html").mkdir()
+    with pytest.raises(OSError):
+        report.write(tmp_path / "b.html", view)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+def test_no_secret_is_in_it():
+    backend = backends.fetch({"connection": "memory"})
+    engine = canaries.run(backend=backend)
+    with backend.get_connection() as connection:
+        text = report.html(flows.read(connection, engine.storage.flow_uuid))
+    assert "c4n4ry" not in text
+    assert "cannot log in with &#x27;***&#x27;" in text
+
+
+def test_the_page_works_in_a_browser(browser, tmp_path):
+    """From a file, in light and dark, with no complaint and no request."""
+    report.write(tmp_path / "run.html", look(records.failed()))
+    for scheme in ("light", "dark"):
+        page = browser.new_page(color_scheme=scheme)
+        heard: list[str] = []
+        page.on("console", lambda message: heard.append(message.text))  # noqa: B023
+        page.on("pageerror", lambda error: heard.append(str(error)))  # noqa: B023
+        page.on("request", lambda request: heard.append(request.url))  # noqa: B023
+        page.goto((tmp_path / "run.html").as_uri())
+        heard = [said for said in heard if not said.startswith(("file:", "data:"))]
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        first = page.locator("#atoms-table tbody tr th").first
+        assert first.inner_text() == "read cart"
+        page.locator("#atoms-table thead button", has_text="took").click()
+        assert first.inner_text() == "check stock"
+        page.locator("input[data-finds=atoms-table]").fill("archive")
+        assert page.locator("#atoms-table tbody tr:visible").count() == 1
+        page.locator('a[href="#atom-8"]').first.click()
+        assert page.url.endswith("#atom-8")
+        assert heard == []
+        page.close()
+
+
+# -- what it is made of ----------------------------------------------------------------------------
+
+
+def test_the_critical_path_is_what_waited_for_each_other():
+    flow, outline = records.order("SUCCESS")
+    for start, each in enumerate(flow):
+        if each.name not in ("read cart", "check stock", "check address"):
+            each.put("SUCCESS", None)
+            for field, value in records.ran(3 + start, 1.0).items():
+                setattr(each, field, value)
+    view = flows.view(flow, outline, now=records.T + 20)
+    named = [atom.name for atom in critical.path(view)]
+    assert named == ["check stock", "pay again", "reserve", "capture", "notify", "archive"]
+    assert [atom.name for atom in critical.slowest(view, 2)] == ["check stock", "read cart"]
+
+
+def test_bars_of_a_row_do_not_overlap():
+    made = timelines.timeline(look(records.wide(400, width=40)))
+    assert [lane.worker for lane in made.lanes] == ["host:0", "host:1", "host:2", "host:3"]
+    assert sum(len(lane.bars) for lane in made.lanes) == 240
+    for lane in made.lanes:
+        assert len(lane.rows) > 1
+        for row in lane.rows:
+            for one, other in itertools.pairwise(row):
+                assert one.ended <= other.started
+
+
+def test_what_runs_ends_now_in_the_timeline():
+    view = look(records.order())
+    made = timelines.timeline(view, now=records.T + 99)
+    (lane,) = [lane for lane in made.lanes if lane.worker is None]
+    assert [(bar.name, bar.state, bar.ended) for bar in lane.bars] == [
+        ("reserve", "RUNNING", records.T + 99)
+    ]
+    assert (made.begin, made.end) == (records.T + 0.2, records.T + 99)

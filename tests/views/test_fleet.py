@@ -1,0 +1,221 @@
+"""Who works, how fast they answer, and whether they do what they are told; by real workers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wbengine
+from tests import worker_tasks as tasks
+from tests.workers import until, worker_in_thread
+from wbengine import engines, exceptions
+from wbengine.patterns import linear_flow
+from wbengine.views import fleet as fleets
+
+KINDS = ("memory", "filesystem", "redis", "rabbitmq")
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return f"memory://{tmp_path.name}"
+    if request.param == "filesystem":
+        return f"filesystem://{tmp_path / 'broker'}"
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> str:
+    return f"memory://{tmp_path.name}"
+
+
+@pytest.fixture
+def place(url: str) -> dict[str, Any]:
+    ledger = {"ledger": "memory://fleet"} if url.startswith("amqp") else {}
+    return {"url": url, **ledger}
+
+
+@pytest.fixture
+def looking(url: str) -> Iterator[fleets.Fleet]:
+    with fleets.Fleet(url=url) as found:
+        yield found
+
+
+def busy(place: dict[str, Any], rest: float) -> tuple[Any, threading.Thread]:
+    """An engine with one task, and the thread that runs it."""
+    flow = linear_flow.Flow("f").add(tasks.Where(name="slow"))
+    made = engines.load(flow, store={"rest": rest}, engine="worker-based", **place)
+    made.prepare()
+
+    def run() -> None:
+        with pytest.raises(exceptions.WorkerLost):
+            made.run()
+
+    thread = threading.Thread(target=made.run if rest < 5 else run)
+    thread.start()
+    return made, thread
+
+
+def test_who_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
+    assert looking.workers(wait=0.2) == []
+    with (
+        worker_in_thread(
+            place["url"],
+            tasks.Where,
+            topic=["a", "b"],
+            threads_count=3,
+            ledger=place.get("ledger"),
+        ) as one,
+        worker_in_thread(place["url"], tasks, topic="t", ledger=place.get("ledger")) as other,
+    ):
+        found = {seen.name: seen for seen in looking.workers(least=2, wait=10)}
+        assert list(found) == sorted([one.identity, other.identity])
+        seen = found[one.identity]
+        assert (seen.topics, seen.slots, seen.running, seen.state) == (("a", "b"), 3, 0, "idle")
+        assert seen.tasks == ("tests.worker_tasks.Where",)
+        assert dict(zip(seen.topics, seen.queues, strict=True)) == one.queues
+        assert (seen.version, seen.host) == (wbengine.__version__, socket.gethostname())
+        assert seen.ledger is not None
+        assert seen.born is not None and seen.born <= seen.heard + 1 <= time.time() + 2
+        assert len(found[other.identity].tasks) > 1
+        assert seen.to_dict()["heard"].endswith("Z")
+    until(lambda: not looking.workers())
+
+
+def test_what_a_worker_does(place: dict[str, Any], looking: fleets.Fleet) -> None:
+    ledger = place.get("ledger")
+    with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
+        began = time.time()
+        _, thread = busy(place, 1.0)
+        until(lambda: one.life.current)
+        looking.workers(least=1, wait=10)
+        looking.ping()  # whoever is asked tells what he does now
+        (seen,) = looking.workers()
+        (work,) = seen.current
+        assert (seen.state, seen.running) == ("busy", 1)
+        assert work.task == "slow"
+        assert work.began is not None and began - 0.2 <= work.began <= time.time() + 0.2
+        thread.join(20)
+        looking.ping()
+        (seen,) = looking.workers()
+        assert (seen.succeeded, seen.current, seen.running) == (1, (), 0)
+        assert 1.0 <= seen.working < 5.0
+
+
+def test_round_trips(place: dict[str, Any], looking: fleets.Fleet) -> None:
+    ledger = place.get("ledger")
+    with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
+        (told,) = looking.ping(timeout=10)
+        assert told.name == one.identity
+        assert told.seconds is not None and 0 < told.seconds < 5
+        assert told.ahead is not None and abs(told.ahead) < 0.5
+        one_again = looking.ping([one.identity[:-3]], timeout=10)
+        assert [ping.name for ping in one_again] == [one.identity]
+
+
+def test_who_is_gone_does_not_answer(near: str) -> None:
+    with fleets.Fleet(url=near) as looking, worker_in_thread(near, tasks) as one:
+        looking.workers(least=1, wait=10)
+        one.suspend()
+        # Nobody takes its messages any more, and it could not say so.
+        one._proxy._stopping.set()
+        one._proxy._ring()
+        until(lambda: one._proxy.ended)
+        (told,) = looking.ping(timeout=0.2)
+        assert told == fleets.PingView(one.identity, None, None)
+
+
+@pytest.mark.parametrize("orders", [("suspend", "resume", "drain"), ("suspend", "stop")])
+def test_workers_obey(
+    place: dict[str, Any], looking: fleets.Fleet, orders: tuple[str, ...]
+) -> None:
+    ledger = place.get("ledger")
+    states = {"suspend": "suspended", "resume": "idle", "drain": "dead", "stop": "dead"}
+    with (
+        worker_in_thread(place["url"], tasks, ledger=ledger) as one,
+        worker_in_thread(place["url"], tasks, ledger=ledger) as other,
+    ):
+        looking.workers(least=2, wait=10)
+        for what in orders:
+            told = looking.control(what, [one.identity])
+            assert [worker.name for worker in told] == [one.identity]
+            assert looking.obeyed(what, told, 10, to_the_end=what == "drain") == []
+            until(lambda what=what: one.life.state == states[what])  # type: ignore[misc]
+            assert other.life.state == "idle"
+        looking.control("suspend")
+        until(lambda: other.life.state == "suspended")
+
+
+def test_stop_gives_up_what_runs(place: dict[str, Any], looking: fleets.Fleet) -> None:
+    ledger = place.get("ledger")
+    with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
+        made, thread = busy(place, 6.0)
+        until(lambda: one.life.current)
+        began = time.monotonic()
+        told = looking.control("drain", [one.identity])
+        assert looking.obeyed("drain", told, 10) == []
+        assert looking.obeyed("drain", told, 0.3, to_the_end=True) == [one.identity]
+        # It is not too late to be in a hurry.
+        told = looking.control("stop", [one.identity])
+        assert looking.obeyed("stop", told, 10) == []
+        thread.join(20)
+        assert not thread.is_alive()
+        assert time.monotonic() - began < 5
+        assert one.gave_up.wait(5)
+        assert made.storage.get_flow_state() == "REVERTED"
+
+
+@pytest.mark.parametrize("what", ["die", "drian", ""])
+def test_no_such_order(near: str, what: str) -> None:
+    with (
+        fleets.Fleet(url=near) as looking,
+        pytest.raises(ValueError, match=r"nothing a worker can be told"),
+    ):
+        looking.control(what)
+
+
+def test_names(near: str) -> None:
+    with (
+        fleets.Fleet(url=near) as looking,
+        worker_in_thread(near, tasks) as one,
+    ):
+        assert [seen.name for seen in looking.find([one.identity])] == [one.identity]
+        assert [seen.name for seen in looking.find([one.identity[:-1], one.identity])] == [
+            one.identity
+        ]
+        assert [seen.name for seen in looking.find([socket.gethostname()])] == [one.identity]
+        with pytest.raises(exceptions.NotFound, match=f"did you mean {one.identity!r}"):
+            looking.find([one.identity + "x"])
+        with worker_in_thread(near, tasks) as other:
+            until(lambda: len(looking.workers()) == 2)
+            with pytest.raises(exceptions.NotFound, match=r"several workers: .*, "):
+                looking.find([socket.gethostname()])
+            with pytest.raises(exceptions.NotFound, match=r"no worker 'nobody'.*2 others"):
+                looking.control("stop", [other.identity, "nobody"])
+            assert other.life.state == "idle"
+        with pytest.raises(exceptions.NotFound, match="no worker ''"):
+            looking.find([""])
+
+
+def test_a_broker_that_is_away(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(exceptions.TransportFailure, match="cannot be reached"):
+        fleets.Fleet(url="amqp://localhost:1//", timeout=1.5).open()
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
+def test_nothing_is_left(kind: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    with (
+        worker_in_thread(str(url), tasks, ledger="memory://fleet"),
+        fleets.Fleet(url=str(url)) as looking,
+    ):
+        assert looking.workers(least=1, wait=10)
+    assert url.left() == []

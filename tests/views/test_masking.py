@@ -1,0 +1,218 @@
+"""No secret gets through, and little else is hidden."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib import parse
+
+import pytest
+
+from wbengine.types.failure import Failure
+from wbengine.views import secrets
+from wbengine.views.masking import MASK, Masker
+
+CANARY = "c4n4ry-of-the-mine"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password", "db_password", "DB_PASSWORD", "dbPassword", "passwd", "PWD", "passphrase",
+        "secret", "client-secret", "token", "authToken", "access_token", "api_key", "apikey",
+        "API-Key", "x-api-key", "Authorization", "credentials", "private_key", "dsn", "SENTRY_DSN",
+        "cookie", "aws_secret_access_key", "jwt", b"password",
+    ],
+)  # fmt: skip
+def test_keys_of_secrets_are_known(key):
+    assert secrets.is_secret_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["name", "author", "tokenizer", "monkey", "keyboard", "host", "passenger", "compass", "", 7],
+)
+def test_other_keys_are_not(key):
+    assert not secrets.is_secret_key(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("amqp://me:{}@host:5672/v", "amqp://me:***@host:5672/v"),
+        ("redis://:{}@host/0", "redis://:***@host/0"),
+        ("amqp://u:p@a{}b@h1;amqp://u:{}@h2", "amqp://u:***@h1;amqp://u:***@h2"),
+        ("https://{}@host/x", "https://***@host/x"),
+        ("host=x password={} port=1", "host=x password=*** port=1"),
+        ("login(password={})", "login(password=***)"),
+        ("login(password='it\\'s {}', host='x')", "login(password='***', host='x')"),
+        ('{{"token": "{}", "n": 1}}', '{{"token": "***", "n": 1}}'),
+        ('"{{\\"token\\": \\"{}\\"}}"', '"{{\\"token\\": \\"***\\"}}"'),
+        ("{{'pwd': b'{}'}}", "{{'pwd': b'***'}}"),
+        ("secrets = ['{}', ['x]', 1]] and more", "secrets = *** and more"),
+        ("Authorization: Bearer {}", "Authorization: Bearer ***"),
+        ("sent Bearer {} there", "sent Bearer *** there"),
+        ("GET /?token={}&page=2", "GET /?token=***&page=2"),
+        ("run --password {} --verbose", "run --password *** --verbose"),
+        ("environ['DB_PASSWORD'] = '{}'", "environ['DB_PASSWORD'] = '***'"),
+        ("api_key: {}\nnext: line", "api_key: ***\nnext: line"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
+            "-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----",
+        ),
+        ("token='{}", "token='***"),
+    ],
+)
+def test_texts_are_masked(text, masked):
+    told = Masker().text(text.replace("{}", CANARY).replace("{{", "{").replace("}}", "}"))
+    assert CANARY not in told
+    assert told == masked.replace("{{", "{").replace("}}", "}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nothing to see", "KeyError: 'name'", "Unexpected token }", "author: me", "password: None",
+        "token=***", "http://host:80/path", "see https://host/a@b", "the key is under the mat",
+    ],
+)  # fmt: skip
+def test_other_texts_are_left_alone(text):
+    assert Masker().text(text) == text
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        CANARY,
+        f"in the midst{CANARY}of it",
+        parse.quote(f"{CANARY}/ä b", safe=""),
+        json.dumps(f'{CANARY}"\n'),
+        repr(f"{CANARY}'\"\n"),
+        base64.b64encode(CANARY.encode()).decode(),
+        f"it was cut off: {CANARY[:9]}...",
+        f"it was cut off: {CANARY[:4]}…",
+    ],
+)
+def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
+    values = {"x": [{"deep": ({"api_token": CANARY},)}], "y": {"pwd": f"{CANARY}/ä b"}}
+    more = {"secrets": [f'{CANARY}"\n', f"{CANARY}'\"\n".encode()]}
+    told = Masker().knowing(values, more).text(written)
+    assert CANARY[:4] not in told
+    assert base64.b64encode(CANARY.encode()).decode() not in told
+    assert MASK in told
+
+
+def test_passwords_of_urls_in_values_are_known():
+    masker = Masker().knowing(["x", f"postgresql://me:{CANARY}@host/db"])
+    assert masker.text(f"cannot log in with {CANARY}") == "cannot log in with ***"
+
+
+def test_arguments_of_exceptions_are_looked_through():
+    failure = Failure.from_exception(ValueError({"password": CANARY}))
+    assert CANARY not in Masker().knowing(failure).text(f"it was {CANARY}")
+
+
+def test_what_holds_itself_is_looked_at_once():
+    values: list = [{"token": CANARY}]
+    values.append(values)
+    assert Masker().knowing(values).text(CANARY) == MASK
+    assert Masker(show_values=True).value(values) == [{"token": MASK}, "…"]
+
+
+def test_short_and_harmless_values_are_not_looked_for():
+    masker = Masker().knowing({"password": "abc", "token": "None", "secret": 12, "dsn": True})
+    for text in ("abc", "None", "12", "True", "an abcissa"):
+        assert masker.text(text) == text
+
+
+def test_numbers_are_secrets_too():
+    masker = Masker().knowing({"pin": 83719264})
+    assert masker.text("its PIN is 83719264!") == "its PIN is ***!"
+
+
+def test_many_secrets_cost_what_the_text_is_long():
+    masker = Masker().knowing([{"token": f"secret-number-{n}-of-many"} for n in range(5000)])
+    text = " ".join(f"secret-number-{n}-of-many" for n in range(0, 5000, 7))
+    assert set(masker.text(text).split()) == {MASK}
+
+
+def test_a_masker_is_not_changed_by_what_another_knows():
+    plain = Masker()
+    knowing = plain.knowing({"token": CANARY})
+    assert plain.text(CANARY) == CANARY
+    assert plain.knowing_as(knowing).text(CANARY) == MASK
+    assert plain.knowing({"name": CANARY}) is plain
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (CANARY, "str, 18 characters"), (b"abc", "bytes, 3 bytes"), ([1, 2], "list, 2 items"),
+        ({"a": 1}, "dict, 1 key"), (None, "None"), (7, "int"), (1.5, "float"), (True, "bool"),
+        (object(), "object"),
+    ],
+)  # fmt: skip
+def test_without_show_values_only_types_and_sizes_are_told(value, told):
+    assert Masker().value(value) == told
+
+
+def test_with_show_values_all_but_secrets_is_told():
+    masker = Masker(show_values=True).knowing({"token": CANARY})
+    shown = masker.value(
+        {
+            "n": 1,
+            "url": "redis://:hidden@h",
+            "deep": [{"db_password": "x", "no_token": None}],
+            "said": f"it is {CANARY}",
+            b"raw": b"bytes",
+            (1, 2): {3},
+        }
+    )
+    assert shown == {
+        "n": 1,
+        "url": "redis://:***@h",
+        "deep": [{"db_password": MASK, "no_token": None}],
+        "said": "it is ***",
+        "b'raw'": "b'bytes'",
+        "(1, 2)": [3],
+    }
+    json.dumps(shown)
+    assert masker.value("x", "password") == MASK
+    assert masker.result("a 'b'") == repr("a 'b'")
+
+
+def test_large_values_are_cut():
+    masker = Masker(show_values=True)
+    shown = masker.value(list(range(5000)))
+    assert len(shown) == 1001
+    assert shown[-1] == "… 4,000 more"
+    assert masker.value({n: n for n in range(1001)})["…"] == "1 more"
+    assert len(masker.value("x" * 300_000)) == 100_001
+
+
+def test_a_value_that_cannot_be_shown_is_named():
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert Masker(show_values=True).value(Odd()) == "<Odd>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 200_000 + "token",
+        "token=" * 30_000,
+        "token='" * 30_000,
+        'token=["' * 30_000,
+        "http://a:" * 30_000,
+        "bearer " * 30_000,
+        "-----BEGIN PRIVATE KEY-----" * 5_000,
+        "password" * 30_000,
+        "{'token': {" * 20_000,
+    ],
+    ids=lambda text: text[:12],
+)
+@pytest.mark.timeout(20)
+def test_hostile_texts_take_no_longer_than_others(text):
+    Masker().knowing({"token": CANARY}).text(text)

@@ -1,0 +1,205 @@
+"""A watch tells what happens to a flow, each thing once, in its order, and no secret."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+
+from tests.views import canaries
+from wbengine import engines, exceptions, states, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends
+from wbengine.views import flow as flows
+from wbengine.views import listing, watching
+from wbengine.views.masking import Masker
+from wbengine.views.watching import Watch
+
+
+@pytest.fixture(params=["memory", "sqlite", "dir"])
+def backend(request, tmp_path):
+    conf = {"connection": request.param}
+    if request.param == "sqlite":
+        conf = {"connection": f"sqlite:///{tmp_path}/store.db"}
+    elif request.param == "dir":
+        conf["path"] = str(tmp_path / "store")
+    with contextlib.closing(backends.fetch(conf)) as made:
+        with made.get_connection() as connection:
+            connection.upgrade()
+        yield made
+
+
+class Step(task.Task):
+    def execute(self):
+        return self.name
+
+
+class Bad(task.Task):
+    def execute(self):
+        raise ValueError("out of paper")
+
+
+def told(events):
+    return [(event.kind, event.name, event.state) for event in events]
+
+
+def test_a_watch_tells_each_thing_once_and_in_its_order(backend):
+    flow = linear_flow.Flow("shop").add(Step("a"), Step("b"))
+    engine = engines.load(flow, backend=backend)
+    with Watch(backend, engine.storage.flow_uuid) as watch:
+        assert watch.turn() == []
+        assert not watch.finished
+        engine.run()
+        assert told(watch.turn()) == [
+            ("flow", "shop", "RUNNING"),
+            ("atom", "a", "RUNNING"),
+            ("atom", "a", "SUCCESS"),
+            ("atom", "b", "RUNNING"),
+            ("atom", "b", "SUCCESS"),
+            ("flow", "shop", "SUCCESS"),
+        ]
+        assert watch.turn() == []
+        assert watch.finished
+
+
+def test_a_run_is_watched_turn_by_turn(backend):
+    flow = linear_flow.Flow("shop").add(Step("a"), Step("b"))
+    engine = engines.load(flow, backend=backend)
+    seen = []
+    with Watch(backend, engine.storage.flow_uuid) as watch:
+        for _ in engine.run_iter():
+            seen += watch.turn()
+            assert watch.view().state in states.FLOW_STATES
+        seen += watch.turn()
+    assert told(seen) == [
+        ("flow", "shop", "RUNNING"),
+        ("atom", "a", "RUNNING"),
+        ("atom", "a", "SUCCESS"),
+        ("atom", "b", "RUNNING"),
+        ("atom", "b", "SUCCESS"),
+        ("flow", "shop", "SUCCESS"),
+    ]
+
+
+def test_a_watch_goes_on_where_another_one_was(backend):
+    engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
+    uuid = engine.storage.flow_uuid
+    with Watch(backend, uuid) as first:
+        first.turn()
+        cursor = first.cursor
+    with pytest.raises(ValueError, match="paper"):
+        engine.run()
+    with Watch(backend, uuid, cursor=cursor) as second:
+        events = second.turn()
+        assert ("atom", "b", "REVERTED") in told(events)
+        failed = next(event for event in events if event.state == "FAILURE")
+        assert failed.error == "ValueError: out of paper"
+        assert failed.to_dict()["schema"] == "wbengine/event/1"
+        json.dumps([event.to_dict() for event in events])
+        assert second.turn() == []
+
+
+def test_a_look_at_the_whole_takes_nothing_from_the_events(backend):
+    engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Step("b")), backend=backend)
+    with Watch(backend, engine.storage.flow_uuid) as first:
+        first.turn()
+        cursor = first.cursor
+    with Watch(backend, first.uuid, cursor=cursor) as watch:
+        run = engine.run_iter()
+        for state in run:
+            if state == "WAITING":
+                break
+        # It saw only a part, and reads the rest.
+        assert {atom.name for atom in watch.view().atoms} == {"a", "b"}
+        seen = watch.turn()
+        for _ in run:
+            pass
+        seen += watch.turn()
+        assert len(seen) == len(set(seen)) == 6
+        assert watch.view().state == "SUCCESS"
+
+
+def test_a_watch_goes_on_from_a_view(backend):
+    engine = engines.load(linear_flow.Flow("shop").add(Step("a")), backend=backend)
+    with backend.get_connection() as connection:
+        view = flows.read(connection, engine.storage.flow_uuid)
+    engine.run()
+    with Watch(backend, view.uuid, cursor=view.cursor) as watch:
+        assert told(watch.turn())[-1] == ("flow", "shop", "SUCCESS")
+
+
+def test_the_view_of_a_watch_is_that_of_the_store(backend):
+    engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
+    with Watch(backend, engine.storage.flow_uuid) as watch:
+        watch.turn()
+        with pytest.raises(ValueError, match="paper"):
+            engine.run()
+        watch.turn()
+        with backend.get_connection() as connection:
+            found = flows.read(connection, watch.uuid, now=5.0).to_dict()
+        assert watch.view(now=5.0).to_dict() == found
+        assert found["book"]["name"] == "shop book"
+
+
+def test_what_is_over_is_told_from_the_records(backend):
+    engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
+    with pytest.raises(ValueError, match="paper"):
+        engine.run()
+    with backend.get_connection() as connection:
+        detail = connection.get_flow_details(engine.storage.flow_uuid)
+    assert told(watching.past(detail))[:3] == [
+        ("flow", "shop", "RUNNING"),
+        ("atom", "a", "RUNNING"),
+        ("atom", "a", "SUCCESS"),
+    ]
+
+
+def test_a_flow_that_is_not_kept_is_not_found(backend):
+    with Watch(backend, "4711") as watch, pytest.raises(exceptions.NotFound):
+        watch.turn()
+    with backend.get_connection() as connection, pytest.raises(exceptions.NotFound):
+        flows.read(connection, "4711")
+
+
+def test_flows_are_listed_page_by_page(backend):
+    for number in range(3):
+        engines.load(linear_flow.Flow(f"shop {number}").add(Step("a")), backend=backend).run()
+    engines.load(linear_flow.Flow("other").add(Step("a")), backend=backend)
+    with backend.get_connection() as connection:
+        first = listing.page(connection, name="shop", limit=2)
+        rest = listing.page(connection, name="shop", limit=2, after=first.after)
+        new = listing.page(connection, states=["PENDING"])
+    assert [row.name for row in (*first.flows, *rest.flows)] == ["shop 2", "shop 1", "shop 0"]
+    assert rest.after is None
+    row = first.flows[0]
+    assert (row.state, row.total, row.progress, row.owner) == ("SUCCESS", 1, 1.0, None)
+    assert [row.name for row in new.flows] == ["other"]
+    assert json.loads(json.dumps(first.to_dict()))["schema"] == "wbengine/flows/1"
+
+
+@pytest.mark.parametrize("show", [False, True])
+def test_no_secret_is_ever_told(backend, show):
+    """Neither by events, nor by views, nor by lists."""
+    engine = canaries.load(backend=backend)
+    masker = Masker(show_values=show)
+    said = []
+    with Watch(backend, engine.storage.flow_uuid, masker=masker) as watch:
+        said += [json.dumps(event.to_dict()) for event in watch.turn()]
+        with pytest.raises((exceptions.WrappedFailure, RuntimeError)):
+            engine.run()
+        said += [json.dumps(event.to_dict()) for event in watch.turn()]
+        said += [
+            json.dumps(watch.view().to_dict()),
+            repr(watch.view()),
+            watch.view().failures[0].text,
+        ]
+    with backend.get_connection() as connection:
+        said.append(json.dumps(flows.read(connection, watch.uuid, masker=masker).to_dict()))
+        said.append(json.dumps(listing.page(connection, masker=masker).to_dict()))
+        detail = connection.get_flow_details(watch.uuid)
+    said += [repr(event) for event in watching.past(detail, masker)]
+    assert len(said) > 20
+    for text in said:
+        assert "c4n4ry" not in text
+    assert "cannot log in with" in "".join(said)

@@ -1,0 +1,116 @@
+"""What is written into and about boxes."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Final
+
+from wbengine.drawing import marks
+from wbengine.drawing.scene import Box, Frame
+from wbengine.types import outline as outlines
+from wbengine.views import words
+from wbengine.views.atoms import AtomView
+
+__all__ = ["counted", "line", "shortened", "tell", "width"]
+
+_KINDS: Final = {outlines.TASK: "task", outlines.RETRY: "retry", outlines.MAP: "map"}
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(
+        0 if unicodedata.combining(mark) else 2 if unicodedata.east_asian_width(mark) in "WF" else 1
+        for mark in text
+    )
+
+
+def shortened(text: str, most: int) -> str:
+    """At most `most` columns, in one line: its beginning and its end tell most."""
+    text = " ".join(text.split()) if not text.isprintable() else text
+    if len(text) <= most and (text.isascii() or width(text) <= most):
+        return text
+    tail = most // 3
+    return f"{_fitting(text, most - tail - 1)}…{_fitting(text[::-1], tail)[::-1]}"
+
+
+def _fitting(text: str, columns: int) -> str:
+    """As much of its beginning as fits."""
+    if text.isascii():
+        return text[:columns]
+    taken = 0
+    for place, mark in enumerate(text):
+        taken += width(mark)
+        if taken > columns:
+            return text[:place]
+    return text
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """How many are in which state: `3 success, 1 failure`."""
+    known = [state for state in marks.MARKS if counts.get(state)]
+    other = [state for state in counts if state not in marks.MARKS and counts[state]]
+    return ", ".join(f"{counts[state]:,} {marks.word(state)}" for state in known + other)
+
+
+def line(item: Box | Frame) -> str:
+    """What is said of it below its name."""
+    if isinstance(item, Frame):
+        return marks.word(item.state)
+    if item.collapsed:
+        return words.count(item.size, "atom")
+    said = marks.word(item.state)
+    atom = item.atom
+    if atom is None:
+        return ""
+    if atom.runtime is not None and atom.state != "PENDING":
+        said += f" · {words.seconds(atom.runtime)}"
+    elif atom.state == "RUNNING" and atom.progress:
+        said += f" · {atom.progress:.0%}"
+    executed = sum(each.action == "execute" for each in atom.attempts) + atom.attempts_dropped
+    if executed > 1:
+        said += f" · {_nth(executed)} try"
+    if atom.items:
+        done = atom.items.get("SUCCESS", 0)
+        said += f" · {done:,}/{sum(atom.items.values()):,}"
+    return said
+
+
+def _nth(number: int) -> str:
+    tens = number % 100 // 10
+    return f"{number}{'th' if tens == 1 else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def tell(item: Box | Frame) -> list[str]:
+    """All that is said of it when it is pointed at, line by line."""
+    if isinstance(item, Frame):
+        found = [f"flow {item.name}", counted(item.counts)]
+        return [*found, item.notes] if item.notes else found
+    if item.collapsed:
+        what = "flow " if item.kind == outlines.FLOW else ""
+        size = words.count(item.size, "atom")
+        found = [f"{what}{item.name}", f"{size}: {counted(item.counts)}"]
+        return [*found, item.notes] if item.notes else found
+    kind = _KINDS.get(item.kind, item.kind)
+    found = [f"{kind} {item.name}"]
+    if item.task is not None and item.task != item.name:
+        found.append(item.task)
+    if item.notes:
+        found.append(item.notes)
+    return [*found, *_known(item.atom)] if item.atom is not None else found
+
+
+def _known(atom: AtomView) -> list[str]:
+    found = [marks.word(atom.state)]
+    if atom.worker is not None and atom.worker != "local":
+        found.append(f"on {atom.worker}")
+    if atom.runtime is not None:
+        found.append(f"took {words.seconds(atom.runtime)}")
+    if atom.attempt > 1:
+        found.append(f"attempt {atom.attempt}")
+    if atom.items:
+        found.append(f"items: {counted(atom.items)}")
+    if atom.waiting:
+        found.append(atom.waiting)
+    failures = (atom.failure, atom.revert_failure)
+    return [*found, *(shortened(each.line, 300) for each in failures if each is not None)]

@@ -1,0 +1,278 @@
+"""What is in a picture: boxes, the frames around them, arrows between them.
+
+Few enough to be looked at: of a flow with too many atoms whole sub-flows become one box, and long
+rows of members one box for each part of the row, with counts in place of what is in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wbengine import states
+from wbengine.types import outline as outlines
+from wbengine.views import trees
+from wbengine.views.atoms import AtomView
+from wbengine.views.flow import FlowView
+from wbengine.views.structure import Structure
+
+__all__ = ["GROUP", "MOST", "Box", "Frame", "Scene", "make"]
+
+#: The kind of a box that stands for several members of one flow.
+GROUP: Final = "group"
+#: Flows of more atoms are collapsed, to about so many boxes.
+MOST: Final = 2000
+_BUDGET: Final = 400
+#: A row of members that is too long is shown as so many groups.
+_GROUPS: Final = 48
+
+
+@dataclass(slots=True)
+class Box:
+    """An atom, or what stands for several: a collapsed flow, a part of a row of members.
+
+    `node` is its position in the outline (of a group, that of its first member); `counts` are of
+    the atoms in it.  `size` is how many there are.
+    """
+
+    node: int
+    kind: str
+    name: str
+    parent: int
+    state: str
+    counts: Counter[str]
+    size: int = 1
+    atom: AtomView | None = None
+    task: str | None = None
+    notes: str | None = None
+
+    @property
+    def collapsed(self) -> bool:
+        return self.kind in (outlines.FLOW, GROUP)
+
+
+@dataclass(slots=True)
+class Frame:
+    """A flow that is shown with what is in it; `retry` is the node of its retry, or -1."""
+
+    node: int
+    name: str
+    parent: int
+    state: str
+    counts: Counter[str]
+    retry: int = -1
+    notes: str | None = None
+    members: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scene:
+    """Boxes and frames by node, in the order of the outline; arrows between any of them."""
+
+    root: int
+    boxes: dict[int, Box]
+    frames: dict[int, Frame]
+    arrows: list[tuple[int, int]]
+    #: Whether something is not shown on its own.
+    collapsed: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.frames[self.root].name if self.frames else self.boxes[self.root].name
+
+    def walk(self) -> Iterator[tuple[int, Box | Frame | None]]:
+        """How deep inside, and what: what is around comes before what is in it, and None where a
+        frame ends.
+        """
+        # A stack of what is open, for flows may be nested deeper than Python recurses.
+        pending: list[int | None] = [self.root]
+        depth = 0
+        while pending:
+            node = pending.pop()
+            if node is None:
+                depth -= 1
+                yield depth, None
+                continue
+            item = self.item(node)
+            yield depth, item
+            if isinstance(item, Frame):
+                depth += 1
+                pending += [None, *reversed(item.members)]
+
+    def item(self, node: int) -> Box | Frame:
+        return self.boxes[node] if node in self.boxes else self.frames[node]
+
+
+def make(
+    outline: outlines.Outline,
+    view: FlowView | None = None,
+    *,
+    root: int = 0,
+    most: int = MOST,
+) -> Scene:
+    """The scene of a flow, or of the part of it at `root`.
+
+    `view` says the states; it has to be of this outline.  With more than `most` atoms, parts are
+    collapsed; how, depends on the structure alone, so that a picture does not jump.
+    """
+    return _Making(outline, view, root, most).scene()
+
+
+class _Making:
+    def __init__(
+        self, outline: outlines.Outline, view: FlowView | None, root: int, most: int
+    ) -> None:
+        self._outline = outline
+        self._structure = Structure(outline)
+        self._atoms: Mapping[int, AtomView] = (
+            {} if view is None else {atom.node: atom for atom in view.atoms}
+        )
+        self._root = root
+        self._most = most
+        self._sizes, self._counts = self._sums()
+        if view is not None and root == 0:
+            self._state: str | None = view.state
+        else:
+            self._state = None
+        #: Node -> the node of the item that shows it.
+        self._shown: dict[int, int] = {}
+
+    def _sums(self) -> tuple[list[int], dict[int, Counter[str]]]:
+        """How many atoms are in each node, and of flows in which states."""
+        nodes = self._outline.nodes
+        sizes = [0] * len(nodes)
+        counts: dict[int, Counter[str]] = {
+            number: Counter() for number, node in enumerate(nodes) if node.kind == outlines.FLOW
+        }
+        for number in range(len(nodes) - 1, -1, -1):
+            kind, parent = nodes[number].kind, nodes[number].parent
+            if kind != outlines.FLOW:
+                sizes[number] = 1
+            if parent is None:
+                continue
+            sizes[parent] += sizes[number]
+            if kind != outlines.FLOW:
+                counts[parent][self._state_of(number)] += 1
+            else:
+                counts[parent].update(counts[number])
+        return sizes, counts
+
+    def _state_of(self, node: int) -> str:
+        atom = self._atoms.get(node)
+        return states.PENDING if atom is None else atom.state
+
+    def scene(self) -> Scene:
+        scene = Scene(self._root, {}, {}, [])
+        if self._outline.nodes[self._root].kind != outlines.FLOW:
+            scene.boxes[self._root] = self._box(self._root, -1)
+            return scene
+        small = self._sizes[self._root] <= self._most
+        opened = None if small else self._opened()
+        pending = [(self._root, -1)]
+        while pending:
+            node, parent = pending.pop()
+            self._shown[node] = node
+            if self._outline.nodes[node].kind != outlines.FLOW:
+                scene.boxes[node] = self._box(node, parent)
+                continue
+            members = self._structure.children[node]
+            if not members or (opened is not None and node not in opened):
+                scene.boxes[node] = self._box(node, parent)
+                scene.collapsed = scene.collapsed or bool(members)
+                self._hide(members, node)
+                continue
+            frame = scene.frames[node] = self._frame(node, parent)
+            if opened is not None and len(members) > _BUDGET:
+                scene.collapsed = True
+                for box in self._groups(node, members):
+                    scene.boxes[box.node] = box
+                    frame.members.append(box.node)
+                continue
+            frame.members += members
+            pending += [(member, node) for member in reversed(members)]
+        scene.boxes = dict(sorted(scene.boxes.items()))
+        scene.frames = dict(sorted(scene.frames.items()))
+        scene.arrows = self._arrows(scene)
+        return scene
+
+    def _opened(self) -> Collection[int]:
+        """The flows whose members are shown: level by level, as long as there is room for all."""
+        found: set[int] = set()
+        level, room = [self._root], _BUDGET
+        children = self._structure.children
+        while level:
+            shown = [len(children[flow]) for flow in level]
+            room -= sum(many if many <= _BUDGET else _GROUPS for many in shown)
+            if room < 0 and found:
+                break
+            found.update(level)
+            level = [
+                member
+                for flow, many in zip(level, shown, strict=True)
+                if many <= _BUDGET
+                for member in children[flow]
+                if self._structure.is_flow(member)
+            ]
+        return found
+
+    def _hide(self, nodes: Sequence[int], behind: int) -> None:
+        """These, and what is in them, are shown by `behind`."""
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            self._shown[node] = behind
+            pending += self._structure.children[node]
+
+    def _box(self, node: int, parent: int) -> Box:
+        name, kind, _, task, notes = self._outline.nodes[node]
+        atom = self._atoms.get(node)
+        if kind == outlines.FLOW:
+            counts = self._counts[node]
+            state = trees.state_of(counts)
+            return Box(node, kind, name, parent, state, counts, self._sizes[node], notes=notes)
+        state = self._state_of(node)
+        kind = kind if atom is None else atom.kind
+        return Box(node, kind, name, parent, state, Counter((state,)), 1, atom, task, notes)
+
+    def _frame(self, node: int, parent: int) -> Frame:
+        counts = self._counts[node]
+        state = self._state if node == 0 and self._state else trees.state_of(counts)
+        told = self._outline.nodes[node]
+        return Frame(
+            node, told.name, parent, state, counts, self._structure.retry[node], told.notes
+        )
+
+    def _groups(self, flow: int, members: Sequence[int]) -> Iterator[Box]:
+        length = -(-len(members) // _GROUPS)
+        for start in range(0, len(members), length):
+            part = members[start : start + length]
+            counts: Counter[str] = Counter()
+            for member in part:
+                if self._structure.is_flow(member):
+                    counts.update(self._counts[member])
+                else:
+                    counts[self._state_of(member)] += 1
+            self._hide(part, part[0])
+            first, last = self._structure.name(part[0]), self._structure.name(part[-1])
+            size = sum(self._sizes[member] for member in part)
+            yield Box(
+                part[0], GROUP, f"{first} … {last}", flow, trees.state_of(counts), counts, size
+            )
+
+    def _arrows(self, scene: Scene) -> list[tuple[int, int]]:
+        found: dict[tuple[int, int], None] = {}
+        shown = self._shown
+        for source, target in self._outline.edges:
+            a, b = shown.get(source), shown.get(target)
+            if a is not None and b is not None and a != b:
+                found[a, b] = None
+        reached = {target for _, target in found}
+        for frame in scene.frames.values():
+            if frame.retry < 0:
+                continue
+            for member in frame.members:
+                if member != frame.retry and member not in reached:
+                    found[shown[frame.retry], member] = None
+        return [pair for pair in found if pair[0] != pair[1]]

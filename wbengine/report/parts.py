@@ -1,0 +1,327 @@
+"""The sections of a report, each as HTML; whatever somebody named is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wbengine import drawing
+from wbengine.drawing import captions, marks
+from wbengine.drawing.escaping import text as escaped
+from wbengine.views import critical, words
+from wbengine.views.atoms import AtomView
+from wbengine.views.failures import FailureView
+from wbengine.views.flow import FlowView
+from wbengine.views.timeline import Timeline
+
+__all__ = ["Section", "of_flow", "pill", "table", "tiles"]
+
+#: So many rows of atoms, and so many failures, are in a report.
+ROWS: Final = 2000
+_FAILURES: Final = 50
+_OPEN: Final = 3
+_SLOWEST: Final = 15
+_PATH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page; `html` is taken as it is, all else is escaped."""
+
+    id: str
+    title: str
+    html: str
+    note: str = ""
+
+    def render(self) -> str:
+        note = f'<p class="dim">{escaped(self.note)}</p>\n' if self.note else ""
+        return (
+            f'<section id="{escaped(self.id)}" aria-labelledby="{escaped(self.id)}-title">\n'
+            f'<h2 id="{escaped(self.id)}-title">{escaped(self.title)}</h2>\n{note}{self.html}\n'
+            "</section>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table: `html`, and what it is sorted by."""
+
+    html: str
+    value: str | None = None
+    kind: str = "t"
+    share: float | None = None
+
+    def render(self) -> str:
+        value = "" if self.value is None else f' data-value="{escaped(self.value)}"'
+        if self.share is None:
+            return f'<td class="{self.kind}"{value}>{self.html}</td>'
+        part = f' style="--part:{self.share:.1%}"'
+        return f'<td class="{self.kind} share"{value}{part}>{self.html}</td>'
+
+
+def pill(state: str) -> str:
+    """A state as people see it: icon, word, colour."""
+    known = state if state in marks.MARKS else "PENDING"
+    said = f"{marks.icon(state)} {escaped(marks.word(state))}"
+    return f'<span class="wbe-pill state-{known}">{said}</span>'
+
+
+def tiles(shown: Iterable[tuple[str, str]]) -> str:
+    """Figures with what they are."""
+    inside = "".join(
+        f"<div><dt>{escaped(what)}</dt><dd>{escaped(figure)}</dd></div>" for what, figure in shown
+    )
+    return f'<dl class="tiles">{inside}</dl>'
+
+
+def table(
+    name: str,
+    caption: str,
+    columns: Sequence[tuple[str, str]],
+    rows: Iterable[tuple[str, str, Sequence[Cell]]],
+    *,
+    sorted_by: str | None = None,
+    finds: bool = False,
+) -> str:
+    """A table that can be sorted.
+
+    `columns` are names and kinds ('text', 'number'); each row has an id ('' for none), the name in
+    its first column, and the other cells.
+    """
+    heads = "".join(
+        f'<th scope="col" class="{"n" if kind == "number" else "t"}" data-sort="{kind}"'
+        f"{DESCENDING if says == sorted_by else ''}><button>{escaped(says)}</button></th>"
+        for says, kind in columns
+    )
+    body = "\n".join(
+        f"<tr{f' id={chr(34)}{escaped(key)}{chr(34)}' if key else ''}>"
+        f'<th scope="row" title="{escaped(first)}">{escaped(first)}</th>'
+        f"{''.join(cell.render() for cell in cells)}</tr>"
+        for key, first, cells in rows
+    )
+    find = (
+        f'<input class="find" type="search" hidden data-finds="{name}-table"'
+        f' placeholder="Find" aria-label="Find in {escaped(name)}">\n'
+        if finds
+        else ""
+    )
+    return (
+        f'{find}<div class="scroll table" tabindex="0" role="group"'
+        f' aria-label="{escaped(caption)}">\n<table id="{name}-table">\n'
+        f"<caption>{escaped(caption)}</caption>\n"
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
+    )
+
+
+DESCENDING: Final = ' aria-sort="descending"'
+
+
+def of_flow(view: FlowView, timeline: Timeline) -> list[Section]:
+    """All sections that a run has something to tell for."""
+    found = [_graph(view)]
+    if view.failures:
+        found.append(_failures(view.failures))
+    if timeline.lanes:
+        found.append(_timeline(view, timeline))
+    path = critical.path(view)
+    if len(path) > 1:
+        found.append(_critical(view, path))
+    slowest = critical.slowest(view, _SLOWEST)
+    if len(slowest) > 1:
+        found.append(_slowest(slowest))
+    if view.revert_path:
+        found.append(_undone(view))
+    if view.history:
+        found.append(_history(view))
+    found.append(_atoms(view))
+    return found
+
+
+def _anchor(atom: AtomView) -> str:
+    return f"#atom-{atom.node}"
+
+
+def _graph(view: FlowView) -> Section:
+    linked = len(view.atoms) <= ROWS
+    svg = drawing.draw(
+        view.outline,
+        view,
+        format="svg",
+        standalone=False,
+        link=_anchor if linked else None,
+    )
+    inside = (
+        f'<div class="scroll graph" tabindex="0" role="group" aria-label="Graph">\n{svg}\n</div>'
+    )
+    note = "What comes after what. Point at a box for its times"
+    note += ", press it for its row in the table below." if linked else "."
+    return Section("graph", "The flow", inside, note)
+
+
+def _failures(failures: Sequence[FailureView]) -> Section:
+    inside = "\n".join(
+        _failure(failure, number < _OPEN) for number, failure in enumerate(failures[:_FAILURES])
+    )
+    more = len(failures) - _FAILURES
+    if more > 0:
+        inside += f'\n<p class="dim">… and {more:,} more.</p>'
+    return Section("failures", "Failures", inside, "The earliest first.")
+
+
+def _failure(failure: FailureView, opened: bool) -> str:
+    where = [f"attempt {failure.attempt}" if failure.attempt else ""]
+    where += [f"item {failure.item}" if failure.item is not None else ""]
+    where += [f"on {failure.worker}" if failure.worker not in (None, "local") else ""]
+    where += [f"at {words.clock(failure.at)} UTC" if failure.at is not None else ""]
+    told = ", ".join(each for each in where if each)
+    doing = ", while it was reverted" if failure.action == "revert" else ""
+    return (
+        f'<details class="failure"{" open" if opened else ""}>'
+        f"<summary>{escaped(failure.atom or '')}{doing}: {escaped(failure.line)}"
+        f' <span class="dim">{escaped(told)}</span></summary>'
+        f"<pre>{escaped(failure.text)}</pre></details>"
+    )
+
+
+def _timeline(view: FlowView, timeline: Timeline) -> Section:
+    linked = len(view.atoms) <= ROWS
+    svg = drawing.chart(timeline, link=(lambda bar: f"#atom-{bar.node}") if linked else None)
+    inside = f'<div class="scroll" tabindex="0" role="group" aria-label="Timeline">\n{svg}\n</div>'
+    note = "A lane for each worker, a bar for each attempt; dashed ones undo."
+    return Section("timeline", "Who ran what when", inside, note)
+
+
+def _critical(view: FlowView, path: Sequence[AtomView]) -> Section:
+    begin = view.started if view.started is not None else (path[0].started or 0.0)
+    longest = max((atom.runtime or 0.0 for atom in path), default=0.0) or 1.0
+    spent = sum(atom.runtime or 0.0 for atom in path)
+
+    def rows() -> Iterator[tuple[str, str, Sequence[Cell]]]:
+        ended = begin
+        for atom in path[-_PATH:]:
+            started = atom.started if atom.started is not None else ended
+            waited = max(0.0, started - ended)
+            ended = atom.ended or ended
+            yield (
+                "",
+                atom.name,
+                [
+                    _seconds(max(0.0, started - begin)),
+                    _seconds(waited),
+                    _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
+                    Cell(escaped(_worker(atom))),
+                ],
+            )
+
+    columns = [("atom", "text"), ("began at", "number"), ("waited", "number")]
+    columns += [("took", "number"), ("worker", "text")]
+    total = view.duration or 0.0
+    note = f"Each of these {len(path):,} waited for the one before it."
+    if total:
+        note += f" They worked for {words.seconds(spent)} of {words.seconds(total)}; "
+        note += (
+            "the faster they are, the faster the flow is."
+            if spent > total / 2
+            else "most of the time there was no worker for the next one."
+        )
+    told = table("critical", "The critical path, from its beginning", columns, rows())
+    return Section("critical", "Critical path", told, note)
+
+
+def _slowest(atoms: Sequence[AtomView]) -> Section:
+    longest = atoms[0].runtime or 1.0
+    rows = (
+        (
+            "",
+            atom.name,
+            [
+                _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
+                Cell(pill(atom.state), atom.state),
+                Cell(escaped(_worker(atom))),
+            ],
+        )
+        for atom in atoms
+    )
+    columns = [("atom", "text"), ("took", "number"), ("state", "text"), ("worker", "text")]
+    told = table("slowest", "Latest attempts that took longest", columns, rows, sorted_by="took")
+    return Section("slowest", "Slowest atoms", told)
+
+
+def _undone(view: FlowView) -> Section:
+    rows = (
+        (
+            "",
+            undone.atom,
+            [
+                Cell(pill(undone.state), undone.state),
+                _seconds(undone.runtime),
+                Cell(escaped(undone.worker or "")),
+                Cell(escaped(undone.error or ""), kind="wrap"),
+            ],
+        )
+        for undone in view.revert_path[:ROWS]
+    )
+    columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("worker", "text")]
+    told = table("undone", "In the order in which it happened", [*columns, ("error", "text")], rows)
+    return Section("undone", "What was undone", told)
+
+
+def _history(view: FlowView) -> Section:
+    rows = (
+        (
+            "",
+            f"{words.clock(change.at)} UTC",
+            [Cell(pill(change.state), change.state), Cell(escaped(change.why or ""), kind="wrap")],
+        )
+        for change in view.history
+    )
+    columns = [("when", "text"), ("state", "text"), ("why", "text")]
+    return Section(
+        "history", "What became of the flow", table("history", "Its states", columns, rows)
+    )
+
+
+def _atoms(view: FlowView) -> Section:
+    longest = max((atom.runtime or 0.0 for atom in view.atoms), default=0.0) or 1.0
+    columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("attempts", "number")]
+    columns += [("worker", "text"), ("in", "text"), ("remarks", "text")]
+    rows = ((f"atom-{atom.node}", atom.name, _row(atom, longest)) for atom in view.atoms[:ROWS])
+    more = len(view.atoms) - ROWS
+    caption = "Press a column's name to sort by it."
+    if more > 0:
+        caption += f" These are the first {ROWS:,}; {more:,} more are not listed."
+    told = table("atoms", caption, columns, rows, finds=True)
+    return Section("atoms", "All atoms", told)
+
+
+def _row(atom: AtomView, longest: float) -> Sequence[Cell]:
+    failure = atom.revert_failure or atom.failure
+    remarks = [captions.shortened(failure.line, 200)] if failure is not None else []
+    remarks += [atom.waiting] if atom.waiting else []
+    remarks += [captions.counted(atom.items)] if atom.items else []
+    tried = len(atom.attempts) + atom.attempts_dropped
+    inner = " / ".join(atom.path[1:])
+    return [
+        Cell(pill(atom.state), atom.state),
+        _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
+        Cell(f"{tried:,}", str(tried), "n"),
+        Cell(escaped(_worker(atom))),
+        Cell(escaped(inner)),
+        Cell(escaped("; ".join(remarks)), kind="wrap"),
+    ]
+
+
+def _worker(atom: AtomView) -> str:
+    return atom.worker or ""
+
+
+def _seconds(duration: float | None, share: float | None = None) -> Cell:
+    if duration is None:
+        return Cell("", "", "n")
+    return Cell(words.seconds(duration), f"{duration:.6f}", "n", share or None)
+
+
+def counted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Tiles for the states that atoms are in."""
+    return [(marks.word(state), f"{counts[state]:,}") for state in marks.MARKS if counts.get(state)]

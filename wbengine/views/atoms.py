@@ -1,0 +1,120 @@
+"""An atom as people look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from wbengine.views import words
+from wbengine.views.failures import FailureView
+
+__all__ = ["AtomView", "AttemptView"]
+
+
+class AttemptView(NamedTuple):
+    """One attempt at an atom: who ran it, when, and how it ended.
+
+    `action` is 'execute' or 'revert'.  `state` is how it ended (None: it did not, or nobody knows),
+    `error` in one line what it failed with.  Times are unix seconds, None where they are not known.
+    """
+
+    attempt: int
+    action: str
+    state: str | None
+    worker: str | None
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    error: str | None = None
+
+    @property
+    def runtime(self) -> float | None:
+        """Seconds from the start to the end."""
+        if self.started is None or self.ended is None:
+            return None
+        return max(0.0, self.ended - self.started)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "attempt": self.attempt,
+            "action": self.action,
+            "state": self.state,
+            "worker": self.worker,
+            "submitted": words.iso(self.submitted),
+            "started": words.iso(self.started),
+            "ended": words.iso(self.ended),
+            "runtime": self.runtime,
+            "error": self.error,
+        }
+
+
+class AtomView(NamedTuple):
+    """What is known of one atom.
+
+    `node` is its position in the outline of the flow; `path` the names of the flows around it, the
+    outermost first.  `kind` is 'task', 'retry' or 'map'; `task` the name of its class or function.
+    `attempt`, `action`, `worker`, `submitted`, `started`, `ended` are those of its latest attempt
+    (`attempt` 0: none yet); `attempts` has that one too, last.  `progress` is from 0 to 1, None
+    where nothing is known.  `items` counts those of a Map by their state.  `result` says what it
+    returned: a type and a size, or the masked value if the masker shows values.  `waiting` says why
+    it does not run, in one sentence; None: it runs, or is done.
+    """
+
+    node: int
+    uuid: str | None
+    name: str
+    kind: str
+    path: tuple[str, ...]
+    task: str | None
+    state: str
+    intention: str
+    attempt: int
+    action: str
+    worker: str | None
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    progress: float | None
+    attempts: tuple[AttemptView, ...]
+    attempts_dropped: int
+    failure: FailureView | None
+    revert_failure: FailureView | None
+    result: str | None
+    items: Mapping[str, int] | None
+    waiting: str | None
+
+    @property
+    def runtime(self) -> float | None:
+        """Seconds that the latest attempt took."""
+        if self.started is None or self.ended is None:
+            return None
+        return max(0.0, self.ended - self.started)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "node": self.node,
+            "uuid": self.uuid,
+            "name": self.name,
+            "kind": self.kind,
+            "path": list(self.path),
+            "task": self.task,
+            "state": self.state,
+            "intention": self.intention,
+            "attempt": self.attempt,
+            "action": self.action,
+            "worker": self.worker,
+            "submitted": words.iso(self.submitted),
+            "started": words.iso(self.started),
+            "ended": words.iso(self.ended),
+            "runtime": self.runtime,
+            "progress": self.progress,
+            "attempts": [attempt.to_dict() for attempt in self.attempts],
+            "attempts_dropped": self.attempts_dropped,
+            "failure": None if self.failure is None else self.failure.to_dict(),
+            "revert_failure": (
+                None if self.revert_failure is None else self.revert_failure.to_dict()
+            ),
+            "result": self.result,
+            "items": None if self.items is None else dict(self.items),
+            "waiting": self.waiting,
+        }

@@ -1,0 +1,329 @@
+"""The workers of one exchange: who is there, what they do, and telling them what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from wbengine import _names, exceptions, transports
+from wbengine.engines.worker_based import (
+    connecting,
+    controlling,
+    describing,
+    executor,
+    life,
+    snapshots,
+)
+from wbengine.views import words
+
+__all__ = ["Fleet", "PingView", "WorkView", "WorkerView"]
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds to wait for the first worker, and for another one after each, where nobody says how many
+#: there are.
+WAIT: Final = 2.0
+_QUIET: Final = 0.4
+#: Seconds between two looks at what is known.
+_LOOK: Final = 0.02
+
+#: Seconds after which a broker counts as away.
+TIMEOUT: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkView:
+    """A task that a worker runs: the id of its request, its name, and since when (unix seconds)."""
+
+    request: str
+    task: str
+    began: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"request": self.request, "task": self.task, "began": words.iso(self.began)}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker process, as it last described itself.
+
+    Moments are unix seconds: `heard` on this host's clock, the others on the worker's; `working` is
+    the sum of the runtimes of its tasks that ended.  `version` is that of wbengine, `ledger` the
+    digest of its ledger; None where it does not tell.
+    """
+
+    name: str
+    host: str | None
+    pid: int | None
+    state: str
+    topics: tuple[str, ...]
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    slots: int
+    running: int
+    heard: float
+    born: float | None = None
+    version: str | None = None
+    ledger: str | None = None
+    succeeded: int = 0
+    failed: int = 0
+    working: float = 0.0
+    current: tuple[WorkView, ...] = ()
+
+    @classmethod
+    def of(cls, seen: snapshots.WorkerSnapshot) -> WorkerView:
+        """What an executor saw."""
+        host, pid = describing.host_and_pid(seen.identity or "")
+        told = seen.life or life.Life()
+        began = (*told.since, *[0.0] * len(told.current))
+        return cls(
+            name=seen.identity or f"taskflow:{', '.join(seen.topics)}",
+            host=host,
+            pid=pid,
+            state=seen.state,
+            topics=seen.topics,
+            queues=seen.queues,
+            tasks=seen.tasks,
+            slots=seen.slots,
+            running=len(told.current) if seen.life is not None else seen.running,
+            heard=seen.heard,
+            born=told.birth,
+            version=seen.software,
+            ledger=seen.ledger,
+            succeeded=told.successes,
+            failed=told.failures,
+            working=told.working,
+            current=tuple(
+                WorkView(request, task, began[number] or None)
+                for number, (request, task) in enumerate(told.current)
+            ),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "name": self.name,
+            "host": self.host,
+            "pid": self.pid,
+            "state": self.state,
+            "topics": list(self.topics),
+            "queues": list(self.queues),
+            "tasks": list(self.tasks),
+            "slots": self.slots,
+            "running": self.running,
+            "heard": words.iso(self.heard),
+            "born": words.iso(self.born),
+            "version": self.version,
+            "ledger": self.ledger,
+            "succeeded": self.succeeded,
+            "failed": self.failed,
+            "working": round(self.working, 3),
+            "current": [work.to_dict() for work in self.current],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PingView:
+    """How long a worker took to answer, in seconds (None: it did not), and by how many seconds its
+    clock is ahead of this host's, give or take half of that."""
+
+    name: str
+    seconds: float | None
+    ahead: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "seconds": self.seconds, "ahead": self.ahead}
+
+
+class Fleet:
+    """Looks at an exchange, and tells its workers what to do.
+
+    To be opened, and closed (or a context manager); it speaks with the broker meanwhile, in threads
+    of its own, and leaves nothing there.  Thread-safe.  `timeout` is how many seconds a broker may
+    take to be reached.
+
+    :raises TypeError, ValueError: the broker's URL or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        exchange: str = "default",
+        *,
+        url: str | None = None,
+        transport: str | None = None,
+        transport_options: Mapping[str, Any] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self.exchange = exchange
+        self.timeout = timeout
+        self.target = transports.resolve(url, transport, transport_options, exchange=exchange)
+        self.target.check()
+        self._executor = executor.WorkerTaskExecutor(
+            str(uuid.uuid4()),
+            exchange,
+            url=url,
+            transport=transport,
+            transport_options=transport_options,
+            ledger="none",
+        )
+        # Whether those who are there had time to say so.
+        self._settled = False
+
+    @property
+    def own_queue(self) -> str:
+        """The queue of whoever looks."""
+        return self._executor.uuid
+
+    def open(self) -> Fleet:
+        """Begin to look.  Idempotent.
+
+        :raises TransportFailure: the broker cannot be reached in time, or used.
+        """
+        connecting.release(self.connect())  # an executor would try for longer
+        self._executor.start()
+        self._executor.finder.clocks = None  # nothing here depends on them
+        return self
+
+    def connect(self) -> Any:
+        """A connection to the broker, for other questions; to be closed.
+
+        :raises TransportFailure: the broker cannot be reached in time.
+        """
+        within, target = max(1.0, self.timeout), self.target
+        if target.redis is not None:  # which has a patience of its own
+            less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
+            target = dataclasses.replace(target, options={**less, **target.options})
+        return connecting.reach(target, threading.Event(), longest=0.5, within=within)
+
+    def close(self) -> None:
+        """Look no more.  Idempotent."""
+        self._executor.stop()
+
+    def __enter__(self) -> Fleet:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Looking.
+
+    def workers(self, least: int = 0, wait: float = WAIT) -> list[WorkerView]:
+        """Who is there, in the order of their names.
+
+        The first call waits until nobody else answers, `wait` seconds at most; any call waits as
+        long until there are `least`.
+        """
+        self._settle(least, wait)
+        found = (WorkerView.of(seen) for seen in self._executor.workers())
+        return sorted(found, key=lambda worker: worker.name)
+
+    def _settle(self, least: int, wait: float) -> None:
+        until = time.monotonic() + wait
+        if least or not self._settled:
+            self._executor.wait_for_workers(max(1, least), wait)
+        known, changed = -1, time.monotonic()
+        while not self._settled:
+            now, count = time.monotonic(), len(self._executor.workers())
+            if count != known:
+                known, changed = count, now
+            self._settled = now >= until or now - changed >= _QUIET
+            if not self._settled:
+                time.sleep(_LOOK)
+
+    def find(self, names: Iterable[str], wait: float = WAIT) -> list[WorkerView]:
+        """The workers of these names, each once: whole ones, their beginnings, or names of hosts.
+
+        :raises NotFound: there is none of a name, or several are meant by it.
+        """
+        wanted = list(names)
+        known = {worker.name: worker for worker in self.workers(wait=wait)}
+        found = {_one(name, known.values()).name: None for name in wanted}
+        return [known[name] for name in found]
+
+    def ping(self, names: Collection[str] | None = None, timeout: float = 2.0) -> list[PingView]:
+        """Ask workers (None: all) whether they are there, and wait so many seconds at most.
+
+        :raises NotFound: as `find`.
+        """
+        asked = self.workers() if names is None else self.find(names)
+        told = self._executor.ping([each.name for each in asked if each.host], timeout)
+        return [_ping_of(each.name, told.get(each.name)) for each in asked]
+
+    # Telling.
+
+    def control(self, what: str, names: Collection[str] | None = None) -> list[WorkerView]:
+        """Tell workers (None: all) to 'suspend', 'resume', 'drain' or 'stop'; who was told.
+
+        Returns at once: see `obeyed`.  None of them is told anything when one cannot be found.
+
+        :raises NotFound: as `find`.
+        :raises ValueError: a worker cannot be told that.
+        """
+        controlling.check(what)
+        told = self.workers() if names is None else self.find(names)
+        # All: also those that were not heard of.
+        for name in [None] if names is None else [worker.name for worker in told]:
+            self._executor.control(what, name)
+        return told
+
+    def obeyed(
+        self, what: str, workers: Sequence[WorkerView], timeout: float, *, to_the_end: bool = False
+    ) -> list[str]:
+        """Wait until they have done what they were told; the names of those who have not.
+
+        One that was told to drain has when it takes nothing new; `to_the_end`: when it is gone.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            states = {each.identity: each.state for each in self._executor.workers()}
+            left = [
+                worker.name
+                for worker in workers
+                if not _did(what, states.get(worker.name), to_the_end)
+            ]
+            if not left or time.monotonic() >= until:
+                return left
+            time.sleep(_LOOK)
+
+
+def _did(what: str, state: str | None, to_the_end: bool) -> bool:
+    if state is None or state == life.DEAD:
+        return True
+    if what == controlling.STOP or to_the_end:
+        return False
+    if what == controlling.RESUME:
+        return state != life.SUSPENDED
+    return state == life.DRAINING or (what == controlling.SUSPEND and state == life.SUSPENDED)
+
+
+def _one(name: str, known: Collection[WorkerView]) -> WorkerView:
+    host = describing.host_name(name)
+    by_name = [worker for worker in known if name and worker.name == name]
+    by_host = [worker for worker in known if name and worker.host == host]
+    by_beginning = [worker for worker in known if name and worker.name.startswith(name)]
+    for found in (by_name, by_host, by_beginning):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(worker.name for worker in found[:5])
+            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+            raise exceptions.NotFound(f"{name!r} are several workers: {several}{more}")
+    there = [worker.name for worker in known]
+    who = f"{len(there)} others are there" if there else "nobody is there"
+    raise exceptions.NotFound(f"there is no worker {name!r}{_names.hint(name, there)}; {who}")
+
+
+def _ping_of(name: str, pong: Any) -> PingView:
+    return PingView(name, None) if pong is None else PingView(name, pong.seconds, pong.ahead)

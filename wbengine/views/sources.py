@@ -1,0 +1,38 @@
+"""Where secrets may be in the records of a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from wbengine.persistence import models
+from wbengine.views.secrets import is_secret_key
+
+__all__ = ["of_flow", "of_records"]
+
+_NOTHING = (None, None, None, None)
+
+
+def of_flow(detail: models.FlowDetail) -> Iterator[Any]:
+    """All values of a flow, each under its name as far as it has one: for `Masker.knowing`."""
+    if detail.has_meta:
+        yield detail.meta
+    yield from of_records(detail)
+
+
+def of_records(records: Iterable[models.AtomDetail]) -> Iterator[Any]:
+    """The values of some of its records."""
+    for record in records:
+        if record.has_meta:
+            yield record.meta
+        told = (record.results, record.revert_results, record.failure, record.revert_failure)
+        if told != _NOTHING:
+            secret = is_secret_key(record.name)
+            for value in told:
+                if value is not None and not isinstance(value, int | float):
+                    # What "make_password" returns is one.
+                    yield {record.name: value} if secret else value
+        if record.progress_details is not None:
+            yield record.progress_details
+        for item in record.items or ():
+            yield from (item.value, item.results, item.failure, item.revert_failure)

@@ -1,0 +1,143 @@
+"""Who ran what when: the attempts of a flow, by worker."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wbengine import states
+from wbengine.views import words
+from wbengine.views.atoms import AtomView, AttemptView
+from wbengine.views.flow import FlowView
+
+__all__ = ["Bar", "Lane", "Timeline", "timeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One attempt; times are unix seconds.  `state` is how it ended, or RUNNING or REVERTING."""
+
+    uuid: str | None
+    name: str
+    node: int
+    attempt: int
+    action: str
+    state: str
+    started: float
+    ended: float
+    error: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.started
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "uuid": self.uuid,
+            "name": self.name,
+            "attempt": self.attempt,
+            "action": self.action,
+            "state": self.state,
+            "started": words.iso(self.started),
+            "ended": words.iso(self.ended),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What one worker did (None: it is not known which), in as many rows as it did things at once.
+
+    The bars of a row do not overlap.
+    """
+
+    worker: str | None
+    rows: tuple[tuple[Bar, ...], ...]
+
+    @property
+    def bars(self) -> list[Bar]:
+        return [bar for row in self.rows for bar in row]
+
+    @property
+    def busy(self) -> float:
+        """Seconds of work, of all rows together."""
+        return sum(bar.seconds for row in self.rows for bar in row)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """From the first attempt to the end of the last one, or to now."""
+
+    begin: float
+    end: float
+    lanes: tuple[Lane, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+def timeline(view: FlowView, now: float | None = None) -> Timeline:
+    """The attempts that are remembered; what runs, ends `now` (when the view was made).
+
+    Lanes come in the order in which their workers began.
+    """
+    now = view.now if now is None else now
+    by_worker: dict[str | None, list[Bar]] = {}
+    for atom in view.atoms:
+        for attempt in atom.attempts:
+            bar = _bar(atom, attempt, now)
+            if bar is not None:
+                by_worker.setdefault(attempt.worker, []).append(bar)
+    lanes = []
+    for worker, bars in by_worker.items():
+        bars.sort(key=lambda bar: (bar.started, bar.ended, bar.node))
+        lanes.append(Lane(worker, _packed(bars)))
+    lanes.sort(key=lambda lane: lane.rows[0][0].started)
+    begin = min((lane.rows[0][0].started for lane in lanes), default=now)
+    end = max((bar.ended for lane in lanes for row in lane.rows for bar in row), default=begin)
+    return Timeline(begin, end, tuple(lanes))
+
+
+def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
+    started = attempt.started if attempt.started is not None else attempt.submitted
+    if started is None:
+        return None
+    ended, state = attempt.ended, attempt.state
+    if ended is None:
+        if attempt.attempt != atom.attempt or atom.state not in (states.RUNNING, states.REVERTING):
+            return None  # nobody knows when it ended
+        ended = max(now, started)
+    if state is None:
+        state = states.REVERTING if attempt.action == "revert" else states.RUNNING
+    return Bar(
+        atom.uuid,
+        atom.name,
+        atom.node,
+        attempt.attempt,
+        attempt.action,
+        state,
+        started,
+        max(started, ended),
+        attempt.error,
+    )
+
+
+def _packed(bars: Sequence[Bar]) -> tuple[tuple[Bar, ...], ...]:
+    """Bars by their start, each in the first row that is free by then; O(n log n)."""
+    rows: list[list[Bar]] = []
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    for bar in bars:
+        while busy and busy[0][0] <= bar.started:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            row = heapq.heappop(free)
+        else:
+            row = len(rows)
+            rows.append([])
+        rows[row].append(bar)
+        heapq.heappush(busy, (bar.ended, row))
+    return tuple(map(tuple, rows))

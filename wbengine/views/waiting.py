@@ -1,0 +1,244 @@
+"""Why something does not go on, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbengine import states
+from wbengine.types import outline as outlines
+from wbengine.views import words
+from wbengine.views.structure import Structure
+
+__all__ = ["Blocking", "Situation", "of_atom", "of_flow"]
+
+#: Nothing that comes after these waits for them any more.
+SETTLED: Final = frozenset({states.SUCCESS, states.IGNORE})
+#: States of atoms that have something to undo, or are doing it.
+_TO_UNDO: Final = frozenset({states.SUCCESS, states.FAILURE, states.RUNNING, states.REVERTING})
+_ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
+#: Nobody says of these that they are slow.
+_AT_ONCE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the flow as a whole is in.
+
+    `owner` is who runs it in words, None: nobody does; `died` says that this one is certainly dead.
+    `offered` are the tasks that live workers are known to offer, None: nobody asked them.
+    """
+
+    state: str
+    now: float
+    owner: str | None
+    died: bool
+    suspended: str | None = None
+    offered: Collection[str] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Somebody is at it."""
+        return self.owner is not None and not self.died
+
+
+class Blocking:
+    """What an atom has to wait for: what is before it and not settled, or after it and not undone.
+
+    `state_of(node)` is that of an atom.  What is found about a flow is kept: all of it costs
+    O(nodes + edges).
+    """
+
+    def __init__(self, structure: Structure, state_of: Callable[[int], str]) -> None:
+        self._structure = structure
+        self._state_of = state_of
+        self._unsettled = self._count(lambda state: state not in SETTLED)
+        self._to_undo: Sequence[int] | None = None
+        self._around: dict[int, tuple[int, int]] = {-1: (-1, 0)}
+
+    def _count(self, counts: Callable[[str], bool]) -> list[int]:
+        """Node -> how many atoms in it are so."""
+        structure = self._structure
+        found = [0] * len(structure)
+        nodes, parents = structure.outline.nodes, structure.parents
+        for number in range(len(nodes) - 1, -1, -1):
+            if nodes[number].kind != outlines.FLOW:
+                found[number] = 1 if counts(self._state_of(number)) else 0
+            if parents[number] >= 0:
+                found[parents[number]] += found[number]
+        return found
+
+    def before(self, node: int) -> tuple[int, int]:
+        """The first of what `node` waits for to be done (-1: nothing), and how much it is."""
+        first, many = self._own(node)
+        return (first, many) if many else self._before_flow(self._structure.parents[node], node)
+
+    def _before_flow(self, flow: int, inside: int) -> tuple[int, int]:
+        structure = self._structure
+        if flow < 0:
+            return -1, 0
+        retry = structure.retry[flow]
+        if retry >= 0 and retry != inside and self._unsettled[retry]:
+            return retry, 1
+        known = self._around.get(flow)
+        if known is None:
+            # Without recursion: flows may be nested a thousand deep.
+            outwards = [flow]
+            while (parent := structure.parents[outwards[-1]]) not in self._around:
+                outwards.append(parent)
+            for each in reversed(outwards):
+                parent = structure.parents[each]
+                first, many = self._own(each)
+                if not many and parent >= 0:
+                    retry = structure.retry[parent]
+                    if retry >= 0 and self._unsettled[retry]:
+                        first, many = retry, 1
+                self._around[each] = (first, many) if many else self._around[parent]
+            known = self._around[flow]
+        return known
+
+    def _own(self, node: int) -> tuple[int, int]:
+        first, many = -1, 0
+        for other in self._structure.before[node]:
+            if self._unsettled[other]:
+                many += 1
+                first = other if first < 0 else first
+        return first, many
+
+    def after(self, node: int) -> tuple[int, int]:
+        """The first of what has to be undone before `node` (-1: nothing), and how much it is."""
+        if self._to_undo is None:
+            self._to_undo = self._count(lambda state: state in _TO_UNDO)
+        structure, first, many = self._structure, -1, 0
+        for each in (node, *structure.flows_around(node)):
+            for other in structure.after[each]:
+                if self._to_undo[other]:
+                    many += 1
+                    first = other if first < 0 else first
+            if many:
+                break
+        return first, many
+
+    def say(self, first: int, many: int) -> str:
+        """These, in words."""
+        node = self._structure.outline.nodes[first]
+        name = f"flow {node.name}" if node.kind == outlines.FLOW else node.name
+        return name if many == 1 else f"{name} and {many - 1:,} more"
+
+
+def of_atom(
+    node: int, record: Any, state: str, task: str | None, blocking: Blocking, at: Situation
+) -> str | None:
+    """Why an atom does not run, or does not end; None: it does, or has ended."""
+    if state in (states.RUNNING, states.REVERTING):
+        return _under_way(record, state, task, at)
+    if state == states.RETRYING:
+        return _retrying(record, at)
+    if state == states.IGNORE:
+        return "A decider said no: it is left out."
+    if state in (states.SUCCESS, states.FAILURE):
+        return _to_be_undone(node, record, blocking, at)
+    if state != states.PENDING:
+        return None
+    if at.state in (states.FAILURE, states.REVERTED):
+        return "It never began: the flow ended before it."
+    if at.state == states.SUCCESS:
+        return None
+    first, many = blocking.before(node)
+    if first >= 0:
+        return f"It waits for {blocking.say(first, many)}."
+    return _nobody(at) or "It is ready, and is handed out next."
+
+
+def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str | None:
+    if not at.runs:
+        done = "ran" if state == states.RUNNING else "was being reverted"
+        return f"It {done} when its engine stopped; whoever resumes the flow finds out the rest."
+    if record is None or record.started is not None or record.progress is not None:
+        return None
+    if at.offered is not None and task is not None and task not in at.offered:
+        return f"No worker is known that offers {task}."
+    if record.submitted is None:
+        return None
+    since = at.now - record.submitted
+    if since < _AT_ONCE:
+        return None
+    return f"It was handed out {words.seconds(since)} ago; nobody has told yet that it began."
+
+
+def _retrying(record: Any, at: Situation) -> str:
+    due = record.meta.get("retry_at") if record is not None and record.has_meta else None
+    if not isinstance(due, int | float):
+        return (
+            "What it retries is being reverted, to be tried again."
+            if at.runs
+            else (_nobody(at) or "It tries again.")
+        )
+    when = f"Next try at {words.clock(due, at.now)}"
+    rest = due - at.now
+    if not at.runs:
+        return f"{when}, as soon as somebody runs the flow."
+    return f"{when}, in {words.seconds(rest)}." if rest > 0 else f"{when}: it is due."
+
+
+def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> str | None:
+    if record is None or record.intention not in (states.REVERT, states.RETRY):
+        return None
+    if at.state in _ENDED:
+        return None
+    first, many = blocking.after(node)
+    if first >= 0:
+        return f"It is to be reverted, after {blocking.say(first, many)}."
+    return _nobody(at) or "It is to be reverted next."
+
+
+def _nobody(at: Situation) -> str | None:
+    """Why nothing of the flow goes on."""
+    if at.state in _ENDED:
+        return None
+    if at.state == states.SUSPENDED:
+        return f"The flow is suspended{f' ({at.suspended})' if at.suspended else ''}."
+    if at.died:
+        return f"Nobody runs the flow: its owner, {at.owner}, died."
+    if at.owner is None:
+        if at.state == states.PENDING:
+            return "Nobody has run the flow yet."
+        return "Nobody runs the flow: whoever did is gone."
+    if at.state == states.SUSPENDING:
+        return "The flow is being suspended: nothing new is begun."
+    return None
+
+
+def of_flow(
+    at: Situation,
+    counts: Mapping[str, int],
+    busy: Sequence[Any],
+    resting: Sequence[tuple[str, str]],
+) -> str | None:
+    """Why a flow does not go on; None: it does, or has ended.
+
+    `busy` are the views of atoms that are under way, `resting` names of retries that wait and what
+    is said of them.
+    """
+    if at.state in _ENDED:
+        return None
+    nobody = _nobody(at)
+    if at.state == states.SUSPENDING:
+        many = words.count(len(busy), "task")
+        return (
+            f"It is being suspended: {many} under way {'is' if len(busy) == 1 else 'are'} ending."
+        )
+    if nobody is not None:
+        return nobody.replace("the flow", "it").replace("The flow is", "It is")
+    stuck = [each for each in busy if each.waiting]
+    if busy and len(stuck) == len(busy):
+        first = min(stuck, key=lambda each: each.submitted or at.now)
+        if len(stuck) == 1:
+            return f"{first.name}: {first.waiting}"
+        return f"{words.count(len(stuck), 'task')} under way; {first.name}: {first.waiting}"
+    if not busy and resting:
+        name, said = resting[0]
+        more = f" ({len(resting) - 1:,} more wait)" if len(resting) > 1 else ""
+        return f"Retry {name}: {said}{more}"
+    return None

@@ -1,0 +1,91 @@
+"""Times, durations and numbers, for people and for JSON."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Final
+
+__all__ = ["clock", "count", "iso", "seconds", "size"]
+
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+
+
+def iso(moment: float | None) -> str | None:
+    """Unix seconds as ISO 8601 in UTC, to the millisecond; None stays None.
+
+    >>> iso(0)
+    '1970-01-01T00:00:00.000Z'
+    """
+    if moment is None:
+        return None
+    try:
+        told = datetime.fromtimestamp(moment, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None  # whoever wrote it had no clock
+    return told.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock(moment: float, now: float | None = None) -> str:
+    """Unix seconds as a time of the day in UTC, with its date when that is not the day of `now`.
+
+    >>> clock(3600, 7200), clock(0, 90000)
+    ('01:00:00', '1970-01-01 00:00:00')
+    """
+    try:
+        told = datetime.fromtimestamp(moment, timezone.utc)
+        same = now is not None and datetime.fromtimestamp(now, timezone.utc).date() == told.date()
+    except (ValueError, OverflowError, OSError):
+        return "?"
+    return f"{told:%H:%M:%S}" if same else f"{told:%Y-%m-%d %H:%M:%S}"
+
+
+def seconds(duration: float | None) -> str:
+    """A duration in two of its units at most; None is a dash.
+
+    >>> seconds(0.0042), seconds(1.25), seconds(61), seconds(7322), seconds(180000)
+    ('4.2 ms', '1.2 s', '1 min 1 s', '2 h 2 min', '2 d 2 h')
+    """
+    if duration is None:
+        return "-"
+    if duration < 0.0001:
+        return "0 s" if duration <= 0 else "< 0.1 ms"
+    if duration < 1:
+        return f"{duration * 1000:.1f} ms" if duration < 0.01 else f"{duration * 1000:.0f} ms"
+    if duration < 9.95:
+        return f"{duration:.1f} s"
+    whole = round(duration)
+    for unit, name, below, small in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "min"),
+        (_MINUTE, "min", 1, "s"),
+    ):
+        if whole >= unit:
+            rest = whole % unit // below
+            return f"{whole // unit} {name}{f' {rest} {small}' if rest else ''}"
+    return f"{whole} s"
+
+
+def count(number: int, what: str, many: str | None = None) -> str:
+    """So many of what.
+
+    >>> count(1, "task"), count(2000, "task"), count(2, "retry", "retries")
+    ('1 task', '2,000 tasks', '2 retries')
+    """
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
+
+
+def size(length: int) -> str:
+    """A number of bytes.
+
+    >>> size(12), size(2048), size(3 << 20)
+    ('12 bytes', '2.0 kB', '3.1 MB')
+    """
+    if length < 1000:
+        return count(length, "byte")
+    for unit in ("kB", "MB"):
+        length_in = length / (1e3 if unit == "kB" else 1e6)
+        if length_in < 1000:
+            return f"{length_in:.1f} {unit}"
+    return f"{length / 1e9:.1f} GB"
