@@ -1,0 +1,97 @@
+"""The command, called in this process or in one of its own, in folders of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wbengine.cli import app
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a call of the command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Of JSON Lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> str:
+        """The one line of an error; there must be no other."""
+        (line,) = self.err.splitlines()
+        return line
+
+
+class Command:
+    """Calls `wbengine`; what it keeps goes to `folder`."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capture = capture
+
+    def __call__(self, *words: str) -> Answer:
+        """In this process."""
+        self._capture.readouterr()
+        code = app.main([str(word) for word in words])
+        out, err = self._capture.readouterr()
+        return Answer(code, out, err)
+
+    def begin(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """In a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "wbengine", *map(str, words)],
+            cwd=self.folder,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def apart(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
+        """As `begin`, to its end."""
+        process = self.begin(*words, env=env)
+        out, err = process.communicate(timeout=60)
+        return Answer(process.returncode, out, err)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be in, and a user who has set nothing."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for name in [name for name in os.environ if name.startswith("WBENGINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("STATE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    root = str(Path(app.__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.fixture
+def wbengine(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(home, capsys)

@@ -1,0 +1,192 @@
+"""The command itself: its help, its commands, what it loads, and how it ends."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine.cli import app, errors
+from wbengine.cli.lazy import Group, Lazy
+
+#: What takes long to load, and help does not need.
+HEAVY = (
+    "alembic", "asyncio", "automaton", "futurist", "jsonschema", "kombu", "multiprocessing",
+    "networkx", "pygraphviz", "rich", "sqlalchemy", "starlette", "wbengine.engines",
+    "wbengine.persistence", "wbengine.transports", "wbengine.views",
+)  # fmt: skip
+
+
+def loaded(*words: str) -> set[str]:
+    """The modules that a call of the command loads."""
+    script = (
+        "import sys; from wbengine.cli import app; code = app.main(sys.argv[1:]);"
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stderr.split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("flow", "--help")])
+def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
+    assert loaded(*words).isdisjoint(HEAVY)
+
+
+def test_what_is_loaded_is_seen() -> None:
+    assert "rich" in loaded("config", "show")
+
+
+def test_help_names_all_commands_and_exit_codes(wbengine: Command) -> None:
+    told = wbengine("--help")
+    assert told.code == 0
+    for name in app.COMMANDS:
+        assert f"\n  {name} " in told.out
+    for code in (0, 1, 2, 66, 69, 75, 78, 130):
+        assert f"\n    {code} " in told.out
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], Lazy]]:
+    """All commands that are loaded when they are asked for, with the words that call them."""
+    for name, found in getattr(group, "lazy", {}).items():
+        yield (*path, name), found
+        module, _, attribute = found.path.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+
+
+ALL = dict(commands(app.root))
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_is_there_and_says_what_it_does(
+    path: tuple[str, ...], wbengine: Command
+) -> None:
+    told = wbengine(*path, "--help")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith(f"Usage: wbengine {' '.join(path)} ")
+    module, _, attribute = ALL[path].path.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert command.name == path[-1]
+    if not isinstance(command, click.Group):
+        assert f"wbengine {' '.join(path)}" in told.out.partition("\n")[2], "there is no example"
+        undocumented = [
+            param.name
+            for param in command.params
+            if isinstance(param, click.Option) and not param.help and not param.hidden
+        ]
+        assert undocumented == []
+
+
+def test_an_unknown_command_is_told_with_the_nearest(wbengine: Command) -> None:
+    told = wbengine("flwo", "ls")
+    assert (told.code, told.out) == (2, "")
+    assert "there is no command 'flwo' (did you mean 'flow'?)" in told.error
+    assert "'watch'" in wbengine("flow", "wacht").error
+
+
+def test_an_unknown_option_is_told_in_one_line(wbengine: Command) -> None:
+    told = wbengine("config", "show", "--jsn")
+    assert told.code == 2
+    assert told.error.startswith("wbengine config show: error: ")
+    assert "--jsn" in told.error and "--json" in told.error
+
+
+def test_without_a_command_help_is_wrong_usage(wbengine: Command) -> None:
+    told = wbengine()
+    assert (told.code, told.out) == (2, "")
+    assert "Usage: wbengine" in told.err
+
+
+def test_options_of_all_commands_may_come_first_or_last(wbengine: Command) -> None:
+    first, last = wbengine("--json", "config", "path"), wbengine("config", "path", "--json")
+    assert first.json == last.json
+    assert wbengine("--json", "config", "path", "--no-json").out == ""
+
+
+def test_version(wbengine: Command) -> None:
+    import wbengine as package
+
+    assert wbengine("--version").out == f"wbengine {package.__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_for_this_shell(shell: str, wbengine: Command) -> None:
+    told = wbengine("completion", shell)
+    assert told.code == 0
+    assert "_WBENGINE_COMPLETE" in told.out
+
+
+def test_completion_completes(wbengine: Command) -> None:
+    words = {"_WBENGINE_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
+    told = wbengine.apart(env={**words, "COMP_WORDS": "wbengine flow re"})
+    assert told.out.split() == ["plain,resume", "plain,revert", "plain,retry"]
+
+
+def test_commands_of_other_packages_are_commands(home: Path) -> None:
+    info = home / "greeting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[wbengine.commands]\ngreet = greeting:greet\n")
+    (home / "greeting.py").write_text(
+        "import click\n\n@click.command('greet')\n@click.argument('who')\n"
+        "def greet(who):\n    print('hello', who)\n"
+    )
+    apart = Command(home, None)  # type: ignore[arg-type]
+    env = {"PYTHONPATH": f"{home}:{Path(app.__file__).parents[2]}"}
+    assert "greet" in apart.apart("--help", env=env).out
+    assert apart.apart("greet", "world", env=env).out == "hello world\n"
+
+
+def test_who_stops_reading_is_no_error(home: Path) -> None:
+    script = f"{sys.executable} -m wbengine config schema | head -1; echo ${{PIPESTATUS[0]}}"
+    process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (process.stdout, process.stderr) == ("{\n0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.Failed("no", errors.TRY_AGAIN), 75),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (click.UsageError("no"), 2),
+        (TimeoutError("no"), 75),
+        (ConnectionError("no"), 69),
+        (RuntimeError("no"), 1),
+    ],
+)
+def test_the_exit_code_of_an_error(error: BaseException, code: int) -> None:
+    assert errors.code_of(error) == code
+
+
+def test_what_is_said_of_an_error_is_one_line() -> None:
+    assert errors.line_of(ValueError("first\n  second\n")) == "first: second"
+    assert errors.line_of(KeyError("name")) == "KeyError: 'name'"
+    assert errors.line_of(RuntimeError()) == "RuntimeError"
+
+
+def test_an_error_of_a_command_is_its_exit_code_and_line(
+    wbengine: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command("bad")
+    @click.argument("kind")
+    def bad(kind: str) -> None:
+        raise {"stop": KeyboardInterrupt(), "key": KeyError("x")}[kind]
+
+    monkeypatch.setattr(sys.modules[__name__], "BAD", bad, raising=False)
+    assert isinstance(app.root, Group)
+    monkeypatch.setitem(app.root.lazy, "bad", Lazy(f"{__name__}:BAD", ""))
+    told = wbengine("bad", "stop")
+    assert (told.code, told.err) == (130, "\nwbengine: error: interrupted\n")
+    told = wbengine("bad", "key")
+    assert (told.code, told.error) == (1, "wbengine: error: KeyError: 'x'")

@@ -1,0 +1,187 @@
+"""Settings: who is believed first, what is refused, and that secrets stay secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.cli.conftest import Answer, Command
+from wbengine.cli import settings_schema
+
+
+def setting(told: Answer, name: str) -> tuple[Any, str]:
+    (found,) = [each for each in told.json["settings"] if each["name"] == name]
+    return found["value"], found["from"]
+
+
+def user_file(home: Path, text: str) -> Path:
+    path = home.parent / "config" / "wbengine" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_who_is_believed_first(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timeout(*flags: str) -> tuple[Any, str]:
+        return setting(wbengine("config", "show", "--json", *flags), "timeout")
+
+    assert timeout() == (5.0, "default")
+    path = user_file(home, "timeout = 1\n")
+    assert timeout() == (1, str(path))
+    (home.parent / "pyproject.toml").write_text("[tool.wbengine]\ntimeout = 2\n")
+    assert timeout() == (2, str(home.parent / "pyproject.toml"))
+    (home / "wbengine.toml").write_text("timeout = 3\n")
+    assert timeout() == (3, str(home / "wbengine.toml"))
+    monkeypatch.setenv("WBENGINE_TIMEOUT", "4")
+    assert timeout() == (4, "$WBENGINE_TIMEOUT")
+    assert timeout("--timeout", "5.5") == (5.5, "flag")
+
+
+def test_a_file_that_is_named_replaces_the_others(wbengine: Command, home: Path) -> None:
+    (home / "wbengine.toml").write_text("timeout = 3\n")
+    (home / "other.toml").write_text("exchange = 'x'\n")
+    told = wbengine("--config", "other.toml", "config", "show", "--json")
+    assert setting(told, "timeout") == (5.0, "default")
+    assert setting(told, "exchange") == ("x", "other.toml")
+    assert wbengine("config", "path", "--config", "other.toml").out == "other.toml\n"
+    told = wbengine("config", "show", "--config", "none.toml")
+    assert told.code == 78 and "there is no file 'none.toml'" in told.error
+
+
+def test_a_pyproject_of_somebody_else_is_left_alone(wbengine: Command, home: Path) -> None:
+    (home / "pyproject.toml").write_text("[tool.other]\nwbengine = 1\n")
+    assert wbengine("config", "path").out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("timeout = 'soon'", 'timeout is "soon": it must be a number of seconds above 0'),
+        ("timeout = 0", "timeout is 0: it must be a number"),
+        ("timout = 3", "there is no setting 'timout' (did you mean 'timeout'?)"),
+        ("color = 'alway'", "it must be one of auto, always, never (did you mean 'always'?)"),
+        ("exchange = 'a b'", 'exchange is "a b": it must be 1 to 120 of A-Z'),
+        ("include = 'x'", 'include is "x": it must be a list of texts'),
+        ("json = 1", "json is 1: it must be true or false"),
+        ("persistence = 3", "persistence is ...: it must be a text"),
+        ("flow = 3", "it must be a table of the options of 'wbengine flow'"),
+        ("x", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file(text: str, words: str, wbengine: Command, home: Path) -> None:
+    (home / "wbengine.toml").write_text(text)
+    told = wbengine("config", "show")
+    assert (told.code, told.out) == (78, "")
+    assert str(home / "wbengine.toml") in told.error and words in told.error
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("TIMEOUT", "soon", '$WBENGINE_TIMEOUT is "soon": it must be a number'),
+        ("JSON", "maybe", '$WBENGINE_JSON is "maybe": it must be true or false'),
+        ("LOG_LEVEL", "warnin", "(did you mean 'warning'?)"),
+        ("TRANSPORT_OPTIONS", "[]", "$WBENGINE_TRANSPORT_OPTIONS is []: it must be a table"),
+        ("URL_FILE", "/no/such/file", "$WBENGINE_URL_FILE: '/no/such/file' cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_the_environment(
+    name: str, value: str, words: str, wbengine: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"WBENGINE_{name}", value)
+    told = wbengine("config", "show")
+    assert (told.code, told.out) == (78, "")
+    assert words in told.error
+
+
+def test_flags_are_checked_as_they_are_given(wbengine: Command) -> None:
+    told = wbengine("config", "show", "--timeout", "0")
+    assert told.code == 2 and "--timeout" in told.error
+    told = wbengine("config", "show", "--exchange", "a b")
+    assert told.code == 2 and "'a b' is not 1 to 120" in told.error
+    told = wbengine("config", "show", "--transport-option", "x")
+    assert told.code == 2 and "'x' is not of the form KEY=VALUE" in told.error
+
+
+def test_secrets_may_be_in_files_and_are_never_shown(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "url").write_text("redis://:canary@host/0\n")
+    monkeypatch.setenv("WBENGINE_URL_FILE", str(home / "url"))
+    monkeypatch.setenv("WBENGINE_LEDGER", "postgresql://me:canary@host/db")
+    monkeypatch.setenv("WBENGINE_TRANSPORT_OPTIONS", '{"password": "canary", "n": 1}')
+    told = wbengine("config", "show", "--json")
+    assert setting(told, "url") == ("redis://:***@host/0", "$WBENGINE_URL_FILE")
+    assert setting(told, "transport_options")[0]["n"] == 1
+    for answer in (told, wbengine("config", "show")):
+        assert answer.code == 0 and "canary" not in answer.out + answer.err
+
+
+@pytest.mark.parametrize("name", ["url", "persistence"])
+def test_the_longer_names_of_urls_mean_the_same(
+    name: str, wbengine: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = {"url": "WBENGINE_BROKER_URL", "persistence": "WBENGINE_PERSISTENCE_URL"}[name]
+    monkeypatch.setenv(long, "memory://long")
+    told = wbengine("config", "show", "--json")
+    assert setting(told, name) == ("memory://long", f"${long}")
+
+
+def test_options_of_a_command_can_be_set(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complaint() -> str:
+        told = wbengine("flow", "run", "no_such:flow")
+        assert told.code == 78
+        return told.error
+
+    (home / "wbengine.toml").write_text("[flow.run]\ndeadline = 'never'\n")
+    assert "[flow.run] of the settings: deadline: 'never' is no duration" in complaint()
+    (home / "wbengine.toml").write_text("[flow.run]\ndead_line = '3s'\n")
+    assert "[flow.run] has no option 'dead_line' (did you mean 'deadline'?)" in complaint()
+    (home / "wbengine.toml").unlink()
+    monkeypatch.setenv("WBENGINE_FLOW_RUN_DEADLINE", "never")
+    assert "$WBENGINE_FLOW_RUN_DEADLINE: 'never' is no duration" in complaint()
+
+
+def test_modules_are_imported_first(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "noted.py").write_text("import pathlib\npathlib.Path('noted').touch()\n")
+    assert wbengine("-I", "noted", "config", "path").code == 0
+    assert (home / "noted").exists()
+    monkeypatch.setenv("WBENGINE_INCLUDE", "no_such_module")
+    told = wbengine("config", "path")
+    assert told.code == 78
+    assert "$WBENGINE_INCLUDE: 'no_such_module' cannot be imported" in told.error
+
+
+def test_the_schema_is_one_and_knows_what_is_read(wbengine: Command) -> None:
+    schema = wbengine("config", "schema").json
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate({"timeout": 3, "flow": {"run": {"engine": "parallel"}}}, schema)
+    for bad in ({"timout": 3}, {"timeout": "x"}, {"flow": {"run": {"engin": "parallel"}}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(bad, schema)
+
+
+def test_what_holds_by_default_is_what_may_be_set() -> None:
+    for name, value in settings_schema.DEFAULTS.items():
+        jsonschema.validate(value, settings_schema.SCHEMA["properties"][name])
+
+
+def test_the_log_can_be_json(wbengine: Command, home: Path) -> None:
+    (home / "noisy.py").write_text(
+        "import logging\nlogging.getLogger('noisy').warning('%s', 'hello', extra={'flow': 'f'})\n"
+    )
+    told = wbengine.apart("-I", "noisy", "--log-format", "json", "config", "path", "-q")
+    assert told.code == 0
+    (line,) = [Answer(0, line, "").json for line in told.err.splitlines()]
+    assert (line["message"], line["level"], line["flow"]) == ("hello", "WARNING", "f")
+    told = wbengine.apart("-I", "noisy", "config", "path", "-q", "--log-level", "error")
+    assert told.err == ""

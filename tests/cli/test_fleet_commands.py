@@ -1,0 +1,285 @@
+"""Workers, queues and stores, looked at and told what to do by commands; real workers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wbengine as package
+from tests import worker_tasks as tasks
+from tests.cli.conftest import Command
+from tests.workers import until, worker_in_thread
+from wbengine import engines
+from wbengine.engines.worker_based import worker as workers
+from wbengine.patterns import unordered_flow
+from wbengine.persistence import backends, models
+
+
+@pytest.fixture
+def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    found = f"filesystem://{home / 'broker'}"
+    monkeypatch.setenv("WBENGINE_URL", found)
+    return found
+
+
+@pytest.fixture
+def one(url: str) -> Iterator[workers.Worker]:
+    with worker_in_thread(url, tasks, threads_count=3) as found:
+        yield found
+
+
+def waiting(url: str, count: int) -> tuple[Any, threading.Thread]:
+    """An engine whose tasks nobody runs yet."""
+    flow = unordered_flow.Flow("f").add(*(tasks.Where(name=f"t{n}") for n in range(count)))
+    made = engines.load(
+        flow, store={"rest": 0.0}, engine="worker-based", url=url, transition_timeout=None,
+        worker_expiry=2,
+    )  # fmt: skip
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    return made, thread
+
+
+# -- workers
+
+
+def test_workers_are_listed(wbengine: Command, one: workers.Worker) -> None:
+    told = wbengine("workers", "ls", "--json").json
+    assert told["schema"] == "wbengine/workers-ls/1"
+    (found,) = told["workers"]
+    assert (found["name"], found["state"], found["slots"]) == (one.identity, "idle", 3)
+    assert found["version"] == package.__version__
+    answer = wbengine("workers", "ls")
+    assert answer.code == 0 and answer.err == ""
+    head, row = answer.out.splitlines()
+    assert head.split() == ["NAME", "STATE", "TOPICS", "BUSY", "HEARD", "VERSION"]
+    assert row.split()[:4] == [one.identity, "idle", "t", "0/3"]
+
+
+def test_a_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
+    answer = wbengine("workers", "show", one.identity[:-2])
+    assert answer.code == 0
+    assert one.identity in answer.out and "tests.worker_tasks.Where" in answer.out
+    (found,) = wbengine("workers", "show", one.identity, "--json").json["workers"]
+    assert found["queues"] == list(one.queues.values())
+    unknown = wbengine("workers", "show", "nobody")
+    assert (unknown.code, unknown.out) == (66, "")
+    assert "there is no worker 'nobody'" in unknown.error
+    near = wbengine("workers", "show", one.identity + "0")
+    assert near.code == 66 and f"did you mean {one.identity!r}" in near.error
+
+
+def test_workers_are_pinged(wbengine: Command, one: workers.Worker) -> None:
+    (found,) = wbengine("workers", "ping", "--json").json["workers"]
+    assert found["name"] == one.identity and 0 < found["seconds"] < 5
+    assert one.identity in wbengine("workers", "ping", one.identity).out
+
+
+def test_workers_are_told(wbengine: Command, one: workers.Worker) -> None:
+    answer = wbengine("workers", "suspend", one.identity)
+    assert (answer.code, answer.out) == (0, f"{one.identity}  suspend  done\n")
+    assert one.life.state == "suspended"
+    told = wbengine("workers", "resume", "--all", "--json").json
+    assert told == {
+        "schema": "wbengine/workers-resume/1",
+        "order": "resume",
+        "workers": [{"name": one.identity, "done": True}],
+    }
+    assert one.life.state == "idle"
+    assert wbengine("workers", "drain", one.identity, "--wait").code == 0
+    assert one.ended.wait(5)
+
+
+def test_what_runs_is_not_given_up_unasked(
+    wbengine: Command, one: workers.Worker, url: str
+) -> None:
+    refused = wbengine("workers", "stop", "--all")
+    assert refused.code == 2 and "say --yes" in refused.error
+    assert one.life.state == "idle"
+    assert wbengine("workers", "stop", "--all", "--yes").code == 0
+    assert one.ended.wait(5)
+
+
+@pytest.mark.parametrize("words", [(), ("--all", "w")])
+def test_who_is_meant_is_said(wbengine: Command, url: str, words: tuple[str, ...]) -> None:
+    answer = wbengine("workers", "drain", *words)
+    assert answer.code == 2 and "--all" in answer.error
+
+
+def test_orders_that_take_too_long(wbengine: Command, one: workers.Worker, url: str) -> None:
+    flow = unordered_flow.Flow("f").add(tasks.Where(name="t"))
+    made = engines.load(flow, store={"rest": 1.5}, engine="worker-based", url=url)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    until(lambda: one.life.current)
+    answer = wbengine("workers", "drain", one.identity, "--wait", "--within", "0.2")
+    assert answer.code == 75 and f"drain of {one.identity}" in answer.error
+    assert answer.out == f"{one.identity}  drain  not yet\n"
+    thread.join(20)
+    assert made.storage.get_flow_state() == "SUCCESS"
+
+
+def test_status(wbengine: Command, one: workers.Worker) -> None:
+    told = wbengine("status", "--json").json
+    assert (told["workers"], told["slots"], told["running"]) == (1, 3, 0)
+    assert told["topics"] == {"t": 1}
+    assert "0 of 3 busy" in wbengine("status").out
+    few = wbengine("status", "--min-workers", "2", "--timeout", "0.3")
+    assert few.code == 69 and "1 workers answer within 0.3 s, and not 2" in few.error
+
+
+def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: str) -> None:
+    process = wbengine.begin("status", "--min-workers", "2", "--timeout", "30", "--json")
+    with worker_in_thread(url, tasks):
+        out, _ = process.communicate(timeout=40)
+    assert process.returncode == 0 and json.loads(out)["workers"] == 2
+
+
+# -- queues
+
+
+def test_queues(wbengine: Command, one: workers.Worker, url: str) -> None:
+    (queue,) = one.queues.values()
+    one.suspend()
+    made, thread = waiting(url, 4)
+    until(lambda: wbengine("queues", "ls", queue, "--json").json["queues"][0]["messages"] == 4)
+    told = wbengine("queues", "ls", "--json").json
+    assert told["complete"] is True
+    assert {found["kind"] for found in told["queues"]} == {"requests", "worker", "engine"}
+    table = wbengine("queues", "ls").out.splitlines()
+    assert [row.split() for row in table if queue in row] == [[queue, "requests", "4", "1", "t"]]
+
+    rows = wbengine("queues", "ls", "--rows", "--json").json
+    assert [row["state"] for row in rows["rows"]] == ["open"] * 4 and rows["after"] is None
+    some = wbengine("queues", "ls", "--rows", "--limit", "3", "--json").json
+    rest = wbengine("queues", "ls", "--rows", "--after", some["after"], "--json").json
+    assert len(some["rows"]) == 3 and len(rest["rows"]) == 1
+    assert wbengine("queues", "ls", "--rows", "--state", "claimed", "--json").json["rows"] == []
+
+    refused = wbengine("queues", "purge", queue)
+    assert refused.code == 2 and "4 messages in 1 queues" in refused.error
+    dry = wbengine("queues", "purge", "--all", "--dry-run", "--json").json
+    assert dry["queues"] == [{"name": queue, "messages": 4}] and dry["dry_run"] is True
+    assert wbengine("queues", "purge", queue, "--yes", "--json").json["queues"] == dry["queues"]
+    assert wbengine("queues", "ls", queue, "--json").json["queues"][0]["messages"] == 0
+    one.resume()
+    thread.join(60)
+    assert made.storage.get_flow_state() == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("ls", "nothing"), 66, "there is no queue 'nothing'"),
+        (("purge", "nothing"), 66, "there is no queue 'nothing'"),
+        (("purge",), 2, "name queues, or say --all"),
+        (("purge", "q", "--all"), 2, "name queues, or say --all"),
+        (("ls", "--state", "open"), 2, "say --rows"),
+        (("ls", "q", "--rows"), 2, "leave out the names"),
+    ],
+)
+def test_queues_that_are_not_there(
+    wbengine: Command, url: str, words: tuple[str, ...], code: int, told: str
+) -> None:
+    answer = wbengine("queues", *words)
+    assert (answer.code, answer.out) == (code, "")
+    assert told in answer.error
+
+
+# -- stores
+
+
+def test_db(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = f"sqlite:///{home}/flows.db"
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", place)
+    assert wbengine("db", "current", "--json").json["revision"] is None
+    made = wbengine("db", "upgrade", "--json").json
+    assert made["before"] is None and made["after"] is not None
+    assert "already up to date" in wbengine("db", "upgrade").out
+    now = wbengine("db", "current", "--json").json
+    assert now["revision"] == now["wanted"] == made["after"]
+    with backends.backend(place) as backend, backend.get_connection() as connection:
+        for number, state in enumerate(("SUCCESS", "SUCCESS", "FAILURE")):
+            book = models.LogBook(f"b{number}")
+            flow = models.FlowDetail(f"f{number}")
+            flow.state = state
+            book.add(flow)
+            connection.save_logbook(book)
+    told = wbengine("db", "check", "--json").json
+    assert (told["books"], told["flows"], told["damaged"]) == (3, 3, [])
+    prune = ("db", "prune", "--older-than", "0", "--state", "success")
+    refused = wbengine(*prune)
+    assert refused.code == 2 and "say --yes" in refused.error
+    dry = wbengine(*prune, "--dry-run", "--json").lines
+    assert sorted(row["name"] for row in dry) == ["f0", "f1"]
+    assert wbengine("db", "prune", "--older-than", "1h", "--yes").out == ""
+    assert len(wbengine(*prune, "--yes", "--batch", "1").out.splitlines()) == 2
+    assert wbengine("db", "check", "--json").json["flows"] == 1
+
+
+def test_a_store_without_layouts(wbengine: Command, home: Path) -> None:
+    place = ("--persistence", f"dir://{home}/flows")
+    assert wbengine("db", "current", *place).code == 0
+    assert wbengine("db", "upgrade", *place).out == "this kind of store needs no upgrade\n"
+    assert wbengine("db", "check", *place, "--json").json["flows"] == 0
+
+
+# -- worker
+
+
+def test_a_worker_takes_settings(wbengine: Command, home: Path, url: str) -> None:
+    (home / "wares.py").write_text(
+        "from wbengine import task\nclass Price(task.Task):\n    def execute(self): return 1\n"
+    )
+    (home / "wbengine.toml").write_text(
+        'exchange = "shop"\n[worker]\nconcurrency = "2"\ntopic = ["first"]\n'
+    )
+    process = wbengine.begin("worker", "--tasks", "wares")
+    try:
+        until(lambda: wbengine("status", "--json").code == 0)
+        told = wbengine("workers", "ls", "--json").json
+        (found,) = told["workers"]
+        assert (told["exchange"], found["topics"], found["slots"]) == ("shop", ["first"], 2)
+        assert found["tasks"] == ["wares.Price"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "")
+    assert "exchange  shop" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("t",), "the following arguments are required: --tasks"),
+        (("t", "--tasks", "no_such_module"), "no_such_module"),
+        (("--pool", "thread"), "--pool"),
+        (("t", "--taks", "m"), "--taks"),
+    ],
+)
+def test_a_worker_that_is_called_wrongly(
+    wbengine: Command, url: str, words: tuple[str, ...], told: str
+) -> None:
+    answer = wbengine.apart("worker", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert told in answer.error and "wbengine worker" in answer.error
+
+
+def test_the_worker_command_has_all_options() -> None:
+    words = [sys.executable, "-m", "wbengine", "worker", "--help"]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+    from wbengine import worker
+
+    for action in worker.parser()._actions:
+        names = action.option_strings
+        shared = {"--url", "--exchange", "--transport", "--transport-option", "--ledger", "--color",
+                  "--log-level", "--quiet", "--version"}  # fmt: skip
+        assert any(name in told or name in shared for name in names), names

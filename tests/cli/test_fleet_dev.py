@@ -1,0 +1,147 @@
+"""Everything in one process, and the dashboard; each ends at Ctrl-C, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.workers import until
+from wbengine import dev
+
+WARES = """
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+class Price(task.Task):
+    default_provides = "price"
+
+    def execute(self):
+        return 7
+
+def order():
+    return linear_flow.Flow("order").add(Price())
+"""
+
+
+@pytest.fixture
+def wares(home: Path) -> Path:
+    (home / "wares.py").write_text(WARES)
+    return home
+
+
+def page(address: str) -> int:
+    try:
+        # A browser keeps what lets it in.
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(address, timeout=20) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    return process.returncode, err
+
+
+def test_dev(wbengine: Command, wares: Path) -> None:
+    process = wbengine.begin("dev", "wares", "--port", "0", "--json")
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["schema"] == "wbengine/dev/1"
+        assert page(told["dashboard"]) == 200
+        assert page(told["dashboard"].partition("?")[0]) in (401, 403)
+        where = ("--url", told["broker"], "--persistence", told["persistence"])
+        ran = wbengine("flow", "run", "wares:order", "--engine", "workers", "--json", *where)
+        assert ran.code == 0 and ran.json["results"]["price"] == 7, ran
+        (found,) = wbengine("workers", "ls", "--json", *where).json["workers"]
+        assert found["name"] == told["worker"] and found["succeeded"] == 1
+        folder = Path(told["broker"].partition("://")[2]).parent
+        assert folder.is_dir()
+    finally:
+        code, err = ended(process)
+    assert code == 0, err
+    assert not folder.exists()
+
+
+def test_dev_keeps_what_is_in_a_folder(wares: Path, home: Path) -> None:
+    folder = str(home / "kept")
+    with dev.Workshop("wares", folder=folder, port=None, concurrency=1) as shop:
+        assert shop.ticket is None
+        assert shop.worker.life.state == "idle"
+    assert shop.worker.life.state == "dead"
+    assert os.path.isdir(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("no_such_module",), 2, "no_such_module"),
+        (("json",), 2, "json"),
+        ((), 2, "MODULE"),
+    ],
+)
+def test_dev_of_nothing(
+    wbengine: Command, home: Path, words: tuple[str, ...], code: int, told: str
+) -> None:
+    answer = wbengine("dev", *words, "--no-dashboard")
+    assert (answer.code, answer.out) == (code, "")
+    assert told in answer.error
+
+
+def test_a_port_that_is_taken(wbengine: Command, wares: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        answer = wbengine("dev", "wares", "--port", port)
+        assert answer.code == 69 and port in answer.error
+        other = wbengine("dashboard", "--port", port)
+        assert other.code == 69 and port in other.error
+
+
+def test_dashboard(wbengine: Command, home: Path) -> None:
+    (home / "token").write_text("a-token-that-is-long-enough-0123456789\n")
+    process = wbengine.begin(
+        "dashboard", "--port", "0", "--token-file", "token",
+        "--url", f"filesystem://{home}/broker", "--persistence", f"sqlite:///{home}/flows.db",
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("Dashboard: http://127.0.0.1:")
+        address = line.split()[1]
+        assert address.endswith("?token=a-token-that-is-long-enough-0123456789")
+        assert page(address) == 200
+        assert page(address.partition("?")[0]) in (401, 403)
+    finally:
+        code, err = ended(process)
+    assert code == 0, err
+    until(lambda: process.poll() is not None)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--token", "x", "--token-file", "y"), "two tokens"),
+        (("--token", "x", "--no-auth"), "leave out the token"),
+        (("--token-file", "nothing"), "nothing cannot be read"),
+        (("--host", "0.0.0.0", "--no-auth"), "0.0.0.0"),
+        (("--port", "70000"), "--port"),
+    ],
+)
+def test_dashboard_called_wrongly(
+    wbengine: Command, home: Path, words: tuple[str, ...], told: str
+) -> None:
+    answer = wbengine("dashboard", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert told in answer.error

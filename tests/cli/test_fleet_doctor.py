@@ -1,0 +1,335 @@
+"""The doctor finds what was planted, and who does what it says has nothing wrong any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import brokers, servers
+from tests import worker_tasks as tasks
+from tests.cli.conftest import Answer, Command
+from tests.workers import worker_in_thread
+from wbengine.persistence.backends import sql
+
+Find = dict[str, Any]
+
+
+@pytest.fixture
+def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A broker with nothing wrong about it, and a store."""
+    url = f"filesystem://{home}/broker"
+    monkeypatch.setenv("WBENGINE_URL", url)
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{home}/flows.db")
+    return url
+
+
+@pytest.fixture
+def served(folder: str) -> Iterator[str]:
+    """And a worker."""
+    with worker_in_thread(folder, tasks):
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[brokers.Redis]:
+    """A Redis that was set up as a cache."""
+    with brokers.redis(appendonly="no", **{"maxmemory-policy": "allkeys-lru"}) as found:
+        yield found
+
+
+def wrong(answer: Answer) -> list[Find]:
+    """What a doctor found wrong; its exit code says whether there is any."""
+    told = answer.json
+    assert told["schema"] == "wbengine/doctor/1"
+    found = [one for one in told["findings"] if one["good"] is False]
+    assert told["good"] == (not found) == (answer.code == 0)
+    assert answer.code in (0, 1)
+    for one in found:
+        assert one["fix"], one
+    return found
+
+
+def one(answer: Answer) -> Find:
+    (found,) = wrong(answer)
+    return found
+
+
+def test_nothing_is_wrong(wbengine: Command, served: str) -> None:
+    answer = wbengine("doctor", "--json")
+    assert wrong(answer) == []
+    checks = {found["check"] for found in answer.json["findings"] if found["good"]}
+    assert checks >= {"settings", "extras", "plugins", "broker", "broker settings", "broker clock"}
+    assert checks >= {"ledger", "round trip", "workers", "ledgers", "worker clock", "store"}
+    text = wbengine("doctor")
+    assert text.code == 0 and text.err == "nothing is wrong\n"
+    assert all(line[0] in "✔-" for line in text.out.splitlines())
+    told = wbengine("queues", "ls", "--json").json["queues"]
+    assert sorted(found["kind"] for found in told) == ["requests", "worker"]  # as before
+
+
+def test_a_broker_that_is_down(wbengine: Command, redis_server: Any) -> None:
+    with redis_server.place() as url:
+        redis_server.kill()
+        found = one(wbengine("doctor", "--url", url, "--timeout", "1", "--json"))
+        assert found["check"] == "broker" and found["fix"].startswith("start the broker")
+        assert redis_server.password not in str(found)
+        redis_server.start()
+        assert all(
+            one["check"] == "workers" for one in wrong(wbengine("doctor", "--url", url, "--json"))
+        )
+
+
+@pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
+def test_a_wrong_password(
+    wbengine: Command, kind: str, request: pytest.FixtureRequest, home: Path
+) -> None:
+    server: Any = request.getfixturevalue(f"{kind}_server")
+    url = str(request.getfixturevalue(f"{kind}_url"))
+    bad = url.replace(server.password, "wrong-secret")
+    answer = wbengine("doctor", "--url", bad, "--json")
+    found = one(answer)
+    assert found["check"] == "broker" and "right user and password" in found["fix"]
+    assert "wrong-secret" not in answer.out
+    assert [one["check"] for one in wrong(wbengine("doctor", "--url", url, "--json"))] == [
+        "workers"
+    ]
+
+
+def test_a_redis_that_forgets(wbengine: Command, forgetful: brokers.Redis) -> None:
+    with forgetful.place() as url, worker_in_thread(str(url), tasks):
+        found = wrong(wbengine("doctor", "--url", url, "--json"))
+        assert [one["check"] for one in found] == ["broker settings"] * 2
+        assert "allkeys-lru" in found[0]["text"] and "append-only" in found[1]["text"]
+        with forgetful.client() as client:
+            for each in found:
+                words = re.match(r"redis-cli (CONFIG SET \S+ \w+)", each["fix"])
+                assert words is not None
+                client.execute_command(*words[1].split())
+            deadline = time.monotonic() + 10
+            while client.info("persistence")["aof_rewrite_in_progress"]:
+                assert time.monotonic() < deadline
+        assert wrong(wbengine("doctor", "--url", url, "--json")) == []
+
+
+def test_a_user_who_may_not_configure(
+    wbengine: Command, rabbitmq_server: Any, rabbitmq_url: Any, tmp_path: Path
+) -> None:
+    vhost = rabbitmq_url.rpartition("/")[2]
+    server = rabbitmq_server
+    server.ask("PUT", "users", "small", body={"password": "pw", "tags": ""})
+    url = rabbitmq_url.replace(f"{servers.USER}:{server.password}", "small:pw")
+    ledger = f"dir://{tmp_path}/ledger"
+    doctor = "doctor", "--url", url, "--ledger", ledger, "--json"
+    try:
+        for right in ("configure", "write", "read"):
+            rights = dict.fromkeys(("configure", "write", "read"), ".*") | {right: "^nothing$"}
+            server.ask("PUT", "permissions", vhost, "small", body=rights)
+            found = one(wbengine(*doctor))
+            assert (found["check"], right in found["text"]) == ("permissions", True)
+            words = shlex.split(found["fix"])
+            assert words[:5] == ["rabbitmqctl", "set_permissions", "-p", vhost, "small"]
+        # What it says is enough, for workers and engines, and no more than that.
+        rights = dict(zip(("configure", "write", "read"), words[5:], strict=True))
+        server.ask("PUT", "permissions", vhost, "small", body=rights)
+        assert ".*" not in words
+        with worker_in_thread(url, tasks, ledger=ledger):
+            assert wrong(wbengine(*doctor)) == []
+    finally:
+        server.ask("DELETE", "users", "small")
+    left = rabbitmq_url.left()
+    assert left == [], left
+
+
+def test_a_store_of_an_older_version(wbengine: Command, served: str, home: Path) -> None:
+    backend = sql.SQLBackend({"connection": f"sqlite:///{home}/flows.db"})
+    sql.layout.upgrade(backend.engine, "0001")
+    backend.close()
+    found = one(wbengine("doctor", "--json"))
+    assert (found["check"], found["fix"]) == ("store", "wbengine db upgrade")
+    assert "0001" in found["text"]
+    assert wbengine(*found["fix"].split()[1:]).code == 0
+    assert wrong(wbengine("doctor", "--json")) == []
+
+
+def test_a_store_of_a_newer_version(wbengine: Command, served: str, home: Path) -> None:
+    wbengine("db", "upgrade")
+    with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
+        (before,) = database.execute("SELECT version_num FROM wbe_alembic_version").fetchone()
+        database.execute("UPDATE wbe_alembic_version SET version_num = '9999'")
+    found = one(wbengine("doctor", "--json"))
+    assert found["check"] == "store" and "pip install --upgrade wbengine" in found["fix"]
+    with contextlib.closing(sqlite3.connect(home / "flows.db")) as database, database:
+        database.execute("UPDATE wbe_alembic_version SET version_num = ?", (before,))
+    assert wrong(wbengine("doctor", "--json")) == []
+
+
+def test_a_folder_that_belongs_to_another_user(wbengine: Command, served: str, home: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    mine = home / "given"
+    mine.mkdir()
+    os.chown(mine, 12345, 12345)
+    url = f"filesystem://{mine}"
+    found = one(wbengine("doctor", "--url", url, "--json"))
+    assert found["check"] == "broker" and "user id 12345" in found["text"]
+    words = re.search(r"chown -R \d+ \S+?(?=;)", found["fix"])
+    assert words is not None
+    subprocess.run(shlex.split(words[0]), check=True)
+    assert [one["check"] for one in wrong(wbengine("doctor", "--url", url, "--json"))] == [
+        "workers"
+    ]
+
+
+def test_a_folder_that_is_none(wbengine: Command, home: Path) -> None:
+    (home / "file").write_text("")
+    found = one(wbengine("doctor", "--url", f"filesystem://{home}/file", "--json"))
+    assert found["check"] == "broker" and f"remove the file {home}/file" in found["fix"]
+    (home / "file").unlink()
+    url = f"filesystem://{home}/file"
+    assert [one["check"] for one in wrong(wbengine("doctor", "--url", url, "--json"))] == [
+        "workers"
+    ]
+
+
+def test_a_worker_on_another_exchange(wbengine: Command, folder: str) -> None:
+    with worker_in_thread(folder, tasks, exchange="orders"):
+        found = one(wbengine("doctor", "--json"))
+        assert found["check"] == "workers" and "'default'" in found["text"]
+        words = re.search(r"--exchange \w+", found["fix"])
+        assert words is not None
+        assert wrong(wbengine("doctor", *words[0].split(), "--json")) == []
+
+
+def test_no_worker(wbengine: Command, folder: str, home: Path) -> None:
+    (home / "wares.py").write_text(
+        "from wbengine import task\nclass Price(task.Task):\n    def execute(self): return 1\n"
+    )
+    found = one(wbengine("doctor", "--json"))
+    assert found["check"] == "workers"
+    told = found["fix"].partition(": ")[2].replace("TOPIC", "t").replace("MODULE", "wares")
+    process = wbengine.begin(*shlex.split(told)[1:])
+    try:
+        assert wbengine("status", "--min-workers", "1", "--timeout", "30").code in (0, 69)
+        deadline = time.monotonic() + 30
+        while wbengine("status").code:
+            assert time.monotonic() < deadline
+        assert wrong(wbengine("doctor", "--json")) == []
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_a_worker_with_another_ledger(wbengine: Command, folder: str, home: Path) -> None:
+    with worker_in_thread(folder, tasks, ledger=f"dir://{home}/theirs") as worker:
+        found = one(wbengine("doctor", "--json"))
+        assert found["check"] == "ledgers" and worker.identity in found["text"]
+        assert "the same --ledger" in found["fix"]
+        assert wrong(wbengine("doctor", "--ledger", f"dir://{home}/theirs", "--json")) == []
+
+
+_SKEWED = """
+import sys, time
+real = time.time
+time.time = lambda: real() + 300
+from wbengine import worker
+sys.exit(worker.main())
+"""
+
+
+def test_a_worker_whose_clock_is_wrong(wbengine: Command, folder: str, home: Path) -> None:
+    """By 300 s."""
+    words = [sys.executable, "-c", _SKEWED, "--topic", "t", "--tasks", "tests.worker_tasks"]
+    root = str(Path(tasks.__file__).parents[1])
+    process = subprocess.Popen(
+        [*words, "--url", folder], env={**os.environ, "PYTHONPATH": root},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 30
+        while wbengine("status").code:
+            assert time.monotonic() < deadline
+        found = one(wbengine("doctor", "--json"))
+        assert found["check"] == "worker clock" and "300 s ahead" in found["text"]
+        assert "timedatectl set-ntp true" in found["fix"]
+    finally:
+        process.terminate()
+        process.wait(20)
+    with worker_in_thread(folder, tasks):  # with a clock that is right
+        assert wrong(wbengine("doctor", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("exchnge = 'x'", "'exchange'"), ("exchange = 'a b'", "exchange"), ("exchange = ", "no TOML")],
+)
+def test_settings_that_make_no_sense(
+    wbengine: Command, served: str, home: Path, text: str, told: str
+) -> None:
+    (home / "wbengine.toml").write_text(text)
+    answer = wbengine("doctor", "--json")
+    found = one(answer)
+    assert (
+        found["check"] == "settings" and told in found["text"] and "wbengine.toml" in found["text"]
+    )
+    assert "✘ settings" in wbengine("doctor").out
+    (home / "wbengine.toml").write_text("exchange = 'default'")
+    assert wrong(wbengine("doctor", "--json")) == []
+
+
+def test_a_plugin_that_cannot_be_loaded(
+    wbengine: Command, served: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = home / "plugs" / "odd_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[wbengine.commands]\nodd = odd_plugin:command\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    found = one(wbengine("doctor", "--json"))
+    assert found["check"] == "plugins" and "odd-plugin" in found["text"]
+    assert "pip uninstall odd-plugin" in found["fix"]
+    for path in info.iterdir():
+        path.unlink()
+    info.rmdir()
+    assert wrong(wbengine("doctor", "--json")) == []
+
+
+def test_an_extra_that_is_missing(wbengine: Command, redis_url: Any, home: Path) -> None:
+    """In a process that cannot import the client, as if it were not installed."""
+    hidden = home / "hidden"
+    hidden.mkdir()
+    (hidden / "redis.py").write_text("raise ModuleNotFoundError(\"No module named 'redis'\")\n")
+    path = os.pathsep.join([str(hidden), os.environ["PYTHONPATH"]])
+    doctor = "doctor", "--url", redis_url, "--json"
+    with worker_in_thread(str(redis_url), tasks):
+        found = wrong(wbengine.apart(*doctor, env={"PYTHONPATH": path}))
+        assert found[0]["check"] == "extras"
+        assert found[0]["fix"] == "pip install 'wbengine[redis]'"
+        assert wrong(wbengine.apart(*doctor)) == []
+
+
+def test_a_ledger_that_is_down(wbengine: Command, served: str) -> None:
+    ledger = "redis://:secret@127.0.0.1:1/0"
+    answer = wbengine("doctor", "--ledger", ledger, "--json")
+    found = wrong(answer)
+    assert found[0]["check"] == "ledger" and "--ledger" in found[0]["fix"]
+    assert "secret" not in answer.out
+    assert wrong(wbengine("doctor", "--json")) == []
+
+
+def test_a_store_that_is_down(wbengine: Command, served: str) -> None:
+    place = "postgresql://u:secret@127.0.0.1:1/flows"
+    answer = wbengine("doctor", "--persistence", place, "--json")
+    found = one(answer)
+    assert found["check"] == "store" and "start it" in found["fix"]
+    assert "secret" not in answer.out

@@ -1,0 +1,412 @@
+"""`wbengine flow ls`, `show`, `watch`, `events`, `export`, and `wbengine graph`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.cli.shop import STEPS
+from tests.cli.test_flow_run import ORDER, SLOW, appears
+from wbengine.persistence import backends
+from wbengine.persistence.models import FlowDetail, LogBook
+
+
+@pytest.fixture(autouse=True)
+def _store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
+    monkeypatch.setenv("WBENGINE_QUIET", "true")
+
+
+@pytest.fixture
+def good(wbengine: Command) -> str:
+    return str(wbengine("flow", "run", ORDER).json["uuid"])
+
+
+@pytest.fixture
+def bad(wbengine: Command, home: Path) -> str:
+    (home / "broken").touch()
+    found = str(wbengine("flow", "run", ORDER).json["uuid"])
+    (home / "broken").unlink()
+    return found
+
+
+# ls ---------------------------------------------------------------------------------------------
+
+
+def listed(wbengine: Command, *words: str) -> list[str]:
+    told = wbengine("flow", "ls", "--json", *words)
+    assert (told.code, told.json["schema"]) == (0, "wbengine/flow-ls/1")
+    return [flow["uuid"] for flow in told.json["flows"]]
+
+
+def test_flows_are_found_by_what_they_are(wbengine: Command, good: str, bad: str) -> None:
+    assert listed(wbengine) == [bad, good]
+    assert listed(wbengine, "--sort", "oldest") == [good, bad]
+    assert listed(wbengine, "--state", "reverted") == [bad]
+    assert listed(wbengine, "--state", "SUCCESS", "--state", "REVERTED") == [bad, good]
+    assert listed(wbengine, "--name", "rde") == [bad, good]
+    assert listed(wbengine, "--name", "other") == []
+    assert listed(wbengine, "--since", "1h") == [bad, good]
+    assert listed(wbengine, "--since", "0s") == []
+    assert listed(wbengine, "--since", "2999-01-01") == []
+
+
+def test_pages_follow_each_other(wbengine: Command, good: str, bad: str) -> None:
+    first = wbengine("flow", "ls", "--limit", "1", "--json").json
+    assert [flow["uuid"] for flow in first["flows"]] == [bad]
+    assert listed(wbengine, "--limit", "1", "--after", first["after"]) == [good]
+    told = wbengine("flow", "ls", "--after", "nonsense")
+    assert told.code == 2 and "'nonsense'" in told.error
+
+
+def test_a_list_for_people(wbengine: Command, good: str, bad: str) -> None:
+    told = wbengine("flow", "ls")
+    head, *rows = told.out.splitlines()
+    assert head.split() == ["UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN", "BY", "ERROR"]
+    assert [row.split()[:4] for row in rows] == [
+        [bad, "order", "REVERTED", "0/4"],
+        [good, "order", "SUCCESS", "4/4"],
+    ]
+    assert "out of paper" in rows[0] and "canary" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--state", "DONE"), "'DONE' is not one of"),
+        (("--since", "yesterday"), "neither a time such as"),
+        (("--limit", "0"), "0 is not in the range"),
+        (("--sort", "size"), "'size' is not one of"),
+    ],
+)
+def test_what_cannot_be_listed(words: tuple[str, ...], said: str, wbengine: Command) -> None:
+    told = wbengine("flow", "ls", *words)
+    assert (told.code, told.out) == (2, "")
+    assert said in told.error
+
+
+# show -------------------------------------------------------------------------------------------
+
+
+def test_a_flow_is_shown(wbengine: Command, bad: str) -> None:
+    told = wbengine("flow", "show", bad[:8])
+    assert told.code == 0
+    assert f"order  {bad}" in told.out
+    for name in ("reserve", "pay", "pack"):
+        assert re.search(rf"── \S {name}  reverted  attempt 2", told.out)
+    assert re.search(r"── \S send$", told.out, re.MULTILINE)
+    assert "failed: pack, attempt 1, on local: ValueError: out of paper" in told.out
+    assert "canary" not in told.out and "Traceback" not in told.out
+
+
+def test_parts_of_a_flow_are_shown(wbengine: Command, bad: str) -> None:
+    told = wbengine("flow", "show", bad, "--traceback").out
+    assert "Traceback (most recent call last):" in told and "tests/cli/shop.py" in told
+    assert "── " not in told and "canary" not in told
+    told = wbengine("flow", "show", bad, "--timeline").out
+    rows = [line.split() for line in told.splitlines() if re.match(r"\d{4}-", line)]
+    assert [(row[-4], row[-2], row[-1]) for row in rows] == [
+        ("reserve", "execute", "SUCCESS"),
+        ("pay", "execute", "SUCCESS"),
+        ("pack", "execute", "FAILURE"),
+        ("pack", "revert", "REVERTED"),
+        ("pay", "revert", "REVERTED"),
+        ("reserve", "revert", "REVERTED"),
+    ]
+    assert "── " in wbengine("flow", "show", bad, "--tree").out
+
+
+def test_values_are_shown_when_asked_for(wbengine: Command) -> None:
+    store = json.dumps({"amount": 4, "api_key": "canary"})
+    flow = wbengine("flow", "run", "tests.cli.shop:priced", "--store", store).json["uuid"]
+    hidden = wbengine("flow", "show", flow, "--store").out
+    assert "amount" in hidden and not re.search(r"amount +4", hidden)
+    shown = wbengine("flow", "show", flow, "--store", "--show-values").out
+    assert re.search(r"amount +4", shown)
+    assert "canary" not in hidden + shown + wbengine("flow", "show", flow, "--json").out
+
+
+def test_a_flow_is_shown_as_json(wbengine: Command, bad: str) -> None:
+    told = wbengine("flow", "show", bad, "--json").json
+    assert (told["schema"], told["uuid"]) == ("wbengine/flow-show/1", bad)
+    assert (told["state"], told["total"]) == ("REVERTED", 4)
+    assert [atom["name"] for atom in told["atoms"]] == ["reserve", "pay", "pack", "send"]
+    assert told["created"].endswith("Z") and isinstance(told["duration"], float)
+
+
+def test_a_flow_that_waits_says_why(wbengine: Command, home: Path) -> None:
+    book = LogBook("mine")
+    book.add(FlowDetail("never run"))
+    with (
+        backends.backend(f"dir://{home}/flows") as backend,
+        backend.get_connection() as connection,
+    ):
+        connection.save_logbook(book)
+    (flow,) = listed(wbengine)
+    assert "waits" in wbengine("flow", "show", flow).out
+
+
+# watch and events -------------------------------------------------------------------------------
+
+
+def test_watching_what_has_ended_tells_all_of_it(wbengine: Command, good: str, bad: str) -> None:
+    told = wbengine("flow", "watch", good)
+    assert told.code == 0
+    assert told.out.splitlines()[-1].endswith("SUCCESS  flow order")
+    told = wbengine("flow", "watch", bad, "--json")
+    assert told.code == 1
+    events = told.lines
+    assert {event["schema"] for event in events} == {"wbengine/flow-watch/1"}
+    found = [event["state"] for event in events if event["name"] == "pack"]
+    assert found == ["RUNNING", "FAILURE", "REVERTING", "REVERTED"]
+    assert "canary" not in told.out
+
+
+def test_a_stream_goes_on_where_it_was_left(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+    (flow,) = listed(wbengine)
+    watch = wbengine.begin("flow", "watch", flow, "--json", "--interval", "0.05")
+    assert watch.stdout is not None
+    cursor, before = None, []
+    while cursor is None:
+        before.append(json.loads(watch.stdout.readline()))
+        cursor = before[-1]["cursor"]
+    watch.terminate()
+    watch.communicate(timeout=30)
+    (home / "go").touch()
+    process.communicate(timeout=30)
+    told = wbengine("flow", "watch", flow, "--json", "--cursor", cursor)
+    assert told.code == 0
+    after = [(event["name"], event["state"]) for event in told.lines]
+    began = {(event["name"], event["state"]) for event in before}
+    assert began == {("slow", "RUNNING"), ("reserve", "RUNNING")}
+    wanted = {(name, state) for name in STEPS for state in ("RUNNING", "SUCCESS")}
+    assert {*after, *began} == wanted | {("slow", "RUNNING"), ("slow", "SUCCESS")}
+    last = told.lines[-1]["cursor"]
+    again = wbengine("flow", "watch", flow, "--json", "--cursor", last)
+    assert {event["kind"] for event in again.lines} <= {"flow"}
+
+
+def test_watching_ends_when_the_flow_is_suspended(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+    process.terminate()
+    assert process.stderr is not None and process.stderr.readline()
+    (home / "go").touch()
+    process.communicate(timeout=30)
+    (flow,) = listed(wbengine)
+    told = wbengine("flow", "watch", flow, "--no-json")
+    assert told.code == 75
+    assert told.out.splitlines()[-1].endswith("SUSPENDED  flow slow")
+
+
+def test_watching_ends_when_whoever_ran_it_died(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+    (flow,) = listed(wbengine)
+    watch = wbengine.begin("flow", "watch", flow, "--json", "--interval", "0.05")
+    assert watch.stdout is not None and watch.stdout.readline()
+    process.kill()
+    process.communicate(timeout=30)
+    watch.communicate(timeout=30)
+    assert watch.returncode == 75
+
+
+class Terminal:
+    """A command on a terminal of 80 columns."""
+
+    def __init__(self, home: Path, *words: str, result: Path | None = None) -> None:
+        """`result`: what gets the standard output, if that is not the terminal."""
+        self._ours, theirs = pty.openpty()
+        output = theirs if result is None else result.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wbengine", *words],
+            cwd=home,
+            env={**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm-256color"},
+            stdin=theirs,
+            stdout=output,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        if not isinstance(output, int):
+            output.close()
+        self.told = ""
+
+    def until(self, pattern: str) -> None:
+        """Read until it shows what is looked for."""
+        until = time.monotonic() + 30
+        while not re.search(pattern, self.told):
+            assert time.monotonic() < until, self.told
+            try:
+                self.told += os.read(self._ours, 65536).decode()
+            except OSError:
+                raise AssertionError(self.told) from None
+
+    def end(self) -> int:
+        while True:
+            try:
+                self.told += os.read(self._ours, 65536).decode()
+            except OSError:
+                break
+        os.close(self._ours)
+        return self.process.wait(timeout=30)
+
+
+def test_a_terminal_shows_a_tree_that_lives(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+    (flow,) = listed(wbengine)
+    terminal = Terminal(home, "flow", "watch", flow, "--interval", "0.1", "--color", "always")
+    terminal.until(r"RUNNING.*0 of 4 tasks done, 1 running")
+    assert "send" in terminal.told
+    (home / "go").touch()
+    process.communicate(timeout=30)
+    assert terminal.end() == 0
+    assert "4 of 4 tasks done" in terminal.told
+    assert terminal.told.count("4 of 4 tasks done") >= 1
+
+
+def test_a_run_is_shown_on_a_terminal_and_its_result_is_data(home: Path) -> None:
+    words = ("flow", "run", SLOW, "--color", "always", "--progress")
+    terminal = Terminal(home, *words, result=home / "result")
+    terminal.until(r"slow.*0 of 4 tasks done, 1 running")
+    (home / "go").touch()
+    assert terminal.end() == 0
+    assert "slow: SUCCESS, 4 of 4 tasks done" in terminal.told
+    assert json.loads((home / "result").read_text())["state"] == "SUCCESS"
+
+
+def test_ctrl_c_ends_watching(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+    (flow,) = listed(wbengine)
+    watch = wbengine.begin("flow", "watch", flow, "--json")
+    assert watch.stdout is not None and watch.stdout.readline()
+    watch.send_signal(2)
+    _, err = watch.communicate(timeout=30)
+    assert (watch.returncode, err.strip()) == (130, "wbengine flow watch: error: interrupted")
+    (home / "go").touch()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_events_are_told_in_order(wbengine: Command, bad: str) -> None:
+    events = wbengine("flow", "events", bad, "--json").lines
+    assert events[0]["kind"] == "flow" and events[-1]["state"] == "REVERTED"
+    moments = [event["at"] for event in events]
+    assert moments == sorted(moments)
+    rows = wbengine("flow", "events", bad).out.splitlines()
+    assert len(rows) == len(events) + 1
+    assert "canary" not in "".join(rows)
+
+
+@pytest.mark.parametrize("flow", ["login", "welcome"])
+def test_a_secret_gets_nowhere(flow: str, wbengine: Command, home: Path) -> None:
+    """Not even where it has no key beside it: in a message, a traceback, a result."""
+    store = json.dumps({"api_key": "canary-4711"})
+    told = [wbengine("flow", "run", f"tests.cli.shop:{flow}", "--store", store, "--progress")]
+    uuid = told[0].json["uuid"]
+    for words in (
+        ("flow", "ls"),
+        ("flow", "show", uuid),
+        ("flow", "show", uuid, "--traceback", "--timeline", "--store", "--show-values"),
+        ("flow", "watch", uuid),
+        ("flow", "events", uuid),
+        ("flow", "export", uuid, "--show-values"),
+        ("flow", "export", uuid, "--html", "--show-values"),
+        *(("graph", "--flow-id", uuid, "-f", form) for form in FORMATS),
+        *((("flow", "retry", uuid, "--progress"),) if flow == "login" else ()),
+    ):
+        told += [wbengine(*words), wbengine(*words, "--json")]
+    assert "x" * 5000 in told[0].out or flow == "login"
+    for answer in told:
+        assert answer.out, answer
+        assert "canary" not in answer.out + answer.err
+
+
+# export and graph -------------------------------------------------------------------------------
+
+
+def test_export_is_all_that_is_known(wbengine: Command, home: Path, bad: str) -> None:
+    told = wbengine("flow", "export", bad).json
+    assert told["schema"] == "wbengine/flow-export/1"
+    assert {"atoms", "events", "graph", "history", "failures"} <= told.keys()
+    assert wbengine("flow", "export", bad, "-o", "x.json").out == ""
+    assert json.loads((home / "x.json").read_text())["events"] == told["events"]
+    assert wbengine("flow", "export", bad, "--html", "-o", "x.html").code == 0
+    page = (home / "x.html").read_text()
+    assert "<svg" in page and "canary" not in page
+    told = wbengine("flow", "export", bad, "-o", "none/x.json")
+    assert told.code == 2 and "there is no folder" in told.error
+
+
+FORMATS = {
+    "text": lambda text: "pay" in text,
+    "mermaid": lambda text: text.startswith(("flowchart", "graph")) or "flowchart" in text,
+    "dot": lambda text: text.startswith("digraph") or "digraph" in text,
+    "json": lambda text: json.loads(text)["schema"] == "wbengine/graph/1",
+    "svg": lambda text: ET.fromstring(text).tag.endswith("svg"),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_flow_is_drawn(form: str, kept: bool, wbengine: Command, home: Path, bad: str) -> None:
+    which: tuple[str, ...] = ("--flow-id", bad[:8]) if kept else (ORDER,)
+    told = wbengine("graph", *which, "-f", form)
+    assert (told.code, told.err) == (0, "")
+    check: Any = FORMATS[form]
+    assert check(told.out)
+    for name in ("reserve", "pay", "pack", "send"):
+        assert name in told.out
+    assert "canary" not in told.out
+    ending = {"mermaid": "mmd", "text": "txt"}.get(form, form)
+    assert wbengine("graph", *which, "-o", f"x.{ending}").out == ""
+    assert (home / f"x.{ending}").read_text() == told.out
+
+
+def test_states_are_drawn_unless_nobody_wants_them(wbengine: Command, bad: str) -> None:
+    assert "reverted" in wbengine("graph", "--flow-id", bad).out
+    assert "reverted" not in wbengine("graph", "--flow-id", bad, "--no-states").out
+
+
+def test_a_png(wbengine: Command, home: Path) -> None:
+    assert wbengine("graph", ORDER, "-o", "x.png").code == 0
+    assert (home / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_the_form_of_json(wbengine: Command) -> None:
+    assert wbengine("graph", ORDER, "--json").json["schema"] == "wbengine/graph/1"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "give either MODULE:FACTORY or --flow-id ID"),
+        ((ORDER, "--flow-id", "12345678"), 2, "give either"),
+        (("tests.cli.shop:ordr",), 2, "did you mean 'order'?"),
+        ((ORDER, "-f", "gif"), 2, "'gif' is not one of"),
+        ((ORDER, "-o", "/no/such/x.svg"), 2, "there is no folder '/no/such'"),
+        (("--flow-id", "12345678"), 66, "There is no flow '12345678'"),
+        (("--flow-id", "1"), 66, "too short"),
+    ],
+)
+def test_what_cannot_be_drawn(
+    words: tuple[str, ...], code: int, said: str, wbengine: Command
+) -> None:
+    told = wbengine("graph", *words)
+    assert (told.code, told.out) == (code, "")
+    assert said in told.error

@@ -1,0 +1,348 @@
+"""`wbengine flow run`, `resume`, `retry`, `revert`, `suspend`, `cancel`, `delete`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Answer, Command
+from wbengine.cli import app
+
+ORDER = "tests.cli.shop:order"
+SLOW = "tests.cli.shop:slow"
+PRICED = "tests.cli.shop:priced"
+
+
+@pytest.fixture(autouse=True)
+def _store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
+    monkeypatch.setenv("WBENGINE_QUIET", "true")
+
+
+def done(home: Path) -> list[str]:
+    path = home / "done"
+    found = path.read_text().split() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return found
+
+
+def appears(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, f"there is no {path.name}"
+        time.sleep(0.01)
+
+
+def state(wbengine: Command, flow: str) -> str:
+    return str(wbengine("flow", "show", flow, "--json").json["state"])
+
+
+def failed(wbengine: Command, home: Path) -> str:
+    """A flow that failed, and was reverted."""
+    (home / "broken").touch()
+    flow = str(wbengine("flow", "run", ORDER).json["uuid"])
+    (home / "broken").unlink()
+    done(home)
+    return flow
+
+
+def test_the_result_is_json_and_nothing_else(wbengine: Command) -> None:
+    told = wbengine("flow", "run", ORDER)
+    assert (told.code, told.err) == (0, "")
+    found = told.json
+    assert found.pop("duration") >= 0
+    assert uuid.UUID(found.pop("uuid"))
+    assert found == {
+        "schema": "wbengine/flow-run/1",
+        "name": "order",
+        "state": "SUCCESS",
+        "results": {"reserved": "reserve", "payd": "pay", "packd": "pack", "sendd": "send"},
+        "failures": [],
+    }
+
+
+@pytest.mark.parametrize("engine", ["serial", "parallel", "parallel://?max_workers=2"])
+def test_kinds_of_engines(engine: str, wbengine: Command) -> None:
+    assert wbengine("flow", "run", ORDER, "--engine", engine).json["state"] == "SUCCESS"
+
+
+def test_workers_run_it_and_are_shown(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WBENGINE_TRANSPORT_OPTIONS", json.dumps({"data_folder_in": f"{home}/broker",
+        "data_folder_out": f"{home}/broker"}))  # fmt: skip
+    monkeypatch.setenv("WBENGINE_EXCHANGE", "here")
+    options = [f"--transport-option=data_folder_{end}={home}/broker" for end in ("in", "out")]
+    words = ("--exchange", "here", "--topic", "t", "--tasks", "tests.cli.shop", "--quiet")
+    worker = subprocess.Popen([sys.executable, "-m", "wbengine.worker", *words, *options], cwd=home)
+    try:
+        told = wbengine("flow", "run", ORDER, "--engine", "workers")
+        assert (told.code, told.json["state"]) == (0, "SUCCESS")
+        assert len(done(home)) == 4
+        assert f"-{worker.pid}-" in wbengine("flow", "show", told.json["uuid"]).out
+    finally:
+        worker.terminate()
+        assert worker.wait(timeout=30) == 0
+
+
+def test_a_failure_is_told(wbengine: Command, home: Path) -> None:
+    (home / "broken").touch()
+    told = wbengine("flow", "run", ORDER)
+    assert told.code == 1
+    assert (told.json["state"], told.json["results"]) == ("REVERTED", {})
+    (failure,) = told.json["failures"]
+    assert (failure["atom"], failure["type"]) == ("pack", "ValueError")
+    assert "out of paper" in failure["message"]
+    assert "canary" not in told.out + told.err
+    assert done(home) == ["reserve", "pay", "-pack", "-pay", "-reserve"]
+
+
+def test_what_is_given_is_there(wbengine: Command, home: Path) -> None:
+    given = json.dumps({"amount": 4, "api_key": "canary"})
+    (home / "given.json").write_text(given)
+    for store in (given, "@given.json"):
+        told = wbengine("flow", "run", PRICED, "--store", store)
+        assert told.json["results"]["price"] == 6.0
+        assert told.json["results"]["api_key"] == "***"
+    assert "canary" not in wbengine("flow", "export", told.json["uuid"], "--show-values").out
+    short = json.dumps({"amount": 4, "api_key": "abc"})
+    assert wbengine("flow", "run", PRICED, "--store", short).json["results"]["api_key"] == "***"
+    told = wbengine("flow", "run", PRICED)
+    assert told.code == 1 and "amount" in told.error and "api_key" in told.error
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("no_such:flow",), 2, "there is no module 'no_such'"),
+        (("tests.cli.shop",), 2, "there is tests.cli.shop:priced"),
+        (("tests.cli.shop:ordr",), 2, "did you mean 'order'?"),
+        (("tests.cli.shop:STEPS",), 2, "neither a flow nor a function"),
+        ((ORDER, "--engine", "paralel"), 2, "did you mean 'parallel'?"),
+        ((ORDER, "--engine", "parallel://?max_worker=2"), 2, "max_worker"),
+        ((ORDER, "--store", "3"), 2, "it must be a JSON object, not int"),
+        ((ORDER, "--store", "{"), 2, "it is no JSON"),
+        ((ORDER, "--store", "@none.json"), 2, "'none.json' cannot be read"),
+        ((ORDER, "--flow-id", "x"), 2, "--flow-id: 'x' is no uuid"),
+        ((ORDER, "--deadline", "soon"), 2, "'soon' is no duration"),
+        ((ORDER, "--report", "/no/such/folder/x.html"), 2, "/no/such/folder/x.html"),
+        ((ORDER, "--detach", "--persistence", "memory"), 2, "ends with this process"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], code: int, said: str, wbengine: Command) -> None:
+    told = wbengine("flow", "run", *words)
+    assert (told.code, told.out) == (code, "")
+    assert said in told.error
+
+
+def test_a_flow_can_have_a_uuid_that_is_chosen(wbengine: Command) -> None:
+    chosen = str(uuid.uuid4())
+    assert wbengine("flow", "run", ORDER, "--flow-id", chosen).json["uuid"] == chosen
+    told = wbengine("flow", "run", ORDER, "--flow-id", chosen)
+    assert told.code == 2 and f"There is a flow {chosen} already" in told.error
+
+
+def test_modules_of_the_current_folder_are_found(wbengine: Command, home: Path) -> None:
+    (home / "mine.py").write_text("from tests.cli.shop import order\nflow = order()\n")
+    assert wbengine.apart("flow", "run", "mine:flow").code == 0
+
+
+def test_a_deadline(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW, "--deadline", "0.3")
+    appears(home / "reserve.begun")
+    time.sleep(0.3)  # that is what is waited for
+    (home / "go").touch()
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert json.loads(out)["state"] == "REVERTED"
+    assert done(home) == ["reserve", "-reserve"]
+
+
+def test_progress_is_beside_the_result(wbengine: Command) -> None:
+    told = wbengine("flow", "run", ORDER, "--progress")
+    assert told.json["state"] == "SUCCESS"
+    assert told.err.startswith("order: SUCCESS, 4 of 4 tasks done")
+
+
+def test_ctrl_c_suspends_and_says_how_to_go_on(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW, env={"WBENGINE_QUIET": "0"})
+    appears(home / "reserve.begun")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "suspending" in process.stderr.readline()
+    (home / "go").touch()
+    out, err = process.communicate(timeout=30)
+    flow = json.loads(out)["uuid"]
+    assert (process.returncode, json.loads(out)["state"]) == (130, "SUSPENDED")
+    assert err == f"suspended; to go on: wbengine flow resume {flow}\n"
+    assert done(home) == ["reserve"]
+    told = wbengine("flow", "resume", flow[:8])
+    assert (told.code, told.json["schema"]) == (0, "wbengine/flow-resume/1")
+    assert done(home) == ["pay", "pack", "send"]
+
+
+def test_a_second_ctrl_c_gives_up(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "suspending" in process.stderr.readline()
+    time.sleep(0.15)  # closer together they are one
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    (flow,) = wbengine("flow", "ls", "--json").json["flows"]
+    assert err == f"given up; to go on: wbengine flow resume {flow['uuid']}\n"
+    (home / "go").touch()
+    assert wbengine("flow", "resume", flow["uuid"]).code == 0
+    assert done(home) == ["reserve", "pay", "pack", "send"]
+
+
+def detached(wbengine: Command, home: Path, *words: str) -> str:
+    """A flow that runs in a process of its own, in its first task."""
+    told = wbengine.apart("flow", "run", SLOW, "--detach", "--json", *words)
+    assert told.code == 0
+    appears(home / "reserve.begun")
+    # What ends our session, as closing a terminal does, does not end it.
+    assert os.getsid(told.json["pid"]) == told.json["pid"]
+    return str(told.json["uuid"])
+
+
+def test_detached_it_outlives_the_command(wbengine: Command, home: Path) -> None:
+    flow = detached(wbengine, home)
+    assert state(wbengine, flow) == "RUNNING"
+    busy = wbengine("flow", "resume", flow)
+    assert busy.code == 75 and "is run by process" in busy.error
+    held = wbengine("flow", "delete", flow, "--yes")
+    assert held.code == 75 and "suspend it first" in held.error
+    (home / "go").touch()
+    assert wbengine("flow", "watch", flow).code == 0
+    log = home.parent / "state" / "wbengine" / "logs" / f"{flow}.log"
+    assert log.read_text() == ""
+
+
+def test_detached_what_goes_wrong_at_once_is_told(wbengine: Command, home: Path) -> None:
+    (home / "vanishing.py").write_text(
+        "import pathlib\nfrom tests.cli.shop import order\n"
+        "flow = order()\npathlib.Path('vanishing.py').unlink()\n"
+    )
+    told = wbengine.apart("flow", "run", "vanishing:flow", "--detach")
+    assert (told.code, told.out) == (1, "")
+    assert "it did not begin" in told.error and "no module 'vanishing'" in told.error
+
+
+@pytest.mark.parametrize(("command", "code"), [("suspend", 75), ("cancel", 1)])
+def test_whoever_runs_it_is_asked(command: str, code: int, wbengine: Command, home: Path) -> None:
+    flow = detached(wbengine, home)
+    told = wbengine("flow", command, flow, "--reason", "the shop is closed", "--wait", "0.1s")
+    assert told.code == 75 and "has not ended within 0.1 s" in told.error
+    until = time.monotonic() + 30
+    while wbengine("flow", "show", flow, "--json").json["wish"] is not None:
+        assert time.monotonic() < until, "nobody heard it"
+    (home / "go").touch()
+    assert wbengine("flow", "watch", flow).code == code
+    assert state(wbengine, flow) == {75: "SUSPENDED", 1: "REVERTED"}[code]
+    assert "the shop is closed" in wbengine("flow", "events", flow).out
+
+
+def test_retry_runs_again_what_was_reverted(wbengine: Command, home: Path) -> None:
+    flow = failed(wbengine, home)
+    dry = wbengine("flow", "retry", flow, "--dry-run", "--json").json
+    assert (dry["run"], dry["revert"]) == (["reserve", "pay", "pack", "send"], [])
+    assert state(wbengine, flow) == "REVERTED"
+    told = wbengine("flow", "retry", flow)
+    assert (told.code, told.json["state"]) == (0, "SUCCESS")
+    assert done(home) == ["reserve", "pay", "pack", "send"]
+
+
+def test_retry_in_a_process_of_its_own(wbengine: Command, home: Path) -> None:
+    flow = failed(wbengine, home)
+    assert wbengine.apart("flow", "retry", flow, "--detach").out == f"{flow}\n"
+    assert wbengine("flow", "watch", flow).code == 0
+    assert done(home) == ["reserve", "pay", "pack", "send"]
+
+
+def test_revert_undoes_what_was_suspended(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None and process.stderr.readline()
+    (home / "go").touch()
+    out, _ = process.communicate(timeout=30)
+    flow = json.loads(out)["uuid"]
+    dry = wbengine("flow", "revert", flow, "--dry-run", "--json").json
+    assert (dry["run"], dry["revert"]) == ([], ["reserve"])
+    asked = wbengine("flow", "revert", flow)
+    assert asked.code == 2 and "say --yes" in asked.error
+    told = wbengine("flow", "revert", flow, "--yes", "--reason", "ordered by mistake")
+    assert (told.code, told.json["state"]) == (0, "REVERTED")
+    assert done(home) == ["reserve", "-reserve"]
+    assert "ordered by mistake" in wbengine("flow", "events", flow).out
+    again = wbengine("flow", "revert", flow, "--yes")
+    assert again.code == 1 and "there is nothing to revert" in again.error
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("resume",), "has come to its end: SUCCESS"),
+        (("retry",), "there is nothing to run again"),
+        (("revert", "--yes"), "there is nothing to revert"),
+        (("suspend",), "obody runs"),
+        (("cancel",), "obody runs"),
+        (("resume", "--dry-run"), "cannot resume"),
+    ],
+)
+def test_what_makes_no_sense(command: tuple[str, ...], said: str, wbengine: Command) -> None:
+    flow = wbengine("flow", "run", ORDER).json["uuid"]
+    told = wbengine("flow", command[0], flow, *command[1:])
+    assert (told.code, told.out) == (1, "")
+    assert said in told.error
+
+
+def test_what_made_the_flow_must_be_found(wbengine: Command, home: Path) -> None:
+    (home / "mine.py").write_text("from tests.cli.shop import order\nflow = order()\n")
+    (home / "broken").touch()
+    flow = wbengine("flow", "run", "mine:flow").json["uuid"]
+    (home / "mine.py").unlink()
+    del sys.modules["mine"]
+    told = wbengine("flow", "retry", flow)
+    assert told.code == 1
+    assert "what made the flow cannot be found here: there is no module 'mine'" in told.error
+
+
+def test_delete_asks_and_forgets(wbengine: Command) -> None:
+    one, two = (wbengine("flow", "run", ORDER).json["uuid"] for _ in "ab")
+    asked = wbengine("flow", "delete", one)
+    assert (asked.code, asked.out) == (2, "") and "say --yes" in asked.error
+    assert wbengine("flow", "delete", one, "--dry-run").out.startswith("would forget 'order'")
+    told = wbengine("flow", "delete", one, two[:8], "--yes", "--json")
+    assert told.json["flows"] == [one, two]
+    assert wbengine("flow", "ls", "--json").json["flows"] == []
+    gone = wbengine("flow", "delete", one, "--yes")
+    assert gone.code == 66 and f"There is no flow '{one}'" in gone.error
+
+
+def test_a_report_is_written(wbengine: Command, home: Path) -> None:
+    assert wbengine("flow", "run", ORDER, "--report", "run.html").code == 0
+    assert "<svg" in (home / "run.html").read_text()
+
+
+def test_every_exit_code_was_seen_here_or_beside() -> None:
+    """Those that the help tells are those that the tests of this folder ask for."""
+    told = {int(line.split()[0]) for line in app.errors.TEXT.splitlines()[1:]}
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert {code for code in told if str(code) not in text} == set()
+
+
+def test_answers_are_what_they_seem() -> None:
+    with pytest.raises(ValueError, match="too many"):
+        _ = Answer(1, "", "one\ntwo\n").error

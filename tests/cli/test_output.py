@@ -1,0 +1,130 @@
+"""What is printed: data whole and masked, on the standard output; remarks beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from wbengine.cli import output, params
+from wbengine.views import masking
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def test_a_document_begins_with_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    output.Printer().document("thing/1", {"a": [1, None, 2.5], "schema": "other"})
+    out, _ = printed(capsys)
+    assert out.startswith('{\n  "schema": "wbengine/thing/1",\n')
+    assert json.loads(out) == {"schema": "wbengine/thing/1", "a": [1, None, 2.5]}
+
+
+def test_what_json_has_no_form_for_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    output.Printer().event("thing/1", {"n": float("nan"), "s": {1}, "o": 1j, 3: "ü"})
+    out, _ = printed(capsys)
+    assert out.count("\n") == 1
+    assert json.loads(out) == {
+        "schema": "wbengine/thing/1", "n": "nan", "s": [1], "o": "1j", "3": "ü",
+    }  # fmt: skip
+
+
+def test_nothing_is_cut_off_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "word " * 500
+    output.Printer().table(("A", "B"), [(long, None), ("[red]x[/]", "y")])
+    out, _ = printed(capsys)
+    assert out.splitlines()[0].split() == ["A", "B"]
+    assert out.splitlines()[1] == f"{long.rstrip()}   -"
+    assert out.splitlines()[2].split() == ["[red]x[/]", "y"]
+
+
+def test_an_empty_table_is_a_remark(capsys: pytest.CaptureFixture[str]) -> None:
+    output.Printer().table(("A",), [], empty="Nothing.")
+    assert printed(capsys) == ("", "Nothing.\n")
+    output.Printer(quiet=True).table(("A",), [], empty="Nothing.")
+    assert printed(capsys) == ("", "")
+
+
+def test_secrets_are_masked_wherever_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = output.Printer(masker=masking.Masker())
+    secret = "redis://:canary@host/0"
+    printer.document("thing/1", {"a": {"b": [secret]}, secret: 1})
+    printer.event("thing/1", {"a": secret})
+    printer.table(("A",), [(secret,)])
+    printer.pairs([("a", secret)])
+    printer.line(secret)
+    printer.note(secret)
+    out, err = printed(capsys)
+    assert "canary" not in out + err
+    assert out.count("host/0") == 6 and err.count("host/0") == 1
+
+
+SCRIPT = """
+from wbengine.cli import output
+printer = output.Printer(color={color!r})
+print(printer.is_terminal)
+printer.table(("A", "B"), [("x " * 100, "y")])
+"""
+
+
+def seen(color: str, **env: str) -> str:
+    """What a terminal of 40 columns shows."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(color=color)],
+        stdout=theirs,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "40", "TERM": "xterm", **env},
+    )
+    os.close(theirs)
+    told = b""
+    while True:
+        try:
+            found = os.read(ours, 4096)
+        except OSError:
+            break
+        if not found:
+            break
+        told += found
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    return told.decode()
+
+
+def test_on_a_terminal_it_fits() -> None:
+    told = seen("auto")
+    assert told.startswith("True")
+    assert "\x1b[" in told  # the head of the table is bold
+    assert told.count("x") == 100
+    assert len(told.splitlines()) > 5
+    assert "\x1b[" not in seen("auto", NO_COLOR="1")
+    assert "\x1b[" not in seen("never")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90.0), ("1.5h", 5400.0), ("30d", 2592000.0), ("2 min", 120.0), ("1w", 604800.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert params.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1y", "h", "1e3", "99999w", "nan", "\u0661"])
+def test_what_is_no_duration(text: str) -> None:
+    assert params.duration(text) is None
+
+
+def test_moments() -> None:
+    assert params.MOMENT.convert("1970-01-01T01:00", None, None) == 3600
+    assert params.MOMENT.convert("1970-01-01T01:00:00+01:00", None, None) == 0
+    assert params.MOMENT.convert("1970-01-02T00:00:00Z", None, None) == 86400
+    ago = params.MOMENT.convert("2h", None, None)
+    assert 7200 <= params.MOMENT.convert("0s", None, None) - ago < 7260
+    with pytest.raises(Exception, match="neither a time such as"):
+        params.MOMENT.convert("yesterday", None, None)

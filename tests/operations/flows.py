@@ -1,0 +1,41 @@
+"""Flows for these tests, by name: `tests.operations.flows:good`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+#: What was done, in order; what fails.
+DONE: list[str] = []
+FAILING: set[str] = set()
+
+
+class Step(task.Task):
+    """Notes that it ran, and was reverted."""
+
+    def execute(self) -> str:
+        DONE.append(self.name)
+        if self.name in FAILING:
+            raise ValueError(f"{self.name} fails")
+        return self.name
+
+    def revert(self, **_: Any) -> None:
+        DONE.append(f"-{self.name}")
+
+
+def steps() -> linear_flow.Flow:
+    return linear_flow.Flow("steps").add(*(Step(name, provides=f"of_{name}") for name in "abcd"))
+
+
+flow = steps()
+number = 3
+
+
+def nothing() -> int:
+    return 3
+
+
+def broken() -> linear_flow.Flow:
+    raise RuntimeError("no flow today")

@@ -1,0 +1,331 @@
+"""What may be done to kept flows."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.operations import flows
+from wbengine import exceptions, operations, states
+from wbengine.engines.base import Engine
+from wbengine.operations import factories, resuming
+from wbengine.persistence import base, models
+from wbengine.persistence.backends import memory
+
+STEPS = "tests.operations.flows:steps"
+
+
+@pytest.fixture
+def backend() -> Iterator[memory.MemoryBackend]:
+    made = memory.MemoryBackend({})
+    flows.DONE.clear()
+    flows.FAILING.clear()
+    yield made
+    made.close()
+
+
+def started(backend: base.Backend, failing: str = "", **options: Any) -> str:
+    """A flow that was run: in SUCCESS, or with a failing task in REVERTED or FAILURE."""
+    flows.FAILING.update(failing)
+    engine = operations.start(backend, STEPS, **options)
+    if failing:
+        with pytest.raises(ValueError, match="fails"):
+            engine.run()
+    else:
+        engine.run()
+    flows.FAILING.clear()
+    flows.DONE.clear()
+    return uuid_of(engine)
+
+
+def suspended(backend: base.Backend, done: int = 2) -> str:
+    """A flow of which so many steps were done when it was suspended."""
+    engine = operations.start(backend, STEPS)
+    engine.atom_notifier.register(
+        states.SUCCESS, lambda *_, **__: len(flows.DONE) >= done and engine.suspend()
+    )
+    engine.run()
+    flows.DONE.clear()
+    return uuid_of(engine)
+
+
+def uuid_of(engine: Engine) -> str:
+    return str(engine.storage.flow_uuid)
+
+
+def state(backend: base.Backend, uuid: str) -> str:
+    return operations.find(backend, uuid).state
+
+
+# Flows by the name of what makes them. ----------------------------------------------------------
+
+
+def test_a_flow_is_made_by_a_function_or_is_one() -> None:
+    assert factories.flow_of(STEPS).name == "steps"
+    assert factories.flow_of("tests.operations.flows:flow") is flows.flow
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "words"),
+    [
+        ("tests.operations.flows", ValueError, "there is tests.operations.flows:flow"),
+        ("no_such", ValueError, "not of the form MODULE:FACTORY"),
+        ("no_such:flow", ImportError, "there is no module 'no_such'"),
+        ("tests.operations.no_such:flow", ImportError, "no module 'tests.operations.no_such'"),
+        ("tests.operations.flows:stepss", ImportError, "did you mean 'steps'?"),
+        ("tests.operations.flows:number", exceptions.NotAFlow, "neither a flow nor a function"),
+        ("tests.operations.flows:nothing", exceptions.NotAFlow, "made neither a flow nor a task"),
+        ("tests.operations.flows:broken", RuntimeError, "no flow today"),
+    ],
+)
+def test_what_makes_no_flow(path: str, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        factories.flow_of(path)
+
+
+# Starting and finding. --------------------------------------------------------------------------
+
+
+def test_a_started_flow_is_kept_and_can_be_found(backend: base.Backend) -> None:
+    uuid = "12345678-1234-4123-8123-123456789012"
+    engine = operations.start(backend, STEPS, store={"x": 1}, uuid=uuid, book="mine")
+    row = operations.find(backend, "1234-"[:4])
+    assert (row.uuid, row.name, row.state, row.book_name) == (uuid, "steps", "PENDING", "mine")
+    engine.run()
+    assert engine.storage.fetch_all() == {"x": 1, **{f"of_{name}": name for name in "abcd"}}
+    with pytest.raises(exceptions.Duplicate, match=f"There is a flow {uuid} already: 'steps'"):
+        operations.start(backend, STEPS, uuid=uuid)
+
+
+def test_what_cannot_be_run_is_not_kept(backend: base.Backend) -> None:
+    with pytest.raises(ValueError, match="has no option 'max_worker'"):
+        operations.start(backend, STEPS, engine="parallel", max_worker=3)
+    with backend.get_connection() as connection:
+        assert list(connection.get_logbooks()) == []
+
+
+def test_finding_says_what_may_have_been_meant(backend: base.Backend) -> None:
+    with pytest.raises(exceptions.NotFound, match="the store holds none"):
+        operations.find(backend, "abcdef")
+    one = uuid_of(operations.start(backend, STEPS, uuid="aaaabbbb-0000-4000-8000-000000000001"))
+    operations.start(backend, STEPS, uuid="aaaabbbb-0000-4000-8000-000000000002")
+    assert operations.find(backend, one.upper()).uuid == one
+    with pytest.raises(exceptions.NotFound, match=r"did you mean aaaabbbb-.*\?"):
+        operations.find(backend, "aaaabbcb")
+    with pytest.raises(exceptions.NotFound, match=f"of this name there is .*{one}"):
+        operations.find(backend, "steps")
+    with pytest.raises(exceptions.MultipleChoices, match=f"begin with 'aaaa': .*{one}"):
+        operations.find(backend, "aaaa")
+    with pytest.raises(exceptions.NotFound, match="'aaa' is too short"):
+        operations.find(backend, "aaa")
+
+
+# Going on. --------------------------------------------------------------------------------------
+
+
+def test_resume_goes_on_where_it_stopped(backend: base.Backend) -> None:
+    uuid = suspended(backend)
+    assert operations.plan(backend, uuid, "resume") == operations.Plan(("c", "d"), ())
+    operations.resume(backend, uuid).run()
+    assert flows.DONE == ["c", "d"]
+    assert state(backend, uuid) == "SUCCESS"
+
+
+def test_retry_runs_what_was_kept_in_failure(backend: base.Backend) -> None:
+    uuid = started(backend, "c", never_resolve=True)
+    assert state(backend, uuid) == "FAILURE"
+    assert operations.plan(backend, uuid, "retry") == operations.Plan(("c", "d"), ())
+    operations.retry(backend, uuid).run()
+    assert flows.DONE == ["c", "d"]
+    assert state(backend, uuid) == "SUCCESS"
+
+
+def test_retry_runs_all_of_what_was_reverted(backend: base.Backend) -> None:
+    uuid = started(backend, "c")
+    assert state(backend, uuid) == "REVERTED"
+    assert operations.plan(backend, uuid, "retry") == operations.Plan(("a", "b", "c", "d"), ())
+    operations.retry(backend, uuid).run()
+    assert flows.DONE == ["a", "b", "c", "d"]
+
+
+def test_retry_of_a_flow_that_was_suspended(backend: base.Backend) -> None:
+    uuid = suspended(backend, 3)
+    assert operations.plan(backend, uuid, "retry") == operations.Plan(("d",), ())
+    operations.retry(backend, uuid).run()
+    assert flows.DONE == ["d"]
+
+
+@pytest.mark.parametrize("make", [suspended, lambda b: started(b, "c", never_resolve=True)])
+def test_revert_undoes_what_was_done(backend: base.Backend, make: Any) -> None:
+    uuid = make(backend)
+    planned = operations.plan(backend, uuid, "revert")
+    assert (planned.run, planned.revert[:2]) == ((), ("a", "b"))
+    engine = operations.revert(backend, uuid, reason="nobody wants it")
+    with pytest.raises(Exception, match=r"nobody wants it|fails"):
+        engine.run()
+    assert state(backend, uuid) == "REVERTED"
+    assert sorted(flows.DONE) == sorted(f"-{name}" for name in planned.revert)
+
+
+@pytest.mark.parametrize(
+    ("operation", "failing", "words"),
+    [
+        ("resume", "", "SUCCESS"),
+        ("resume", "c", "REVERTED; retry runs it anew"),
+        ("retry", "", "is in SUCCESS: there is nothing to run again"),
+        ("revert", "", "is in SUCCESS: there is nothing to revert"),
+        ("revert", "c", "is in REVERTED: there is nothing to revert"),
+    ],
+)
+def test_what_makes_no_sense_in_a_state(
+    operation: str, failing: str, words: str, backend: base.Backend
+) -> None:
+    uuid = started(backend, failing)
+    with pytest.raises(exceptions.InvalidState, match=words):
+        getattr(operations, operation)(backend, uuid)
+    assert not flows.DONE
+    if (operation, failing) != ("retry", "c"):
+        with pytest.raises(exceptions.InvalidState):
+            operations.plan(backend, uuid, operation)
+
+
+@pytest.mark.parametrize("operation", ["resume", "retry", "revert"])
+def test_a_flow_that_is_not_there(operation: str, backend: base.Backend) -> None:
+    for do in (getattr(operations, operation), operations.delete, operations.suspend):
+        with pytest.raises(exceptions.NotFound):
+            do(backend, models.new_uuid())
+    with pytest.raises(exceptions.NotFound):
+        operations.plan(backend, models.new_uuid(), operation)
+
+
+def test_the_kind_of_engine_is_remembered_without_its_options(backend: base.Backend) -> None:
+    uuid = started(backend, "c", engine="parallel://?max_workers=2")
+    assert resuming.kind(backend, uuid) == "parallel"
+    assert type(operations.retry(backend, uuid)).__name__ == "ParallelActionEngine"
+    assert type(operations.retry(backend, uuid, engine="serial")).__name__ == "SerialActionEngine"
+
+
+# Asking whoever runs it. ------------------------------------------------------------------------
+
+
+class Held:
+    """A flow that runs in a thread, and waits in its second step."""
+
+    def __init__(self, backend: base.Backend) -> None:
+        self.engine = operations.start(backend, STEPS)
+        self.uuid = uuid_of(self.engine)
+        self.waits, self._on = threading.Event(), threading.Event()
+        self.engine.atom_notifier.register(states.SUCCESS, self._wait)
+        self._thread = threading.Thread(target=self._run)
+
+    def _wait(self, *_: Any, **__: Any) -> None:
+        if len(flows.DONE) == 2:
+            self.waits.set()
+            self._on.wait(30)
+
+    def _run(self) -> None:
+        with contextlib.suppress(exceptions.Cancelled):
+            self.engine.run()
+
+    def __enter__(self) -> Held:
+        self._thread.start()
+        assert self.waits.wait(30)
+        return self
+
+    def go_on(self) -> None:
+        self._on.set()
+
+    def __exit__(self, *_: Any) -> None:
+        self.go_on()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def let_go_when_asked(held: Held, backend: base.Backend) -> threading.Thread:
+    """Let it go on once whoever runs it has been told."""
+
+    def wait() -> None:
+        until = time.monotonic() + 20
+        with backend.get_connection() as connection:
+            # The keeper clears what it has done.
+            while not connection.wishes([held.uuid]) and time.monotonic() < until:
+                time.sleep(0.01)
+            while connection.wishes([held.uuid]) and time.monotonic() < until:
+                time.sleep(0.01)
+        held.go_on()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("ask", "ended"), [(operations.suspend, "SUSPENDED"), (operations.cancel, "REVERTED")]
+)
+def test_whoever_runs_it_does_what_it_is_asked(ask: Any, ended: str, backend: base.Backend) -> None:
+    with Held(backend) as held:
+        assert operations.is_run(backend, held.uuid)
+        thread = let_go_when_asked(held, backend)
+        told = ask(backend, held.uuid, reason="the shop is closed", by="me", wait=30)
+        thread.join(30)
+    assert told == operations.Asked("RUNNING", ended)
+    assert not operations.is_run(backend, held.uuid)
+    with backend.get_connection() as connection:
+        (why,) = {change.why for change in connection.get_flow_details(held.uuid).history} - {None}
+    assert why is not None and "the shop is closed" in why
+
+
+def test_waiting_has_an_end(backend: base.Backend) -> None:
+    with Held(backend) as held:
+        with pytest.raises(TimeoutError, match=r"has not ended within 0\.2 s"):
+            operations.suspend(backend, held.uuid, wait=0.2)
+        with pytest.raises(exceptions.FlowBusy):
+            operations.retry(backend, held.uuid) if False else operations.delete(backend, held.uuid)
+
+
+def test_what_nobody_runs_cannot_be_asked(backend: base.Backend) -> None:
+    uuid = suspended(backend)
+    assert operations.suspend(backend, uuid) == operations.Asked("SUSPENDED", "SUSPENDED")
+    for make, failing in ((operations.cancel, None), (operations.suspend, "c")):
+        other = uuid if failing is None else started(backend, failing)
+        with pytest.raises(exceptions.InvalidState, match=r"[Nn]obody runs"):
+            make(backend, other)
+
+
+# Forgetting. ------------------------------------------------------------------------------------
+
+
+def test_delete_forgets_a_flow_and_the_book_that_was_made_for_it(backend: base.Backend) -> None:
+    one, other = started(backend), started(backend, book="kept")
+    operations.delete(backend, one)
+    operations.delete(backend, other)
+    with backend.get_connection() as connection:
+        assert [book.name for book in connection.get_logbooks()] == ["kept"]
+        assert not connection.list_flows().flows
+
+
+def test_what_is_run_is_deleted_by_force_only(backend: base.Backend) -> None:
+    with Held(backend) as held:
+        with pytest.raises(exceptions.FlowBusy, match="suspend it first"):
+            operations.delete(backend, held.uuid)
+        with pytest.raises(exceptions.NotFound):
+            operations.delete(backend, held.uuid[:8])
+    assert state(backend, held.uuid) == "SUCCESS"
+
+
+def test_prune_forgets_what_ended_long_ago(backend: base.Backend) -> None:
+    good, bad, waits = started(backend), started(backend, "c"), suspended(backend)
+    later = time.time() + 1
+    assert list(operations.prune(backend, before=1.0)) == []
+    dry = operations.prune(backend, before=later, dry_run=True)
+    assert [row.uuid for row in dry] == [good, bad]
+    pruned = operations.prune(backend, before=later, states=["REVERTED"], batch=1)
+    assert [row.uuid for row in pruned] == [bad]
+    pruned = operations.prune(backend, before=later, batch=1)
+    assert [row.uuid for row in pruned] == [good]
+    assert state(backend, waits) == "SUSPENDED"

@@ -1,0 +1,267 @@
+"""What is set, and by whom: flag, environment, file of the project, file of the user, default."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from wbengine import _names
+from wbengine.cli import errors
+from wbengine.cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, VARIABLES
+
+__all__ = ["FLAG", "File", "Settings", "default_store", "read", "read_files"]
+
+PROJECT: Final = "wbengine.toml"
+_PYPROJECT: Final = "pyproject.toml"
+_TABLE: Final = ("tool", "wbengine")
+
+#: Where a value came from, where that is no file or variable.
+FLAG: Final = "flag"
+DEFAULT: Final = "default"
+
+_TRUE: Final = ("1", "true", "yes", "on")
+_FALSE: Final = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of settings that was found."""
+
+    path: Path
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for this command."""
+
+    url: str | None = None
+    exchange: str = "default"
+    transport: str | None = None
+    transport_options: Mapping[str, Any] = field(default_factory=dict)
+    ledger: str | None = None
+    persistence: str | None = None
+    include: tuple[str, ...] = ()
+    timeout: float = 5.0
+    json: bool = False
+    color: str = "auto"
+    quiet: bool = False
+    log_level: str = "warning"
+    log_format: str = "text"
+    #: Setting -> where its value came from: 'flag', a variable as '$NAME', a file, or 'default'.
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    #: The files that were read, those that count more first.
+    files: tuple[File, ...] = field(default=(), compare=False)
+
+    @property
+    def store(self) -> str:
+        """The store of flows: what is set, else a folder of this user."""
+        return self.persistence or default_store()
+
+    def origin(self, name: str) -> str:
+        """Where a value came from, for an error line: `--url`, `$WBENGINE_URL`, `x.toml: url`."""
+        found = self.origins.get(name, DEFAULT)
+        if found == FLAG:
+            return f"--{name.replace('_', '-')}"
+        return found if found.startswith("$") or found == DEFAULT else f"{found}: {name}"
+
+    def failed(self, name: str, words: str) -> errors.Failed:
+        """What to raise about a value that cannot be used."""
+        code = errors.USAGE if self.origins.get(name) == FLAG else errors.BAD_CONFIG
+        return errors.Failed(f"{self.origin(name)}: {words}", code)
+
+
+def default_store() -> str:
+    """Where flows are kept if nobody says where: a folder of this user that outlives a restart."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return f"dir://{os.path.join(state, 'wbengine', 'flows')}"
+
+
+def user_file() -> Path:
+    """The file of this user, be it there or not."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(home, "wbengine", "config.toml")
+
+
+def read(given: Mapping[str, Any], files: Sequence[File]) -> Settings:
+    """All settings: `given` are those of flags.
+
+    :raises Failed: one of the environment is wrong.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    layers = [(FLAG, given), *_environment(), *((str(file.path), file.content) for file in files)]
+    for origin, layer in layers:
+        for name, value in layer.items():
+            if name in SCHEMA["properties"] and name not in values:
+                values[name], origins[name] = value, origin
+    for name in SCHEMA["properties"]:
+        origins.setdefault(name, DEFAULT)
+    values = {**DEFAULTS, **values}
+    values["include"] = tuple(values["include"])
+    known = {one.name for one in fields(Settings)}
+    return Settings(
+        **{name: value for name, value in values.items() if name in known},
+        origins=origins,
+        files=tuple(files),
+    )
+
+
+def read_files(config: str | None, commands: Mapping[str, Any]) -> list[File]:
+    """The files of settings there are, those that count more first; `config` replaces all of them.
+
+    Keys of files that are among `commands` are tables of those commands' options.
+
+    :raises Failed: one cannot be read, or holds what makes no sense.
+    """
+    if config is not None:
+        path = Path(config)
+        if not path.is_file():
+            raise errors.Failed(f"--config: there is no file {config!r}", errors.BAD_CONFIG)
+        found = [_load(path, _TABLE if path.name == _PYPROJECT else ())]
+    else:
+        found = [_of_project(), _load(user_file(), ())]
+    files = [file for file in found if file is not None]
+    for file in files:
+        _check(file, commands)
+    return files
+
+
+def _of_project() -> File | None:
+    """`wbengine.toml`, else `[tool.wbengine]`, of this folder or the nearest above."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        found = _load(folder / PROJECT, ()) or _load(folder / _PYPROJECT, _TABLE)
+        if found is not None:
+            return found
+    return None
+
+
+def _load(path: Path, table: tuple[str, ...]) -> File | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        raise errors.Failed(f"{path} cannot be read: {words}", errors.BAD_CONFIG) from error
+    if table and ".".join(table) not in text and table[-1] not in text:
+        return None
+    toml = _toml()
+    try:
+        content = toml.loads(text)
+    except toml.TOMLDecodeError as error:
+        raise errors.Failed(f"{path} is no TOML: {error}", errors.BAD_CONFIG) from error
+    for key in table:
+        content = content.get(key)
+        if not isinstance(content, dict):
+            return None
+    return File(path, content)
+
+
+def _toml() -> Any:
+    return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+
+def _check(file: File, commands: Mapping[str, Any]) -> None:
+    known = [*SCHEMA["properties"], *commands]
+    for name, value in file.content.items():
+        if name in SCHEMA["properties"]:
+            check(f"{file.path}: {name}", name, value)
+        elif name not in commands:
+            raise errors.Failed(
+                f"{file.path}: there is no setting {name!r}{_names.hint(name, known)}",
+                errors.BAD_CONFIG,
+            )
+        elif not isinstance(value, Mapping):
+            raise errors.Failed(
+                f"{file.path}: {name} is {value!r}: it must be a table of the options of"
+                f" 'wbengine {name}'",
+                errors.BAD_CONFIG,
+            )
+
+
+def check(where: str, name: str, value: Any) -> None:
+    """Refuse a value that a setting cannot have.
+
+    :raises Failed: saying where it was found, what it is, and what it should be.
+    """
+    import jsonschema  # takes as long as all else, and most often there is nothing to check
+
+    kind = SCHEMA["properties"][name]
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(kind).iter_errors(value)
+    )
+    if error is not None:
+        shown = "..." if name in SECRETS else json.dumps(value, default=str)
+        near = _names.hint(value, kind.get("enum", ())) if isinstance(value, str) else ""
+        raise errors.Failed(
+            f"{where} is {shown}: it must be {_expected(kind)}{near}", errors.BAD_CONFIG
+        )
+
+
+def _expected(kind: Mapping[str, Any]) -> str:
+    if "enum" in kind:
+        return f"one of {', '.join(kind['enum'])}"
+    if "pattern" in kind:
+        return "1 to 120 of A-Z a-z 0-9 _ . -"
+    return {
+        "string": "a text, and not an empty one",
+        "boolean": "true or false",
+        "number": "a number of seconds above 0",
+        "array": "a list of texts",
+        "object": "a table",
+    }[kind["type"]]
+
+
+def _environment() -> list[tuple[str, Mapping[str, Any]]]:
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for name, variables in VARIABLES.items():
+        for variable in variables:
+            text, where = _variable(variable, name in SECRETS)
+            if text:
+                value = _typed(name, text)
+                if SCHEMA["properties"][name].get("type") != "string" or name == "exchange":
+                    check(where, name, value)
+                found.append((where, {name: value}))
+                break
+    return found
+
+
+def _variable(variable: str, may_be_file: bool) -> tuple[str | None, str]:
+    text = os.environ.get(variable)
+    where = f"${variable}"
+    path = os.environ.get(f"{variable}_FILE") if may_be_file else None
+    if text or not path:
+        return text, where
+    try:
+        return Path(path).read_text(encoding="utf-8").strip(), f"{where}_FILE"
+    except (OSError, UnicodeError) as error:
+        words = getattr(error, "strerror", None) or "it is no text"
+        raise errors.Failed(
+            f"{where}_FILE: {path!r} cannot be read: {words}", errors.BAD_CONFIG
+        ) from error
+
+
+def _typed(name: str, text: str) -> Any:
+    """What a variable says; what it cannot say is left as it is, for `check` to refuse."""
+    kind = SCHEMA["properties"][name].get("type")
+    if kind == "boolean":
+        word = text.strip().lower()
+        return word in _TRUE if word in (*_TRUE, *_FALSE) else text
+    if kind == "array":
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        if kind == "number":
+            return float(text)
+        if kind == "object":
+            return json.loads(text)
+    except ValueError:
+        pass
+    return text

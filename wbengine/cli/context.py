@@ -1,0 +1,108 @@
+"""What a command is handed: settings, a printer, the store."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from wbengine.cli import config, errors, output
+
+if TYPE_CHECKING:
+    from wbengine.persistence import base as persistence
+    from wbengine.views import masking
+
+__all__ = ["Context"]
+
+
+class Context:
+    """Of one call of the command; `commands` are the names there are, for the tables of files."""
+
+    def __init__(self, commands: Mapping[str, Any]) -> None:
+        self._commands = commands
+        #: What flags say, by the name of the setting; and `--config`.
+        self.given: dict[str, Any] = {}
+        self.file: str | None = None
+        #: The command that is being run, in words.
+        self.path = "wbengine"
+
+    @cached_property
+    def files(self) -> list[config.File]:
+        """The files of settings there are, those that count more first.
+
+        :raises Failed: something is wrong with one of them.
+        """
+        return config.read_files(self.file, self._commands)
+
+    @cached_property
+    def settings(self) -> config.Settings:
+        """What holds, wherever it was said.
+
+        :raises Failed: something is wrong with it.
+        """
+        return config.read(self.given, self.files)
+
+    @cached_property
+    def masker(self) -> masking.Masker:
+        """What hides passwords and other secrets."""
+        from wbengine.views import masking
+
+        return masking.Masker()
+
+    @cached_property
+    def printer(self) -> output.Printer:
+        """Where results and remarks go."""
+        settings = self.settings
+        return output.Printer(
+            as_json=settings.json, color=settings.color, quiet=settings.quiet, masker=_Late(self)
+        )
+
+    def start(self) -> None:
+        """The log goes to the standard error; modules of here can be imported."""
+        from wbengine.cli import logs
+
+        settings = self.settings
+        logs.install(settings.log_level, settings.log_format, settings.color)
+        self.import_here()
+        for name in settings.include:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                raise settings.failed(
+                    "include", f"{name!r} cannot be imported: {errors.line_of(error)}"
+                ) from error
+
+    def import_here(self) -> None:
+        """Let modules of the current folder be found, as Python itself does."""
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.insert(0, here)
+
+    @contextlib.contextmanager
+    def backend(
+        self, *, make: bool = False, patient: bool = False
+    ) -> Iterator[persistence.Backend]:
+        """The store of flows, opened and looked at.
+
+        :param make: make its layout where there is none, or bring an older one up to date.
+        :param patient: later keep on trying for a while, if it cannot be reached.
+        :raises Failed: it is not set as it must be, or cannot be reached or used.
+        """
+        from wbengine.cli import stores
+
+        with contextlib.closing(stores.opened(self.settings, make=make, patient=patient)) as found:
+            yield found
+
+
+class _Late:
+    """The masker, loaded when there is something to mask."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def text(self, text: str) -> str:
+        return self._context.masker.text(text)

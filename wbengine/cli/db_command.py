@@ -1,0 +1,197 @@
+"""`wbengine db`: look after the store of flows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wbengine import exceptions, states
+from wbengine.cli import base, errors, fleets, params, stores
+from wbengine.cli import context as contexts
+from wbengine.cli.lazy import Group, Lazy
+
+if TYPE_CHECKING:
+    from wbengine.persistence import base as persistence
+
+__all__ = ["check", "command", "current", "prune", "upgrade"]
+
+#: What may be removed by its age: nobody runs it any more.
+_ENDED: Final = (states.SUCCESS, states.FAILURE, states.REVERTED)
+
+command = Group(
+    "db",
+    lazy={
+        "upgrade": Lazy(f"{__name__}:upgrade", "Make the layout, or bring it up to date."),
+        "current": Lazy(f"{__name__}:current", "Show which layout there is."),
+        "check": Lazy(f"{__name__}:check", "See that the layout and the records can be used."),
+        "prune": Lazy(f"{__name__}:prune", "Forget flows that ended long ago."),
+    },
+    help="Look after the store of flows.",
+)
+
+
+def _layout(backend: persistence.Backend) -> dict[str, Any]:
+    """Which layout a store has, and which it should have; None where it has no number."""
+    told = getattr(backend, "revision", None)
+    if told is None:
+        return {"revision": None, "wanted": None}
+    from wbengine.persistence.backends.sql import layout
+
+    return {"revision": told(), "wanted": layout.HEAD}
+
+
+def _shown(context: contexts.Context) -> str:
+    return str(context.masker.text(context.settings.store))
+
+
+@base.command(
+    "upgrade",
+    help="""Make the layout of the store where there is none, or bring an older one up to date.
+
+    Several may do so at the same time.
+
+    \b
+    wbengine db upgrade --persistence postgresql://flows@db/flows
+    """,
+)
+def upgrade(context: contexts.Context) -> None:
+    settings = context.settings
+    with contextlib.closing(stores.fetched(settings)) as backend:
+        before = stores.answered(settings, lambda: _layout(backend))
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()  # which may take its time
+        after = _layout(backend)
+    content = {"store": _shown(context), "before": before["revision"], "after": after["revision"]}
+    if context.printer.as_json:
+        context.printer.document("db-upgrade/1", content)
+    elif after["wanted"] is None:
+        context.printer.line("this kind of store needs no upgrade")
+    else:
+        old = content["before"] or "nothing"
+        same = "already up to date" if old == content["after"] else f"was {old}"
+        context.printer.line(f"revision {content['after']} ({same})")
+
+
+@base.command(
+    "current",
+    help="""Show which layout the store has, and which one this version wants.
+
+    \b
+    wbengine db current --json
+    """,
+)
+def current(context: contexts.Context) -> None:
+    settings = context.settings
+    with contextlib.closing(stores.fetched(settings, patient=False)) as backend:
+        found = stores.answered(settings, lambda: _layout(backend))
+    content = {"store": _shown(context), **found}
+    if context.printer.as_json:
+        context.printer.document("db-current/1", content)
+    else:
+        revision = found["revision"] or ("none yet" if found["wanted"] else "has no number")
+        context.printer.pairs(
+            [("store", content["store"]), ("revision", revision), ("wanted", found["wanted"])]
+        )
+
+
+@base.command(
+    "check",
+    help="""See that the layout of the store is the current one, and that its records can be read.
+    Exits with 1 if something is damaged, with 69 if the store cannot be used.
+
+    \b
+    wbengine db check
+    """,
+)
+def check(context: contexts.Context) -> int:
+    settings, printer = context.settings, context.printer
+    books = flows = atoms = 0
+    damaged: list[str] = []
+    with (
+        context.backend() as backend,
+        contextlib.closing(backend.get_connection()) as connection,
+        _noting(damaged),
+    ):
+        for book in connection.get_logbooks(lazy=True):
+            books += 1
+            with _noting(damaged):
+                for flow in connection.get_flows_for_book(book.uuid, lazy=True):
+                    flows += 1
+                    with _noting(damaged):
+                        atoms += sum(1 for _ in connection.get_atoms_for_flow(flow.uuid))
+    content = {
+        "store": _shown(context),
+        "books": books,
+        "flows": flows,
+        "atoms": atoms,
+        "damaged": damaged,
+    }
+    if printer.as_json:
+        printer.document("db-check/1", content)
+    else:
+        printer.pairs([("store", content["store"]), ("books", books), ("flows", flows),
+                       ("atoms", atoms), ("damaged", "\n".join(damaged) or 0)])  # fmt: skip
+    if not settings.quiet and not printer.as_json:
+        printer.note("something is damaged" if damaged else "all of it can be read")
+    return errors.UNHEALTHY if damaged else errors.OK
+
+
+@contextlib.contextmanager
+def _noting(damaged: list[str]) -> Any:
+    try:
+        yield
+    except exceptions.CorruptRecord as error:
+        damaged.append(errors.line_of(error))
+    except exceptions.NotFound:
+        pass  # removed since
+
+
+@base.command(
+    "prune",
+    help="""Forget flows that ended long ago: those that somebody runs are never touched.
+
+    \b
+    wbengine db prune --older-than 30d --state SUCCESS --dry-run
+    """,
+)
+@click.option("--older-than", type=params.DURATION, required=True, metavar="AGE",
+    help="Those that nothing happened to for so long, such as 30d.")  # fmt: skip
+@click.option("--state", "wanted", multiple=True,
+    type=click.Choice(sorted({*_ENDED, states.SUSPENDED}), case_sensitive=False),
+    help="Those in this state (repeatable; all that ended).")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True,
+    help="Look at so many at a time.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only tell which.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def prune(
+    context: contexts.Context,
+    older_than: float,
+    wanted: tuple[str, ...],
+    batch: int,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    from wbengine import operations
+    from wbengine.views import words
+
+    printer = context.printer
+    chosen = wanted or _ENDED
+    question = f"Flows in {', '.join(chosen)} older than {words.seconds(older_than)} are forgotten."
+    if not dry_run and not fleets.confirmed(printer, question, yes):
+        raise click.Abort
+    count = 0
+    with context.backend() as backend:
+        gone = operations.prune(
+            backend, before=time.time() - older_than, states=chosen, batch=batch, dry_run=dry_run
+        )
+        for row in gone:
+            count += 1
+            if printer.as_json:
+                printer.event("db-prune/1", {"uuid": row.uuid, "name": row.name, "state": row.state,
+                    "created": words.iso(row.created), "dry_run": dry_run})  # fmt: skip
+            else:
+                printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
+    printer.note(f"{count} flows {'would be' if dry_run else 'are'} forgotten")

@@ -1,0 +1,115 @@
+"""Lets a flow run in a process of its own, which outlives this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from wbengine.cli import errors
+
+if TYPE_CHECKING:
+    from wbengine.cli.config import Settings
+    from wbengine.cli.context import Context
+
+__all__ = ["start"]
+
+#: Seconds in which the process must have begun with the flow, and between two looks at it.
+_BEGINNING: Final = 30.0
+_PAUSE: Final = 0.05
+
+
+def start(
+    context: Context,
+    operation: str,
+    uuid: str,
+    engine: str | None,
+    *,
+    deadline: float | None = None,
+    report: str | None = None,
+    reason: str | None = None,
+) -> int:
+    """Start a process that goes on with a flow, see that it has begun, and print the uuid.
+
+    :param operation: 'resume', 'retry' or 'revert'.
+    :raises Failed: the process ended at once; the line says where its log is.
+    """
+    log = _log_file(uuid)
+    words = [sys.executable, "-m", "wbengine", "flow", operation, uuid, "--no-progress", "--yes"]
+    words += [] if deadline is None else ["--deadline", str(deadline)]
+    words += [] if report is None else ["--report", os.path.abspath(report)]
+    words += [] if reason is None else ["--reason", reason]
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            words,
+            env=_environment(context.settings, operation, engine),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            start_new_session=True,
+        )
+    _wait(context, uuid, process, log)
+    printer = context.printer
+    content = {"uuid": uuid, "pid": process.pid, "log": str(log)}
+    if printer.as_json:
+        printer.document("flow-detach/1", content)
+    else:
+        printer.line(uuid)
+    printer.note(
+        f"process {process.pid} runs it; log: {log}; to follow: wbengine flow watch {uuid}"
+    )
+    return errors.OK
+
+
+def _wait(context: Context, uuid: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until the process has the flow, or has ended with it."""
+    until = time.monotonic() + _BEGINNING
+    with context.backend() as backend, backend.get_connection() as connection:
+        before = connection.get_flow_details(uuid, lazy=True).epoch
+        while time.monotonic() < until:
+            code = process.poll()
+            if connection.get_flow_details(uuid, lazy=True).epoch != before:
+                return
+            if code:
+                last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                said = last[-1] if last else f"exit code {code}"
+                raise errors.Failed(f"it did not begin: {said} (log: {log})", code)
+            time.sleep(_PAUSE)
+    raise errors.Failed(f"it did not begin within {_BEGINNING:g} s (log: {log})", errors.TRY_AGAIN)
+
+
+def _environment(settings: Settings, operation: str, engine: str | None) -> dict[str, str]:
+    """All settings: what is in the environment, others cannot see, unlike arguments."""
+    found = {
+        **os.environ,
+        "WBENGINE_PERSISTENCE": settings.store,
+        "WBENGINE_EXCHANGE": settings.exchange,
+        "WBENGINE_TIMEOUT": str(settings.timeout),
+        "WBENGINE_LOG_LEVEL": settings.log_level,
+        "WBENGINE_LOG_FORMAT": settings.log_format,
+        "WBENGINE_INCLUDE": ",".join(settings.include),
+        "WBENGINE_TRANSPORT_OPTIONS": json.dumps(dict(settings.transport_options)),
+    }
+    if engine is not None:
+        found[f"WBENGINE_FLOW_{operation.upper()}_ENGINE"] = engine
+    for name in ("url", "transport", "ledger"):
+        value = getattr(settings, name)
+        if value is not None:
+            found[f"WBENGINE_{name.upper()}"] = value
+    return found
+
+
+def _log_file(uuid: str) -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    folder = Path(state, "wbengine", "logs")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.Failed(
+            f"{folder} cannot be made: {error.strerror}", errors.UNHEALTHY
+        ) from error
+    return folder / f"{uuid}.log"

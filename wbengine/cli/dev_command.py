@@ -1,0 +1,109 @@
+"""`wbengine dev`: all that is needed to try things."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from wbengine.cli import base, dashboard_command, errors
+from wbengine.cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.dev import Workshop
+
+__all__ = ["command"]
+
+_NO_PAGES: Final = "none: pip install 'wbengine[dashboard]'"
+
+
+@base.command(
+    "dev",
+    help="""Start a broker in a folder, a store, a worker that offers the tasks of MODULE, and a
+    dashboard, if that is installed. Ctrl-C ends all of it.
+
+    Without --folder all of it is in a temporary folder, and gone afterwards.
+
+    \b
+    wbengine dev orders
+    """,
+)
+@click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
+@click.option("--folder", type=click.Path(file_okay=False), metavar="PATH",
+    help="Keep it there, and go on with it the next time.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=8585, show_default=True,
+    help="Of the dashboard; 0: any that is free.")  # fmt: skip
+@click.option("--no-dashboard", is_flag=True, help="Without one.")
+@click.option("--topic", default="dev", show_default=True, help="Of the worker.")
+@click.option("-c", "--concurrency", type=click.IntRange(1, 1000), help="So many tasks at once.")
+def command(
+    context: contexts.Context,
+    modules: tuple[str, ...],
+    folder: str | None,
+    port: int,
+    no_dashboard: bool,
+    topic: str,
+    concurrency: int | None,
+) -> None:
+    from wbengine import dev
+
+    dashboard_command.show_audit()
+    try:
+        shop = dev.Workshop(
+            *modules,
+            folder=folder,
+            port=None if no_dashboard else port,
+            topic=topic,
+            concurrency=concurrency,
+        )
+    except (ImportError, ValueError) as error:
+        raise errors.Failed(errors.line_of(error), errors.USAGE) from error
+    except OSError as error:
+        raise errors.Failed(
+            f"port {port}: {error.strerror or error}", errors.UNAVAILABLE
+        ) from error
+    told = threading.Event()
+    before = {number: signal.signal(number, _ending(told, shop))
+              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    try:
+        with shop:
+            _tell(context, shop)
+            told.wait()
+            context.printer.note("ending; once more: at once")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ending(told: threading.Event, shop: Workshop) -> Callable[[int, object], None]:
+    def on_signal(number: int, frame: object) -> None:
+        # In a thread: the main one may hold any lock.
+        if told.is_set():
+            threading.Thread(target=shop.worker.halt, daemon=True).start()
+        told.set()
+
+    return on_signal
+
+
+def _tell(context: contexts.Context, shop: Workshop) -> None:
+    told = {
+        "broker": shop.url,
+        "persistence": shop.persistence,
+        "worker": shop.worker.identity,
+        "dashboard": shop.ticket,
+    }
+    # Not by the printer, which would hide the token: it is for whoever reads this.
+    if context.settings.json:
+        click.echo(json.dumps({"schema": "wbengine/dev/1", **told}))
+        return
+    for name, value in told.items():
+        click.echo(f"{name:<11}  {value or _NO_PAGES}")
+    note = context.printer.note
+    note("in another terminal:")
+    note(f"  export WBENGINE_URL={shop.url} WBENGINE_PERSISTENCE={shop.persistence}")
+    note("  wbengine flow run MODULE:FACTORY --engine workers")
+    note("Ctrl-C ends all of it.")

@@ -1,0 +1,114 @@
+"""`wbengine doctor`: what is wrong, and how to fix it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from wbengine.cli import base, errors, output
+from wbengine.cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.diagnosis.findings import Finding, Place
+
+__all__ = ["command"]
+
+_SIGNS: Final = {True: "✔", False: "✘", None: "-"}
+
+
+class _Doctor(base.Command):
+    """Settings that make no sense are a finding, and no error."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        as_json = "--json" in args
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except errors.Failed as error:
+            _tell_unset(error, as_json)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except errors.Failed as error:
+            _tell_unset(error, False)
+
+
+def _tell_unset(error: errors.Failed, as_json: bool) -> NoReturn:
+    if error.code != errors.BAD_CONFIG:
+        raise error
+    from wbengine.diagnosis import findings
+
+    fix = "mend it: `wbengine config schema` tells what may be set"
+    _Report(output.Printer(as_json=as_json)).run(iter([findings.bad("settings", error.line, fix)]))
+    raise click.exceptions.Exit(errors.UNHEALTHY)
+
+
+@base.pass_context
+def _run(context: contexts.Context, /) -> int:
+    from wbengine.diagnosis import findings
+
+    settings = context.settings
+    place = findings.Place(
+        exchange=settings.exchange,
+        url=settings.url,
+        transport=settings.transport,
+        transport_options=settings.transport_options,
+        ledger=settings.ledger,
+        persistence=settings.store,
+        timeout=settings.timeout,
+    )
+    return _Report(context.printer).run(_all(settings, place))
+
+
+command = _Doctor(
+    "doctor",
+    callback=_run,
+    help="""Look for what is wrong with settings, packages, broker, ledger, workers and store, and
+    tell how to fix it. Exits with 1 if something is wrong.
+
+    \b
+    wbengine doctor --broker redis://queues/0 --persistence postgresql://flows@db/flows
+    """,
+)
+
+
+def _all(settings: Any, place: Place) -> Any:
+    from wbengine.diagnosis import examining, findings
+
+    files = ", ".join(str(file.path) for file in settings.files)
+    yield findings.good("settings", files or "no files: what is not said has its default")
+    yield from examining.examine(place)
+
+
+class _Report:
+    """Tells each finding as soon as it is made."""
+
+    def __init__(self, printer: output.Printer) -> None:
+        self._printer = printer
+
+    def run(self, found: Any) -> int:
+        """The exit code."""
+        findings: list[Finding] = []
+        for finding in found:
+            findings.append(finding)
+            if not self._printer.as_json:
+                self._print(finding)
+        wrong = sum(1 for one in findings if one.good is False)
+        if self._printer.as_json:
+            content = {"good": not wrong, "findings": [one.to_dict() for one in findings]}
+            self._printer.document("doctor/1", content)
+        else:
+            self._printer.note(f"{wrong} wrong" if wrong else "nothing is wrong")
+        return errors.UNHEALTHY if wrong else errors.OK
+
+    def _print(self, finding: Finding) -> None:
+        self._printer.line(f"{_SIGNS[finding.good]} {finding.check}: {finding.text}")
+        if finding.fix is not None:
+            self._printer.line(f"    fix: {finding.fix}")

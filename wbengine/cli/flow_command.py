@@ -1,0 +1,31 @@
+"""`wbengine flow`: run, watch and repair flows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wbengine.cli.lazy import Group, Lazy
+
+__all__ = ["command"]
+
+
+def _here(name: str, text: str) -> Lazy:
+    return Lazy(f"wbengine.cli.flow_{name}:command", text)
+
+
+_COMMANDS: Final = {
+    "run": _here("run", "Run a new flow."),
+    "ls": _here("ls", "List flows."),
+    "show": _here("show", "Show a flow: its tasks, failures, and why it waits."),
+    "watch": _here("watch", "Follow a flow until it ends."),
+    "events": _here("events", "Print what happened to a flow, in order."),
+    "export": _here("export", "Write down all that is known of a flow."),
+    "resume": _here("resume", "Go on with a flow that was suspended, or died."),
+    "suspend": _here("suspend", "Ask whoever runs a flow to suspend it."),
+    "cancel": Lazy("wbengine.cli.flow_suspend:cancel", "Ask whoever runs a flow to revert it."),
+    "revert": Lazy("wbengine.cli.flow_resume:revert", "Undo what a flow did."),
+    "retry": Lazy("wbengine.cli.flow_resume:retry", "Run again what failed."),
+    "delete": _here("delete", "Forget flows."),
+}
+
+command = Group("flow", lazy=_COMMANDS, help="Run, watch and repair flows.")

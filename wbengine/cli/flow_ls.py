@@ -1,0 +1,87 @@
+"""`wbengine flow ls`: the flows of the store, page by page."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+import click
+
+from wbengine import states
+from wbengine.cli import base, errors, params
+from wbengine.cli import context as contexts
+
+__all__ = ["command"]
+
+NEWEST: Final = "newest"
+OLDEST: Final = "oldest"
+
+
+@base.command(
+    "ls",
+    help="""List flows, the newest first.
+
+    \b
+    wbengine flow ls --state FAILURE --state SUSPENDED --since 2d
+    wbengine flow ls --name order --limit 500 --json
+    """,
+)
+@click.option("--state", "wanted", multiple=True, metavar="STATE",
+    type=click.Choice(states.FLOW_STATES, case_sensitive=False),
+    help=f"Only those in this state (repeatable): {', '.join(states.FLOW_STATES)}.")  # fmt: skip
+@click.option("--name", metavar="TEXT", help="Only those with this in their name.")
+@click.option("--since", type=params.MOMENT, metavar="WHEN",
+    help="Only those made since then: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip
+@click.option("--book", metavar="UUID", help="Only those of this log book.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, metavar="N",
+    help="So many at most (50).")  # fmt: skip
+@click.option("--sort", type=click.Choice((NEWEST, OLDEST)), default=NEWEST,
+    help="Which come first (newest).")  # fmt: skip
+@click.option("--after", metavar="PLACE", help="Go on where another page ended.")
+def command(
+    context: contexts.Context,
+    wanted: tuple[str, ...],
+    name: str | None,
+    since: float | None,
+    book: str | None,
+    limit: int,
+    sort: str,
+    after: str | None,
+) -> None:
+    from wbengine.views import listing, words
+
+    with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
+        try:
+            page = listing.page(
+                connection,
+                states=wanted or None,
+                name=name,
+                since=since,
+                book=book,
+                newest_first=sort == NEWEST,
+                limit=limit,
+                after=after,
+                masker=context.masker,
+            )
+        except ValueError as error:
+            raise click.UsageError(errors.line_of(error)) from error
+    printer = context.printer
+    if printer.as_json:
+        printer.document("flow-ls/1", page.to_dict())
+        return
+    rows = [
+        (
+            row.uuid,
+            row.name,
+            row.state,
+            f"{row.counts.get(states.SUCCESS, 0) + row.counts.get(states.IGNORE, 0)}/{row.total}",
+            words.iso(row.created),
+            row.owner,
+            row.error,
+        )
+        for row in page.flows
+    ]
+    columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN BY", "ERROR")
+    printer.table(columns, rows, empty="There are no such flows.", right=("TASKS",))
+    if page.after is not None:
+        printer.note(f"there are more: --after '{page.after}'")

@@ -1,0 +1,138 @@
+"""`wbengine flow show`: all that there is to know about a flow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wbengine.cli import base
+from wbengine.cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.cli.output import Printer
+    from wbengine.views.flow import FlowView
+
+__all__ = ["command"]
+
+
+@base.command(
+    "show",
+    help="""Show a flow: its state, why it waits, its tasks, and what failed.
+
+    Values are hidden unless --show-values says otherwise; secrets always are.
+
+    \b
+    wbengine flow show 3f2a9c
+    wbengine flow show 3f2a9c --traceback --timeline
+    """,
+)
+@click.argument("flow", metavar="ID")
+@click.option("--tree", is_flag=True, help="Only its tasks, as a tree.")
+@click.option("--timeline", is_flag=True, help="Only who ran what, and when.")
+@click.option("--traceback", is_flag=True, help="Only its failures, with tracebacks.")
+@click.option("--store", is_flag=True, help="Only the values that it was given.")
+@click.option("--show-values", is_flag=True, help="Show values, not only what they are.")
+def command(
+    context: contexts.Context,
+    flow: str,
+    tree: bool,
+    timeline: bool,
+    traceback: bool,
+    store: bool,
+    show_values: bool,
+) -> None:
+    from wbengine import operations
+    from wbengine.views import flow as flows
+    from wbengine.views import masking
+
+    masker = masking.Masker(show_values=show_values)
+    with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
+        uuid = operations.find(backend, flow).uuid
+        view = flows.read(connection, uuid, masker=masker)
+    printer = context.printer
+    if printer.as_json:
+        printer.document("flow-show/1", view.to_dict())
+        return
+    every = not (tree or timeline or traceback or store)
+    _head(printer, view)
+    if tree or every:
+        _tree(printer, view)
+    if timeline:
+        _timeline(printer, view)
+    if store:
+        _values(printer, view)
+    if traceback or every:
+        _failures(printer, view, traceback)
+
+
+def _head(printer: Printer, view: FlowView) -> None:
+    from wbengine.views import words
+
+    rows: list[tuple[str, Any]] = [
+        ("flow", f"{view.name}  {view.uuid}"),
+        ("state", view.state),
+        ("book", view.book_name),
+        ("run by", view.owner),
+        ("created", words.iso(view.created)),
+        ("started", words.iso(view.started)),
+        ("took", None if view.duration is None else words.seconds(view.duration)),
+        ("waits", view.waiting),
+        ("asked", view.wish),
+    ]
+    printer.pairs((name, value) for name, value in rows if value is not None)
+
+
+def _tree(printer: Printer, view: FlowView) -> None:
+    from wbengine.cli import pictures
+
+    printer.line("")
+    printer.rich(pictures.tree(view, printer.console))
+
+
+def _timeline(printer: Printer, view: FlowView) -> None:
+    from wbengine.views import timeline, words
+
+    found = timeline.timeline(view)
+    bars = [(lane.worker, bar) for lane in found.lanes for row in lane.rows for bar in row]
+    bars.sort(key=lambda each: (each[1].started, each[1].name))
+    rows = [
+        (
+            words.iso(bar.started),
+            f"{bar.started - found.begin:.3f}",
+            words.seconds(bar.ended - bar.started),
+            worker,
+            bar.name,
+            str(bar.attempt),
+            bar.action,
+            bar.state,
+        )
+        for worker, bar in bars
+    ]
+    columns = ("STARTED", "AFTER", "TOOK", "WORKER", "TASK", "ATTEMPT", "ACTION", "STATE")
+    printer.line("")
+    printer.table(columns, rows, right=("AFTER", "TOOK", "ATTEMPT"))
+
+
+def _values(printer: Printer, view: FlowView) -> None:
+    printer.line("")
+    rows = [
+        (name, value if isinstance(value, str) else json.dumps(value))
+        for name, value in view.values.items()
+    ]
+    printer.table(("NAME", "VALUE"), rows, empty="It was given no values.")
+
+
+def _failures(printer: Printer, view: FlowView, whole: bool) -> None:
+    for failure in view.failures:
+        where = f"{failure.atom}, attempt {failure.attempt}" if failure.atom else "the flow"
+        on = f", on {failure.worker}" if failure.worker else ""
+        doing = ", reverting" if failure.action == "revert" else ""
+        printer.line("")
+        printer.line(f"failed: {where}{doing}{on}: {failure.line}")
+        if whole:
+            printer.line(failure.text)
+    if view.failures and not whole:
+        printer.note(f"tracebacks: wbengine flow show {view.uuid} --traceback")

@@ -1,0 +1,116 @@
+"""`wbengine graph`: draw a flow, as it is written or as it was run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wbengine import exceptions
+from wbengine.cli import base, errors, params
+from wbengine.cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.types.outline import Outline
+    from wbengine.views.flow import FlowView
+
+__all__ = ["command"]
+
+#: Those of `drawing.FORMATS`, and png.
+_FORMATS: Final = ("text", "mermaid", "dot", "svg", "png", "json")
+
+
+@base.command(
+    "graph",
+    help="""Draw a flow: one that is made here, or one of the store, with its states.
+
+    text, mermaid, dot and json need no other package; png takes `pip install 'wbengine[graph]'`.
+
+    \b
+    wbengine graph shop:order
+    wbengine graph --flow-id 3f2a9c -f svg -o order.svg
+    """,
+)
+@click.argument("factory", metavar="[MODULE:FACTORY]", required=False)
+@click.option("--flow-id", metavar="ID", help="A flow of the store.")
+@click.option("-f", "--format", "form", type=click.Choice(_FORMATS),
+    help="How (default: by the name of the file, else text).")  # fmt: skip
+@click.option("-o", "--output", type=params.NEW_FILE, metavar="FILE",
+    help="Write it into this file (default: the standard output).")  # fmt: skip
+@click.option("--states/--no-states", default=True, help="Show the states of a kept flow (yes).")
+@click.option("--direction", type=click.Choice(("auto", "LR", "TB")), default="auto",
+    help="From left to right, or top to bottom.")  # fmt: skip
+def command(
+    context: contexts.Context,
+    factory: str | None,
+    flow_id: str | None,
+    form: str | None,
+    output: str | None,
+    states: bool,
+    direction: str,
+) -> None:
+    from wbengine import drawing
+
+    if (factory is None) == (flow_id is None):
+        raise click.UsageError("give either MODULE:FACTORY or --flow-id ID")
+    form = form or ("json" if context.settings.json else _form_of(output))
+    if form == "png" and output is None and sys.stdout.isatty():
+        raise click.UsageError("a picture is no text: write it into a file (-o FILE)")
+    if flow_id is not None:
+        outline, view = _kept(context, flow_id)
+    else:
+        outline, view = _made(context, str(factory)), None
+    view = view if states else None
+    if form == "png":
+        _write(context, drawing.png(outline, view, direction=direction), output)
+    else:
+        text = drawing.draw(outline, view, format=form, direction=direction)
+        _write(context, f"{text.rstrip()}\n".encode(), output)
+
+
+def _form_of(output: str | None) -> str:
+    ending = Path(output or "").suffix[1:].lower()
+    by_ending = {"mmd": "mermaid", "gv": "dot", "txt": "text"}
+    found = by_ending.get(ending, ending)
+    return found if found in _FORMATS else "text"
+
+
+def _made(context: contexts.Context, factory: str) -> Outline:
+    """The structure of a flow that is made here."""
+    from wbengine import engines
+    from wbengine.operations import factories
+
+    try:
+        loaded: Any = engines.load(factories.flow_of(factory))
+    except (exceptions.WbengineException, ValueError, ImportError) as error:
+        raise errors.Failed(errors.line_of(error), errors.USAGE) from error
+    except Exception as error:
+        raise errors.Failed(f"{factory}: {errors.line_of(error)}", errors.USAGE) from error
+    found: Outline = loaded.compilation.outline
+    return found
+
+
+def _kept(context: contexts.Context, flow_id: str) -> tuple[Outline, FlowView]:
+    from wbengine import operations
+    from wbengine.views import flow as flows
+
+    with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
+        uuid = operations.find(backend, flow_id).uuid
+        view = flows.read(connection, uuid, masker=context.masker)
+    return view.outline, view
+
+
+def _write(context: contexts.Context, data: bytes, output: str | None) -> None:
+    if output is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        Path(output).write_bytes(data)
+    except OSError as error:
+        raise errors.Failed(f"{output} cannot be written: {error.strerror}") from error
+    context.printer.note(f"written: {output}")

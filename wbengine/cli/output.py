@@ -1,0 +1,200 @@
+"""What a command says: data on the standard output, all else on the standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from wbengine import _log_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Masker", "Printer"]
+
+#: Columns where nobody looks: nothing is cut off, or folded.
+_ENDLESS: Final = 100_000
+
+#: It comes first, whatever else the content says of it.
+_SCHEMA: Final[Mapping[str, Any]] = {"schema": ""}
+
+
+class Masker(Protocol):
+    """What hides secrets in texts: `views.masking.Masker`."""
+
+    def text(self, text: str, /) -> str: ...
+
+
+class Printer:
+    """Prints results, as tables or as JSON, and remarks.
+
+    All texts that are printed go through `masker`.
+    """
+
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        color: str = "auto",
+        quiet: bool = False,
+        masker: Masker | None = None,
+    ) -> None:
+        self.as_json = as_json
+        self._color = color
+        self._quiet = quiet
+        self._masker = masker
+
+    # -- data, on the standard output --------------------------------------------------------------
+
+    def document(self, schema: str, content: Mapping[str, Any]) -> None:
+        """One JSON document, the whole answer of a command: `{"schema": "wbengine/flow-ls/1", ..}`.
+
+        `schema` is its name without 'wbengine/' and with the version: 'flow-ls/1'.
+        """
+        self._write(self._json({**_SCHEMA, **content, "schema": f"wbengine/{schema}"}, indent=2))
+
+    def event(self, schema: str, content: Mapping[str, Any]) -> None:
+        """One line of JSON of many (JSON Lines); it is out when this returns."""
+        self._write(self._json({**_SCHEMA, **content, "schema": f"wbengine/{schema}"}))
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        *,
+        empty: str = "",
+        right: Sequence[str] = (),
+    ) -> None:
+        """A table: as wide as it must be where nobody looks, folded to fit on a terminal.
+
+        Cells are texts (None: a dash), or what rich renders.  Without rows `empty` is said instead,
+        as a remark.
+        """
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD if self.is_terminal else None, pad_edge=False)
+        for column in columns:
+            side = "right" if column in right else "left"
+            table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
+        for row in rows:
+            table.add_row(*(self._cell(cell) for cell in row))
+        if table.row_count or not empty:
+            self.rich(table)
+        else:
+            self.note(empty)
+
+    def pairs(self, rows: Iterable[tuple[str, Any]]) -> None:
+        """Names with their values, one below the other."""
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in rows:
+            table.add_row(name, self._cell(value))
+        self.rich(table)
+
+    def line(self, text: str) -> None:
+        """A line of data."""
+        self._write(self._masked(text))
+
+    def raw(self, text: str) -> None:
+        """Data in a form of its own, whose secrets are masked already."""
+        self._write(text)
+
+    def rich(self, *renderables: Any) -> None:
+        """What rich renders.  Its texts must have gone through the masker."""
+        for one in renderables:
+            with self.console.capture() as capture:
+                self.console.print(one)
+            lines = capture.get().split("\n")
+            self._write("\n".join(line.rstrip(" ") for line in lines).rstrip("\n"))
+
+    # -- remarks, on the standard error ------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """A remark, unless nobody wants any."""
+        if not self._quiet:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """What must be said, on the standard error."""
+        sys.stderr.write(self._masked(text) + "\n")
+        sys.stderr.flush()
+
+    # -- where it goes -----------------------------------------------------------------------------
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether somebody looks at the standard output."""
+        try:
+            return sys.stdout.isatty()
+        except ValueError:  # closed
+            return False
+
+    @cached_property
+    def console(self) -> Console:
+        """The standard output, for rich."""
+        return self._console(sys.stdout)
+
+    @cached_property
+    def stderr(self) -> Console:
+        """The standard error, for rich: progress."""
+        return self._console(sys.stderr)
+
+    def _console(self, stream: Any) -> Console:
+        from rich.console import Console
+
+        colour = _log_lines.wants_colour(self._color, stream)
+        seen = stream.isatty()
+        return Console(
+            file=stream,
+            force_terminal=colour or None,
+            no_color=not colour,
+            color_system=("auto" if seen else "standard") if colour else None,
+            width=None if seen else _ENDLESS,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=False,
+        )
+
+    # -- how --------------------------------------------------------------------------------------
+
+    def _cell(self, cell: Any) -> Any:
+        if cell is None:
+            return "-"
+        return (
+            self._masked(cell) if isinstance(cell, str) else cell if _renders(cell) else str(cell)
+        )
+
+    def _masked(self, text: str) -> str:
+        return text if self._masker is None else self._masker.text(text)
+
+    def _json(self, content: Any, indent: int | None = None) -> str:
+        return json.dumps(self._plain(content), ensure_ascii=False, indent=indent)
+
+    def _plain(self, content: Any) -> Any:
+        """What JSON has a form for, masked: numbers that are none, and all else, as texts."""
+        if content is None or isinstance(content, bool | int):
+            return content
+        if isinstance(content, float):
+            return content if math.isfinite(content) else str(content)
+        if isinstance(content, Mapping):
+            return {self._masked(str(key)): self._plain(value) for key, value in content.items()}
+        if isinstance(content, list | tuple | set | frozenset):
+            return [self._plain(each) for each in content]
+        return self._masked(str(content))
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def _renders(cell: Any) -> bool:
+    return hasattr(cell, "__rich_console__") or hasattr(cell, "__rich__")

@@ -1,0 +1,126 @@
+"""Kinds of values that options take."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    Kind = click.ParamType[Any]
+else:  # older releases take no argument there
+    Kind = click.ParamType
+
+__all__ = ["Kind", "DURATION", "MOMENT", "NEW_FILE", "STORE", "WAIT", "duration"]
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)?", re.ASCII)
+_LONGEST: Final = 100 * 365 * 86400.0
+
+
+def duration(text: str) -> float | None:
+    """The seconds that `text` means: '90', '1.5h', '30d'; None if it means none."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    seconds = float(found[1]) * _UNITS[found[2] or "s"]
+    return seconds if seconds <= _LONGEST else None
+
+
+class _Duration(Kind):
+    """Seconds, or a number with one of the units s m h d w."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found = duration(str(value))
+        if found is None:
+            self.fail(f"{value!r} is no duration such as 30, 1.5h or 30d", param, ctx)
+        return found
+
+
+class _Wait(_Duration):
+    """A duration above 0."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found = super().convert(value, param, ctx)
+        if not found:
+            self.fail(f"{value!r} is no time at all", param, ctx)
+        return found
+
+
+class _Moment(Kind):
+    """Unix seconds of a date and time, or of so long ago."""
+
+    name = "WHEN"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        if (ago := duration(value)) is not None:
+            return time.time() - ago
+        try:
+            told = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a time such as 2026-11-21T08:00 (UTC) nor a duration such"
+                " as 2h (ago)",
+                param,
+                ctx,
+            )
+        return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
+
+
+class _Store(Kind):
+    """A JSON object, or `@file` that holds one ('@-': the standard input)."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        text = self._text(value[1:], param, ctx) if value.startswith("@") else value
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            self.fail(f"it is no JSON: {error}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f"it must be a JSON object, not {type(found).__name__}", param, ctx)
+        return found
+
+    def _text(self, path: str, param: Any, ctx: Any) -> str:
+        try:
+            if path == "-":
+                return sys.stdin.read()
+            return Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            words = getattr(error, "strerror", None) or "it is no text"
+            self.fail(f"{path!r} cannot be read: {words}", param, ctx)
+
+
+class _NewFile(click.Path):
+    """A file that can be written: its folder is there."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        path = str(super().convert(value, param, ctx))
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            self.fail(f"{path!r}: there is no folder {folder!r}", param, ctx)
+        return path
+
+
+DURATION: Final = _Duration()
+NEW_FILE: Final = _NewFile()
+WAIT: Final = _Wait()
+MOMENT: Final = _Moment()
+STORE: Final = _Store()

@@ -1,0 +1,35 @@
+"""What a flow came to, for whoever ran it: whole, but for secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wbengine.views import masking, secrets
+
+__all__ = ["shown"]
+
+#: What is deeper inside is told as text.
+_DEEPEST: Final = 100
+
+
+def shown(value: Any, masker: masking.Masker, depth: int = 0) -> Any:
+    """`value` as something for JSON, with nothing left out: a masker's own `value` is for eyes, and
+    cuts what is long.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return masker.text(value)
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return {
+            masker.text(str(key)): (
+                masking.MASK
+                if secrets.is_secret_key(key) and inside is not None
+                else shown(inside, masker, depth + 1)
+            )
+            for key, inside in value.items()
+        }
+    if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
+        return [shown(each, masker, depth + 1) for each in value]
+    return masker.text(repr(value))

@@ -1,0 +1,256 @@
+"""Runs an engine for a command: shows it, lets it be interrupted, and tells what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import exceptions, states
+from wbengine.cli import brokers, errors
+
+if TYPE_CHECKING:
+    from wbengine.cli.context import Context
+    from wbengine.engines.base import Engine
+    from wbengine.persistence import base as persistence
+    from wbengine.views.masking import Masker
+
+__all__ = ["Running", "engine_options"]
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+#: Signals so close to each other, in seconds, are one.
+_SAME: Final = 0.1
+
+#: What ends a run, and is no failure of the flow.
+_NOT_OF_THE_FLOW: Final = (
+    exceptions.StorageFailure,
+    exceptions.FlowBusy,
+    exceptions.LeaseLost,
+    exceptions.TransportFailure,
+)
+
+
+class Running:
+    """One run of one engine.
+
+    :param schema: of the document that tells the result: 'flow-run/1'.
+    :param progress: show how far it is; None: if somebody looks.
+    :param report: a file that gets the report of the run.
+    :param deadline: seconds after which it is reverted.
+    :param wanted: the state that is a success of the command.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        backend: persistence.Backend,
+        engine: Engine,
+        *,
+        schema: str,
+        progress: bool | None = None,
+        report: str | None = None,
+        deadline: float | None = None,
+        wanted: str = states.SUCCESS,
+    ) -> None:
+        self._context = context
+        self._backend = backend
+        self._engine = engine
+        self._schema = schema
+        self._progress = progress
+        self._report = report
+        self._deadline = deadline
+        self._wanted = wanted
+        self._stopping = _Stopping(self)
+
+    @property
+    def uuid(self) -> str:
+        return str(self._engine.storage.flow_uuid)
+
+    def perform(self) -> int:
+        """Run it to its end; returns the exit code.
+
+        :raises Exception: what kept it from being run, rather than made the flow fail.
+        """
+        began = time.monotonic()
+        failure: BaseException | None = None
+        with self._stopping.installed(), self._shown():
+            try:
+                self._engine.run(deadline=self._deadline)
+            except _NOT_OF_THE_FLOW:
+                raise
+            except Exception as error:
+                if self.state not in (states.FAILURE, states.REVERTED):
+                    raise
+                failure = error
+        self._tell(time.monotonic() - began, failure)
+        if self._report is not None:
+            self._write_report()
+        return self._ended()
+
+    def suspend(self) -> None:
+        """From a handler of a signal."""
+        self._engine.suspend()
+
+    @property
+    def state(self) -> str:
+        """The flow's, now."""
+        return str(self._engine.storage.get_flow_state())
+
+    def _ended(self) -> int:
+        state, printer = self.state, self._context.printer
+        if state == self._wanted:
+            return errors.OK
+        if state == states.SUSPENDED:
+            printer.note(f"suspended; to go on: wbengine flow resume {self.uuid}")
+            return errors.INTERRUPTED if self._stopping.told else errors.TRY_AGAIN
+        printer.note(f"{state}; what happened: wbengine flow show {self.uuid} --traceback")
+        return errors.UNHEALTHY
+
+    @contextlib.contextmanager
+    def _shown(self) -> Iterator[None]:
+        quiet = self._context.settings.quiet
+        if self._progress is False or (self._progress is None and (quiet or not _seen())):
+            yield
+            return
+        from wbengine.listeners import progress
+
+        mask = self._masker().text
+        with progress.ProgressListener(self._engine, self._context.printer.stderr, mask=mask):
+            yield
+
+    def _masker(self) -> Masker:
+        """It knows the secrets that the flow has by now."""
+        return self._context.masker.knowing_flow(self._engine.storage.flow_detail)
+
+    def _tell(self, seconds: float, failure: BaseException | None) -> None:
+        from wbengine.cli import results
+
+        storage, masker = self._engine.storage, self._masker()
+        found = storage.fetch_all() if self.state == states.SUCCESS else {}
+        failures = [
+            {"atom": name, "type": next(iter(failed), ""), "message": failed.exception_str}
+            for name, failed in storage.get_failures().items()
+        ]
+        if failure is not None and not failures:
+            failures = [{"message": errors.line_of(failure)}]
+        content = {
+            "uuid": self.uuid,
+            "name": storage.flow_name,
+            "state": self.state,
+            "duration": round(seconds, 3),
+            "results": results.shown(found, masker),
+            "failures": results.shown(failures, masker),
+        }
+        self._context.printer.document(self._schema, content)
+
+    def _write_report(self) -> None:
+        from wbengine import report
+        from wbengine.views import flow as flows
+
+        assert self._report is not None
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            view = flows.read(connection, self.uuid, masker=self._context.masker)
+        report.write(self._report, view)
+        self._context.printer.note(f"report: {self._report}")
+
+
+class _Stopping:
+    """The first SIGINT or SIGTERM suspends the run, the second one gives it up."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._asked: float | None = None
+
+    @property
+    def told(self) -> bool:
+        return self._asked is not None
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # A handler runs between two bytecodes of the main thread, which may hold any lock: all it
+        # does is start a thread.
+        now = time.monotonic()
+        if self._asked is None:
+            self._asked = now
+            threading.Thread(target=self._suspend, daemon=True).start()
+        elif now - self._asked > _SAME:
+            threading.Thread(target=self._give_up, daemon=True).start()
+
+    def _suspend(self) -> None:
+        _write("suspending: what runs is finished; once more to give it up")
+        self._running.suspend()
+
+    def _give_up(self) -> None:
+        _write(f"given up; to go on: wbengine flow resume {self._running.uuid}")
+        logging.shutdown()
+        os._exit(errors.INTERRUPTED)
+
+
+def engine_options(context: Context, engine: str) -> dict[str, Any]:
+    """What the settings say that this kind of engine wants to know; a broker that it takes was
+    reached.
+
+    :raises Failed: there is no such kind.
+    :raises TransportFailure: the broker is not there.
+    """
+    from wbengine import _plugins
+    from wbengine.engines import loading
+
+    settings = context.settings
+    try:
+        found = _plugins.find(loading.ENGINES_NAMESPACE, engine.partition(":")[0])
+    except exceptions.NotFound as error:
+        raise errors.Failed(f"--engine: {error}", errors.USAGE) from error
+    known = found.known_options() if hasattr(found, "known_options") else ()
+    told = {
+        "url": settings.url,
+        "exchange": settings.exchange,
+        "transport": settings.transport,
+        "transport_options": dict(settings.transport_options) or None,
+        "ledger": settings.ledger,
+    }
+    given = dict(urllib.parse.parse_qsl(engine.partition("?")[2]))
+    options = {
+        name: value
+        for name, value in told.items()
+        if name in known and value is not None and name not in given
+    }
+    if "url" in known:
+        brokers.check(settings, {**options, **given})
+    return options
+
+
+def _seen() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except ValueError:
+        return False
+
+
+def _write(line: str) -> None:
+    try:
+        # Behind the ^C that a terminal shows.
+        sys.stderr.write(f"\n{line}\n" if sys.stderr.isatty() else f"{line}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass

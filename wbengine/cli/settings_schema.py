@@ -1,0 +1,79 @@
+"""What may be set: one JSON Schema for files, errors, documentation and editors."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+__all__ = ["DEFAULTS", "LEVELS", "SCHEMA", "SECRETS", "VARIABLES"]
+
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "description": description}
+
+
+def _flag(description: str) -> dict[str, Any]:
+    return {"type": "boolean", "default": False, "description": description}
+
+
+def _choice(description: str, default: str, *words: str) -> dict[str, Any]:
+    return {"enum": list(words), "default": default, "description": description}
+
+
+_LABEL: Final = {"pattern": r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,120}$"}
+
+SCHEMA: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "wbengine.toml, or [tool.wbengine] of pyproject.toml",
+    "description": "Besides these, a table for each command holds defaults of its own options.",
+    "type": "object",
+    "properties": {
+        "url": _text("the broker; without one, a folder of this user"),
+        "exchange": {
+            **_text("the exchange that engines and workers meet at"),
+            **_LABEL,
+            "default": "default",
+        },
+        "transport": _text("kombu transport, such as filesystem or memory"),
+        "transport_options": {"type": "object", "description": "options of the transport"},
+        "ledger": _text("the ledger of the workers; without one, that of the broker"),
+        "persistence": _text("the store of flows; without one, a folder of this user"),
+        "include": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "description": "modules that are imported first",
+        },
+        "timeout": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": 86400,
+            "default": 5.0,
+            "description": "seconds that a broker, a store or a worker has to answer",
+        },
+        "json": _flag("print JSON instead of tables"),
+        "color": _choice("whether to colour", "auto", "auto", "always", "never"),
+        "quiet": _flag("say nothing but results and errors"),
+        "log_level": _choice("least level that is logged", "warning", *LEVELS),
+        "log_format": _choice("how lines of the log are written", "text", "text", "json"),
+    },
+}
+
+#: What holds where nobody says anything.
+DEFAULTS: Final[dict[str, Any]] = {
+    "transport_options": {},
+    "include": [],
+    **{
+        name: found["default"] for name, found in SCHEMA["properties"].items() if "default" in found
+    },
+}
+
+#: What may hold a password: it may be in a file of its own, which NAME_FILE names.
+SECRETS: Final = ("url", "ledger", "persistence")
+
+#: Setting -> its variables of the environment, the first of which counts.
+VARIABLES: Final[dict[str, tuple[str, ...]]] = {
+    name: (f"WBENGINE_{name.upper()}",) for name in SCHEMA["properties"]
+}
+VARIABLES["url"] += ("WBENGINE_BROKER_URL",)
+VARIABLES["persistence"] += ("WBENGINE_PERSISTENCE_URL",)

@@ -1,0 +1,77 @@
+"""`wbengine status`: who is there, and how busy; for people and for gates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wbengine.cli import base, errors, fleets
+from wbengine.cli import context as contexts
+
+if TYPE_CHECKING:
+    from wbengine.views.fleet import Fleet, WorkerView
+
+__all__ = ["command"]
+
+
+@base.command(
+    "status",
+    help="""Show who is there, and how busy. Exits with 69 if fewer workers answer than wanted.
+
+    \b
+    wbengine status --min-workers 3 --timeout 60
+    """,
+)
+@click.option("--min-workers", type=click.IntRange(0, 100_000), default=1, metavar="N",
+    show_default=True, help="So many have to answer; others are waited for.")  # fmt: skip
+def command(context: contexts.Context, min_workers: int) -> None:
+    settings, printer = context.settings, context.printer
+    with fleets.opened(settings) as fleet:
+        wait = settings.timeout if min_workers > 1 else fleets.wait(settings)
+        found = fleet.workers(least=min_workers, wait=wait)
+        content = _summary(fleet, found)
+    if printer.as_json:
+        printer.document("status/1", content)
+    else:
+        printer.pairs(
+            [
+                ("broker", content["broker"]),
+                ("exchange", content["exchange"]),
+                ("workers", _counts(content["workers"], content["states"])),
+                ("slots", f"{content['running']} of {content['slots']} busy"),
+                ("topics", _counts(len(content["topics"]), content["topics"])),
+                ("versions", ", ".join(sorted(content["versions"])) or None),
+                ("requests waiting", content["waiting"]),
+            ]
+        )
+    if not found and min_workers:
+        raise fleets.nobody(settings, fleet)
+    if len(found) < min_workers:
+        raise errors.Failed(
+            f"{len(found)} workers answer within {wait:g} s, and not {min_workers}",
+            errors.UNAVAILABLE,
+        )
+
+
+def _summary(fleet: Fleet, found: list[WorkerView]) -> dict[str, Any]:
+    from wbengine.views import queues
+
+    there = queues.look(fleet)
+    return {
+        "broker": fleet.target.shown,
+        "exchange": fleet.exchange,
+        "workers": len(found),
+        "states": dict(Counter(one.state for one in found)),
+        "slots": sum(one.slots for one in found),
+        "running": sum(one.running for one in found),
+        "topics": dict(Counter(topic for one in found for topic in one.topics)),
+        "versions": dict(Counter(one.version or "?" for one in found)),
+        "waiting": sum(one.messages for one in there if one.kind == queues.REQUESTS),
+    }
+
+
+def _counts(total: int, parts: dict[str, int]) -> str:
+    told = ", ".join(f"{count} {name}" for name, count in sorted(parts.items()))
+    return f"{total} ({told})" if told else str(total)

@@ -1,0 +1,256 @@
+"""`wbengine workers`: look at workers, and tell them what to do."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from wbengine.cli import base, errors, fleets, params
+from wbengine.cli import context as contexts
+from wbengine.cli.lazy import Group, Lazy
+
+if TYPE_CHECKING:
+    from wbengine.views.fleet import WorkerView
+
+__all__ = ["command", "drain", "ls", "ping", "resume", "show", "stop", "suspend"]
+
+#: Seconds in which those who were told to drain are to be gone.
+_GONE: Final = 600.0
+_WITHIN: Final = "Seconds in which they are to have done it (--timeout; drain --wait: 600)."
+
+
+def _here(name: str, text: str) -> Lazy:
+    return Lazy(f"{__name__}:{name}", text)
+
+
+command = Group(
+    "workers",
+    lazy={
+        "ls": _here("ls", "List workers."),
+        "show": _here("show", "Show workers: what they offer, and do."),
+        "ping": _here("ping", "Ask workers whether they are there."),
+        "suspend": _here("suspend", "Let workers take nothing new."),
+        "resume": _here("resume", "Let suspended workers go on."),
+        "drain": _here("drain", "Let workers finish what runs, and end."),
+        "stop": _here("stop", "Let workers give up what runs, and end."),
+    },
+    help="""Look at workers, and tell them what to do.
+
+    A worker is named by its whole name, its beginning, or its host, if no other one is meant.
+    """,
+)
+
+
+@base.command(
+    "ls",
+    help="""List the workers of the exchange. Exits with 69 if none answers.
+
+    \b
+    wbengine workers ls --json | jq -r '.workers[].name'
+    """,
+)
+def ls(context: contexts.Context) -> None:
+    from wbengine.views import words
+
+    settings, printer = context.settings, context.printer
+    with fleets.opened(settings) as fleet:
+        found = fleet.workers(wait=fleets.wait(settings))
+    if printer.as_json:
+        content = {"exchange": settings.exchange, "workers": [one.to_dict() for one in found]}
+        printer.document("workers-ls/1", content)
+    elif found:
+        now = time.time()
+        rows = [
+            (one.name, one.state, ", ".join(one.topics), f"{one.running}/{one.slots}",
+             f"{words.seconds(max(0.0, now - one.heard))} ago", one.version)
+            for one in found
+        ]  # fmt: skip
+        printer.table(
+            ("NAME", "STATE", "TOPICS", "BUSY", "HEARD", "VERSION"), rows, right=("BUSY",)
+        )
+    if not found:
+        raise fleets.nobody(settings, fleet)
+
+
+@base.command(
+    "show",
+    help="""Show workers: what they offer, what they did, and what they are doing.
+
+    \b
+    wbengine workers show web-1
+    """,
+)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+def show(context: contexts.Context, names: tuple[str, ...]) -> None:
+    settings, printer = context.settings, context.printer
+    with fleets.opened(settings) as fleet:
+        fleet.ping(names, timeout=fleets.wait(settings))  # who is asked tells what he does now
+        found = fleet.find(names)
+    if printer.as_json:
+        printer.document("workers-show/1", {"workers": [one.to_dict() for one in found]})
+        return
+    for number, one in enumerate(found):
+        if number:
+            printer.line("")
+        _show(printer, one)
+
+
+def _show(printer: Any, one: WorkerView) -> None:
+    from wbengine.views import words
+
+    now = time.time()
+    printer.pairs(
+        [
+            ("name", one.name),
+            ("process", f"{one.pid} on {one.host}" if one.host else None),
+            ("version", one.version),
+            ("state", one.state),
+            ("born", words.iso(one.born)),
+            ("heard", f"{words.seconds(max(0.0, now - one.heard))} ago"),
+            ("slots", f"{one.running} of {one.slots} busy"),
+            ("tasks ended", f"{one.succeeded} well, {one.failed} failed"),
+            ("time in tasks", words.seconds(one.working)),
+            *(
+                (f"topic {topic}", queue)
+                for topic, queue in zip(one.topics, one.queues, strict=True)
+            ),
+            ("ledger", one.ledger),
+            ("offers", "\n".join(one.tasks)),
+            *(
+                (
+                    f"runs {work.task}",
+                    f"for {words.seconds(max(0.0, now - work.began))}, request {work.request}"
+                    if work.began
+                    else f"request {work.request}",
+                )
+                for work in one.current
+            ),
+        ]
+    )
+
+
+@base.command(
+    "ping",
+    help="""Ask workers whether they are there, and how long that takes. Exits with 69 if one does
+    not answer, or none is there.
+
+    \b
+    wbengine workers ping --timeout 10
+    """,
+)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
+    from wbengine.views import words
+
+    settings, printer = context.settings, context.printer
+    with fleets.opened(settings) as fleet:
+        found = fleet.ping(names or None, timeout=settings.timeout)
+    if printer.as_json:
+        printer.document("workers-ping/1", {"workers": [one.to_dict() for one in found]})
+    elif found:
+        rows = [
+            (one.name, "no answer" if one.seconds is None else words.seconds(one.seconds))
+            for one in found
+        ]
+        printer.table(("NAME", "ROUND TRIP"), rows, right=("ROUND TRIP",))
+    if not found:
+        raise fleets.nobody(settings, fleet)
+    silent = [one.name for one in found if one.seconds is None]
+    if silent:
+        raise errors.Failed(
+            f"no answer within {settings.timeout:g} s of {', '.join(silent)}", errors.UNAVAILABLE
+        )
+
+
+def _order(what: str, text: str) -> base.Command:
+    @base.command(what, help=text)
+    @click.argument("names", metavar="[NAME]...", nargs=-1)
+    @click.option("--all", "everybody", is_flag=True, help="All workers of the exchange.")
+    @click.option("--wait", is_flag=True, help="Wait until they are gone (drain).")
+    @click.option("--within", type=params.WAIT, metavar="S", help=_WITHIN)
+    @click.option("--yes", is_flag=True, help="Do not ask (stop --all).")
+    def order(
+        context: contexts.Context,
+        names: tuple[str, ...],
+        everybody: bool,
+        wait: bool,
+        within: float | None,
+        yes: bool,
+    ) -> None:
+        if bool(names) == everybody:
+            raise click.UsageError("name workers, or say --all" if not names else
+                "name workers or say --all, not both")  # fmt: skip
+        if what == "stop" and everybody:
+            question = "All workers of the exchange are to give up what they run."
+            if not fleets.confirmed(context.printer, question, yes):
+                raise click.Abort
+        _tell(context, what, names, wait and what == "drain", within)
+
+    return order
+
+
+def _tell(
+    context: contexts.Context,
+    what: str,
+    names: tuple[str, ...],
+    to_the_end: bool,
+    within: float | None,
+) -> None:
+    settings, printer = context.settings, context.printer
+    with fleets.opened(settings) as fleet:
+        told = fleet.control(what, names or None)
+        if not told:
+            raise fleets.nobody(settings, fleet)
+        seconds = within or (_GONE if to_the_end else settings.timeout)
+        left = fleet.obeyed(what, told, seconds, to_the_end=to_the_end)
+    if printer.as_json:
+        content = {
+            "order": what,
+            "workers": [{"name": one.name, "done": one.name not in left} for one in told],
+        }
+        printer.document(f"workers-{what}/1", content)
+    else:
+        for one in told:
+            done = "not yet" if one.name in left else "done"
+            printer.line(f"{one.name}  {what}  {done}")
+    if left:
+        raise errors.Failed(
+            f"not done within {seconds:g} s: {what} of {', '.join(left)}", errors.TRY_AGAIN
+        )
+
+
+suspend = _order(
+    "suspend",
+    """Let workers take nothing new until they are told to resume. What runs goes on.
+
+    \b
+    wbengine workers suspend web-1
+    """,
+)
+resume = _order(
+    "resume",
+    """Let suspended workers take tasks again.
+
+    \b
+    wbengine workers resume --all
+    """,
+)
+drain = _order(
+    "drain",
+    """Let workers take nothing new, finish what runs, and end.
+
+    \b
+    wbengine workers drain web-1 --wait
+    """,
+)
+stop = _order(
+    "stop",
+    """Let workers end at once, and give up what runs: those tasks fail as WorkerLost, or are sent
+    to another worker, as their flows want it.
+
+    \b
+    wbengine workers stop web-1
+    """,
+)

@@ -1,0 +1,152 @@
+"""All that flows and workers need, in one process and one folder, to try things.
+
+with Workshop("orders") as shop:
+    print(shop.url, shop.persistence, shop.ticket)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import tempfile
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine.engines.worker_based import worker
+from wbengine.persistence import backends
+
+if TYPE_CHECKING:
+    from wbengine import dashboard
+
+__all__ = ["Workshop"]
+
+#: Seconds that the worker has to begin, and the dashboard to end.
+_BEGIN: Final = 10.0
+_END: Final = 10.0
+
+#: What the dashboard takes.
+_PAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
+
+
+class Workshop:
+    """A broker in a folder, a store, a worker with the tasks of `modules`, and a dashboard where
+    what that takes is installed.
+
+    All of it is in `folder`; without one in a temporary folder, which is gone afterwards.  `port`
+    is the dashboard's (0: any that is free; None: no dashboard).  A context manager.
+
+    :raises ImportError: a module cannot be imported.
+    :raises ValueError: it offers no tasks.
+    :raises OSError: the port is taken, or the folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        *modules: str,
+        folder: str | None = None,
+        port: int | None = 0,
+        topic: str = "dev",
+        concurrency: int | None = None,
+    ) -> None:
+        self._temporary = folder is None
+        self.folder = os.path.abspath(folder or tempfile.mkdtemp(prefix="wbengine-dev-"))
+        self._ends = contextlib.ExitStack()
+        if self._temporary:
+            self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        os.makedirs(self.folder, exist_ok=True)
+        #: Where engines and workers meet.
+        self.url = f"filesystem://{self.folder}/broker"
+        #: Where flows are kept.
+        self.persistence = (
+            f"sqlite:///{self.folder}/flows.db" if _is_there("sqlalchemy", "alembic")
+            else f"dir://{self.folder}/flows"
+        )  # fmt: skip
+        try:
+            self.worker = worker.Worker(
+                "default", topic, modules, url=self.url, pool="threads", concurrency=concurrency
+            )
+            self._site = None if port is None else self._make_site(port)
+        except BaseException:
+            self._ends.close()
+            raise
+
+    def _make_site(self, port: int) -> dashboard.Site | None:
+        if not _is_there(*_PAGES):
+            return None
+        # Not on top: there may be none.
+        from wbengine import dashboard
+        from wbengine.views import fleet
+
+        backend = backends.fetch(self.persistence)
+        self._ends.callback(backend.close)
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()
+        told = {"WBENGINE_URL": self.url, "WBENGINE_PERSISTENCE": self.persistence}
+        return dashboard.Site(
+            backend, port=port, allow_actions=True, show_values=True,
+            fleet=fleet.Fleet(url=self.url), runner=dashboard.Runner(told),
+        )  # fmt: skip
+
+    @property
+    def ticket(self) -> str | None:
+        """The address of the dashboard, with what lets a browser in; None: there is none."""
+        return None if self._site is None else self._site.ticket
+
+    def begin(self) -> None:
+        """Start all of it; returns when it can be used.
+
+        :raises TransportFailure: the folder cannot be used.
+        """
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self.worker.run(display_banner=False)
+            except BaseException as error:
+                failed.append(error)
+
+        serving = threading.Thread(target=run, name="wbengine-dev-worker", daemon=True)
+        serving.start()
+        self._ends.callback(serving.join, _END)
+        self._ends.callback(self.worker.stop)
+        if not self.worker.wait(_BEGIN) and failed:
+            raise failed[0]
+        if self._site is not None:
+            self._serve(self._site)
+
+    def _serve(self, site: dashboard.Site) -> None:
+        ready = threading.Event()
+        pages: Any = threading.Thread(
+            target=site.run, args=(ready.set,), name="wbengine-dev-dashboard", daemon=True
+        )
+        pages.start()
+        self._ends.callback(pages.join, _END)
+        self._ends.callback(site.stop)
+        ready.wait(_BEGIN)
+
+    def end(self) -> None:
+        """End all of it: the worker has 10 seconds to finish what runs.  Idempotent."""
+        self._ends.close()
+
+    def __enter__(self) -> Workshop:
+        try:
+            self.begin()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+
+def _is_there(*names: str) -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in names)

@@ -1,0 +1,100 @@
+"""What is installed, and what is not."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import Final
+
+from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+
+__all__ = ["extras", "plugins", "python"]
+
+#: What each extra brings along that is imported.
+_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "redis": ("redis",),
+    "sql": ("sqlalchemy", "alembic"),
+    "mysql": ("sqlalchemy", "alembic", "pymysql"),
+    "postgresql": ("sqlalchemy", "alembic", "psycopg"),
+    "graph": ("pygraphviz",),
+    "metrics": ("prometheus_client",),
+    "otel": ("opentelemetry.trace",),
+    "dashboard": ("starlette", "uvicorn", "jinja2", "sse_starlette"),
+}
+#: Which extra a kind of place takes.
+_OF_KIND: Final[Mapping[str, str]] = {
+    "redis": "redis", "rediss": "redis", "sqlite": "sql", "mysql": "mysql", "mariadb": "mysql",
+    "postgresql": "postgresql", "postgres": "postgresql", "pgsql": "postgresql",
+}  # fmt: skip
+#: Those without which everything else works.
+_COMFORTS: Final = ("dashboard", "graph", "metrics", "otel")
+
+_GROUPS: Final = (
+    "wbengine.engines", "wbengine.persistence", "wbengine.executors", "wbengine.commands",
+)  # fmt: skip
+
+
+def python() -> Iterator[Finding]:
+    """The versions of Python and of wbengine."""
+    import wbengine
+
+    told = ".".join(map(str, sys.version_info[:3]))
+    yield good("wbengine", f"version {wbengine.__version__}, Python {told}")
+
+
+def extras(place: Place) -> Iterator[Finding]:
+    """What the places that are set take, and then what would be a comfort."""
+    wanted = {
+        _OF_KIND[kind]: what
+        for what, told in (
+            ("the broker", place.url),
+            ("the ledger", place.ledger),
+            ("the store", place.persistence),
+        )
+        if told and (kind := told.partition(":")[0].partition("+")[0]) in _OF_KIND
+    }
+    for extra, what in wanted.items():
+        missing = _missing(extra)
+        if missing:
+            yield bad(
+                "extras",
+                f"{what} takes packages that are not installed, or cannot be imported: {missing}",
+                f"pip install 'wbengine[{extra}]'",
+            )
+        else:
+            yield good("extras", f"what {what} takes is installed ({extra})")
+    for extra in _COMFORTS:
+        if extra not in wanted and _missing(extra):
+            yield note("extras", f"not installed: pip install 'wbengine[{extra}]'")
+
+
+def _missing(extra: str) -> str:
+    missing = []
+    for name in _EXTRAS[extra]:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            missing.append(f"{name} ({line(error)})")
+    return ", ".join(missing)
+
+
+def plugins() -> Iterator[Finding]:
+    """What packages offer to wbengine: each is loaded."""
+    count = 0
+    for group in _GROUPS:
+        for point in metadata.entry_points(group=group):
+            count += 1
+            try:
+                point.load()
+            except Exception as error:
+                owner = point.dist.name if point.dist is not None else point.value.partition(".")[0]
+                yield bad(
+                    "plugins",
+                    f"{point.name!r} of {group} ({point.value}, package {owner}) cannot be loaded:"
+                    f" {type(error).__name__}: {line(error)}",
+                    f"install what it needs (pip install --upgrade {owner}), or remove it"
+                    f" (pip uninstall {owner})",
+                )
+    yield good("plugins", f"{count} looked at")

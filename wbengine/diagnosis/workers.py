@@ -1,0 +1,86 @@
+"""Who works there: whether anybody does, in which versions, with which ledgers and clocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import wbengine
+from wbengine.diagnosis import ledgers
+from wbengine.diagnosis.clocks import ahead
+from wbengine.diagnosis.findings import Finding, Place, bad, good, note
+from wbengine.engines.worker_based import connecting, counting
+from wbengine.views import fleet as fleets
+
+__all__ = ["look"]
+
+#: So many workers are named.
+_NAMED = 3
+
+
+def look(place: Place, fleet: fleets.Fleet) -> Iterator[Finding]:
+    """The workers that answer, each asked for its clock."""
+    found = fleet.workers()
+    if not found:
+        yield _nobody(place, fleet)
+        return
+    yield good("workers", f"{len(found)} answer, with {sum(one.slots for one in found)} slots")
+    yield from _versions(found)
+    yield from _ledgers(place, found)
+    pings = fleet.ping(timeout=min(place.timeout, 3.0))
+    silent = [one.name for one in pings if one.seconds is None]
+    if silent:
+        yield bad("workers", f"do not answer: {_some(silent)}",
+                  "they are frozen, or were killed a moment ago: see their logs")  # fmt: skip
+    wrong = False
+    for ping in pings:
+        if ping.ahead is not None and ping.seconds is not None:
+            told = list(ahead("worker clock", f"of {ping.name}", ping.ahead, ping.seconds / 2))
+            if not told[0].good:
+                wrong = True
+                yield from told
+    if not wrong and len(silent) < len(pings):
+        yield good("worker clock", "the clocks of the workers agree with that of this host")
+
+
+def _nobody(place: Place, fleet: fleets.Fleet) -> Finding:
+    connection = fleet.connect()
+    try:
+        others = [
+            name for name in counting.exchanges(connection, fleet.target) if name != place.exchange
+        ]
+    finally:
+        connecting.release(connection)
+    start = f"start one: wbengine worker TOPIC --tasks MODULE --exchange {place.exchange}"
+    if others:
+        start = f"use the exchange that they are on: --exchange {others[0]}; or {start}"
+    there = f" (there are others here: {', '.join(others[:_NAMED])})" if others else ""
+    return bad("workers", f"none answers on exchange {place.exchange!r}{there}", start)
+
+
+def _versions(found: list[fleets.WorkerView]) -> Iterator[Finding]:
+    versions = Counter(one.version or "unknown" for one in found)
+    if set(versions) - {wbengine.__version__}:
+        told = ", ".join(f"{count} run {version}" for version, count in sorted(versions.items()))
+        yield note("versions", f"{told}; here is {wbengine.__version__}")
+
+
+def _ledgers(place: Place, found: list[fleets.WorkerView]) -> Iterator[Finding]:
+    mine = ledgers.digest(place)
+    others = [one for one in found if one.ledger != mine and one.version is not None]
+    if mine is None or not others:
+        if mine is not None:
+            yield good("ledgers", "the workers have the ledger that is named here")
+        return
+    yield bad(
+        "ledgers",
+        f"have another ledger than the one that is named here, and refuse requests that have a row"
+        f" in it: {_some([one.name for one in others])}",
+        "give engines and workers the same --ledger (or $WBENGINE_LEDGER), and start again those"
+        " that have another one",
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

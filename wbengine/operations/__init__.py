@@ -1,0 +1,54 @@
+"""What may be done to kept flows: the same for the command line, the dashboard, and programs.
+
+Each takes the backend that keeps the flow, and the uuid of the flow (`find` looks one up).  They
+are found on first use: who only looks a flow up needs no engine.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from wbengine.operations.finding import find
+    from wbengine.operations.planning import Plan, plan
+    from wbengine.operations.removing import delete, prune
+    from wbengine.operations.resuming import resume, retry, revert
+    from wbengine.operations.starting import start
+    from wbengine.operations.wishing import Asked, cancel, is_run, suspend
+
+__all__ = [
+    "Asked",
+    "Plan",
+    "cancel",
+    "delete",
+    "find",
+    "is_run",
+    "plan",
+    "prune",
+    "resume",
+    "retry",
+    "revert",
+    "start",
+    "suspend",
+]
+
+_MODULES: Final = {
+    "finding": ("find",),
+    "planning": ("Plan", "plan"),
+    "removing": ("delete", "prune"),
+    "resuming": ("resume", "retry", "revert"),
+    "starting": ("start",),
+    "wishing": ("Asked", "cancel", "is_run", "suspend"),
+}
+_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
