@@ -1,0 +1,107 @@
+"""A shop's evening: flows for browsers to look at, of tasks that workers run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from wbengine import retry, task
+from wbengine.patterns import linear_flow, unordered_flow
+
+#: Seconds that a step takes.
+STEP = 0.06
+
+
+class Step(task.Task):
+    """Takes a moment, and tells how far it is."""
+
+    def execute(self, **given: Any) -> str:
+        for part in (0.3, 0.6, 0.9):
+            time.sleep(STEP / 3)
+            self.update_progress(part)
+        return "done"
+
+    def revert(self, **given: Any) -> None:
+        time.sleep(STEP / 4)
+
+
+class Reserve(Step):
+    pass
+
+
+class Charge(Step):
+    pass
+
+
+class Pack(Step):
+    pass
+
+
+class Ship(Step):
+    pass
+
+
+class Notify(Step):
+    pass
+
+
+class CardRefused(Exception):
+    """The bank said no."""
+
+
+class Refused(task.Task):
+    """Fails each time, somewhere inside."""
+
+    def execute(self) -> None:
+        time.sleep(STEP)
+        self._ask_the_bank("4000 0000 0000 0002")
+
+    def _ask_the_bank(self, card: str) -> None:
+        raise CardRefused(f"the bank refused the card ending in {card[-4:]}")
+
+
+class Audit(task.Task):
+    """Runs until it is let go."""
+
+    def execute(self, gate: str) -> None:
+        while not Path(gate).exists():
+            time.sleep(0.01)
+
+
+def order(number: int) -> linear_flow.Flow:
+    """Ten steps of one order."""
+    steps = (Reserve, Charge, Pack, Ship, Notify)
+    flow = linear_flow.Flow(f"order {number}")
+    flow.add(*(kind(f"{kind.__name__.lower()} {number}") for kind in steps))
+    later = unordered_flow.Flow(f"papers {number}")
+    later.add(*(Step(f"{name} {number}") for name in ("invoice", "label", "stock", "mail", "log")))
+    return flow.add(later)
+
+
+def evening() -> linear_flow.Flow:
+    """300 tasks, and one in the middle that runs until somebody makes a file."""
+    orders = [order(number) for number in range(30)]
+    return linear_flow.Flow("evening orders").add(
+        unordered_flow.Flow("before the van").add(*orders[:15]),
+        Audit("wait for the van"),
+        unordered_flow.Flow("after the van").add(*orders[15:]),
+    )
+
+
+def night() -> linear_flow.Flow:
+    """Runs until somebody makes a file."""
+    return linear_flow.Flow("night audit").add(
+        Step("close the tills"), Audit("count the money"), Step("lock the doors")
+    )
+
+
+def morning() -> linear_flow.Flow:
+    """A dozen tasks, one of which fails, twice."""
+    flow = linear_flow.Flow("morning order")
+    gathering = unordered_flow.Flow("gather")
+    gathering.add(*(Reserve(f"reserve {what}") for what in ("chair", "table", "lamp")))
+    paying = linear_flow.Flow("pay", retry=retry.Times(2, name="two attempts"))
+    paying.add(Step("check the address"), Refused("charge the card"))
+    sending = linear_flow.Flow("send").add(Pack("pack"), Ship("ship"), Notify("notify"))
+    return flow.add(Step("open the order"), gathering, paying, sending)

@@ -1,0 +1,122 @@
+"""A flow of 300 tasks on two workers, as somebody at a browser sees it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Opener, accessible
+from tests.browser.stage import Stage
+from wbengine.dashboard import Site
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def marked(page: Page) -> None:
+    """Tell this page from the same page, loaded again."""
+    page.evaluate("window.notReloaded = true")
+
+
+def is_the_same(page: Page) -> bool:
+    return bool(page.evaluate("window.notReloaded === true"))
+
+
+def looks_away(page: Page, away: bool) -> None:
+    """As when somebody looks at another tab: the page stops to listen, and goes on later."""
+    page.evaluate(
+        "away => {Object.defineProperty(document, 'hidden', {value: away, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))}",
+        away,
+    )
+
+
+def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
+    with stage.held("evening") as flow:
+        page = opened(site.ticket)
+        page.goto(f"{site.address}flows/{flow}")
+        marked(page)
+        expect(page.locator("#live")).to_have_text("Live")
+        expect(page.locator("tr[data-uuid]")).to_have_count(301)
+        done = page.locator("tr[data-uuid] .badge.state-SUCCESS")
+        expect(done).to_have_count(150, timeout=30_000)
+        state = page.locator("#head h1 + .badge")
+        expect(state).to_have_text(re.compile("RUNNING"))
+        expect(page.locator("tr[data-uuid] .badge.state-RUNNING")).to_have_count(1)
+        flow.let_go()
+        expect(done).to_have_count(301, timeout=30_000)
+        expect(state).to_have_text(re.compile("SUCCESS"))
+        expect(page.locator("#head .legend")).to_have_text(re.compile("301 SUCCESS"))
+        expect(page.locator("#said")).to_have_text("The flow has ended: SUCCESS")
+        workers = {
+            text for text in page.locator("tr [data-field=worker]").all_inner_texts() if text
+        }
+        assert len(workers) == 2
+        assert is_the_same(page)
+
+
+def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
+    with stage.held() as flow:
+        page = opened(site.ticket)
+        page.goto(f"{site.address}flows/{flow}/graph")
+        marked(page)
+        expect(page.locator(".wbe-graph .atom[data-uuid]")).to_have_count(3)
+        running = page.locator(".wbe-graph .atom.state-RUNNING")
+        expect(running).to_have_count(1)
+        expect(running.locator(".name")).to_have_text("count the money")
+        flow.let_go()
+        expect(page.locator(".wbe-graph .atom.state-SUCCESS")).to_have_count(3)
+        expect(page.locator(".wbe-graph .icon", has_text="▶")).to_have_count(0)
+        assert is_the_same(page)
+
+
+def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened: Opener) -> None:
+    page, workers = opened(site.ticket), opened(site.ticket)
+    workers.goto(f"{site.address}workers")
+    for each in (page, workers):
+        expect(each.locator("#live")).to_have_text("Live")
+        marked(each)
+    with stage.held() as uuid:
+        row = page.locator(f"#r-{uuid}")
+        expect(row.locator(".badge")).to_have_text(re.compile("RUNNING"))
+        expect(workers.locator(".badge.state-busy")).to_be_visible(timeout=20_000)
+        expect(workers.get_by_role("cell", name=re.compile("count the money"))).to_be_visible()
+    expect(row.locator(".badge")).to_have_text(re.compile("SUCCESS"))
+    expect(workers.locator(".badge.state-idle")).to_have_count(2, timeout=20_000)
+    assert is_the_same(page) and is_the_same(workers)
+
+
+def test_what_happened_while_nobody_listened_is_made_up_for(
+    stage: Stage, site: Site, opened: Opener
+) -> None:
+    with stage.held() as flow:
+        page = opened(site.ticket)
+        page.goto(f"{site.address}flows/{flow}")
+        marked(page)
+        expect(page.locator("#live")).to_have_text("Live")
+        looks_away(page, True)
+        flow.let_go()
+        stage.finish()
+        expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(1)
+        looks_away(page, False)
+        expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(3)
+        assert is_the_same(page)
+
+
+def test_a_failure_is_opened(stage: Stage, site: Site, opened: Opener) -> None:
+    uuid = stage.begin("morning")
+    stage.finish()
+    page = opened(site.ticket)
+    page.get_by_role("link", name="morning order").first.click()
+    page.get_by_role("link", name="Show why").click()
+    traceback = page.get_by_label("Traceback").first
+    expect(traceback).to_contain_text("_ask_the_bank")
+    expect(traceback).to_contain_text("CardRefused: the bank refused the card ending in 0002")
+    expect(page.get_by_text("What was undone")).to_be_visible()
+    accessible(page)
+    assert page.url == f"{site.address}flows/{uuid}/failures"
+    page.get_by_role("link", name="charge the card").first.click()
+    expect(page.get_by_role("heading", name="Attempts")).to_be_visible()
+    assert page.locator("tbody tr").count() >= 2
+    accessible(page)

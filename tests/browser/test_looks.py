@@ -1,0 +1,140 @@
+"""How pages look, in light and dark, to a keyboard, without scripts, and to who does not see."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import SIZE, Opener, accessible, shoot
+from tests.browser.stage import Stage
+from wbengine.dashboard import Site
+
+#: With this in the environment the pictures of the guide are made anew.
+RECORD = "WBENGINE_RECORD_SCREENSHOTS"
+KEPT = Path(__file__).resolve().parents[2] / "doc" / "source" / "_static"
+LARGEST = 150_000
+
+pytestmark = pytest.mark.timeout(120)
+
+PAGES = {
+    "flows": "",
+    "tasks": "flows/{morning}",
+    "graph": "flows/{morning}/graph",
+    "timeline": "flows/{evening}/timeline",
+    "events": "flows/{morning}/events",
+    "failures": "flows/{morning}/failures",
+    "workers": "workers",
+    "queues": "queues",
+}
+
+
+@pytest.fixture(scope="module")
+def told(stage: Stage) -> dict[str, str]:
+    """One that went well, and one that failed, by name."""
+    with stage.held("evening") as evening:
+        evening.let_go()
+    morning = stage.begin("morning")
+    stage.finish()
+    return {"evening": str(evening), "morning": morning}
+
+
+@pytest.fixture(scope="module")
+def busy(acting: Site, stage: Stage, told: dict[str, str]) -> Iterator[Site]:
+    """A dashboard that has something to show."""
+    with stage.held():
+        yield acting
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return KEPT if os.environ.get(RECORD) else tmp_path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_looks_well(
+    busy: Site, told: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
+) -> None:
+    page = opened(busy.ticket, color_scheme=scheme, reduced_motion="reduce")
+    page.goto(busy.address + PAGES[name].format(**told))
+    expect(page.locator("h1").first).to_be_visible()
+    if page.locator("[data-stream]").count():
+        expect(page.locator("#live")).to_have_text("Live")
+    page.wait_for_load_state("load")
+    picture = f"{name}-{scheme}"
+    shoot(page, picture, folder)
+    assert (folder / f"dashboard-{picture}.png").stat().st_size < LARGEST
+    assert (KEPT / f"dashboard-{picture}.png").exists(), f"{RECORD}=1 makes it"
+    overflow = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert page.evaluate(overflow), "it is wider than the window"
+    accessible(page)
+
+
+def test_a_page_fits_a_telephone(busy: Site, told: dict[str, str], opened: Opener) -> None:
+    page = opened(busy.ticket, has_touch=True)
+    page.set_viewport_size({"width": 390, "height": 800})
+    for path in PAGES.values():
+        page.goto(busy.address + path.format(**told))
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, path
+    page.set_viewport_size(SIZE)
+
+
+def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) -> None:
+    page = opened(busy.ticket)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Name contains")).to_be_focused()
+    page.keyboard.type("morning")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("name=morning"))
+    expect(page.locator("tbody tr")).to_have_count(1)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "morning order":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="morning order")).to_be_visible()
+    page.goto(f"{busy.address}flows/{told['morning']}/graph")
+    page.locator("#canvas").focus()
+    page.keyboard.press("Tab")  # into the graph, to the first task
+    label = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert re.match(r"[\w ]+, ", label)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Attempts")).to_be_visible()
+
+
+def test_everything_is_there_without_scripts(
+    busy: Site, told: dict[str, str], opened: Opener
+) -> None:
+    page = opened(busy.ticket, java_script_enabled=False)
+    page.get_by_label("Name contains").fill("order")
+    page.get_by_role("checkbox", name=re.compile("REVERTED")).check()
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.get_by_role("link", name="morning order").click()
+    expect(page.locator("tr[data-uuid]")).to_have_count(10)
+    for tab, shown in (
+        ("Graph", ".wbe-graph .atom"),
+        ("Timeline", ".wbe-chart .attempt"),
+        ("Events", ".events li"),
+        ("Failures", "pre"),
+    ):
+        page.get_by_role("link", name=tab, exact=True).click()
+        expect(page.locator(shown).first).to_be_visible()
+    expect(page.locator("#live")).to_be_hidden()
+
+
+def test_a_page_without_scripts_is_read_again(stage: Stage, busy: Site, opened: Opener) -> None:
+    page = opened(busy.ticket, java_script_enabled=False)
+    with stage.held() as flow:
+        page.goto(f"{busy.address}flows/{flow}")
+        state = page.locator("#head h1 + .badge")
+        expect(state).to_have_text(re.compile("RUNNING"))
+    expect(state).to_have_text(re.compile("SUCCESS"), timeout=10_000)

@@ -1,0 +1,32 @@
+"""Forms as a browser sends them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+
+#: What a browser says of a form that is sent by a page of the same site.
+OURS = {"origin": story.HOST, "sec-fetch-site": "same-origin"}
+
+_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
+
+
+def token_in(page: str) -> str:
+    found = _TOKEN.search(page)
+    assert found is not None, "the page has no form"
+    return found[1]
+
+
+def send(
+    client: TestClient,
+    path: str,
+    fields: dict[str, str] | None = None,
+    headers: dict[str, str] = OURS,
+) -> Any:
+    return client.post(
+        path, data=fields or {"nothing": ""}, headers=headers, follow_redirects=False
+    )

@@ -1,0 +1,63 @@
+"""A dashboard that really listens, and what its streams say."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+from tests.dashboard import story
+from wbengine.dashboard import Site
+
+
+@contextlib.contextmanager
+def running(backend: Any, **options: Any) -> Iterator[Site]:
+    """One in a thread; it has ended afterwards."""
+    site = Site(backend, port=0, token=story.TOKEN, **options)
+    ready = threading.Event()
+    thread = threading.Thread(target=site.run, args=(ready.set,), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield site
+    finally:
+        site.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def stream(site: Site, path: str, last: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
+    """The events of a stream, as they come: `id`, `event`, and what the data say."""
+    where = urllib.parse.urlsplit(site.address)
+    assert where.hostname is not None
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    headers = {"authorization": f"Bearer {story.TOKEN}"}
+    if last is not None:
+        headers["last-event-id"] = last
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    try:
+        assert answer.status == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield _events(answer)
+    finally:
+        answer.close()
+        connection.close()
+
+
+def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    told: dict[str, Any] = {}
+    for line in answer:
+        name, _, value = line.decode().rstrip("\r\n").partition(": ")
+        if name:
+            told[name] = value
+        elif "data" in told:
+            yield {**told, "data": json.loads(told["data"])}
+            told = {}
+        else:
+            told = {}

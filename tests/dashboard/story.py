@@ -1,0 +1,83 @@
+"""Kept flows for a dashboard to show: with an end of each kind, bad names, and a secret."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import wbengine
+from wbengine import engines, task
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import base
+from wbengine.persistence.backends import memory
+
+#: Nobody may ever see it, wherever it was written.
+CANARY = "canary-8c1f-do-not-show"
+SCRIPT = "<script>alert('x')</script>"
+
+TOKEN = "a-token-for-tests-0123456789"
+HOST = "http://127.0.0.1:8585"
+
+
+class Fine(task.Task):
+    def execute(self, **given: Any) -> str:
+        return f"fine {SCRIPT}"
+
+    def revert(self, **given: Any) -> None:
+        return None
+
+
+class Leaky(task.Task):
+    """Fails, and tells more than it should."""
+
+    def execute(self, password: str, dsn: str) -> None:
+        raise RuntimeError(
+            f"{SCRIPT} cannot log in at {dsn} with {password!r}; password={password}"
+        )
+
+
+class Kept:
+    """A store, and what is in it by name."""
+
+    def __init__(self) -> None:
+        self.backend = memory.MemoryBackend()
+        self.uuids: dict[str, str] = {}
+
+    def run(self, name: str, flow: Any, store: Any = None, **options: Any) -> str:
+        """Keep a flow and run it, whatever becomes of it."""
+        detail = base.create_flow_detail(flow, backend=self.backend)
+        engine = engines.load(
+            flow, flow_detail=detail, backend=self.backend, store=store, engine="serial", **options
+        )
+        with contextlib.suppress(RuntimeError, wbengine.exceptions.WbengineException):
+            engine.run()
+        self.uuids[name] = detail.uuid
+        return detail.uuid
+
+    def see(self, read: Callable[[base.Connection], Any]) -> Any:
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            return read(connection)
+
+
+def good(tasks: int = 5, name: str = "good") -> Any:
+    flow = linear_flow.Flow(name)
+    inner = unordered_flow.Flow("inner")
+    inner.add(*(Fine(f"task-{number}") for number in range(tasks)))
+    return flow.add(Fine("first"), inner, Fine("last"))
+
+
+def leaking() -> Any:
+    flow = linear_flow.Flow(f"leaking {SCRIPT}")
+    return flow.add(Fine(f"begin {SCRIPT}"), Leaky("log in"), Fine("never"))
+
+
+SECRETS = {"password": CANARY, "dsn": f"amqp://wbe:{CANARY}@broker.invalid//"}
+
+
+def told() -> Kept:
+    """The story: one flow that went well, one that failed and was reverted."""
+    kept = Kept()
+    kept.run("good", good())
+    kept.run("leaking", leaking(), SECRETS)
+    return kept

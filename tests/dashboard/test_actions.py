@@ -1,0 +1,194 @@
+"""What can be done from a page, by whom, and what is written down of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+from tests.dashboard.conftest import admitted, client
+from tests.dashboard.forms import OURS, send, token_in
+from tests.workers import until
+from wbengine import engines, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import base
+
+GO = threading.Event()
+
+
+class Waits(task.Task):
+    def execute(self) -> None:
+        assert GO.wait(30)
+
+
+class Running:
+    """A flow that is being run, by a thread."""
+
+    def __init__(self) -> None:
+        GO.clear()
+        self.kept = story.Kept()
+        flow = linear_flow.Flow("running").add(story.Fine("a"), Waits("b"), story.Fine("c"))
+        self.detail = base.create_flow_detail(flow, backend=self.kept.backend)
+        self.engine = engines.load(
+            flow, flow_detail=self.detail, backend=self.kept.backend, engine="serial"
+        )
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        self.path = f"/flows/{self.detail.uuid}"
+        until(lambda: self.state_of("b") == "RUNNING")
+
+    def run(self) -> None:
+        try:
+            self.engine.run()
+        except Exception as error:
+            self.error = error
+
+    def wish(self) -> Any:
+        return self.kept.see(lambda each: each.wishes([self.detail.uuid])).get(self.detail.uuid)
+
+    def state(self) -> Any:
+        return self.kept.see(lambda each: each.get_flow_details(self.detail.uuid, lazy=True)).state
+
+    def state_of(self, name: str) -> Any:
+        atoms = self.kept.see(lambda each: list(each.get_atoms_for_flow(self.detail.uuid)))
+        return {atom.name: atom.state for atom in atoms}.get(name)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    made = Running()
+    yield made
+    GO.set()
+    made.thread.join(20)
+    assert not made.thread.is_alive()
+
+
+@pytest.fixture
+def audit(caplog: pytest.LogCaptureFixture) -> Any:
+    caplog.set_level(logging.INFO, logger="wbengine.audit")
+    return lambda: [r.getMessage() for r in caplog.records if r.name == "wbengine.audit"]
+
+
+def test_a_flow_is_suspended(running: Running, audit: Any) -> None:
+    with client(running.kept, allow_actions=True) as browser:
+        page = admitted(browser).get(running.path).text
+        assert ">Suspend</button>" in page and ">Cancel</button>" in page
+        assert ">Resume</button>" not in page
+        fields = {"form_token": token_in(page)}
+        answer = send(browser, f"{running.path}/suspend", fields)
+        assert answer.status_code == 303
+        assert answer.headers["location"] == f"{running.path}?done=suspend"
+        assert "asked to suspend" in browser.get(answer.headers["location"]).text
+        until(lambda: running.wish() is None)  # its engine has heard of it
+        GO.set()
+        until(lambda: running.state() == "SUSPENDED")
+        assert running.state_of("c") == "PENDING"
+        again = send(browser, f"{running.path}/suspend", fields)
+        assert again.status_code == 409 and "SUSPENDED" in again.text
+    uuid = running.detail.uuid
+    assert audit()[0] == f"suspend flow {uuid}, from testclient"
+    assert audit()[1].startswith(f"suspend flow {uuid} failed, from testclient: ")
+
+
+def test_a_flow_is_cancelled(running: Running) -> None:
+    with client(running.kept, allow_actions=True) as browser:
+        fields = {"form_token": token_in(admitted(browser).get(running.path).text)}
+        assert send(browser, f"{running.path}/cancel", fields).status_code == 303
+        until(lambda: running.wish() is None)
+        GO.set()
+        until(lambda: running.state() == "REVERTED")
+
+
+def test_nothing_can_be_done_unless_it_was_allowed(running: Running, audit: Any) -> None:
+    with client(running.kept, allow_actions=True) as browser:
+        token = token_in(admitted(browser).get(running.path).text)
+        cookies = dict(browser.cookies)
+    with client(running.kept) as browser:  # the same token: its forms would be good
+        browser.cookies.update(cookies)
+        page = browser.get(running.path).text
+        assert "<form" not in page and "Read-only" in page
+        for path in (f"{running.path}/suspend", f"{running.path}/cancel", "/workers/drain"):
+            answer = send(browser, path, {"form_token": token, "worker": "x"})
+            assert answer.status_code == 403
+            assert "--allow-actions" in answer.text
+    assert running.wish() is None
+    assert len(audit()) == 3 and all("refused" in line for line in audit())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example", "sec-fetch-site": "cross-site"},
+        {"origin": "http://evil.example"},
+        {"origin": story.HOST, "sec-fetch-site": "cross-site"},
+        {"origin": story.HOST, "sec-fetch-site": "same-site"},
+        {"origin": "http://127.0.0.1:8586"},
+        {"origin": "null"},
+        {"origin": "null", "sec-fetch-site": "same-origin"},
+        {"origin": ""},
+        {"sec-fetch-site": "none"},
+        {},
+    ],
+)
+def test_forms_of_other_sites_are_refused(running: Running, headers: dict[str, str]) -> None:
+    with client(running.kept, allow_actions=True) as browser:
+        fields = {"form_token": token_in(admitted(browser).get(running.path).text)}
+        for path in (f"{running.path}/suspend", "/workers/drain", "/login"):
+            assert send(browser, path, fields, headers).status_code == 403
+        assert running.wish() is None
+
+
+@pytest.mark.parametrize("fields", [{}, {"form_token": ""}, {"form_token": "0" * 64}])
+def test_a_form_without_its_token_is_refused(running: Running, fields: dict[str, str]) -> None:
+    with client(running.kept, allow_actions=True) as browser:
+        admitted(browser).get(running.path)
+        answer = send(browser, f"{running.path}/suspend", fields)
+        assert answer.status_code == 403 and "not one of ours" in answer.text
+        assert running.wish() is None
+
+
+def test_the_form_of_another_session_is_refused(running: Running) -> None:
+    with client(running.kept, allow_actions=True) as browser:
+        fields = {"form_token": token_in(admitted(browser).get(running.path).text)}
+    with client(running.kept, allow_actions=True) as other:
+        assert send(admitted(other), f"{running.path}/suspend", fields).status_code == 403
+        assert running.wish() is None
+
+
+def test_the_token_alone_does_not_act(running: Running) -> None:
+    """A header is no form: who may read by it may not act by it."""
+    with client(running.kept, allow_actions=True) as browser:
+        headers = {**OURS, "authorization": f"Bearer {story.TOKEN}"}
+        assert send(browser, f"{running.path}/suspend", {}, headers).status_code == 403
+        assert running.wish() is None
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"{}", "application/json", 415),
+        (b"x" * 20_000, "application/x-www-form-urlencoded", 413),
+        (b"\xff\xfe", "application/x-www-form-urlencoded", 400),
+        (b"&".join(b"a=1" for _ in range(40)), "application/x-www-form-urlencoded", 400),
+    ],
+)
+def test_what_is_no_form_is_refused(
+    kept: story.Kept, keeper: TestClient, body: bytes, kind: str, status: int
+) -> None:
+    path = f"/flows/{kept.uuids['good']}/suspend"
+    answer = keeper.post(path, content=body, headers={**OURS, "content-type": kind})
+    assert answer.status_code == status
+
+
+def test_reading_does_nothing(kept: story.Kept, keeper: TestClient) -> None:
+    for action in ("suspend", "resume", "retry", "revert", "cancel"):
+        answer = keeper.get(f"/flows/{kept.uuids['good']}/{action}")
+        assert answer.status_code in (404, 405)
+    fields = {"form_token": "x"}
+    path = f"/flows/{kept.uuids['good']}/destroy"
+    assert send(keeper, path, fields).status_code == 404

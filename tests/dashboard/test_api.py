@@ -1,0 +1,54 @@
+"""JSON for programs: stable keys, and a schema each."""
+
+from __future__ import annotations
+
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+
+FLOW = {
+    "schema", "uuid", "name", "book", "state", "owner", "owner_died", "created", "started", "ended",
+    "updated", "duration", "counts", "total", "progress", "waiting", "wish", "error", "history",
+    "failures", "revert_path", "values", "cursor", "atoms",
+}  # fmt: skip
+ATOM = {
+    "node", "uuid", "name", "kind", "path", "task", "state", "intention", "attempt", "action",
+    "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
+    "attempts_dropped", "failure", "revert_failure", "result", "items", "waiting",
+}  # fmt: skip
+ROW = {
+    "uuid", "name", "state", "created", "updated", "counts", "total", "progress", "owner", "error",
+}  # fmt: skip
+
+
+def test_the_list_of_flows(guest: TestClient) -> None:
+    told = guest.get("/api/v1/flows").json()
+    assert told["schema"] == "wbengine/flows/1"
+    assert {"schema", "flows", "after"} <= set(told)
+    assert len(told["flows"]) == 2
+    assert all(set(row) >= ROW for row in told["flows"])
+
+
+def test_one_flow(kept: story.Kept, guest: TestClient) -> None:
+    path = f"/api/v1/flows/{kept.uuids['leaking']}"
+    told = guest.get(path).json()
+    assert told["schema"] == "wbengine/flow/1"
+    assert set(told) == FLOW
+    assert all(set(atom) == ATOM for atom in told["atoms"])
+    assert told["state"] == "REVERTED" and told["failures"][0]["type"].endswith("RuntimeError")
+    assert "atoms" not in guest.get(f"{path}?atoms=0").json()
+
+
+def test_events(kept: story.Kept, guest: TestClient) -> None:
+    told = guest.get(f"/api/v1/flows/{kept.uuids['good']}/events").json()
+    assert told["schema"] == "wbengine/events/1"
+    assert set(told) == {"schema", "cursor", "events"}
+    assert {event["schema"] for event in told["events"]} == {"wbengine/event/1"}
+    assert {"first", "last"} <= {event["name"] for event in told["events"]}
+
+
+def test_errors_are_json(guest: TestClient, stranger: TestClient) -> None:
+    for answer, status in ((guest.get("/api/v1/nothing"), 404), (stranger.get("/api/v1/x"), 401)):
+        assert answer.status_code == status
+        assert answer.json()["schema"] == "wbengine/error/1"
+        assert answer.json()["status"] == status

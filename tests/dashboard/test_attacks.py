@@ -1,0 +1,154 @@
+"""Scripts in names, tricks in paths, and a secret that must not get out."""
+
+from __future__ import annotations
+
+import asyncio
+import html.parser
+import re
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+from tests.dashboard.conftest import admitted, client
+from tests.dashboard.test_door import everything
+
+
+class Elements(html.parser.HTMLParser):
+    """The elements of a page, as a browser finds them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def pages(kept: story.Kept, browser: TestClient) -> list[str]:
+    """All that can be shown of the story, atoms too."""
+    found = [path for path in everything(kept) if "stream" not in path]
+    for uuid in kept.uuids.values():
+        told = browser.get(f"/api/v1/flows/{uuid}").json()
+        found += [f"/flows/{uuid}/atoms/{atom['uuid']}" for atom in told["atoms"]]
+        found += [f"/flows/{uuid}/failures", f"/flows/{uuid}/events", f"/flows/{uuid}?part=head"]
+    return [*found, "/?part=rows", "/workers?part=rows", "/?name=<script>", "/?state=<script>"]
+
+
+@pytest.mark.parametrize("show_values", [False, True])
+def test_names_results_and_tracebacks_are_texts(kept: story.Kept, show_values: bool) -> None:
+    escaped = 0
+    with client(kept, show_values=show_values, allow_actions=True) as browser:
+        for path in pages(kept, admitted(browser)):
+            answer = browser.get(path)
+            if not answer.headers["content-type"].startswith("text/html"):
+                continue
+            assert story.SCRIPT not in answer.text, path
+            escaped += "&lt;script&gt;alert(" in answer.text
+            for tag, attributes in Elements(answer.text).found:
+                assert tag != "script" or attributes.get("src"), path
+                assert not [name for name in attributes if name.startswith("on")], path
+    assert escaped > 5
+
+
+@pytest.mark.parametrize("show_values", [False, True])
+def test_a_secret_gets_nowhere(kept: story.Kept, show_values: bool, log: Callable[[], str]) -> None:
+    with client(kept, show_values=show_values, allow_actions=True) as browser:
+        seen = 0
+        for path in pages(kept, admitted(browser)):
+            answer = browser.get(path)
+            assert story.CANARY not in answer.text, path
+            assert story.CANARY not in str(answer.headers), path
+            seen += "cannot log in" in answer.text
+        assert seen > 2, "the failure is to be seen, without its secret"
+    assert story.CANARY not in log()
+    assert story.TOKEN not in log()
+
+
+async def ask(browser: TestClient, path: str) -> tuple[int, dict[str, str], str]:
+    """As a server asks: clients resolve dots before they send anything."""
+    plain = urllib.parse.unquote(path.partition("?")[0])
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    headers = [(b"host", b"127.0.0.1:8585"), (b"cookie", cookies.encode())]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET",
+        "scheme": "http", "path": plain, "raw_path": path.encode(), "query_string": b"",
+        "root_path": "", "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 1),
+    }  # fmt: skip
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await browser.app(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in said)
+    told = {name.decode(): value.decode() for name, value in said[0]["headers"]}
+    return said[0]["status"], told, body.decode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/flows/..%2f..%2fetc%2fpasswd",
+        "/flows/../../etc/passwd",
+        "/flows/00000000-0000-0000-0000-00000000000g",
+        "/flows/' OR 1=1 --",
+        "/flows/%00",
+        "/flows/{uuid}/../../workers",
+        "/flows/{uuid}/atoms/..",
+        "/flows/{uuid}/atoms/%2e%2e%2f",
+        "/flows/{uuid}%0d%0aset-cookie: x=1",
+        "/api/v1/flows/..",
+        "/api/v1/flows/{uuid}/events/../../../../etc",
+        "/static/../desk.py",
+        "/static/..%2fdesk.py",
+        "/static/%2e%2e/desk.py",
+        "/static/....//desk.py",
+        "/static/vendor/../../desk.py",
+        "/static//etc/passwd",
+        "/static/%5c..%5cdesk.py",
+        "/templates/base.html",
+        "//evil.example/",
+    ],
+)
+def test_tricks_in_paths_lead_nowhere(kept: story.Kept, guest: TestClient, path: str) -> None:
+    path = path.replace("{uuid}", kept.uuids["good"])
+    status, headers, text = asyncio.run(ask(guest, path))
+    assert status in (400, 404), path
+    assert "root:" not in text and "import" not in text
+    assert "x=1" not in headers.get("set-cookie", "")
+
+
+def test_an_unknown_flow_is_not_found(guest: TestClient) -> None:
+    unknown = "00000000-0000-4000-8000-000000000000"
+    for path in (f"/flows/{unknown}", f"/flows/{unknown}/graph", f"/flows/{unknown}/stream"):
+        assert guest.get(path).status_code == 404
+    told = guest.get(f"/api/v1/flows/{unknown}")
+    assert told.status_code == 404 and told.json()["schema"] == "wbengine/error/1"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["state=NOTHING", "since=forever", "limit=0", "limit=100000", "limit=x", "after=%7B%7D"],
+)
+def test_a_query_that_means_nothing_is_told(guest: TestClient, query: str) -> None:
+    name = query.partition("=")[0]
+    for path in ("/", "/api/v1/flows"):
+        answer = guest.get(f"{path}?{query}")
+        assert answer.status_code == 400
+        assert name in answer.text
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_no_other_methods(kept: story.Kept, guest: TestClient, method: str) -> None:
+    for path in ("/", f"/flows/{kept.uuids['good']}", "/api/v1/flows"):
+        answer = guest.request(method, path, headers={"origin": "http://evil.example"})
+        assert answer.status_code == 405
+        assert not re.search("access-control", str(answer.headers), re.IGNORECASE)

@@ -1,0 +1,114 @@
+"""Workers, queues, the ledger and metrics, of a fleet with one worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import workers
+from tests.dashboard import story
+from tests.dashboard.conftest import admitted, client
+from tests.dashboard.forms import send, token_in
+from wbengine import engines, task
+from wbengine.patterns import linear_flow
+from wbengine.views.fleet import Fleet
+
+GO = threading.Event()
+
+
+class Busy(task.Task):
+    def execute(self) -> None:
+        assert GO.wait(30)
+
+
+@pytest.fixture
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"filesystem://{tmp_path_factory.mktemp('broker')}"
+
+
+@pytest.fixture
+def browser(kept: story.Kept, url: str) -> Iterator[TestClient]:
+    with workers.worker_in_thread(url, Busy, topic="bakery", exchange="town"):
+        fleet = Fleet("town", url=url)
+        with client(kept, fleet=fleet, allow_actions=True) as found:
+            yield admitted(found)
+
+
+@pytest.fixture
+def working(url: str, browser: TestClient) -> Iterator[None]:
+    """The worker works, until the test is over."""
+    GO.clear()
+    engine = engines.load(
+        linear_flow.Flow("f").add(Busy("knead the dough")),
+        engine="workers", url=url, exchange="town", topics=["bakery"],
+    )  # fmt: skip
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    workers.until(lambda: browser.get("/api/v1/workers").json()["workers"][0]["running"])
+    yield
+    GO.set()
+    thread.join(20)
+
+
+@pytest.mark.usefixtures("working")
+def test_a_worker_and_what_it_works_on(browser: TestClient) -> None:
+    page = browser.get("/workers").text
+    assert ">busy<" in page and "bakery" in page and "knead the dough" in page
+    told = browser.get("/api/v1/workers").json()
+    assert told["schema"] == "wbengine/workers/1"
+    (worker,) = told["workers"]
+    assert worker["state"] == "busy" and worker["topics"] == ["bakery"]
+    assert worker["current"][0]["task"] == "knead the dough"
+    rows = browser.get("/api/v1/ledger").json()
+    assert rows["schema"] == "wbengine/ledger/1" and rows["ledger"]
+    assert [row["state"] for row in rows["rows"]] == ["claimed"]
+    page = browser.get("/queues").text
+    assert rows["rows"][0]["id"] in page and "topic bakery" in page
+    assert rows["rows"][0]["id"] not in browser.get("/queues?state=done").text
+    assert browser.get("/queues?state=nothing").status_code == 400
+
+
+def test_queues(browser: TestClient) -> None:
+    told = browser.get("/api/v1/queues").json()
+    assert told["schema"] == "wbengine/queues/1"
+    assert "bakery" in {queue["topic"] for queue in told["queues"]}
+
+
+def test_metrics_are_for_who_has_the_token(kept: story.Kept, browser: TestClient) -> None:
+    page = browser.get("/metrics")
+    assert page.headers["content-type"].startswith("text/plain")
+    assert "wbengine_worker_slots{" in page.text and "wbengine_queue_messages{" in page.text
+    assert not [uuid for uuid in kept.uuids.values() if uuid in page.text]
+    browser.cookies.clear()
+    assert browser.get("/metrics").status_code == 401
+
+
+def test_a_worker_is_drained(browser: TestClient) -> None:
+    page = browser.get("/workers").text
+    name = browser.get("/api/v1/workers").json()["workers"][0]["name"]
+    fields = {"form_token": token_in(page), "worker": name}
+    assert send(browser, "/workers/drain", {**fields, "worker": "nobody"}).status_code == 404
+    answer = send(browser, "/workers/drain", fields)
+    assert answer.status_code == 303
+    assert "told to drain" in browser.get(answer.headers["location"]).text
+    workers.until(
+        lambda: "idle" not in {w["state"] for w in browser.get("/api/v1/workers").json()["workers"]}
+    )
+
+
+def test_a_broker_that_is_away_is_told_without_its_password(
+    kept: story.Kept, log: Callable[[], str]
+) -> None:
+    url = f"redis://wbe:{story.CANARY}@127.0.0.1:1/0"
+    fleet = Fleet("town", url=url, timeout=1.0)
+    with client(kept, fleet=fleet) as found:
+        admitted(found)
+        for path in ("/workers", "/queues", "/metrics", "/api/v1/workers", "/api/v1/queues"):
+            answer = found.get(path)
+            assert answer.status_code == (503 if "/api/" in path else 200), path
+            assert story.CANARY not in answer.text
+        assert "cannot be reached" in found.get("/workers").text
+    assert story.CANARY not in log()

@@ -1,0 +1,181 @@
+"""What the pages show."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+from tests.dashboard.conftest import admitted, client
+from wbengine.patterns import linear_flow, unordered_flow
+
+
+def test_the_list_shows_flows_with_their_states(kept: story.Kept, guest: TestClient) -> None:
+    page = guest.get("/").text
+    assert kept.uuids["good"] in page and kept.uuids["leaking"] in page
+    assert "7 of 7" in page
+    assert "RuntimeError" in page  # why it was reverted
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("name=goo", {"good"}),
+        ("name=leaking&state=REVERTED", {"leaking"}),
+        ("state=SUCCESS", {"good"}),
+        ("state=SUCCESS&state=REVERTED", {"good", "leaking"}),
+        ("state=RUNNING", set()),
+        ("since=1h", {"good", "leaking"}),
+        ("name=nobody", set()),
+    ],
+)
+def test_the_list_can_be_filtered(
+    kept: story.Kept, guest: TestClient, query: str, shown: set[str]
+) -> None:
+    page = guest.get(f"/?{query}").text
+    assert {name for name, uuid in kept.uuids.items() if uuid in page} == shown
+    assert ("No such flow" in page) is not shown or shown
+
+
+def test_the_list_has_pages() -> None:
+    kept = story.Kept()
+    for number in range(5):
+        kept.run(f"flow-{number}", linear_flow.Flow(f"flow-{number}").add(story.Fine("one")))
+    with client(kept) as browser:
+        path, seen = "/?limit=2", []
+        admitted(browser)
+        while path:
+            page = browser.get(path).text
+            seen += re.findall(r">(flow-\d)</a>", page)
+            older = re.search(r'rel="next" href="([^"]+)"', page)
+            path = older[1].replace("&amp;", "&") if older else ""
+    assert seen == [f"flow-{number}" for number in (4, 3, 2, 1, 0)]
+
+
+def test_an_empty_store_says_what_to_do() -> None:
+    with client(story.Kept()) as browser:
+        assert "wbengine flow run" in admitted(browser).get("/").text
+
+
+def test_a_flow_shows_its_tree(kept: story.Kept, guest: TestClient) -> None:
+    page = guest.get(f"/flows/{kept.uuids['good']}").text
+    names = re.findall(r'<span class="name">(?:<a [^>]*>)?([\w-]+)', page)
+    assert names[0] == "first" and names[-1] == "last"
+    assert set(names[1:-1]) == {"inner", *(f"task-{number}" for number in range(5))}
+    assert page.count("SUCCESS") > 7
+    assert 'http-equiv="refresh"' not in page  # it has ended
+
+
+def test_a_failure_is_told_with_its_traceback_and_what_was_undone(
+    kept: story.Kept, guest: TestClient
+) -> None:
+    uuid = kept.uuids["leaking"]
+    head = guest.get(f"/flows/{uuid}").text
+    assert "<strong>log in</strong> failed: RuntimeError" in head
+    page = guest.get(f"/flows/{uuid}/failures").text
+    assert "Traceback (most recent call last)" in page and "story.py" in page
+    undone = page.partition("What was undone")[2]
+    assert "begin" in undone and "REVERTED" in undone and "never" not in undone
+
+
+def test_an_atom_shows_its_attempts(kept: story.Kept, guest: TestClient) -> None:
+    uuid = kept.uuids["leaking"]
+    atoms = guest.get(f"/api/v1/flows/{uuid}").json()["atoms"]
+    begin = next(atom for atom in atoms if atom["name"].startswith("begin"))
+    page = guest.get(f"/flows/{uuid}/atoms/{begin['uuid']}").text
+    attempts = page.partition("<h2>Attempts</h2>")[2]
+    assert attempts.index(">revert<") < attempts.index(">execute<")
+
+
+def test_the_graph_the_timeline_and_the_events(kept: story.Kept, guest: TestClient) -> None:
+    uuid = kept.uuids["good"]
+    graph = guest.get(f"/flows/{uuid}/graph").text
+    assert graph.count('class="atom kind-task state-SUCCESS"') == 7
+    timeline = guest.get(f"/flows/{uuid}/timeline").text
+    assert timeline.count('class="attempt execute state-SUCCESS"') >= 1
+    events = guest.get(f"/flows/{uuid}/events").text
+    assert events.count("<li>") >= 7 and "task-3" in events
+
+
+def test_values_are_hidden_unless_they_are_to_be_shown(kept: story.Kept) -> None:
+    path = f"/flows/{kept.uuids['good']}"
+    with client(kept) as browser:
+        atom = admitted(browser).get(f"/api/v1{path}").json()["atoms"][0]
+        assert "fine" not in browser.get(f"{path}/atoms/{atom['uuid']}").text
+        assert "characters" in atom["result"]
+    with client(kept, show_values=True) as browser:
+        page = admitted(browser).get(f"{path}/atoms/{atom['uuid']}").text
+        assert "fine &lt;script&gt;" in page
+
+
+def test_without_a_broker_pages_say_so(guest: TestClient) -> None:
+    for path in ("/workers", "/queues"):
+        answer = guest.get(path)
+        assert answer.status_code == 200
+        assert "was not told of a broker" in answer.text
+    assert guest.get("/api/v1/workers").status_code == 404
+
+
+def test_part_of_a_page_is_that_part(kept: story.Kept, guest: TestClient) -> None:
+    path = f"/flows/{kept.uuids['good']}"
+    whole = guest.get(path).text
+    for part, mark in (("head", 'id="head"'), ("body", 'id="body"')):
+        text = guest.get(f"{path}?part={part}").text
+        assert mark in text and "<html" not in text and len(text) < len(whole)
+    assert "<html" not in guest.get("/?part=rows").text
+
+
+def test_what_is_shown_is_what_is_kept_now() -> None:
+    """Views are kept at hand; a page must not show an old one."""
+    kept = story.Kept()
+    flow = story.good(name="again")
+    uuid = kept.run("again", flow)
+    with client(kept) as browser:
+        assert ">SUCCESS<" in admitted(browser).get(f"/flows/{uuid}").text
+        detail = kept.see(lambda connection: connection.get_flow_details(uuid))
+        atom = next(iter(detail))
+        atom.state = "FAILURE"
+        kept.see(lambda connection: connection.update_atom_details(atom))
+        assert ">FAILURE<" in browser.get(f"/flows/{uuid}").text
+        kept.see(lambda connection: connection.destroy_flow(uuid))
+        assert browser.get(f"/flows/{uuid}").status_code == 404
+
+
+@pytest.mark.slow
+def test_a_thousand_atoms_are_one_page_in_a_second() -> None:
+    kept = story.Kept()
+    flow = unordered_flow.Flow("wide").add(*(story.Fine(f"t{n}") for n in range(1000)))
+    uuid = kept.run("wide", flow)
+    with client(kept) as browser:
+        admitted(browser)
+        for page in ("", "/timeline", "/events", "/graph"):
+            browser.get(f"/flows/{uuid}{page}")  # the first one reads it all
+            began = time.perf_counter()
+            answer = browser.get(f"/flows/{uuid}{page}")
+            assert time.perf_counter() - began < 1.0, page
+            assert answer.status_code == 200
+        assert browser.get(f"/flows/{uuid}").text.count("data-uuid") >= 1000
+
+
+@pytest.mark.slow
+def test_sub_flows_are_collapsed_when_there_are_too_many_atoms() -> None:
+    kept = story.Kept()
+    flow = unordered_flow.Flow("huge")
+    for group in range(10):
+        inner = unordered_flow.Flow(f"group-{group}")
+        inner.add(*(story.Fine(f"g{group}-t{n}") for n in range(400)))
+        flow.add(inner)
+    uuid = kept.run("huge", flow)
+    with client(kept) as browser:
+        page = admitted(browser).get(f"/flows/{uuid}").text
+        assert page.count('class="d1"') == 2 * 400  # two are open
+        links = re.findall(r'href="(/flows/[^"]+\?under=\d+)"', page)
+        assert len(links) == 8 and "400 tasks" in page
+        inside = browser.get(links[-1]).text
+        assert inside.count('class="d0"') == 400
+        graph = browser.get(f"/flows/{uuid}/graph").text
+        assert graph.count("collapsed") >= 10
+        assert browser.get(f"/flows/{uuid}?under=99999").status_code == 404

@@ -1,0 +1,90 @@
+"""A dashboard as a server of its own."""
+
+from __future__ import annotations
+
+import builtins
+import http.client
+import socket
+import subprocess
+import sys
+import urllib.parse
+from typing import Any
+
+import pytest
+
+from tests.dashboard import story
+from tests.dashboard.site import running
+from wbengine import dashboard
+
+_SERVE = """
+from wbengine import dashboard
+from wbengine.persistence.backends import memory
+dashboard.serve(memory.MemoryBackend(), port=0)
+"""
+
+
+def test_others_do_not_come_in_without_a_token(kept: story.Kept) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        with pytest.raises(ValueError, match="token"):
+            dashboard.Site(kept.backend, host=host, no_auth=True)
+
+
+def test_a_weak_token_is_refused(kept: story.Kept) -> None:
+    with pytest.raises(ValueError, match="at least 16"):
+        dashboard.Site(kept.backend, token="secret")
+
+
+def test_a_taken_port_is_told(kept: story.Kept) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
+        dashboard.Site(kept.backend, port=taken.getsockname()[1])
+
+
+def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", _SERVE], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("Dashboard: http://127.0.0.1:")
+        where = urllib.parse.urlsplit(line.split()[1])
+        assert where.hostname is not None and len(where.query) > 40
+        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+        connection.request("GET", f"/?{where.query}")
+        answer = connection.getresponse()
+        assert answer.status == 303 and answer.headers["set-cookie"]
+        assert "server" not in answer.headers
+        answer.close()
+        connection.close()
+        process.terminate()
+        _, rest = process.communicate(timeout=10)
+        assert process.returncode in (0, -15)
+        assert where.query.partition("=")[2] not in rest
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_loopback_server_knows_no_other_name(kept: story.Kept) -> None:
+    with running(kept.backend) as site:
+        where = urllib.parse.urlsplit(site.address)
+        assert where.hostname is not None
+        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+        headers = {"host": "rebound.example", "authorization": f"Bearer {story.TOKEN}"}
+        connection.request("GET", "/", headers=headers)
+        assert connection.getresponse().status == 421
+        connection.close()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == "uvicorn":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *rest, **more)
+
+    monkeypatch.delitem(sys.modules, "wbengine.dashboard.serving")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"uvicorn: pip install 'wbengine\[dashboard\]'"):
+        _ = dashboard.serve

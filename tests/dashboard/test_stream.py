@@ -1,0 +1,84 @@
+"""News as it happens, and where it goes on after a break."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tests.dashboard import story
+from tests.dashboard.site import running, stream
+from wbengine import engines, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import base
+
+GO = threading.Event()
+
+
+class Waits(task.Task):
+    def execute(self) -> None:
+        assert GO.wait(30)
+
+
+def states(told: dict[str, Any]) -> dict[str, str]:
+    return {atom["name"]: atom["state"] for atom in told["data"]["atoms"]}
+
+
+def test_a_stream_tells_what_happens_and_goes_on_after_a_break() -> None:
+    GO.clear()
+    kept = story.Kept()
+    flow = linear_flow.Flow("slow").add(story.Fine("before"), Waits("waits"), story.Fine("after"))
+    detail = base.create_flow_detail(flow, backend=kept.backend)
+    engine = engines.load(flow, flow_detail=detail, backend=kept.backend, engine="serial")
+    thread = threading.Thread(target=engine.run)
+    with running(kept.backend) as site:
+        path = f"/flows/{detail.uuid}/stream"
+        thread.start()
+        seen: dict[str, str] = {}
+        with stream(site, path) as events:
+            for told in events:
+                assert told["event"] == "turn" and told["id"]
+                seen |= states(told)
+                if seen.get("waits") == "RUNNING":
+                    break
+        assert seen["before"] == "SUCCESS"
+        GO.set()
+        thread.join(10)
+        # Nobody listened meanwhile.
+        with stream(site, path, last=told["id"]) as events:
+            told = next(events)
+            later = states(told)
+            while not told["data"]["ended"]:
+                told = next(events)
+                later |= states(told)
+        assert later == {"waits": "SUCCESS", "after": "SUCCESS"}  # and not "before" again
+        assert told["data"]["state"] == "SUCCESS"
+
+
+def test_the_events_of_a_flow_are_told_one_by_one(kept: story.Kept) -> None:
+    with running(kept.backend) as site:
+        path = f"/api/v1/flows/{kept.uuids['good']}/events/stream"
+        with stream(site, path) as events:
+            told = [next(events) for _ in range(5)]
+    assert all(each["data"]["schema"] == "wbengine/event/1" for each in told)
+
+
+def test_the_list_tells_that_it_has_changed() -> None:
+    kept = story.Kept()
+    kept.run("one", story.good(name="one"))
+    with running(kept.backend) as site:
+        with stream(site, "/stream/flows") as events:
+            told = next(events)  # who knows nothing is told at once
+            kept.run("two", story.good(name="two"))
+            later = next(events)
+        assert told["data"]["changed"] and later["data"]["changed"]
+        assert told["id"] != later["id"]
+        with stream(site, "/stream/flows", last=later["id"]) as events:
+            kept.run("three", story.good(name="three"))
+            assert next(events)["id"] != later["id"]
+
+
+def test_a_server_ends_although_somebody_listens(kept: story.Kept) -> None:
+    with running(kept.backend) as site, stream(site, "/stream/flows") as events:
+        next(events)
+        site.stop()
+        assert list(events) == []  # it is over, rather than silent

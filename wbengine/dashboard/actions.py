@@ -1,0 +1,138 @@
+"""What can be done from a page: only if it was allowed, and each time with a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from wbengine import operations
+from wbengine.dashboard import errors, places, possible, refusing
+from wbengine.dashboard.desk import Desk
+
+__all__ = ["AUDIT", "Actions"]
+
+#: One line for each action: who, from where, what, and what came of it.
+AUDIT: Final = logging.getLogger("wbengine.audit")
+
+#: Bytes of a form; nothing of ours is as long.
+_LONGEST: Final = 16_384
+
+
+class Actions:
+    """POST only, from forms of ours only.  What blocks is done in a thread."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/login", self.login_page),
+            Route("/login", self.login, methods=["POST"]),
+            Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
+            Route("/workers/drain", self.drain, methods=["POST"]),
+        ]
+
+    def login_page(self, request: Request) -> Response:
+        return errors.asking(request, self._desk)
+
+    async def login(self, request: Request) -> Response:
+        """A token becomes a cookie."""
+        form = await _form(request)
+        if not self._desk.sessions.accepts(form.get("token")):
+            AUDIT.warning("login refused, from %s", _address(request))
+            return errors.page(request, self._desk, 401, "This is not the token.")
+        return self._desk.admit(request, places.href(request, "/"))
+
+    async def flow(self, request: Request) -> Response:
+        """Suspend, resume, retry, revert or cancel one."""
+        uuid, name = str(request.path_params["uuid"]), request.path_params["action"]
+        action = possible.ACTIONS.get(name)
+        if action is None:
+            raise HTTPException(404)
+        await self._check(request, f"{name} flow {uuid}")
+        await self._do(request, f"{name} flow {uuid}", lambda: self._act(action, uuid, request))
+        return RedirectResponse(places.href(request, f"/flows/{uuid}", done=name), 303)
+
+    async def drain(self, request: Request) -> Response:
+        """Tell a worker to take nothing new, and to end."""
+        form = await self._check(request, "drain worker")
+        worker = form.get("worker", "")
+        if not worker:
+            raise HTTPException(400, "The form does not say which worker.")
+        await self._do(request, f"drain worker {worker!r}", lambda: self._desk.crew.drain(worker))
+        return RedirectResponse(places.href(request, "/workers", done="drain"), 303)
+
+    def _act(self, action: possible.Action, uuid: str, request: Request) -> None:
+        view = self._desk.store.flow(uuid)
+        allowed = possible.of_flow(view, self._desk.runner is not None)
+        if action not in allowed:
+            words = " or ".join(each.name for each in allowed) or "nothing"
+            raise HTTPException(
+                409,
+                f"The flow is {view.state}: it cannot be told to {action.name} ({words} can be).",
+            )
+        by = f"dashboard ({_address(request)})"
+        if action.runs and self._desk.runner is not None:
+            self._desk.runner.start(action.name, uuid, self._desk.masker.text)
+        elif action.name == "suspend":
+            operations.suspend(self._desk.store.backend, uuid, by=by)
+        else:
+            operations.cancel(self._desk.store.backend, uuid, by=by)
+
+    async def _check(self, request: Request, what: str) -> dict[str, str]:
+        """The form, if it may be acted upon.
+
+        :raises HTTPException: it may not; nothing was done.
+        """
+        form = await _form(request)
+        sessions = self._desk.sessions
+        why = None
+        if not self._desk.allow_actions:
+            why = "The dashboard is read-only: it was not started with --allow-actions."
+        elif not sessions.knows_form(request.cookies.get(sessions.cookie), form.get("form_token")):
+            why = "This form is not one of ours, or it is too old: load the page again."
+        if why is not None:
+            AUDIT.warning("%s refused, from %s: %s", what, _address(request), why)
+            raise HTTPException(403, why)
+        return form
+
+    async def _do(self, request: Request, what: str, act: Callable[[], None]) -> None:
+        try:
+            with refusing.refused():
+                await run_in_threadpool(act)
+        except HTTPException as error:
+            said = self._desk.masker.text(error.detail)
+            AUDIT.warning("%s failed, from %s: %s", what, _address(request), said)
+            raise
+        AUDIT.info("%s, from %s", what, _address(request))
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form, each once.
+
+    :raises HTTPException: it is none, or too long.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "A form is expected.")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST:
+            raise HTTPException(413, "The form is too long.")
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise HTTPException(400, "The form cannot be read.") from error
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else "an unknown address"

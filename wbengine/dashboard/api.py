@@ -1,0 +1,100 @@
+"""The same as the pages, as JSON for programs: read only, each answer with its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from wbengine.dashboard import fleet_pages, listings, refusing
+from wbengine.dashboard.desk import Desk
+from wbengine.views import queues
+
+__all__ = ["Api"]
+
+_V1: Final = "/api/v1"
+
+
+class Api:
+    """Blocking: Starlette calls it in threads."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(f"{_V1}/flows", self.flows),
+            Route(f"{_V1}/flows/{{uuid:uuid}}", self.flow),
+            Route(f"{_V1}/flows/{{uuid:uuid}}/events", self.events),
+            Route(f"{_V1}/workers", self.workers),
+            Route(f"{_V1}/queues", self.queues),
+            Route(f"{_V1}/ledger", self.ledger),
+        ]
+
+    def flows(self, request: Request) -> Response:
+        """A page of the list; `after` is what the next one is asked for with."""
+        desk = self._desk
+
+        def read() -> dict[str, Any]:
+            wanted = listings.Wanted.of(request.query_params)
+            page = desk.store.reading(lambda each: wanted.read(each, desk.masker))
+            return page.to_dict()
+
+        return _told(read)
+
+    def flow(self, request: Request) -> Response:
+        """One flow with its atoms; without them with `?atoms=0`."""
+        with_atoms = request.query_params.get("atoms", "1") not in ("0", "false", "no")
+        return _told(lambda: self._desk.store.flow(_uuid(request)).to_dict(atoms=with_atoms))
+
+    def events(self, request: Request) -> Response:
+        """What has happened to a flow so far; `cursor` is where a stream goes on."""
+
+        def read() -> dict[str, Any]:
+            with self._desk.store.watch(_uuid(request)) as watch:
+                found = [event.to_dict() for event in watch.turn()]
+                return {"schema": "wbengine/events/1", "cursor": watch.cursor, "events": found}
+
+        return _told(read)
+
+    def workers(self, request: Request) -> Response:
+        def read() -> dict[str, Any]:
+            found = [worker.to_dict() for worker in self._desk.crew.workers()]
+            return {"schema": "wbengine/workers/1", "workers": found}
+
+        return _told(read)
+
+    def queues(self, request: Request) -> Response:
+        def read() -> dict[str, Any]:
+            found = [queue.to_dict() for queue in queues.look(self._desk.crew.opened())]
+            return {"schema": "wbengine/queues/1", "queues": found}
+
+        return _told(read)
+
+    def ledger(self, request: Request) -> Response:
+        """Rows; `after` is what the next page is asked for with."""
+
+        def read() -> dict[str, Any]:
+            page = fleet_pages.ledger_rows(request, self._desk)
+            rows = [] if page is None else [row.to_dict() for row in page.rows]
+            after = None if page is None else page.after
+            return {
+                "schema": "wbengine/ledger/1",
+                "ledger": page is not None,
+                "rows": rows,
+                "after": after,
+            }
+
+        return _told(read)
+
+
+def _uuid(request: Request) -> str:
+    return str(request.path_params["uuid"])
+
+
+def _told(read: Callable[[], dict[str, Any]]) -> Response:
+    with refusing.refused():
+        return JSONResponse(read())

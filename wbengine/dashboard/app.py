@@ -1,0 +1,137 @@
+"""The dashboard as an ASGI application, wired."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Collection
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from wbengine import drawing
+from wbengine.dashboard import errors, rendering
+from wbengine.dashboard.actions import Actions
+from wbengine.dashboard.api import Api
+from wbengine.dashboard.crew import Crew
+from wbengine.dashboard.desk import Desk
+from wbengine.dashboard.fleet_pages import FleetPages
+from wbengine.dashboard.flow_pages import FlowPages
+from wbengine.dashboard.guard import Guard
+from wbengine.dashboard.probes import Probes
+from wbengine.dashboard.reading import Store
+from wbengine.dashboard.runner import Runner
+from wbengine.dashboard.sessions import Sessions
+from wbengine.dashboard.stream import Streams
+from wbengine.persistence import base as persistence
+from wbengine.views import masking
+from wbengine.views.fleet import Fleet
+
+__all__ = ["create_app"]
+
+
+def create_app(
+    backend: persistence.Backend,
+    *,
+    fleet: Fleet | None = None,
+    ledger: str | None = None,
+    token: str | None = None,
+    allow_actions: bool = False,
+    show_values: bool = False,
+    url_prefix: str = "",
+    hosts: Collection[str] | None = None,
+    runner: Runner | None = None,
+    closing: threading.Event | None = None,
+) -> ASGIApp:
+    """Make the dashboard of a store, to be served or mounted.
+
+    Without a `token` everybody who gets here may look: whoever mounts it has to ask.  `hosts` are
+    the names under which it may be reached (None: all); without a token there should be some.
+
+    :param fleet: the workers to show, not opened yet; the dashboard opens and closes it.
+    :param ledger: the place of their ledger (None: that of the broker).
+    :param allow_actions: flows may be suspended, cancelled and so on, and workers drained.
+    :param show_values: what tasks were given and returned is shown, with secrets masked.
+    :param url_prefix: the path before all pages, where nothing in front takes it away.
+    :param runner: starts flows again; without one they can only be stopped.
+    :param closing: to be set when the server is about to end, for it waits for open streams.
+    :raises ValueError: the token can be guessed, or the prefix is no path.
+    """
+    masker = masking.Masker(show_values=show_values)
+    desk = Desk(
+        store=Store(backend, masker),
+        crew=Crew(fleet, ledger),
+        sessions=Sessions(token),
+        masker=masker,
+        runner=runner,
+        allow_actions=allow_actions,
+        closing=closing or threading.Event(),
+    )
+    guarded = Guard(_inside(desk), desk, hosts)
+    prefix = url_prefix.rstrip("/")
+    if not prefix:
+        return guarded
+    if not prefix.startswith("/") or "//" in prefix or any(c in prefix for c in "{}?# "):
+        raise ValueError(f"url_prefix={url_prefix!r} is no path such as '/flows'")
+    return Starlette(routes=[Mount(prefix, guarded)], lifespan=_closing(desk))
+
+
+def _inside(desk: Desk) -> Starlette:
+    parts: tuple[Any, ...] = (
+        FlowPages(desk),
+        FleetPages(desk),
+        Streams(desk),
+        Api(desk),
+        Probes(desk),
+        Actions(desk),
+    )
+    routes = [route for part in parts for route in part.routes()]
+    said = _Said(desk)
+    return Starlette(
+        routes=[
+            *routes,
+            Route("/static/graph.css", _graph_style),
+            Mount("/static", StaticFiles(directory=rendering.STATIC)),
+        ],
+        exception_handlers={HTTPException: said, Exception: said},
+        lifespan=_closing(desk),
+    )
+
+
+class _Said:
+    """What is said of a page that cannot be shown."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def __call__(self, request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):  # the guard logs it
+            return errors.page(request, self._desk, 500)
+        plain = error.detail == HTTPStatus(error.status_code).phrase
+        detail = None if plain else error.detail
+        return errors.page(request, self._desk, error.status_code, detail)
+
+
+async def _graph_style(request: Request) -> Response:
+    """The colours of a graph are those of every other drawing of ours."""
+    return PlainTextResponse(drawing.STYLESHEET, media_type="text/css")
+
+
+def _closing(desk: Desk) -> Any:
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await run_in_threadpool(desk.store.close)
+            await run_in_threadpool(desk.crew.close)
+
+    return lifespan

@@ -1,0 +1,108 @@
+"""The workers, as far as a broker tells of them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from wbengine import exceptions
+from wbengine.views import ledgers
+
+if TYPE_CHECKING:
+    from wbengine.engines.worker_based.ledger.base import Ledger
+    from wbengine.views.fleet import Fleet, WorkerView
+
+__all__ = ["Crew", "Seen"]
+
+#: Seconds for which an answer is good enough, and for which it is waited.
+FRESH: Final = 1.5
+ANSWERED: Final = 0.5
+
+
+class Crew:
+    """A fleet that is opened by the first who wants to see it.  Thread-safe, and blocks."""
+
+    def __init__(self, fleet: Fleet | None, ledger: str | None = None) -> None:
+        """:param ledger: the place of the ledger; None: that of the broker."""
+        self._fleet = fleet
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._asking = threading.Lock()
+        self._asked = -math.inf
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a broker to ask."""
+        return self._fleet is not None
+
+    def workers(self) -> list[WorkerView]:
+        """Who is there, and what they do.
+
+        Workers tell of themselves when they are asked; those who look share what was told in the
+        last `FRESH` seconds.
+
+        :raises TransportFailure: the broker cannot be reached.
+        """
+        fleet = self.opened()
+        with self._asking:
+            if time.monotonic() - self._asked >= FRESH:
+                fleet.ping(timeout=ANSWERED)
+                self._asked = time.monotonic()
+        return fleet.workers()
+
+    def drain(self, name: str) -> None:
+        """Tell one worker to take nothing new, and to end.
+
+        :raises NotFound: it is not there.
+        """
+        self.opened().control("drain", [name])
+
+    def opened(self) -> Fleet:
+        """The fleet.
+
+        :raises NotFound: there is none.
+        :raises TransportFailure: its broker cannot be reached.
+        """
+        if self._fleet is None:
+            raise exceptions.NotFound("The dashboard was not told of a broker.")
+        with self._lock:
+            if not self._is_open:
+                self._fleet.open()
+                self._is_open = True
+        return self._fleet
+
+    def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
+        """The ledger, for the length of a `with` block; None: there is none."""
+        return ledgers.opened(self._ledger, self.opened().target)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_open and self._fleet is not None:
+                self._fleet.close()
+            self._is_open = False
+
+    def seen(self) -> list[Seen]:
+        """For metrics: who is there; nobody, where nothing is known of workers."""
+        return [] if self._fleet is None else [Seen.of(worker) for worker in self.workers()]
+
+
+class Seen(NamedTuple):
+    """A worker, as metrics want to know it."""
+
+    identity: str | None
+    topics: tuple[str, ...]
+    slots: int
+    running: int
+    heard: float
+    state: str
+
+    @classmethod
+    def of(cls, worker: WorkerView) -> Seen:
+        identity = worker.name if worker.host else None  # TaskFlow's have none
+        return cls(
+            identity, worker.topics, worker.slots, worker.running, worker.heard, worker.state
+        )

@@ -1,0 +1,143 @@
+"""The pages of flows: the list of all, and what is known of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from wbengine import drawing, exceptions, states
+from wbengine.dashboard import listings, places, possible, refusing, stream, tree
+from wbengine.dashboard.desk import Desk
+from wbengine.views import flow as flows
+from wbengine.views import timeline
+
+__all__ = ["FlowPages"]
+
+#: Atoms that a graph shows one by one.
+DRAWN: Final = 2000
+#: What shows more atoms is read again more rarely: states are patched into it anyway.
+LARGE: Final = 400
+#: Events on a page, the latest ones.
+EVENTS: Final = 500
+
+#: What was done, as the address says after an action; anything else is not shown.
+_TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in possible.ACTIONS.items()}
+
+
+class FlowPages:
+    """Reads what a page shows in a thread of the server's pool: no page waits for another one."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def routes(self) -> list[Route]:
+        one = "/flows/{uuid:uuid}"
+        return [
+            Route("/", self.index),
+            Route(one, self.tasks),
+            Route(f"{one}/graph", self.graph),
+            Route(f"{one}/timeline", self.timeline),
+            Route(f"{one}/events", self.events),
+            Route(f"{one}/failures", self.failures),
+            Route(f"{one}/atoms/{{atom:uuid}}", self.atom),
+        ]
+
+    def index(self, request: Request) -> Response:
+        with refusing.refused():
+            wanted = listings.Wanted.of(request.query_params)
+            page = self._desk.store.reading(lambda each: wanted.read(each, self._desk.masker))
+        words = {
+            "here": "/",
+            "mark": stream.digest([row.to_dict() for row in page.flows]),
+            "page": page,
+            "periods": listings.PERIODS,
+            "states": states.FLOW_STATES,
+            "wanted": wanted,
+        }
+        part = request.query_params.get("part")
+        return self._desk.render(request, "_rows.html" if part else "flows.html", words)
+
+    def tasks(self, request: Request) -> Response:
+        def words(view: flows.FlowView) -> dict[str, Any]:
+            under, start = (refusing.whole(request, name) for name in ("under", "start"))
+            return {"table": tree.table(view, under, start), "under": under}
+
+        return self._page(request, "tasks", words)
+
+    def graph(self, request: Request) -> Response:
+        def words(view: flows.FlowView) -> dict[str, Any]:
+            under = refusing.whole(request, "under")
+            picture = drawing.draw(
+                view.outline,
+                view,
+                format="svg",
+                root=under,
+                most=DRAWN,
+                standalone=False,
+                link=lambda atom: self._atom_page(request, view, atom.uuid),
+            )
+            return {"svg": picture, "under": under}
+
+        return self._page(request, "graph", words)
+
+    def timeline(self, request: Request) -> Response:
+        def words(view: flows.FlowView) -> dict[str, Any]:
+            found = timeline.timeline(view)
+            if not found.lanes:
+                return {"chart": None}
+            chart = drawing.chart(found, link=lambda bar: self._atom_page(request, view, bar.uuid))
+            return {"chart": chart}
+
+        return self._page(request, "timeline", words)
+
+    def events(self, request: Request) -> Response:
+        def words(view: flows.FlowView) -> dict[str, Any]:
+            found = self._desk.store.events(view.uuid)
+            return {"events": found[: -EVENTS - 1 : -1], "among": len(found)}
+
+        return self._page(request, "events", words)
+
+    def failures(self, request: Request) -> Response:
+        return self._page(request, "failures", lambda view: {})
+
+    def atom(self, request: Request) -> Response:
+        wanted = str(request.path_params["atom"])
+
+        def words(view: flows.FlowView) -> dict[str, Any]:
+            found = view.atom(wanted)
+            if found is None:
+                raise exceptions.NotFound(f"there is no task {wanted} in this flow")
+            return {"atom": found}
+
+        return self._page(request, "atom", words)
+
+    def _page(
+        self, request: Request, tab: str, words: Callable[[flows.FlowView], Mapping[str, Any]]
+    ) -> Response:
+        """A page of one flow; `?part=head` and `?part=body` are what changes while it runs."""
+        with refusing.refused():
+            view = self._desk.store.flow(str(request.path_params["uuid"]))
+            part = request.query_params.get("part")
+            told = {} if part == "head" else words(view)
+        done = _TOLD.get(request.query_params.get("done", ""))
+        context = {
+            "actions": possible.of_flow(view, self._desk.runner is not None),
+            "here": "/",
+            "pace": "refresh-slow" if view.total <= LARGE else "refresh-rarely",
+            "part": part,
+            "tab": tab,
+            "told": {"kind": "good", "text": done} if done else None,
+            "view": view,
+            "where": f"/flows/{view.uuid}",
+            "again": {name: request.query_params.get(name) for name in ("under", "start")},
+            **told,
+        }
+        name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")
+        return self._desk.render(request, name, context)
+
+    def _atom_page(self, request: Request, view: flows.FlowView, uuid: str | None) -> str:
+        return places.href(request, f"/flows/{view.uuid}/atoms/{uuid}") if uuid else ""

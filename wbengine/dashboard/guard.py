@@ -1,0 +1,116 @@
+"""The door: nobody gets to a page, and no page gets out, without passing here."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import traceback
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wbengine.dashboard import errors, places, policy
+from wbengine.dashboard.desk import Desk
+
+__all__ = ["Guard"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: What anybody may see: probes come without a cookie, and who has none yet wants to log in.
+_OPEN: Final = frozenset({"/livez", "/readyz", "/login"})
+_STATIC: Final = "/static/"
+
+
+class Guard:
+    """An ASGI application around the dashboard's pages.
+
+    Refuses names of the host that it does not know, who shows neither the token nor a cookie, and
+    forms that no page of ours sent.  Each answer says what a browser may do with it.  An error that
+    nobody expected becomes a page without details; the log has them, with what is secret masked.
+    """
+
+    def __init__(self, app: ASGIApp, desk: Desk, hosts: Collection[str] | None) -> None:
+        self._app = app
+        self._desk = desk
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        visit = _Visit(scope, send)
+        request = Request(scope, receive)
+        try:
+            refusal = await self._refusal(request, visit)
+            await (refusal or self._app)(scope, receive, visit.send)
+        except Exception as error:
+            self._log(error)
+            if visit.status is None:
+                await errors.page(request, self._desk, 500)(scope, receive, visit.send)
+            elif visit.status != 500:
+                raise ConnectionError("the answer broke off") from None
+
+    async def _refusal(self, request: Request, visit: _Visit) -> ASGIApp | None:
+        sessions, path = self._desk.sessions, places.path_of(request)
+        if not policy.host_is_known(request.headers, self._hosts):
+            return errors.page(request, self._desk, 421)
+        if path in _OPEN or path.startswith(_STATIC):
+            visit.static = path.startswith(_STATIC)
+            known = True
+        else:
+            known = sessions.accepts(_bearer(request.headers)) or sessions.knows(
+                request.cookies.get(sessions.cookie)
+            )
+        shown = request.query_params.get("token")
+        if shown is not None and request.method == "GET" and not visit.static:
+            return self._exchanged(request, shown)
+        if not known:
+            return errors.page(request, self._desk, 401)
+        if request.method not in ("GET", "HEAD", "POST"):
+            return errors.page(request, self._desk, 405)
+        if request.method == "POST" and not policy.is_of_our_pages(request.headers):
+            return errors.page(request, self._desk, 403, "This did not come from our own pages.")
+        return None
+
+    def _exchanged(self, request: Request, token: str) -> ASGIApp:
+        """A token in an address becomes a cookie, and leaves the address."""
+        if not self._desk.sessions.accepts(token):
+            return errors.page(request, self._desk, 401, "This is not the token.")
+        left = [each for each in request.query_params.multi_items() if each[0] != "token"]
+        where = places.href(request, places.path_of(request))
+        return self._desk.admit(request, f"{where}?{urlencode(left)}" if left else where)
+
+    def _log(self, error: Exception) -> None:
+        told = "".join(traceback.format_exception(error))
+        LOG.error("A page broke: %s", self._desk.masker.text(told))
+
+
+class _Visit:
+    """One request, as far as its answer goes."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.status: int | None = None
+        self.static = False
+        self._nonce = secrets.token_urlsafe(16)
+        self._send = send
+        scope.setdefault("state", {})["nonce"] = self._nonce
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            found = MutableHeaders(scope=message)
+            for name, value in policy.headers(self._nonce, static=self.static):
+                found.setdefault(name.decode(), value.decode())
+        await self._send(message)
+
+
+def _bearer(headers: Headers) -> str | None:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None

@@ -1,0 +1,80 @@
+"""The list of flows: which are wanted, and the page of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.datastructures import QueryParams
+
+from wbengine import states
+from wbengine.persistence import base as persistence
+from wbengine.views import listing, masking
+
+__all__ = ["PERIODS", "Wanted"]
+
+#: How far back to look: name, what to call it, and seconds.
+PERIODS: Final[Mapping[str, tuple[str, float]]] = {
+    "1h": ("last hour", 3600.0),
+    "24h": ("last 24 hours", 86400.0),
+    "7d": ("last 7 days", 7 * 86400.0),
+    "30d": ("last 30 days", 30 * 86400.0),
+}
+#: Flows on a page: at first, and at most.
+LIMIT: Final = 50
+MOST: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which flows somebody asked for."""
+
+    name: str = ""
+    states: tuple[str, ...] = ()
+    since: str = ""
+    after: str = ""
+    limit: int = LIMIT
+
+    @classmethod
+    def of(cls, query: QueryParams) -> Wanted:
+        """What the address says.
+
+        :raises ValueError: a part of it means nothing.
+        """
+        found = tuple(dict.fromkeys(state for state in query.getlist("state") if state))
+        for state in found:
+            states.check_known("state of a flow", state, states.FLOW_STATES)
+        since, limit = query.get("since", ""), query.get("limit", str(LIMIT))
+        if since and since not in PERIODS:
+            raise ValueError(f"since={since!r:.40} is none of {', '.join(PERIODS)}")
+        if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MOST:
+            raise ValueError(f"limit={limit!r:.40} is no number from 1 to {MOST}")
+        name = query.get("name", "").strip()[:200]
+        return cls(name, found, since, query.get("after", ""), int(limit))
+
+    @property
+    def is_all(self) -> bool:
+        return not (self.name or self.states or self.since or self.after)
+
+    def query(self, **more: Any) -> dict[str, Any]:
+        """The parameters of an address that asks for the same, but for `more`."""
+        limit = "" if self.limit == LIMIT else self.limit
+        told = {"name": self.name, "state": self.states, "since": self.since, "limit": limit}
+        return {**told, "after": self.after, **more}
+
+    def read(
+        self, connection: persistence.Connection, masker: masking.Masker
+    ) -> listing.ListingView:
+        """:raises ValueError: `after` is not what a page told."""
+        since = time.time() - PERIODS[self.since][1] if self.since else None
+        return listing.page(
+            connection,
+            states=self.states or None,
+            name=self.name or None,
+            since=since,
+            limit=self.limit,
+            after=self.after or None,
+            masker=masker,
+        )

@@ -1,0 +1,72 @@
+"""What a browser may do with a page of ours, and where a request may come from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+__all__ = ["LOOPBACK", "content_policy", "headers", "host_is_known", "is_of_our_pages"]
+
+#: The names under which a browser reaches this host itself.
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+_STATIC: Final = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'"
+
+
+def content_policy(nonce: str) -> str:
+    """Scripts with this nonce, styles and images of ours, and nothing else."""
+    return (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+def headers(nonce: str, *, static: bool = False) -> list[tuple[bytes, bytes]]:
+    """What is added to each answer."""
+    told = {
+        "content-security-policy": _STATIC if static else content_policy(nonce),
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": "camera=(), geolocation=(), microphone=()",
+        "referrer-policy": "same-origin",  # "no-referrer" would take the Origin from our forms
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+    }
+    if not static:  # whoever comes after at this computer does not see it
+        told["cache-control"] = "no-store"
+    return [(name.encode(), value.encode()) for name, value in told.items()]
+
+
+def host_is_known(headers: Headers, hosts: Collection[str] | None) -> bool:
+    """Whether the browser asked for one of these names; None: any.
+
+    A page of somebody else's can have its own name lead to this host; the browser then takes us
+    for that page's site, and only the name tells.
+    """
+    if hosts is None:
+        return True
+    try:
+        name = urlsplit(f"//{headers.get('host', '')}").hostname
+    except ValueError:
+        return False
+    return name in hosts
+
+
+def is_of_our_pages(headers: Headers) -> bool:
+    """Whether a form was sent by a page of ours, as far as the browser says so.
+
+    Browsers do, with at least one of two headers; who says nothing is refused.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    origin = headers.get("origin")
+    if origin is None:
+        return site is not None
+    try:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+    except ValueError:
+        return False

@@ -1,0 +1,102 @@
+// What changes is told by the server, and patched into what is shown.  Without this file a page
+// shows the same, and is read again every few seconds.
+"use strict";
+(() => {
+  const page = document.getElementById("main").querySelector("[data-stream]");
+  const sign = document.getElementById("live");
+  let source = null, cursor = page && page.dataset.cursor;
+
+  const show = (state, words) => {
+    if (!sign) return;
+    sign.dataset.state = state;
+    sign.querySelector("b").textContent = words;
+  };
+
+  const say = (words) => { document.getElementById("said").textContent = words; };
+
+  // Parts ask for themselves again (hx-trigger="refresh from:body"), but not too often: the head
+  // of a page, and what is large, less often still.
+  const every = (milliseconds, name) => {
+    let due = 0, last = 0;
+    return () => {
+      if (due) return;
+      due = setTimeout(() => {
+        due = 0;
+        last = performance.now();
+        htmx.trigger(document.body, name);
+      }, Math.max(0, milliseconds - (performance.now() - last)));
+    };
+  };
+  const soon = every(700, "refresh"), later = every(2500, "refresh-slow");
+  const rarely = every(15000, "refresh-rarely");
+  const refresh = () => { soon(); later(); rarely(); };
+
+  const fill = (place, field, text) => {
+    for (const found of place.querySelectorAll(`[data-field="${field}"]`)) {
+      found.textContent = text ?? "";
+    }
+  };
+
+  const patch = (atom) => {
+    for (const place of document.querySelectorAll(`[data-uuid="${CSS.escape(atom.uuid)}"]`)) {
+      const badges = place.matches("svg *") ? [place] : place.querySelectorAll(".badge");
+      for (const badge of badges) {
+        for (const name of [...badge.classList]) {
+          if (name.startsWith("state-")) badge.classList.remove(name);
+        }
+        badge.classList.add(`state-${atom.state}`);
+      }
+      for (const field of ["state", "icon", "attempt", "worker"]) fill(place, field, atom[field]);
+      if (place.hasAttribute("aria-label")) {
+        place.setAttribute("aria-label", `${atom.name}, ${atom.state}`);
+      }
+      const bar = place.querySelector("progress");
+      if (bar && atom.progress !== null) bar.value = atom.progress;
+      if (bar) bar.hidden = atom.state !== "RUNNING" || !(atom.progress > 0);
+    }
+  };
+
+  const heard = (event) => {
+    const told = JSON.parse(event.data);
+    if (event.lastEventId) cursor = event.lastEventId;
+    for (const atom of told.atoms) patch(atom);
+    const failed = told.atoms.filter((atom) => atom.state === "FAILURE").map((atom) => atom.name);
+    if (failed.length) say(`Failed: ${failed.slice(0, 3).join(", ")}${failed.length > 3 ? " and others" : ""}`);
+    if (told.atoms.length || told.changed) refresh();
+    if (told.ended) say(`The flow has ended: ${told.state}`);
+  };
+
+  const listen = () => {
+    const where = new URL(page.dataset.stream, location.href);
+    if (cursor) where.searchParams.set("cursor", cursor);
+    source = new EventSource(where);
+    source.onopen = () => show("on", "Live");
+    source.onerror = () => {
+      show("lost", "Reconnecting");
+      if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+    };
+    source.addEventListener("turn", heard);
+  };
+
+  if (page) {
+    listen();
+    // Who does not look needs no news; what happened meanwhile is told on return.
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) source.close();
+      else if (source.readyState === EventSource.CLOSED) listen();
+    });
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-zoom]");
+    if (!button) return;
+    const canvas = document.getElementById(button.getAttribute("aria-controls"));
+    const fits = canvas.classList.toggle("fit");
+    button.setAttribute("aria-pressed", String(fits));
+  });
+
+  document.addEventListener("submit", (event) => {
+    const words = event.target.dataset.confirm;
+    if (words && !window.confirm(words)) event.preventDefault();
+  });
+})();

@@ -1,0 +1,222 @@
+"""What changes, told as it happens: server-sent events, which go on where they broke off."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Final
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from wbengine import exceptions, states
+from wbengine.dashboard import listings
+from wbengine.dashboard.desk import Desk
+from wbengine.drawing import marks
+from wbengine.views import fleet, watching
+
+__all__ = ["Streams", "digest", "doing"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: Seconds between two looks at a flow, and at a list.
+TURN: Final = 0.4
+SLOW: Final = 1.0
+#: Seconds until a store or a broker that failed is asked again.
+AGAIN: Final = 3.0
+#: Seconds in which a stream notices that the server ends.
+_NAP: Final = 0.2
+#: So many browsers (and scripts) are told at a time.
+MOST: Final = 200
+#: Seconds after which a connection that has nothing to say says that it lives.
+PING: Final = 15
+
+_FAILURES: Final = (exceptions.StorageFailure, exceptions.TransportFailure)
+_ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
+
+
+def digest(told: Any) -> str:
+    """A mark of what a list shows: it changes when that does."""
+    text = json.dumps(told, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Streams:
+    """Streams of changes.  Each looks for itself, in threads; nobody waits for a slow reader."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._open = 0
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/flows/{uuid:uuid}/stream", self.flow),
+            Route("/api/v1/flows/{uuid:uuid}/events/stream", self.events),
+            Route("/stream/flows", self.flows),
+            Route("/stream/workers", self.workers),
+        ]
+
+    async def flow(self, request: Request) -> Response:
+        """Turns of one flow, for its page: atoms that changed, and whether it has ended."""
+        return await self._of_flow(request, lambda events, cursor: [_turn(events, cursor)])
+
+    async def events(self, request: Request) -> Response:
+        """The events of one flow, each as `flow watch --json` tells it."""
+        return await self._of_flow(request, _each)
+
+    async def flows(self, request: Request) -> Response:
+        """That the list of flows has changed."""
+        try:
+            wanted = listings.Wanted.of(request.query_params)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+        desk = self._desk
+
+        def look() -> Any:
+            page = desk.store.reading(lambda each: wanted.read(each, desk.masker))
+            return [row.to_dict() for row in page.flows]
+
+        return self._answer(self._changes(request, look))
+
+    async def workers(self, request: Request) -> Response:
+        """That workers came, went, or do something else."""
+        crew = self._desk.crew
+        return self._answer(self._changes(request, lambda: [doing(w) for w in crew.workers()]))
+
+    async def _of_flow(
+        self,
+        request: Request,
+        tell: Callable[[list[watching.Event], str | None], Iterable[ServerSentEvent]],
+    ) -> Response:
+        uuid, cursor = str(request.path_params["uuid"]), _cursor(request)
+        try:
+            watch, first = await run_in_threadpool(self._begin, uuid, cursor)
+        except exceptions.NotFound as error:
+            raise HTTPException(404, str(error)) from error
+        except exceptions.StorageFailure as error:
+            raise HTTPException(503, str(error)) from error
+        return self._answer(self._turns(watch, first, tell))
+
+    def _begin(self, uuid: str, cursor: str | None) -> tuple[watching.Watch, list[watching.Event]]:
+        watch = self._desk.store.watch(uuid, cursor)
+        try:
+            return watch, watch.turn()
+        except BaseException:
+            watch.close()
+            raise
+
+    async def _turns(
+        self,
+        watch: watching.Watch,
+        events: list[watching.Event],
+        tell: Callable[[list[watching.Event], str | None], Iterable[ServerSentEvent]],
+    ) -> AsyncIterator[ServerSentEvent]:
+        try:
+            while not self._desk.closing.is_set():
+                if events:
+                    for told in tell(events, watch.cursor):
+                        yield told
+                await self._rest(TURN)
+                try:
+                    events = await run_in_threadpool(watch.turn)
+                except exceptions.NotFound:  # destroyed since
+                    return
+                except exceptions.StorageFailure as error:
+                    self._log(error)
+                    events = []
+                    await self._rest(AGAIN)
+        finally:
+            watch.close()
+
+    async def _changes(
+        self, request: Request, look: Callable[[], Any]
+    ) -> AsyncIterator[ServerSentEvent]:
+        known = _cursor(request)
+        while not self._desk.closing.is_set():
+            try:
+                seen = digest(await run_in_threadpool(look))
+            except (*_FAILURES, exceptions.NotFound) as error:
+                self._log(error)
+                await self._rest(AGAIN)
+                continue
+            if seen != known:
+                known = seen
+                yield _event({"atoms": [], "changed": True}, seen)
+            await self._rest(SLOW)
+
+    def _answer(self, told: AsyncIterator[ServerSentEvent]) -> Response:
+        if self._open >= MOST:
+            raise HTTPException(503, f"{MOST} streams are open, and no more are served.")
+        return EventSourceResponse(self._counted(told), ping=PING)
+
+    async def _counted(
+        self, told: AsyncIterator[ServerSentEvent]
+    ) -> AsyncIterator[ServerSentEvent]:
+        self._open += 1
+        try:
+            async for each in told:
+                yield each
+        finally:
+            self._open -= 1
+
+    async def _rest(self, seconds: float) -> None:
+        """Do nothing for so long, or until the server is about to end."""
+        end = time.monotonic() + seconds
+        while not self._desk.closing.is_set() and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, _NAP))
+
+    def _log(self, error: Exception) -> None:
+        LOG.warning("a stream waits: %s", self._desk.masker.text(str(error)))
+
+
+def _cursor(request: Request) -> str | None:
+    """Where to go on: a browser that lost the connection knows better than its address."""
+    return request.headers.get("last-event-id") or request.query_params.get("cursor") or None
+
+
+def _turn(events: list[watching.Event], cursor: str | None) -> ServerSentEvent:
+    latest = {event.uuid: event for event in events if event.kind == "atom"}
+    flow = [event.state for event in events if event.kind == "flow"]
+    told = {
+        "atoms": [_atom(event) for event in latest.values()],
+        "changed": True,
+        "state": flow[-1] if flow else None,
+        "ended": bool(flow) and flow[-1] in _ENDED,
+    }
+    return _event(told, cursor)
+
+
+def _atom(event: watching.Event) -> dict[str, Any]:
+    return {
+        "uuid": event.uuid,
+        "name": event.name,
+        "state": event.state,
+        "icon": marks.icon(event.state),
+        "attempt": event.attempt,
+        "worker": event.worker,
+        "progress": event.progress,
+    }
+
+
+def _each(events: list[watching.Event], cursor: str | None) -> Iterable[ServerSentEvent]:
+    """The last one alone is where to go on: what came at once is told again, or not at all."""
+    for number, event in enumerate(events, 1):
+        yield _event(event.to_dict(), cursor if number == len(events) else None, event.kind)
+
+
+def _event(told: Any, id: str | None, kind: str = "turn") -> ServerSentEvent:
+    data = json.dumps(told, separators=(",", ":"))
+    return ServerSentEvent(data=data, event=kind, id=id)
+
+
+def doing(worker: fleet.WorkerView) -> list[Any]:
+    """What a list tells of a worker that does not change with each sign of life."""
+    return [worker.name, worker.state, [work.request for work in worker.current]]
