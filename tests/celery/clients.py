@@ -82,6 +82,14 @@ def run(app: celery.Celery, name: str, args: Any, options: dict[str, Any]) -> di
     return ended(send(app, name, args, options))
 
 
+def extended(app: celery.Celery, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
+    """What the result of a task tells of the task itself."""
+    made = app.send_task(name, args, kwargs)
+    made.get(timeout=SOON, propagate=False)
+    names = ("name", "args", "kwargs", "worker", "retries", "queue")
+    return {name: getattr(made, name) for name in names}
+
+
 def start(app: celery.Celery, name: str, args: Any = (), **options: Any) -> str:
     """Send one; its id."""
     return str(send(app, name, args, options).id)

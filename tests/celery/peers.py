@@ -18,32 +18,14 @@ from typing import Any
 
 from tests import workers
 from tests.celery import tasks
+from tests.forked import Forked
 
 QUEUE = "celery"
 NAME = "tests.celery.tasks"
 
 
-class Peer:
+class Peer(Forked):
     """A process that was forked by Celery's side."""
-
-    def __init__(self, pid: int, log: Path) -> None:
-        self.pid = pid
-        self._log = log
-
-    @property
-    def lives(self) -> bool:
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    @property
-    def text(self) -> str:
-        """What it wrote."""
-        if not self._log.exists():
-            return ""
-        return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def code(self) -> int | None:
@@ -52,10 +34,6 @@ class Peer:
             return int(Path(f"{self._log}.code").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
 
     def wait(self, timeout: float = 30.0) -> int | None:
         """Until it has ended; its exit code."""
@@ -66,8 +44,7 @@ class Peer:
         """End it and its children by SIGKILL; returns when it is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        self.signal(signal.SIGKILL)
-        workers.until(lambda: not self.lives)
+        super().kill()
 
 
 class CallFailed(Exception):

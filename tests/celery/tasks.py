@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Sequence
@@ -175,6 +176,21 @@ def gentle(seconds: float) -> str:
         while time.monotonic() < end:
             time.sleep(0.02)
     except Exception as error:
+        return f"cleaned up after {type(error).__name__}"
+    return "was never stopped"
+
+
+@task
+async def wait(seconds: float, clean: bool = False) -> str:
+    """A coroutine, which Celery's workers cannot run; it cleans up when its soft limit is over, or
+    is stopped by that.
+    """
+    try:
+        await asyncio.sleep(seconds)
+    except Exception as error:
+        if not clean:
+            raise
+        await asyncio.sleep(0.01)
         return f"cleaned up after {type(error).__name__}"
     return "was never stopped"
 

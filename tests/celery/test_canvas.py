@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.celery.conftest import Bed
+from tests.celery.conftest import Bed, Beds
+from tests.celery.peers import CallFailed
 from tests.celery.test_calls import lines
 from tests.workers import until
 
@@ -15,6 +16,16 @@ from tests.workers import until
 def test_a_chain_of_a_hundred(bed: Bed, protocol: int) -> None:
     """In version 1 each is the callback of the one before it: a hundred signatures deep."""
     assert bed.using(task_protocol=protocol).call("chain", 100) == [100, 99]
+
+
+@pytest.mark.parametrize(("pool", "length"), [("processes", 200), ("threads", 320)])
+def test_long_chains_of_version_1(beds: Beds, pool: str, length: int) -> None:
+    """Up to the longest that Celery's client can write: it has three levels for each task."""
+    bed = beds.get("wbengine", "redis", "redis", pool).using(task_protocol=1)
+    assert bed.call("chain", length) == [length, length - 1]
+    with pytest.raises(CallFailed) as info:
+        bed.call("chain", 400)
+    assert info.value.told["type"] == "EncodeError"
 
 
 @pytest.mark.parametrize("storing", [("wbengine", "redis", "redis")], indirect=True, ids="-".join)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests import brokers, workers
 from tests.celery.peers import NAME
@@ -55,7 +56,13 @@ KILLED = [
 
 @pytest.mark.parametrize(("kind", "results", "who"), KILLED, ids=[*map("-".join, KILLED)])
 def test_a_broker_is_killed(
-    kind: str, results: str, who: str, tmp_path: Path, celery: Any, private: Any
+    kind: str,
+    results: str,
+    who: str,
+    tmp_path: Path,
+    celery: Any,
+    private: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is started again while a hundred tasks wait: they all come to their end."""
     server = private(kind)
@@ -80,7 +87,7 @@ def test_a_broker_is_killed(
         running.start()
         until(lambda: len(begun(path)) >= 10)
         killed.kill()
-        time.sleep(0.3)
+        until(lambda: "lost the Celery broker" in caplog.text)
         # Celery's own may stay with what it fetched, and run nothing more, once it could not
         # acknowledge something: it is not the one that is tested here.
         worker.kill()
@@ -110,17 +117,28 @@ def private() -> Iterator[Any]:
 
 
 def interrupted(
-    folder: Path, url: str, backend: str, queue: str, ran: int, kind: str = "plain"
+    folder: Path,
+    url: str,
+    backend: str,
+    queue: str,
+    ran: int,
+    kind: str = "plain",
+    by: signal.Signals = signal.SIGKILL,
 ) -> str:
-    """Have another process begin a flow, and kill it once so many of its tasks have begun."""
+    """Have another process begin a flow, and end it once so many of its tasks have begun."""
     words = [sys.executable, "-m", "tests.celery.kept", str(folder), url, backend, queue]
     with subprocess.Popen(
-        [*words, "30", "0.05", kind], cwd=workers.REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
+        [*words, "30", "0.05", kind],
+        cwd=workers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
         uuid = process.stdout.readline().strip()
-        until(lambda: len(begun(folder / "ran")) >= ran)
-        process.kill()
+        until(lambda: len(begun(folder / "ran")) >= ran or process.poll() is not None)
+        process.send_signal(by)
+        told = process.stderr.read()
+    assert process.returncode in (-by, 1), told
+    if by == signal.SIGINT:
+        assert told.rstrip().endswith("KeyboardInterrupt") and told.count("Traceback") == 1, told
     return uuid
 
 
@@ -134,18 +152,22 @@ def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:
     return engines.load_from_detail(detail, backend=backend, engine=kind)
 
 
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
 @pytest.mark.parametrize("kind", ["plain", "mapped"])
 def test_a_resumed_flow_takes_what_is_there(
-    tmp_path: Path, celery: Any, broker_servers: Any, kind: str
+    tmp_path: Path, celery: Any, broker_servers: Any, kind: str, by: signal.Signals
 ) -> None:
-    """The results of what was sent before are taken, or waited for: nothing runs twice."""
-    redis = broker_servers["redis"]
+    """The results of what was sent before are taken, or waited for: nothing runs twice, and nobody
+    who presses Ctrl-C waits for what runs outside.
+    """
+    server = broker_servers["redis"]
     with (
-        redis.place() as url,
-        redis.place() as store,
+        server.place() as url,
+        server.place() as store,
         celery.worker(url, "threads", backend=store, concurrency=2) as worker,
     ):
-        uuid = interrupted(tmp_path, url, store, "celery", 10, kind)
+        uuid = interrupted(tmp_path, url, store, "celery", 5, kind, by)
+        assert len(begun(tmp_path / "ran")) < 30
         engine = resumed(tmp_path, uuid)
         engine.run()
         fetch = engine.storage.fetch
@@ -155,11 +177,17 @@ def test_a_resumed_flow_takes_what_is_there(
         assert engine.storage.record("m" if kind == "mapped" else "t0").attempt == 1
 
 
+def nothing_left(url: str) -> bool:
+    """Whether a worker of Celery's has taken all that was in a Redis, and is done with it."""
+    with redis.Redis.from_url(str(url)) as client:
+        return not client.exists("celery", "unacked")
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again: bool) -> None:
     """What was sent, and its result was for who is gone, is sent again, unless that does harm."""
-    redis = broker_servers["redis"]
-    with redis.place() as url, celery.worker(url, "threads", concurrency=2):
+    server = broker_servers["redis"]
+    with server.place() as url, celery.worker(url, "threads", concurrency=2):
         uuid = interrupted(tmp_path, url, "rpc://", "celery", 3)
         engine = resumed(tmp_path, uuid)
         for atom, _ in engine.flow.iter_nodes():
@@ -174,10 +202,8 @@ def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again
         known = exceptions.WorkerLost, exceptions.Cancelled
         assert len(failures) >= 20 and all(found.check(*known) for found in failures)
         link.close_all()  # it has told them then
-        time.sleep(0.3)
-        ran = len(begun(tmp_path / "ran"))
-        time.sleep(0.5)
-        assert len(begun(tmp_path / "ran")) == ran < 30
+        until(lambda: nothing_left(url))
+        assert len(begun(tmp_path / "ran")) < 30
 
 
 @pytest.mark.parametrize("kind", ["parallel", "serial"])
@@ -185,10 +211,10 @@ def test_a_resumed_flow_that_is_given_up_revokes(
     tmp_path: Path, celery: Any, broker_servers: Any, kind: str
 ) -> None:
     """What an earlier run sent, and is undone now, does not run any more."""
-    redis = broker_servers["redis"]
+    server = broker_servers["redis"]
     with (
-        redis.place() as url,
-        redis.place() as store,
+        server.place() as url,
+        server.place() as store,
         celery.worker(url, "threads", backend=store, concurrency=1),
     ):
         uuid = interrupted(tmp_path, url, store, "celery", 3)
@@ -196,10 +222,8 @@ def test_a_resumed_flow_that_is_given_up_revokes(
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
         link.close_all()  # it has told them then
-        time.sleep(0.3)
-        ran = len(begun(tmp_path / "ran"))
-        time.sleep(0.5)
-        assert len(begun(tmp_path / "ran")) == ran < 20
+        until(lambda: nothing_left(url))
+        assert len(begun(tmp_path / "ran")) < 20
 
 
 def _cancelled(engine: Any) -> None:

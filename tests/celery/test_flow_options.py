@@ -49,6 +49,11 @@ def failure_of(made: CeleryTask, **store: Any) -> ft.Failure:
     return found
 
 
+def id_of(engine: Any, name: str) -> str:
+    """Of the Celery task that the first attempt of an atom sent."""
+    return invocation.request_id(engine.storage.record(name).uuid, "execute", 1)
+
+
 def value_of(made: CeleryTask, **store: Any) -> Any:
     engine = engines.load(LINE("f").add(made), store=store, engine="parallel")
     engine.run()
@@ -232,7 +237,7 @@ def test_a_subflow_is_tried_again(side: Bed, tmp_path: Path) -> None:
 
 
 def test_somebody_else_revokes_it(side: Bed, tmp_path: Path) -> None:
-    waits = asks(side, "note", args="path", countdown=1.0)
+    waits = asks(side, "note", args="path", countdown=5.0)
     engine = engines.load(LINE("f").add(waits), store={"path": str(tmp_path / "p")})
 
     def run() -> None:
@@ -243,8 +248,8 @@ def test_somebody_else_revokes_it(side: Bed, tmp_path: Path) -> None:
     running.start()
     until(lambda: engine.storage.get_flow_state() == states.RUNNING)
     until(lambda: engine.storage.get_atom_state("note") == states.RUNNING)
-    time.sleep(0.3)  # until the worker holds it
-    name = invocation.request_id(engine.storage.record("note").uuid, "execute", 1)
+    name = id_of(engine, "note")
+    until(lambda: name in str(side.call("inspect", "scheduled")))  # the worker holds it
     side.call("revoke", name)
     running.join(10)
     assert not running.is_alive()
@@ -255,6 +260,10 @@ def test_the_one_that_runs_is_ended(prefork: Bed, tmp_path: Path) -> None:
     """By a signal, if that is wanted."""
     path = tmp_path / "ran"
     runs = asks(prefork, "stubborn", args=("seconds", "path"), terminate="SIGKILL", timeout=0.7)
-    assert failure_of(runs, seconds=1.5, path=str(path)).check(exceptions.RequestTimeout)
-    time.sleep(1.5)
+    store = {"seconds": 30, "path": str(path)}
+    engine = engines.load(LINE("f").add(runs), store=store, engine="parallel")
+    with pytest.raises(exceptions.RequestTimeout):
+        engine.run()
+    name = id_of(engine, runs.name)
+    until(lambda: name not in str(prefork.call("inspect", "active")))
     assert begun(path) == ["begins"]

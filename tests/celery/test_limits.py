@@ -31,6 +31,22 @@ def test_soft_limits_in_threads(beds: Beds, kind: str, tmp_path: Path) -> None:
     check_soft(beds.get("wbengine", kind, "redis").call("limited", str(tmp_path)))
 
 
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_limits_of_coroutines(beds: Beds, pool: str) -> None:
+    """The soft one is raised where the coroutine waits, as in any other task."""
+    bed = beds.get("wbengine", "redis", "redis", pool)
+    told = bed.run("wait", 30, soft_time_limit=0.5, time_limit=3)
+    error = told["error"]
+    assert told["state"] == "FAILURE"
+    assert (error["module"], error["type"]) == ("billiard.exceptions", "SoftTimeLimitExceeded")
+    assert "await asyncio.sleep(seconds)" in told["traceback"]
+    told = bed.run("wait", 30, True, soft_time_limit=0.2)
+    assert told["value"] == "cleaned up after SoftTimeLimitExceeded"
+    told = bed.run("wait", 30, time_limit=0.3)
+    assert told["error"]["type"] == "TimeLimitExceeded"
+    assert bed.run("wait", 0.01, soft_time_limit=5)["value"] == "was never stopped"
+
+
 def test_hard_limits(killing: Bed, tmp_path: Path) -> None:
     """Who does not listen is killed, and its process with it; the worker goes on."""
     path = tmp_path / "path"

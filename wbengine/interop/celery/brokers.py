@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -11,8 +12,9 @@ import kombu
 
 from wbengine import transports
 from wbengine.engines.worker_based import connecting
+from wbengine.interop.celery import transport_options
 
-__all__ = ["DEFAULT_QUEUE", "Broker", "queue_named", "redis_options", "redis_url"]
+__all__ = ["DEFAULT_QUEUE", "Broker", "declare", "queue_named", "redis_options", "redis_url"]
 
 #: Where Celery's clients send what they were not told where to send.
 DEFAULT_QUEUE: Final = "celery"
@@ -34,6 +36,9 @@ _REDIS_OPTIONS: Final[Mapping[str, Any]] = {
     "socket_keepalive": True,
     "health_check_interval": 10,
 }
+
+#: A queue that is there, with other arguments.
+_PRECONDITION_FAILED: Final = 406
 
 #: What a Redis may be asked about the certificate of its server, as Celery writes it.
 _CERT: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
@@ -59,6 +64,7 @@ class Broker:
             raise ValueError(f"the URL of a broker begins with its transport, as in amqp://{url}")
         self._target.check()
         self.is_amqp = self._target.amqp
+        transport_options.check(self._target.connect(), given, amqp=self.is_amqp)
         #: What is raised when it is away, besides what all transports raise.
         self.errors: tuple[type[BaseException], ...] = ()
         if self.is_redis:
@@ -111,6 +117,23 @@ class Broker:
 def queue_named(name: str) -> kombu.Queue:
     """A queue as Celery's clients declare it that were told no more than its name."""
     return kombu.Queue(name, kombu.Exchange(name, type="direct"), routing_key=name)
+
+
+def declare(connection: kombu.Connection, queue: kombu.Queue) -> None:
+    """Make a queue, if it is not there; one that is, with other arguments, serves as well.
+
+    What the broker says besides is raised.
+    """
+    # On a channel of its own: a broker that says no closes it.
+    spare = connection.channel()
+    try:
+        queue(spare).declare()
+    except connection.channel_errors as error:
+        if getattr(error, "reply_code", None) != _PRECONDITION_FAILED:
+            raise
+    else:
+        with contextlib.suppress(*connection.channel_errors):
+            spare.close()
 
 
 def redis_url(url: str) -> str:

@@ -16,7 +16,7 @@ from wbengine.interop.celery.protocol.steps import CountChord, SaveGroup, Send, 
 __all__ = ["Parent", "Sending"]
 
 #: A longer chain cannot be said in version 1, which has one callback inside another.
-_MOST_LINKED: Final = 100
+_MOST_LINKED: Final = 250
 #: Options of a chord that its body does not get, and those that its header does not.
 _NOT_BODY: Final = frozenset(
     (

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import socket
-import ssl
 import threading
 import time
 import uuid
@@ -37,13 +36,6 @@ _ATTEMPT: Final = 10.0
 #: Seconds between two connections.
 _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
-
-#: Errors that waiting does not mend.
-_FINAL: Final = (
-    amqp_errors.AccessRefused,
-    amqp_errors.NotAllowed,
-    ssl.SSLCertVerificationError,
-)
 
 
 class Link:
@@ -252,22 +244,20 @@ class Link:
 
     def _refuses(self, error: Exception, why: BaseException | None) -> bool:
         """Whether that is what waiting does not mend; then nobody waits any more."""
-        if not isinstance(why, _FINAL) and not _is_refusal(why):
+        if not (connecting.is_refusal(why) or isinstance(why, ImportError)):
             return False
         self._take_in()
         waiting, self._fresh = list(self._waiting.values()), []
         self._waiting.clear()
         if not isinstance(error, exceptions.TransportFailure):
-            error = exceptions.TransportFailure(connecting.explain(error), error)
+            told = (
+                f"the Celery broker at {self._broker.shown}, or the Redis of its results, cannot be"
+                f" used: {connecting.explain(error)}"
+            )
+            error = exceptions.TransportFailure(told, error)
         for order in waiting:
             order.tell(ft.Failure.from_exception(error))
         return True
-
-
-def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a Redis, or a library that is not there, says no."""
-    names = {each.__name__ for each in type(error).__mro__}
-    return bool(names & {"AuthenticationError", "NoPermissionError", "ImportError"})
 
 
 # All of this process. -----------------------------------------------------------------------------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import kombu
 
 from wbengine import exceptions
+from wbengine.interop.celery import brokers
 from wbengine.interop.celery.client import orders
 from wbengine.interop.celery.client.orders import Order
 from wbengine.interop.celery.clock import Clock
+from wbengine.interop.celery.confirms import Confirms
 from wbengine.types import failure as ft
 
 __all__ = ["Outlet"]
@@ -20,8 +21,6 @@ __all__ = ["Outlet"]
 _MOST_TRIES: Final = 3
 #: Seconds to wait for the confirmation of one that may break the channel.
 _PATIENCE: Final = 10.0
-#: A queue that is there, with other arguments.
-_PRECONDITION_FAILED: Final = 406
 
 
 class Outlet:
@@ -43,7 +42,6 @@ class Outlet:
         self._connection = connection
         self._confirmed = confirmed
         self._failed = failed
-        self._confirms = confirms
         self._channel = connection.channel()
         self._producer = kombu.Producer(self._channel, auto_declare=False)
         self._control = kombu.Exchange(
@@ -51,15 +49,12 @@ class Outlet:
         )
         self._declared: set[Any] = set()
         self._clock = Clock()
-        # By the number that the broker gives to what is published.
-        self._unconfirmed: dict[int, Order] = {}
-        self._number = 0
+        # Of orders, and of what nobody waits for; None: this broker confirms nothing.
+        self._confirms: Confirms[Order | None] | None = None
         # What no queue takes is told before it is confirmed.
         self._returned: set[str] = set()
         if confirms:
-            self._channel.confirm_select()
-            self._channel.events["basic_ack"].add(self._on_ack)
-            self._channel.events["basic_nack"].add(self._on_nack)
+            self._confirms = Confirms(self._channel, self._on_settled)
             self._channel.events["basic_return"].add(self._on_return)
 
     def publish(self, order: Order) -> None:
@@ -70,16 +65,14 @@ class Outlet:
         order.tries += 1
         order.stage = orders.PUBLISHED
         self._declare(order.route.queue)
-        if self._confirms:
-            self._number += 1
-            self._unconfirmed[self._number] = order
-        number = self._number
+        confirms = self._confirms
+        number = 0 if confirms is None else confirms.expect(order)
         try:
             self._producer.publish(
                 order.wire.body,
                 exchange=order.route.exchange,
                 routing_key=order.route.routing_key,
-                mandatory=self._confirms,
+                mandatory=confirms is not None,
                 **order.wire.arguments(),
             )
         except self._connection.connection_errors + self._connection.channel_errors:
@@ -87,15 +80,15 @@ class Outlet:
         except OSError:
             raise
         except Exception as error:  # of this one alone
-            self._unconfirmed.pop(number, None)
-            self._number = number - self._confirms
+            if confirms is not None:
+                confirms.take_back(number)
             self._failed(order, ft.Failure.from_exception(error))
             return
-        if not self._confirms:
+        if confirms is None:
             self._confirm(order)
         elif order.tries > 1:
             # One of those before broke the channel: alone, it harms no other.
-            while number in self._unconfirmed:
+            while number in confirms:
                 self._connection.drain_events(timeout=_PATIENCE)
 
     def revoke(self, ids: Sequence[str], signal: str | None) -> None:
@@ -110,8 +103,8 @@ class Outlet:
             "pattern": None,
             "matcher": None,
         }
-        if self._confirms:
-            self._number += 1  # it is confirmed too, and nobody waits for that
+        if self._confirms is not None:
+            self._confirms.expect(None)
         self._producer.publish(
             message,
             serializer="json",
@@ -125,53 +118,32 @@ class Outlet:
     def _declare(self, queue: kombu.Queue | None) -> None:
         if queue is None or queue.name in self._declared:
             return
-        # On a channel of its own: it is closed when the queue is there with other arguments.
-        spare = self._connection.channel()
-        try:
-            queue(spare).declare()
-        except self._connection.channel_errors as error:
-            if getattr(error, "reply_code", None) != _PRECONDITION_FAILED:
-                raise
-        else:
-            with contextlib.suppress(*self._connection.channel_errors):
-                spare.close()
+        brokers.declare(self._connection, queue)
         self._declared.add(queue.name)
 
     def _confirm(self, order: Order) -> None:
         order.stage = orders.CONFIRMED
         self._confirmed(order)
 
-    def _on_ack(self, number: int, multiple: bool) -> None:
-        for order in self._answered(number, multiple):
-            if order.id in self._returned:
-                self._returned.discard(order.id)
-                route = order.route
-                self._refuse(
-                    order,
-                    f"no queue takes what is sent to exchange {route.exchange!r}"
-                    f" with routing key {route.routing_key!r}",
-                )
-            else:
-                self._confirm(order)
-
-    def _on_nack(self, number: int, multiple: bool) -> None:
-        for order in self._answered(number, multiple):
+    def _on_settled(self, order: Order | None, kept: bool) -> None:
+        if order is None:
+            return
+        if not kept:
             self.publish(order)
+        elif order.id in self._returned:
+            self._returned.discard(order.id)
+            route = order.route
+            self._refuse(
+                order,
+                f"no queue takes what is sent to exchange {route.exchange!r}"
+                f" with routing key {route.routing_key!r}",
+            )
+        else:
+            self._confirm(order)
 
     def _on_return(self, *told: Any) -> None:
         properties = getattr(told[-1], "properties", None) or {}
         self._returned.add(str(properties.get("correlation_id")))
-
-    def _answered(self, number: int, multiple: bool) -> Iterable[Order]:
-        if not multiple:
-            order = self._unconfirmed.pop(number, None)
-            return () if order is None else (order,)
-        found = []
-        for known in list(self._unconfirmed):  # in their order
-            if known > number:
-                break
-            found.append(self._unconfirmed.pop(known))
-        return found
 
     def _refuse(self, order: Order, why: str) -> None:
         text = f"task {order.id} could not be sent: {why}"

@@ -207,7 +207,8 @@ class CeleryTask(Task):
             text = f"Celery task {name} ({self.name}) did not end within {self._timeout:g} s"
             return ft.Failure.from_exception(exceptions.RequestTimeout(text))
         except BaseException:  # cancelled, or out of time
-            way.drop(order, True, self._signal)
+            request = self.request
+            way.drop(order, request is None or not request.left, self._signal)
             raise
         return self._read(value) if isinstance(value, dict) else value
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions as exc
+from wbengine.interop.celery.protocol.showing import LONGEST, shown
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine import invocation
     from wbengine.engines.worker_based.jobs import Job, Key
 
-__all__ = ["Watch", "shown"]
+__all__ = ["Watch"]
 
-#: So many characters are told of arguments and results, and of tracebacks (their end).
-LONGEST: Final = 1024
+#: So many characters are told of tracebacks: their end.
 _LONGEST_TRACEBACK: Final = 8192
 
 _GIVEN_UP: Final = "the worker ended before the task did"
@@ -116,61 +114,3 @@ def _iso(seconds: float | None) -> str | None:
         return dt.datetime.fromtimestamp(seconds, dt.timezone.utc).isoformat()
     except (OverflowError, ValueError, OSError):
         return None
-
-
-# Values, as `repr` shows them. --------------------------------------------------------------------
-
-#: Whose `repr` is known, and short.
-_PLAIN: Final = frozenset((bool, complex, float, type(None), dt.date, dt.timedelta, uuid.UUID))
-_ZONES: Final = (type(None), dt.timezone)
-_BRACKETS: Final[Mapping[type, tuple[str, str]]] = {
-    dict: ("{", "}"),
-    frozenset: ("frozenset({", "})"),
-    list: ("[", "]"),
-    set: ("{", "}"),
-    tuple: ("(", ")"),
-}
-_MOST_ITEMS: Final = 64
-_DEEPEST: Final = 4
-
-
-def shown(value: Any, longest: int = LONGEST) -> str:
-    """Much as `repr(value)[:longest]`, but no longer than that takes, and no code of its classes
-    is run: of what is not built in, only the class is told.
-    """
-    text = _shown(value, longest, _DEEPEST)
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
-
-
-def _shown(value: Any, room: int, depth: int) -> str:
-    cls = type(value)
-    if cls is str or cls is bytes:
-        return repr(value[:room])
-    if cls is int:
-        return repr(value) if value.bit_length() < 4096 else "<a long int>"
-    if cls in _PLAIN or (cls is dt.datetime and type(value.tzinfo) in _ZONES):
-        return repr(value)
-    brackets = _BRACKETS.get(cls)
-    if brackets is None:
-        return f"<{cls.__module__}.{cls.__qualname__}>"
-    if depth == 0:
-        return f"{brackets[0]}...{brackets[1]}"
-    parts: list[str] = []
-    # In one step: whoever made it may go on changing it.
-    items = list(itertools.islice(value.items() if cls is dict else value, _MOST_ITEMS + 1))
-    for item in items:
-        if room <= 0 or len(parts) == _MOST_ITEMS:
-            parts.append("...")
-            break
-        if cls is dict:
-            part = f"{_shown(item[0], room, depth - 1)}: {_shown(item[1], room, depth - 1)}"
-        else:
-            part = _shown(item, room, depth - 1)
-        parts.append(part)
-        room -= len(part) + 2
-    inner = ", ".join(parts)
-    if cls is tuple and len(parts) == 1:
-        inner += ","
-    if cls in (set, frozenset) and not parts:
-        return repr(value)
-    return f"{brackets[0]}{inner}{brackets[1]}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from wbengine import _names, exceptions, limits
 from wbengine.interop.celery import retrying
-from wbengine.interop.celery.protocol import serializers
+from wbengine.interop.celery.protocol import serializers, showing
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -214,10 +214,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _repr(value: object) -> str:
-    try:
-        return _short(_sendable(repr(value)))
-    except Exception:
-        return f"<{type(value).__name__}>"
+    return _sendable(showing.shown(value, _SHOWN, asks=True))
 
 
 def _sendable(text: str) -> str:

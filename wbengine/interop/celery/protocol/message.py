@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from wbengine import exceptions, limits
-from wbengine.interop.celery.protocol import serializers
+from wbengine.interop.celery.protocol import linked, serializers
 
 __all__ = ["Malformed", "TaskMessage"]
 
@@ -81,3 +81,21 @@ class TaskMessage:
     extra: Mapping[str, Any] = field(default_factory=dict)
     #: What it came in; what follows from it is sent in the same, as far as that is accepted.
     content_type: str = serializers.JSON
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Flat: a pickle cannot hold what stands some hundred levels deep in each other."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        links = [
+            (name, len(told[name]), linked.flat(told.pop(name)))
+            for name in ("callbacks", "errbacks")
+        ]
+        if self.chord is not None:
+            links.append(("chord", 1, linked.flat([told.pop("chord")])))
+        return _unpickled, (told, links)
+
+
+def _unpickled(told: dict[str, Any], links: list[tuple[str, int, linked.Flat]]) -> TaskMessage:
+    for name, count, found in links:
+        value: Any = tuple(linked.nested(found, count))
+        told[name] = value[0] if name == "chord" else value
+    return TaskMessage(**told)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import limits
-from wbengine.interop.celery.protocol import errors, serializers
+from wbengine import exceptions, limits
+from wbengine.interop.celery.protocol import errors, serializers, showing
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Result:
     `value` is the result, or the description of its exception (`errors.told`).  `children` are the
     tasks that it sent, each as `AsyncResult.as_tuple()`.  `date_done` is an ISO 8601 time in UTC.
     It is replied to `reply_to` under `correlation_id`, where that is how results travel; without
-    `reply_to`, nowhere.
+    `reply_to`, nowhere.  `about` is what it also tells of its task (see `about`).
     """
 
     id: str
@@ -56,6 +56,7 @@ class Result:
     reply_to: str | None = None
     correlation_id: str | None = None
     serializer: str = "json"
+    about: Mapping[str, Any] | None = None
     _encoded: Encoded | None = None
 
     def meta(self) -> dict[str, Any]:
@@ -71,6 +72,8 @@ class Result:
             found["group_id"] = self.group_id
         if self.parent_id:
             found["parent_id"] = self.parent_id
+        if self.about is not None:
+            found.update(self.about)
         found["task_id"] = self.id
         return found
 
@@ -142,6 +145,31 @@ def of_state(message: TaskMessage, state: str, value: Any, serializer: str) -> R
     return _of(message, state, value, None, (), None, serializer)
 
 
+def about(message: TaskMessage, worker: str, queue: str, serializer: str) -> dict[str, Any]:
+    """What an extended result tells of its task besides, under the names that Celery has for it.
+
+    Arguments that the serializer cannot write are told as `repr` shows them.
+    """
+    found: dict[str, Any] = {
+        "name": message.task,
+        "args": list(message.args),
+        "kwargs": dict(message.kwargs),
+        "worker": worker,
+        "retries": message.retries,
+        "queue": queue,
+    }
+    for name in ("args", "kwargs"):
+        try:
+            serializers.dump(found[name], serializer)
+        except exceptions.NotEncodable:
+            found[name] = showing.shown(found[name], asks=True)
+    if message.stamps:
+        names = message.stamped_headers or ()
+        found["stamped_headers"] = list(names)
+        found.update((name, message.stamps[name]) for name in names if name in message.stamps)
+    return found
+
+
 def part_of(message: TaskMessage, result: Result) -> ChordPart | None:
     """The part of a chord that a task's result is, if it is one."""
     if not (message.chord and message.group):
@@ -178,6 +206,7 @@ def of_missed(missed: Missed, result: Result) -> Fallen:
         reply_to=None,
         correlation_id=None,
         children=(),
+        about=None,
         _encoded=None,
     )
     return Fallen(told, part)

@@ -56,7 +56,7 @@ _TEXTS: Final = frozenset(
 )
 
 #: Levels that a decoded body may have, and parts in it, however often one stands in several places.
-MOST_LEVELS: Final = 500
+MOST_LEVELS: Final = 1000
 MOST_PARTS: Final = 5_000_000
 #: PyYAML reads some 100 KB in a second, and all else waits for it.
 LARGEST_YAML: Final = 1 << 20

@@ -26,9 +26,15 @@ _REVOKED = ("TaskRevokedError", "celery.exceptions")
 
 class Endings:
     """Makes the `End` of jobs; results are written in the first of the serializers that
-    are accepted: who reads a Redis can only know it beforehand."""
+    are accepted: who reads a Redis can only know it beforehand.
 
-    def __init__(self, accepted: serializers.Accepted, worker: str) -> None:
+    `extended`: they also tell what their task was called with, and where it ran.
+    """
+
+    def __init__(
+        self, accepted: serializers.Accepted, worker: str, *, extended: bool = False
+    ) -> None:
+        self._extended = extended
         self._accepted = accepted
         self._serializer = accepted.names[0]
         self._worker = worker
@@ -44,6 +50,7 @@ class Endings:
                 message, value, new_id=_ids(job), now=now, origin=self._worker
             )
             result = results.of_success(message, value, following.children, now, serializer)
+            self.extend(job, result)
             # It must be possible to write all of it.
             if message.chord or not message.ignore_result:
                 result.encoded  # noqa: B018
@@ -90,9 +97,16 @@ class Endings:
         value = again.why and errors.told(again.why, job.limit, self._serializer)
         result = results.of_state(message, results.RETRY, value, self._serializer)
         result.traceback = errors.traceback_of(again.why) if again.why else again.traceback
+        self.extend(job, result)
         step = Send(once_more, job.queue)
         kept = None if message.ignore_result else result
         return End(job, kept, (step,), state=results.RETRY)
+
+    def extend(self, job: Job, result: results.Result) -> results.Result:
+        """The same result, which also tells of its task, if results are to; idempotent."""
+        if self._extended and result.about is None:
+            result.about = results.about(job.message, self._worker, job.queue, self._serializer)
+        return result
 
     def ignored(self, job: Job) -> End:
         """Nothing of it is stored or told."""
@@ -112,6 +126,7 @@ class Endings:
 
     def _end(self, job: Job, result: results.Result, steps: Any, fallout: Any = ()) -> End:
         message = job.message
+        self.extend(job, result)
         part = results.part_of(message, result)
         kept = None if message.ignore_result else result
         return End(job, kept, steps, part, fallout, state=result.state)

@@ -15,7 +15,7 @@ import kombu
 
 from wbengine import pools
 from wbengine.engines.worker_based import guests, reporting
-from wbengine.interop.celery import brokers, clock
+from wbengine.interop.celery import brokers, clock, retrying
 from wbengine.interop.celery.monitoring import publisher
 from wbengine.interop.celery.protocol import message, serializers
 from wbengine.interop.celery.protocol.wire import Wire, is_celery
@@ -52,7 +52,8 @@ class Guest:
 
     `node` is its name for monitors and remote control, `told` publishes events if there is one, and
     is started and stopped here.  Without queues it only answers remote control.  Follow-up tasks
-    that do not say where they go are sent to `default_queue`.
+    that do not say where they go are sent to `default_queue`.  `extended`: results also tell what
+    their task was called with, and where it ran.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Guest:
         told: publisher.EventPublisher | None = None,
         ticks: clock.Clock | None = None,
         default_queue: str = brokers.DEFAULT_QUEUE,
+        extended: bool = False,
     ) -> None:
         self.node = node
         self._broker = broker
@@ -76,6 +78,7 @@ class Guest:
         self._langs = dict(langs or {})
         self._publisher = told
         self._default_queue = default_queue
+        self._extended = extended
         self._backend = backend or backends.Rpc()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -115,6 +118,7 @@ class Guest:
             telling=self._publisher is not None,
             admit=host.admit,
             nonce=uuid.uuid4().hex[:16],
+            extended=self._extended,
         )
 
     def start(self) -> None:
@@ -373,6 +377,9 @@ class Guest:
         ended = job.outcome
         if ended is None:
             return  # it was given up
+        if self._host.reports.onlooker is not None:
+            well = not (ended.failed or isinstance(ended.value, retrying.Again))
+            self._host.reports.onlooker(job.task, job.queue, job.attempt, ended, well)
         if ended.failed:
             self._host.pool.call_others()  # whoever is told may take his time
             self._host.reports.ended(job, ended)

@@ -58,6 +58,7 @@ def visit(options: argparse.Namespace) -> tuple[list[guest.Guest], watching.Watc
         told=told,
         ticks=ticks,
         default_queue=options.celery_default_queue,
+        extended=options.celery_result_extended,
     )
     if told is not None and watch is not None:
         seen = watch

@@ -68,7 +68,8 @@ class Service(beginning.Beginning):
     `langs` maps a language to the queue of those who speak it: what is in another language than
     Python goes there, or is rejected.  `worker` is the name that people know it by.  `telling`:
     events are wanted.  `local` is the zone of times that version 1 of the protocol leaves without.
-    Names of notes begin with `nonce`, which no other worker has, nor had.
+    Names of notes begin with `nonce`, which no other worker has, nor had.  `extended`: results also
+    tell what their task was called with.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Service(beginning.Beginning):
         local: dt.tzinfo = dt.timezone.utc,
         admit: Callable[[], bool] | None = None,
         nonce: str = "",
+        extended: bool = False,
     ) -> None:
         super().__init__(tasks, slots, worker, ahead, max_held)
         self.telling = telling
@@ -95,7 +97,7 @@ class Service(beginning.Beginning):
         self._local = local
         self._admit = admit
         self._nonce = nonce
-        self._ends = ending.Endings(accepted, worker)
+        self._ends = ending.Endings(accepted, worker, extended=extended)
         self._timetable = holding.Timetable(self.jobs.held)
         self._doubts = doubting.Doubts(self.jobs.doubtful, max_hold)
         self._desk = entering.Desk(tasks, worker)
@@ -234,7 +236,8 @@ class Service(beginning.Beginning):
         if job.message.ignore_result or job.informing is not None:
             return []
         serializer = self._accepted.names[0]
-        return [Note(job, results.of_state(job.message, "PROGRESS", dict(details), serializer))]
+        told = results.of_state(job.message, "PROGRESS", dict(details), serializer)
+        return [Note(job, self._ends.extend(job, told))]
 
     def on_finished(self, job: Job, outcome: Any, now: float) -> list[Effect]:
         """A task ended (`Outcome`, or the `Failure` of a call that was not made): what follows

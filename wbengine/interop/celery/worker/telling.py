@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wbengine import invocation
 from wbengine.interop.celery import retrying
-from wbengine.interop.celery.protocol import errors, results, steps
+from wbengine.interop.celery.protocol import errors, results, showing, steps
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.worker.deeds import End, Tell
 from wbengine.interop.celery.worker.jobs import Job
@@ -16,8 +16,7 @@ from wbengine.types import failure as ft
 
 __all__ = ["ended", "failed", "received", "rejected", "revoked", "sent", "started", "words"]
 
-#: So many characters are told of arguments and results, and of tracebacks (their end).
-LONGEST: Final = 1024
+#: So many characters are told of tracebacks: their end.
 _LONGEST_TRACEBACK: Final = 8192
 
 #: A process that is ended because somebody said so gets this signal.
@@ -110,12 +109,8 @@ def rejected(id: str, requeued: bool = False) -> Tell:
 
 
 def words(value: object) -> str:
-    """`repr`, cut; never raises."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    """A value, as monitors show it; at no more than the cost of that."""
+    return showing.shown(value, asks=True)
 
 
 def _about(message: TaskMessage) -> Mapping[str, Any]:

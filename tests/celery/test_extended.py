@@ -1,0 +1,34 @@
+"""Results that also tell what their task was called with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.brokers import Place
+from tests.celery import peers
+from tests.celery.conftest import Bed
+
+NODE = "ours@here"
+
+
+@pytest.mark.parametrize("served_by", ["wbengine", "celery"])
+def test_extended_results(
+    served_by: str, broker_servers: Any, store: Place, celery: peers.Celery, client: peers.Client,
+    tmp_path: Any,
+) -> None:  # fmt: skip
+    """What `AsyncResult` tells of its task is the same, whoever ran it."""
+    with broker_servers["redis"].place() as url:
+        if served_by == "wbengine":
+            words = "--celery-result-extended", "--celery-name", NODE
+            made: Any = peers.wbengine_worker(tmp_path, url, *words, backend=store)
+        else:
+            made = celery.worker(url, "threads", backend=store, name="ours", result_extended=True)
+        bed = Bed(client, url, store, served_by)
+        with made:
+            told = bed.call("extended", f"{peers.NAME}.swap", (1, "b"), {"c": None})
+            failed = bed.call("extended", f"{peers.NAME}.fail", ("no",), {})
+    common = {"worker": NODE, "retries": 0, "queue": peers.QUEUE}
+    assert told == {"name": f"{peers.NAME}.swap", "args": [1, "b"], "kwargs": {"c": None}, **common}
+    assert failed == {"name": f"{peers.NAME}.fail", "args": ["no"], "kwargs": {}, **common}
