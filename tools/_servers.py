@@ -1,4 +1,4 @@
-"""The databases, brokers and browser that the tests want: where they are, and installing them where allowed.
+"""The databases, brokers and browser that the tests want: where they are, and how to get them.
 
 Standard library only, and readable by Python 3.6, as what runs before there is a `.venv`.
 """

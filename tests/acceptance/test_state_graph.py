@@ -62,4 +62,4 @@ def test_the_tool_draws_all_of_them(tmp_path: Path) -> None:
 def test_what_is_no_folder_is_refused() -> None:
     tool = workers.REPOSITORY / "tools" / "state_graph"
     ended = subprocess.run([sys.executable, tool, "--out"], capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (2, "usage: tools/state_graph [FOLDER]\n")
+    assert (ended.returncode, ended.stderr) == (2, "state_graph: error: --out is not one folder\n")

@@ -1,0 +1,87 @@
+"""The units and manifests of the documentation: they can be read, and say what there is."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from tests import workers
+from wbengine import worker
+from wbengine.cli import dashboard_command
+
+FOLDER = workers.REPOSITORY / "doc" / "deployment"
+UNITS = sorted(FOLDER.glob("systemd/*.service"))
+MANIFESTS = sorted(FOLDER.glob("kubernetes/*.yaml"))
+
+
+def check(command: Sequence[str]) -> None:
+    """That these words call something of ours, with options that it knows."""
+    program, *words = command
+    if Path(program).name == "python":
+        assert words[0] == "-m"
+        if words[1] == "wbengine.worker":
+            worker.parser().parse_args(words[2:])
+        else:
+            assert words[1:] == ["repair"]
+    else:
+        assert (Path(program).name, words[0]) == ("wbengine", "dashboard")
+        with click.Context(click.Command("wbengine")) as above:
+            dashboard_command.command.make_context("dashboard", words[1:], parent=above)
+
+
+def test_there_are_some() -> None:
+    assert UNITS and MANIFESTS
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_starts_what_there_is(path: Path) -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(path.read_text(encoding="utf-8"))
+    service = unit["Service"]
+    check(shlex.split(service["ExecStart"]))
+    found = re.search(r"--drain-timeout (\d+)", service["ExecStart"])
+    if found is not None:
+        assert int(service["TimeoutStopSec"]) >= int(found[1]) + 15
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in MANIFESTS:
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            spec = document["spec"]
+            template = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
+            if template is not None:
+                yield path.name, template["spec"]
+
+
+@pytest.mark.parametrize(("name", "pod"), pods(), ids=lambda value: value if value is str else "")
+def test_a_pod_starts_what_there_is_and_its_probes_have_ports(
+    name: str, pod: dict[str, Any]
+) -> None:
+    (container,) = pod["containers"]
+    words = [*container["command"], *container.get("args", ())]
+    check(words)
+    ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    for probe in ("livenessProbe", "readinessProbe"):
+        if probe in container:
+            where = container[probe]["httpGet"]
+            assert where["path"] in ("/livez", "/readyz") and where["port"] in ports
+    for port in ports.values():
+        assert any(str(port) in word for word in words)
+    for word in words:
+        if (found := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
+            assert pod["terminationGracePeriodSeconds"] >= int(found[1]) + 15
+
+
+def test_no_password_is_on_a_command_line() -> None:
+    for path in [*UNITS, *MANIFESTS]:
+        assert "://" not in re.sub(r"registry\S+", "", path.read_text(encoding="utf-8")), path
