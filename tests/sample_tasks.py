@@ -110,6 +110,15 @@ class WaitFor(task.Task):
         return "released"
 
 
+def meeting(folder: Path) -> tuple[WaitFor, WaitFor]:
+    """Two that run at the same time, or never: on workers with one slot, on two of them."""
+    one, other = str(folder / "one"), str(folder / "other")
+    return (
+        WaitFor("one", provides="one", inject={"started": one, "release": other}),
+        WaitFor("other", provides="other", inject={"started": other, "release": one}),
+    )
+
+
 class NeedsMore(task.Task):
     def __init__(self, name: str | None = None, *, colour: str) -> None:
         super().__init__(name=name)
