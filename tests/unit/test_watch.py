@@ -21,10 +21,10 @@ def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
     def tell(seconds: float) -> None:
         told.put((seconds, threading.current_thread().name))
 
-    for seconds in (0.03, 0.01, 0.02):
+    for seconds in (0.3, 0.1, 0.2):
         clock.after(seconds, functools.partial(tell, seconds))
     found = [told.get(timeout=WAIT) for _ in range(3)]
-    assert found == [(seconds, "test-watch") for seconds in (0.01, 0.02, 0.03)]
+    assert found == [(seconds, "test-watch") for seconds in (0.1, 0.2, 0.3)]
     assert len(clock) == 0
 
 
