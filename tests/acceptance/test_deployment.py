@@ -15,7 +15,7 @@ import yaml
 
 from tests import workers
 from wbengine import worker
-from wbengine.cli import dashboard_command
+from wbengine.cli import app, context, dashboard_command
 
 FOLDER = workers.REPOSITORY / "doc" / "deployment"
 UNITS = sorted(FOLDER.glob("systemd/*.service"))
@@ -33,7 +33,7 @@ def check(command: Sequence[str]) -> None:
             assert words[1:] == ["repair"]
     else:
         assert (Path(program).name, words[0]) == ("wbengine", "dashboard")
-        with click.Context(click.Command("wbengine")) as above:
+        with click.Context(app.root, obj=context.Context(app.COMMANDS)) as above:
             dashboard_command.command.make_context("dashboard", words[1:], parent=above)
 
 
@@ -63,10 +63,8 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield path.name, template["spec"]
 
 
-@pytest.mark.parametrize(("name", "pod"), pods(), ids=lambda value: value if value is str else "")
-def test_a_pod_starts_what_there_is_and_its_probes_have_ports(
-    name: str, pod: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("pod", [pytest.param(pod, id=name) for name, pod in pods()])
+def test_a_pod_starts_what_there_is_and_its_probes_have_ports(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
     words = [*container["command"], *container.get("args", ())]
     check(words)

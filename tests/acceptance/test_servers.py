@@ -166,8 +166,8 @@ def test_who_may_not_install_is_told_what_to(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(subprocess, "run", None)
     told: list[str] = []
     _servers.ensure(told.append)
-    names = "PostgreSQL and MariaDB and Redis and RabbitMQ"
-    packages = "postgresql mariadb-server redis-server rabbitmq-server"
+    names = "PostgreSQL and MariaDB and Redis and RabbitMQ and Chromium"
+    packages = "postgresql mariadb-server redis-server rabbitmq-server chromium"
     advice = f"on Debian, as root: apt-get install {packages}"
     assert told == [f"{names} not found; {advice}"]
     monkeypatch.setattr(_servers, "find", lambda kind: "/bin/true")
