@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from tests import brokers, workers
-from tests.celery.peers import NAME
+from tests.celery.peers import NAME, Peer
 from tests.celery.test_flows import WIDE, begun
 from tests.workers import until
 from wbengine import engines, exceptions
@@ -117,6 +117,7 @@ def private() -> Iterator[Any]:
 
 
 def interrupted(
+    worker: Peer,
     folder: Path,
     url: str,
     backend: str,
@@ -125,7 +126,10 @@ def interrupted(
     kind: str = "plain",
     by: signal.Signals = signal.SIGKILL,
 ) -> str:
-    """Have another process begin a flow, and end it once so many of its tasks have begun."""
+    """Have another process begin a flow, and end it once so many of its tasks have begun.
+
+    The worker is stopped meanwhile, and until somebody sends it a SIGCONT.
+    """
     words = [sys.executable, "-m", "tests.celery.kept", str(folder), url, backend, queue]
     with subprocess.Popen(
         [*words, "30", "0.05", kind],
@@ -134,6 +138,7 @@ def interrupted(
         assert process.stdout is not None and process.stderr is not None
         uuid = process.stdout.readline().strip()
         until(lambda: len(begun(folder / "ran")) >= ran or process.poll() is not None)
+        worker.signal(signal.SIGSTOP)
         process.send_signal(by)
         told = process.stderr.read()
     assert process.returncode in (-by, 1), told
@@ -166,9 +171,10 @@ def test_a_resumed_flow_takes_what_is_there(
         server.place() as store,
         celery.worker(url, "threads", backend=store, concurrency=2) as worker,
     ):
-        uuid = interrupted(tmp_path, url, store, "celery", 5, kind, by)
+        uuid = interrupted(worker, tmp_path, url, store, "celery", 5, kind, by)
         assert len(begun(tmp_path / "ran")) < 30
         engine = resumed(tmp_path, uuid)
+        worker.signal(signal.SIGCONT)
         engine.run()
         fetch = engine.storage.fetch
         rested = fetch("rested") if kind == "mapped" else [fetch(f"r{n}") for n in range(30)]
@@ -187,12 +193,13 @@ def nothing_left(url: str) -> bool:
 def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again: bool) -> None:
     """What was sent, and its result was for who is gone, is sent again, unless that does harm."""
     server = broker_servers["redis"]
-    with server.place() as url, celery.worker(url, "threads", concurrency=2):
-        uuid = interrupted(tmp_path, url, "rpc://", "celery", 3)
+    with server.place() as url, celery.worker(url, "threads", concurrency=2) as worker:
+        uuid = interrupted(worker, tmp_path, url, "rpc://", "celery", 3)
         engine = resumed(tmp_path, uuid)
         for atom, _ in engine.flow.iter_nodes():
             atom.idempotent = again
         if again:
+            worker.signal(signal.SIGCONT)
             engine.run()
             assert len(begun(tmp_path / "ran")) > 30
             return
@@ -202,6 +209,7 @@ def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again
         known = exceptions.WorkerLost, exceptions.Cancelled
         assert len(failures) >= 20 and all(found.check(*known) for found in failures)
         link.close_all()  # it has told them then
+        worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 30
 
@@ -215,13 +223,14 @@ def test_a_resumed_flow_that_is_given_up_revokes(
     with (
         server.place() as url,
         server.place() as store,
-        celery.worker(url, "threads", backend=store, concurrency=1),
+        celery.worker(url, "threads", backend=store, concurrency=1) as worker,
     ):
-        uuid = interrupted(tmp_path, url, store, "celery", 3)
+        uuid = interrupted(worker, tmp_path, url, store, "celery", 3)
         engine = resumed(tmp_path, uuid, kind)
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
         link.close_all()  # it has told them then
+        worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 20
 

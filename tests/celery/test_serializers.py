@@ -71,10 +71,10 @@ def test_those_that_are_not(
         until(lambda: worker.text.count("is not accepted here") == 3)
         for name in ("python-serialize", "x-yaml", "x-msgpack"):
             assert worker.text.count(f"application/x-{name.removeprefix('x-')}") == 1
-        if protocol == 2:  # its id is in a header
-            told = bed.call("wait", *ids)
-            assert {each["state"] for each in told} == {"FAILURE"}
-            assert all(each in worker.text for each in ids)
+        told = bed.call("wait", *ids)
+        assert {each["state"] for each in told} == {"FAILURE"}
+        assert {each["error"]["type"] for each in told} == {"ContentDisallowed"}
+        assert all(each in worker.text for each in ids)
         assert not mark.exists()
         assert worker.stop() == 0
     assert bed.call("depth", peers.QUEUE) == 0

@@ -14,7 +14,7 @@ import pytest
 from wbengine import exceptions, invocation, limits, pools, running
 from wbengine.interop.celery import retrying
 from wbengine.interop.celery.protocol.message import TaskMessage
-from wbengine.interop.celery.worker import builtins, calls, informing, mapping
+from wbengine.interop.celery.worker import builtins, calls, informing, jobs, mapping
 from wbengine.types.failure import Failure
 
 from . import errands
@@ -58,18 +58,25 @@ def call(pool: Any) -> Call:
         if pool is None:
             run_here: Any = calls.run
             return run_here(*given, lambda *_: None)
-        done = threading.Event()
-        values: list[Any] = []
-
-        def settle(value: Any) -> None:
-            values.append(value)
-            done.set()
-
-        pool.submit(calls.run, given, settle, None, limit)
-        assert done.wait(30)
-        return values[0]
+        return value_of(pool, calls.run, given, limit)
 
     return run
+
+
+def value_of(
+    pool: Any, fn: Call, given: tuple[Any, ...], limit: limits.TimeLimit = limits.UNLIMITED
+) -> Any:
+    """What a call in a pool comes to."""
+    done = threading.Event()
+    values: list[Any] = []
+
+    def settle(value: Any) -> None:
+        values.append(value)
+        done.set()
+
+    pool.submit(fn, given, settle, None, limit)
+    assert done.wait(30)
+    return values[0]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +145,25 @@ def test_a_soft_limit_rings_in_the_task(call: Call, pool: Any) -> None:
         pytest.skip("whoever calls it sets the limit")
     outcome = call(message_of("sleep", 30), None, limits.TimeLimit(0.2, 20))
     assert outcome.value.check(exceptions.SoftTimeLimitExceeded)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        message_of("add", 1, 2),
+        message_of("later", 4),
+        TaskMessage("celery.map", "id-1", kwargs={"task": {"task": "sum"}, "it": [1]}),
+    ],
+    ids=lambda message: str(message.task),
+)
+def test_a_fresh_child_has_all_that_a_call_needs(message: TaskMessage) -> None:
+    """What is imported during a call takes its time from the limits of that."""
+    pool = pools.ProcessPool(1)
+    pool.preload(jobs.MODULES | TASKS.modules)
+    with pool:
+        known = value_of(pool, errands.modules, ())
+        assert not value_of(pool, calls.run, arguments(message)).failed
+        assert value_of(pool, errands.modules, ()) - known == set()
 
 
 @pytest.mark.parametrize(
@@ -213,19 +239,7 @@ def test_errbacks_are_given_the_failure(pool: Any, tmp_path: Path) -> None:
     assert len(errbacks) == 4 and others == []
     given: Any = errbacks, message, failed.value, running.Request("id-1"), None
     inform: Any = calls.inform
-    if pool is None:
-        found = inform(*given, lambda *_: None)
-    else:
-        done = threading.Event()
-        values: list[Any] = []
-
-        def settle(value: Any) -> None:
-            values.append(value)
-            done.set()
-
-        pool.submit(inform, given, settle)
-        assert done.wait(30)
-        found = values[0]
+    found = inform(*given, lambda *_: None) if pool is None else value_of(pool, inform, given)
     assert [one.exception_args[0] for one in found] == [2, 2]  # no such file, and one without name
     assert Path(path).read_text() == "id-1 ValueError no such value True so\n"
 

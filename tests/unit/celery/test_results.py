@@ -264,6 +264,22 @@ def test_the_mapping_has_the_fields_of_the_reference() -> None:
     assert alone.correlation_id == "x"
 
 
+def test_what_it_tells_of_its_task_can_be_written() -> None:
+    """Arguments that cannot be are told as a text; stamps are fields of their own."""
+    stamps = {"batch": "seven", "color": "blue"}
+    given = message_of("x", args=(1, b"\xff" * 3), kwargs={"a": {2}}, retries=1)
+    given.stamps, given.stamped_headers = stamps, ["batch", "gone"]
+    found = results.about(given, "w@h", "q", "json")
+    assert found["name"] == "proj.add"
+    assert found["kwargs"] == "{'a': {2}}"
+    assert (found["worker"], found["queue"], found["retries"]) == ("w@h", "q", 1)
+    assert (found["stamped_headers"], found["batch"]) == (["batch", "gone"], "seven")
+    assert "color" not in found
+    serializers.dump(found, "json")
+    given.args = (1, object)
+    assert results.about(given, "w@h", "q", "json")["args"].startswith("[1, <class 'object'>")
+
+
 def test_it_is_written_once_and_in_its_serializer() -> None:
     result = results.of_success(message_of("x"), {"a": b"\xff"}, [], NOW, "msgpack")
     kind, encoding, body = result.encoded

@@ -465,6 +465,9 @@ def test_what_is_not_accepted_is_not_read(caplog: pytest.LogCaptureFixture) -> N
     assert kinds(bench.take(wire)) == ["Acknowledge"]  # nobody is told twice
     wire = codec.encode(message_of("v1"), 1)
     wire.content_type = "application/x-python-serialize"
+    (end,) = bench.take(wire)  # its correlation id is its task's
+    assert (end.job.id, end.result.value["exc_type"]) == ("v1", "ContentDisallowed")
+    wire.properties.clear()
     assert bench.take(wire, receipt=5) == [Acknowledge(5)]
 
 

@@ -92,7 +92,8 @@ class Reject(Exception):
     """Raised by a task that refuses its message.
 
     It fails, and the broker drops the message, or keeps it where it was told to (a dead letter
-    exchange).  `requeue`: it goes back into its queue instead, for others to take.
+    exchange): over RabbitMQ that of an `idempotent` task only, as that of another was acknowledged
+    when the task began.  `requeue`: it goes back into its queue instead, for others to take.
     """
 
     def __init__(self, reason: str = "", requeue: bool = False) -> None:

@@ -57,9 +57,12 @@ class Desk:
 
     def nameless(self, wire: Wire, receipt: Any, queue: str, now: float) -> Job | None:
         """A job for a message that cannot be read, so that its sender is told; None: nobody knows
-        who that is."""
+        who that is.
+
+        One of version 1 has all in its body; but its correlation id is that of its task.
+        """
         found = {key: wire.headers.get(key) for key in ("id", "task", "parent_id", "group")}
-        name = found["id"]
+        name = found["id"] = found["id"] or wire.properties.get("correlation_id")
         if not (isinstance(name, str) and name and name.isprintable()):  # else nobody hears of it
             return None
         told: dict[str, Any] = {k: v for k, v in found.items() if isinstance(v, str) and v}

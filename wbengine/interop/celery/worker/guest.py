@@ -17,11 +17,10 @@ from wbengine import pools
 from wbengine.engines.worker_based import guests, reporting
 from wbengine.interop.celery import brokers, clock, retrying
 from wbengine.interop.celery.monitoring import publisher
-from wbengine.interop.celery.protocol import message, serializers
+from wbengine.interop.celery.protocol import serializers
 from wbengine.interop.celery.protocol.wire import Wire, is_celery
 from wbengine.interop.celery.worker import (
     backends,
-    calls,
     consumer,
     control,
     deeds,
@@ -33,7 +32,7 @@ from wbengine.interop.celery.worker import (
     sender,
     service,
 )
-from wbengine.interop.celery.worker.jobs import Job
+from wbengine.interop.celery.worker.jobs import MODULES, Job
 from wbengine.types import failure as ft
 
 __all__ = ["Guest"]
@@ -107,7 +106,7 @@ class Guest:
     def attach(self, host: guests.Host) -> None:
         self._host = host
         if isinstance(host.pool, pools.ProcessPool):
-            host.pool.preload({calls.__name__, message.__name__, *self._tasks.modules})
+            host.pool.preload(MODULES | self._tasks.modules)
         self._service = service.Service(
             self._tasks,
             host.slots,

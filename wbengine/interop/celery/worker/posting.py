@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import kombu
 
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import connecting
 from wbengine.interop.celery import brokers
+from wbengine.interop.celery.confirms import Confirms
 from wbengine.interop.celery.protocol.wire import Wire
 
 __all__ = ["Post"]
@@ -35,7 +36,7 @@ class Post:
         self._connection: kombu.Connection | None = None
         self._producer: kombu.Producer | None = None
         self._declared: set[str] = set()
-        self._confirms: _Confirms | None = None
+        self._confirms: Confirms[None] | None = None
 
     @property
     def refusals(self) -> tuple[type[BaseException], ...]:
@@ -63,14 +64,28 @@ class Post:
             exchange, key = "", queue
             if declare:
                 self._declare(queue)
-        producer.publish(wire.body, exchange=exchange or "", routing_key=key, **wire.arguments())
         if self._confirms is not None:
-            self._confirms.sent += 1
+            self._confirms.expect(None)
+        producer.publish(wire.body, exchange=exchange or "", routing_key=key, **wire.arguments())
 
     def flush(self) -> None:
-        """Wait until all that was published is with the broker."""
-        if self._confirms is not None:
-            self._confirms.wait(CONFIRM_TIMEOUT)
+        """Wait until all that was published is with the broker.
+
+        :raises TransportFailure: it confirmed nothing for `CONFIRM_TIMEOUT`, or refused a message.
+        """
+        if self._confirms is None or self._connection is None:
+            return
+        before, until = -1, 0.0
+        while left := len(self._confirms):
+            now = time.monotonic()
+            if left != before:
+                before, until = left, now + CONFIRM_TIMEOUT
+            if now >= until:
+                raise exc.TransportFailure(
+                    f"the broker confirmed nothing for {CONFIRM_TIMEOUT:.0f} s"
+                )
+            with contextlib.suppress(TimeoutError):
+                self._connection.drain_events(timeout=until - now)
 
     def reset(self) -> None:
         """Leave the connection: the next message goes out over another one."""
@@ -80,11 +95,11 @@ class Post:
         if connection is not None:
             connecting.release(connection)
 
-    def _open(self, on_failure: Callable[[str], None] | None = None) -> kombu.Producer:
+    def _open(self) -> kombu.Producer:
         self._connection = self._broker.reach(self._stopping, within=connecting.ATTEMPT)
         channel = self._connection.channel()
         if self._broker.is_amqp:
-            self._confirms = _Confirms(self._connection, channel)
+            self._confirms = Confirms(channel, _settled)
         self._producer = kombu.Producer(channel, auto_declare=False)
         return self._producer
 
@@ -94,55 +109,12 @@ class Post:
             return
         connection = self._connection
         assert connection is not None
-        channel = connection.channel()
-        try:
-            brokers.queue_named(name)(channel).declare()
-        except connection.channel_errors:
-            pass  # who cannot declare it may still be able to publish to it
-        finally:
-            channel.close()
+        # Who cannot declare it may still be able to publish to it.
+        with contextlib.suppress(*connection.channel_errors):
+            brokers.declare(connection, brokers.queue_named(name))
         self._declared.add(name)
 
 
-class _Confirms:
-    """Publisher confirms of one AMQP channel: many may be waited for together."""
-
-    def __init__(self, connection: kombu.Connection, channel: Any) -> None:
-        channel.confirm_select()
-        channel.events["basic_ack"].add(self._on_ack)
-        channel.events["basic_nack"].add(self._on_nack)
-        self._connection = connection
-        #: How many messages were published; all up to `_low` are confirmed, and these after it.
-        self.sent = 0
-        self._low = 0
-        self._apart: set[int] = set()
-
-    def wait(self, timeout: float) -> None:
-        """
-        :raises TransportFailure: the broker confirmed nothing for so long, or refused a message.
-        """
-        until = time.monotonic() + timeout
-        while self._low < self.sent:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise exc.TransportFailure(f"the broker confirmed nothing for {timeout:.0f} s")
-            before = self._low, len(self._apart)
-            try:
-                self._connection.drain_events(timeout=left)
-            except TimeoutError:
-                continue
-            if (self._low, len(self._apart)) != before:
-                until = time.monotonic() + timeout
-
-    def _on_ack(self, number: int, multiple: bool) -> None:
-        if multiple:
-            self._low = max(self._low, number)
-            self._apart = {each for each in self._apart if each > number}
-        else:
-            self._apart.add(number)
-        while self._low + 1 in self._apart:
-            self._low += 1
-            self._apart.discard(self._low)
-
-    def _on_nack(self, number: int, multiple: bool) -> None:
+def _settled(what: None, kept: bool) -> None:
+    if not kept:
         raise exc.TransportFailure("the broker refused to keep a message")
