@@ -178,6 +178,53 @@ def test_flows_are_listed_page_by_page(backend):
     assert json.loads(json.dumps(first.to_dict()))["schema"] == "wbengine/flows/1"
 
 
+class Quote(task.Task):
+    def execute(self, password):
+        raise ValueError(f"nobody is called {password}")
+
+
+def test_who_goes_on_at_a_cursor_is_told_no_secret_from_before_it(backend):
+    """What the flow was given is in a record that does not change any more."""
+    engine = engines.load(
+        linear_flow.Flow("shop").add(Step("a"), Quote("b")),
+        store={"password": canaries.STORED},
+        backend=backend,
+    )
+    with Watch(backend, engine.storage.flow_uuid) as first:
+        run = engine.run_iter()
+        while ("atom", "a", "SUCCESS") not in told(first.turn()):
+            next(run)
+        cursor = first.cursor
+    with Watch(backend, first.uuid, cursor=cursor) as watch:
+        with pytest.raises(ValueError, match="nobody"):
+            list(run)
+        events = watch.turn()
+    assert any(event.error == "ValueError: nobody is called ***" for event in events)
+    assert canaries.STORED not in repr(events)
+
+
+class Sign(task.Task):
+    def execute(self, item):
+        if item == 2:
+            raise ValueError(f"nobody knows {canaries.RETURNED}")
+        return {"auth_token": canaries.RETURNED}
+
+
+def test_what_an_item_returned_is_known_to_be_secret(backend):
+    """Also to who saw the flow before: items change without the row of their atom."""
+    sign = task.Map(Sign("sign"), over="them", item="item", max_in_flight=1)
+    flow = linear_flow.Flow("shop").add(sign)
+    engine = engines.load(flow, store={"them": [1, 2]}, backend=backend)
+    events = []
+    with Watch(backend, engine.storage.flow_uuid) as watch:
+        with pytest.raises(ValueError, match="nobody"):
+            for _ in engine.run_iter():
+                events += watch.turn()
+        events += watch.turn()
+        assert any(event.error == "ValueError: nobody knows ***" for event in events)
+        assert canaries.RETURNED not in repr((events, watch.view()))
+
+
 @pytest.mark.parametrize("show", [False, True])
 def test_no_secret_is_ever_told(backend, show):
     """Neither by events, nor by views, nor by lists."""

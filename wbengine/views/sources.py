@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from wbengine.persistence import models
+from wbengine.persistence import changes, models
 from wbengine.views.secrets import is_secret_key
 
-__all__ = ["of_flow", "of_records"]
+__all__ = ["of_changes", "of_flow", "of_records"]
 
 _NOTHING = (None, None, None, None)
 
@@ -34,5 +34,17 @@ def of_records(records: Iterable[models.AtomDetail]) -> Iterator[Any]:
                     yield {record.name: value} if secret else value
         if record.progress_details is not None:
             yield record.progress_details
-        for item in record.items or ():
-            yield from (item.value, item.results, item.failure, item.revert_failure)
+        yield from _of_items(record.items or ())
+
+
+def of_changes(found: changes.Changes) -> Iterator[Any]:
+    """The values of what changed."""
+    yield from of_flow(found.flow)
+    yield from of_records(found.atoms)
+    for items in found.items.values():
+        yield from _of_items(items)
+
+
+def _of_items(items: Iterable[models.ItemDetail]) -> Iterator[Any]:
+    for item in items:
+        yield from (item.value, item.results, item.failure, item.revert_failure)

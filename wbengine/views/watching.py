@@ -39,6 +39,8 @@ class Watch:
         self._connection = backend.get_connection()
         self._masker = masker or Masker()
         self._cursor = cursor
+        # The masker knows the secrets of all that was kept before the cursor.
+        self._is_acquainted = False
         self._teller = events.Teller()
         # All that is known, when that is all there is.
         self._known: models.FlowDetail | None = None
@@ -71,9 +73,12 @@ class Watch:
         first = self._cursor is None
         changes = self._connection.get_changes(self.uuid, self._cursor)
         self._cursor, self._state = changes.cursor, changes.flow.state
-        self._masker = self._masker.knowing(
-            *sources.of_flow(changes.flow), *sources.of_records(changes.atoms)
-        )
+        if not (changes.whole or self._is_acquainted):
+            # What changed may tell a secret that is kept in what did not.
+            everything = self._connection.get_changes(self.uuid).put_into(None)
+            self._masker = self._masker.knowing_flow(everything)
+        self._is_acquainted = True
+        self._masker = self._masker.knowing(*sources.of_changes(changes))
         if changes.whole or self._known is not None:
             self._known = changes.put_into(self._known)
         moment = None if first else now
