@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -60,6 +61,16 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(stranger: TestClient)
     assert "httponly" in cookie and "samesite=strict" in cookie
     assert story.TOKEN not in cookie
     assert stranger.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["//evil.example/x", "///evil.example", "//evil.example//"])
+def test_an_address_with_the_token_leads_to_no_other_host(
+    stranger: TestClient, path: str
+) -> None:
+    url = f"{story.HOST}{path}?token={story.TOKEN}"
+    answer = stranger.get(url, follow_redirects=False)
+    assert answer.status_code == 303
+    assert re.match(r"/(?!/)", answer.headers["location"])
 
 
 def test_a_program_shows_the_token_in_a_header(stranger: TestClient) -> None:

@@ -84,7 +84,8 @@ class Guard:
         if not self._desk.sessions.accepts(token):
             return errors.page(request, self._desk, 401, "This is not the token.")
         left = [each for each in request.query_params.multi_items() if each[0] != "token"]
-        where = places.href(request, places.path_of(request))
+        # Two slashes at the beginning would be the name of another host.
+        where = places.href(request, "/" + places.path_of(request).lstrip("/"))
         return self._desk.admit(request, f"{where}?{urlencode(left)}" if left else where)
 
     def _log(self, error: Exception) -> None:
