@@ -380,6 +380,16 @@ def test_what_graphviz_cannot_draw_is_drawn_without_it(child, caplog):
         drawing.draw(outline, format="svg", layout="graphviz", direction="TB")
 
 
+def test_graphviz_is_not_waited_for_long_where_one_can_do_without(child, caplog, monkeypatch):
+    child("import time; time.sleep(60)")
+    monkeypatch.setattr(drawing, "PATIENCE", 0.3)
+    # As no other test draws it: what was found is kept.
+    arrows = ((1, 2), (2, 3), (3, 5), (1, 4), (4, 5))
+    nodes = (OutlineNode(f"{n}", TASK if n else FLOW, 0 if n else None) for n in range(12))
+    assert "<svg" in drawing.draw(Outline(tuple(nodes), arrows), format="svg")
+    assert "did not finish in 0.3 s" in caplog.text
+
+
 def test_graphviz_is_told_no_names():
     view = look(hostile())
     told = "\n".join(graphviz._dot(scene.make(view.outline, view), "LR"))

@@ -49,6 +49,9 @@ __all__ = [
 
 LOG: Final = logging.getLogger(__name__)
 
+#: Seconds that Graphviz has where the picture can be drawn without it: somebody waits for it.
+PATIENCE: Final = 4.0
+
 FORMATS: Final = ("text", "mermaid", "dot", "json", "svg", "png")
 DIRECTIONS: Final = ("auto", "LR", "TB")
 LAYOUTS: Final = ("auto", "graphviz", "layered")
@@ -127,7 +130,8 @@ def _arranged(scene: scenes.Scene, direction: str, layout: str) -> layouts.Layou
         if layout == "auto" and (not graphviz.available() or layered.suits(scene)):
             return layered.arrange(scene, direction)
         try:
-            return graphviz.arrange(scene, direction)
+            limit = PATIENCE if layout == "auto" else graphviz.LIMIT
+            return graphviz.arrange(scene, direction, limit)
         except DrawingFailed as error:
             if layout == "graphviz":
                 raise
