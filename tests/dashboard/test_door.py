@@ -64,9 +64,7 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(stranger: TestClient)
 
 
 @pytest.mark.parametrize("path", ["//evil.example/x", "///evil.example", "//evil.example//"])
-def test_an_address_with_the_token_leads_to_no_other_host(
-    stranger: TestClient, path: str
-) -> None:
+def test_an_address_with_the_token_leads_to_no_other_host(stranger: TestClient, path: str) -> None:
     url = f"{story.HOST}{path}?token={story.TOKEN}"
     answer = stranger.get(url, follow_redirects=False)
     assert answer.status_code == 303
