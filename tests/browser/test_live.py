@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Opener, accessible
 from tests.browser.stage import Stage
@@ -102,6 +103,30 @@ def test_what_happened_while_nobody_listened_is_made_up_for(
         looks_away(page, False)
         expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(3)
         assert is_the_same(page)
+
+
+def test_an_error_does_not_take_the_place_of_what_is_shown(
+    stage: Stage, site: Site, browser: Browser
+) -> None:
+    with stage.held() as flow, contextlib.closing(browser.new_context()) as context:
+        page = context.new_page()
+        page.goto(site.ticket)
+        page.goto(f"{site.address}flows/{flow}")
+        marked(page)
+        expect(page.locator("#live")).to_have_text("Live")
+        page.route("**/*part=*", lambda route: route.fulfill(status=503, body="<h1>away</h1>"))
+        flow.let_go()
+        stage.finish()
+        expect(page.locator("#live")).to_have_text("Not up to date")
+        expect(page.locator("h1")).to_have_text("night audit")
+        page.unroute("**/*part=*")
+        expect(page.locator("#head .badge.state-SUCCESS").first).to_be_visible(timeout=10_000)
+        expect(page.locator("#live")).to_have_text("Live")
+        assert is_the_same(page)
+        # A day later, in the same tab.
+        context.clear_cookies()
+        expect(page.locator("h1")).to_have_text("Who is there?", timeout=10_000)
+        expect(page.locator(".tabs")).to_have_count(0)
 
 
 def test_a_failure_is_opened(stage: Stage, site: Site, opened: Opener) -> None:

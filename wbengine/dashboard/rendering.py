@@ -21,8 +21,16 @@ __all__ = ["STATIC", "asset_version", "environment", "ordered", "render", "segme
 _HERE: Final = Path(__file__).resolve().parent
 STATIC: Final = _HERE / "static"
 
-#: What htmx may do: nothing that needs inline styles or code made of texts.
-_HTMX: Final = json.dumps({"includeIndicatorCSS": False, "history": False, "defaultTimeout": 20000})
+#: What htmx may do: nothing that needs inline styles or code made of texts.  An error does not take
+#: the place of what is shown, which would not ask again.
+_HTMX: Final = json.dumps(
+    {
+        "includeIndicatorCSS": False,
+        "history": False,
+        "defaultTimeout": 20000,
+        "noSwap": [204, 304, "4xx", "5xx"],
+    }
+)
 
 
 @functools.lru_cache(maxsize=64)

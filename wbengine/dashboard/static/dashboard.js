@@ -87,6 +87,16 @@
     });
   }
 
+  // A part that cannot be read stays as it was, and asks again; without a cookie, or where there is
+  // nothing any more, the page as a whole says so.
+  document.addEventListener("htmx:after:request", (event) => {
+    const status = event.detail.ctx.response.status;
+    if (status === 401 || status === 404) location.reload();
+    else if (status >= 500) show("lost", "Not up to date");
+    else if (source && source.readyState === EventSource.OPEN) show("on", "Live");
+    else if (!source) show("off", "Not live");
+  });
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-zoom]");
     if (!button) return;
