@@ -12,7 +12,10 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import SIZE, Opener, accessible, shoot
 from tests.browser.stage import Stage
+from tests.dashboard import story
+from tests.dashboard.site import running
 from wbengine.dashboard import Site
+from wbengine.patterns import linear_flow
 
 #: With this in the environment the pictures of the guide are made anew.
 RECORD = "WBENGINE_RECORD_SCREENSHOTS"
@@ -83,6 +86,21 @@ def test_a_page_fits_a_telephone(busy: Site, told: dict[str, str], opened: Opene
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, path
     page.set_viewport_size(SIZE)
+
+
+def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
+    kept = story.Kept()
+    flow = linear_flow.Flow("N" * 10_000).add(story.Fine("L" * 10_000), story.Fine("w " * 5_000))
+    uuid = kept.run("long", flow)
+    with running(kept.backend) as site:
+        page = opened(site.ticket)
+        for path in ("", f"flows/{uuid}", f"flows/{uuid}/events"):
+            page.goto(site.address + path)
+            for badge in page.locator("main .badge:visible").all():
+                box = badge.bounding_box()
+                assert box is not None and box["x"] + box["width"] < SIZE["width"], path
+            tall = page.evaluate("document.documentElement.scrollHeight")
+            assert tall < 2 * SIZE["height"], path
 
 
 def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) -> None:
