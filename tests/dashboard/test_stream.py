@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+import urllib.parse
 from typing import Any
+
+import pytest
 
 from tests.dashboard import story
 from tests.dashboard.site import running, stream
 from wbengine import engines, task
+from wbengine.dashboard import stream as streams
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base
 
@@ -82,3 +88,25 @@ def test_a_server_ends_although_somebody_listens(kept: story.Kept) -> None:
         next(events)
         site.stop()
         assert list(events) == []  # it is over, rather than silent
+
+
+def test_no_more_streams_are_served_than_there_is_room_for(
+    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST", 5)
+    with running(kept.backend) as site, contextlib.ExitStack() as open_ones:
+        where = urllib.parse.urlsplit(site.address)
+        asking = [
+            "GET /stream/flows HTTP/1.1",
+            f"host: {where.hostname}",
+            f"authorization: Bearer {story.TOKEN}",
+        ]
+        asked = "\r\n".join([*asking, "", ""]).encode()
+        sockets = [
+            open_ones.enter_context(socket.create_connection((where.hostname, where.port), 10))
+            for _ in range(40)
+        ]
+        for each in sockets:  # all at once
+            each.sendall(asked)
+        said = [each.makefile("rb").readline().split()[1] for each in sockets]
+        assert (said.count(b"200"), said.count(b"503")) == (5, 35)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from wbengine import exceptions, states
 from wbengine.dashboard import listings
@@ -155,15 +157,14 @@ class Streams:
     def _answer(self, told: AsyncIterator[ServerSentEvent]) -> Response:
         if self._open >= MOST:
             raise HTTPException(503, f"{MOST} streams are open, and no more are served.")
-        return EventSourceResponse(self._counted(told), ping=PING)
+        return _Counted(self, told)
 
-    async def _counted(
-        self, told: AsyncIterator[ServerSentEvent]
-    ) -> AsyncIterator[ServerSentEvent]:
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """One more is open, for the length of a `with` block."""
         self._open += 1
         try:
-            async for each in told:
-                yield each
+            yield
         finally:
             self._open -= 1
 
@@ -175,6 +176,18 @@ class Streams:
 
     def _log(self, error: Exception) -> None:
         LOG.warning("a stream waits: %s", self._desk.masker.text(str(error)))
+
+
+class _Counted(EventSourceResponse):
+    """A stream that counts from the moment in which there was room for it."""
+
+    def __init__(self, streams: Streams, told: AsyncIterator[ServerSentEvent]) -> None:
+        super().__init__(told, ping=PING)
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.counted():
+            await super().__call__(scope, receive, send)
 
 
 def _cursor(request: Request) -> str | None:
