@@ -96,6 +96,7 @@ def test_no_more_streams_are_served_than_there_is_room_for(
     monkeypatch.setattr(streams, "MOST", 5)
     with running(kept.backend) as site, contextlib.ExitStack() as open_ones:
         where = urllib.parse.urlsplit(site.address)
+        assert where.port is not None
         asking = [
             "GET /stream/flows HTTP/1.1",
             f"host: {where.hostname}",
