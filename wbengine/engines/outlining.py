@@ -32,9 +32,11 @@ def outline_of(plan: plan_module.Plan) -> Outline:
         if kind == plan_module.FLOW_END:
             places.append(places[plan._begin[node]])
             continue
-        made: Any = getattr(item, "_execute", None)
-        if not hasattr(made, "__qualname__"):
-            made = type(item)
+        made: Any = type(item)
+        if kind != plan_module.FLOW:
+            function = vars(item).get("_execute")
+            if hasattr(function, "__qualname__"):
+                made = function
         told = known.get(made)
         if told is None:
             told = known[made] = _told(kind, item, made)

@@ -107,7 +107,7 @@ class SQLConnection(base.Connection):
 
         def work(connection: sa.Connection) -> None:
             shelving.lock(connection, self._statements, flow.uuid, changes.flow, lease, as_of)
-            writing.write(connection, self._statements, changes)
+            writing.write(connection, self._statements, changes, lease)
             crashpoint("sql.before-commit")
 
         crashpoint("sql.before-save")

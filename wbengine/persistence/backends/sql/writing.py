@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 import sqlalchemy as sa
 
-from wbengine.persistence import base, models, trees
+from wbengine.persistence import base, leases, models, trees
 from wbengine.persistence.backends.sql import shapes
 from wbengine.persistence.backends.sql.statements import Statements
 
 __all__ = ["Changes", "book_row", "changes", "flow_row", "write"]
+
+#: More than one process writes; and so many flows are not run that the column would be too narrow.
+_TURNS_PER_LEASE: Final = 1 << 36
+#: Of all flows of this process: so it rises for each of them.
+_turns: Final = itertools.count(1)
 
 
 @dataclass
@@ -60,11 +67,22 @@ def changes(
     return made
 
 
-def write(connection: sa.Connection, statements: Statements, changed: Changes) -> None:
-    """Write rows, each kind with one statement, as the next turn of a flow that is locked."""
+def write(
+    connection: sa.Connection,
+    statements: Statements,
+    changed: Changes,
+    lease: leases.Lease | None = None,
+) -> None:
+    """Write rows, each kind with one statement, as the next turn of a flow that is locked.
+
+    Under a lease the number of the turn is known: nobody else writes, and later ones are higher.
+    """
     if not (changed.atoms or changed.items):
         return
-    turn = 1 + connection.scalar(statements.latest_turn, {"flow_uuid": changed.flow_uuid})
+    if lease is not None:
+        turn = lease.epoch * _TURNS_PER_LEASE + next(_turns)
+    else:
+        turn = 1 + connection.scalar(statements.latest_turn, {"flow_uuid": changed.flow_uuid})
     for row in (*changed.atoms, *changed.items):
         row["changed"] = turn
     if changed.atoms:
