@@ -30,7 +30,8 @@ def test_without_a_cursor_it_is_all(connection: Connection) -> None:
     flow.enter(states.RUNNING, 1.0, "why")
     connection.save_logbook(book)
     cursors = [None, "", "x", "0", "1.2", "é", "-1", "99999999999999999999.5.7", "a" * 1000]
-    for cursor in [*cursors, connection.get_changes(flow.uuid).cursor + "9"]:
+    own = connection.get_changes(flow.uuid).cursor
+    for cursor in [*cursors, own + "9", own + "9" * 5000]:
         found = connection.get_changes(flow.uuid, cursor)
         assert found.whole, cursor
         assert len(found.flow) == 0 and not found.items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from alembic.runtime.migration import MigrationContext
 
 from tests import servers
 from wbengine import exceptions, states
-from wbengine.persistence import backends, models
+from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import layout, tables
 
@@ -85,7 +86,7 @@ def fill_0002(connection: sa.Connection) -> None:
 
 def fill_0003(connection: sa.Connection) -> None:
     fill_0002(connection)
-    changed = "UPDATE wbe_flowdetails SET created = 1767323045, birth = 5"
+    changed = "UPDATE wbe_flowdetails SET created = 1767323045, birth = 5, wish_epoch = 7"
     connection.execute(sa.text(changed))
     connection.execute(sa.text("UPDATE wbe_atomdetails SET changed = 3 WHERE uuid = 'task'"))
 
@@ -122,7 +123,10 @@ def check(connection: sql.SQLConnection, revision: str) -> None:
     assert connection.get_outline("flow") is None and connection.wishes(["flow"]) == {}
     whole = connection.get_changes("flow")
     assert whole.whole and len(whole.atoms) == len(flow)
-    assert connection.get_changes("flow", whole.cursor).atoms == []
+    later = connection.get_changes("flow", whole.cursor)
+    # Whoever has the lease since then may still write as revision 0002 does.
+    assert later.whole == (revision == "0002")
+    assert later.whole or later.atoms == []
 
 
 # --------------------------------------------------------------------------------------------------
@@ -213,3 +217,30 @@ def test_a_database_of_others_is_left_alone(backend: sql.SQLBackend) -> None:
     assert [book.name for book in connection.get_logbooks()] == ["b"]
     with backend.engine.connect() as raw:
         assert raw.scalar(sa.text("SELECT version_num FROM alembic_version")) == "theirs"
+
+
+def test_who_is_older_runs_on(backend: sql.SQLBackend) -> None:
+    """He numbers no turns, so whoever looks is told all; and of wishes he does not hear."""
+    book, flow = models.LogBook("b"), models.FlowDetail("f")
+    flow.add(models.TaskDetail("t"))
+    book.add(flow)
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.upgrade()
+        connection.save_logbook(book)
+        lease = connection.take_lease(flow.uuid, "me", 60)
+        cursor = connection.get_changes(flow.uuid).cursor
+        assert not connection.get_changes(flow.uuid, cursor).whole
+        connection.wish(flow.uuid, base.Wish("suspend"))
+
+        with backend.engine.begin() as raw:  # as revision 0002 takes a lease
+            taken = "UPDATE wbe_flowdetails SET lease_epoch = lease_epoch + 1"
+            raw.execute(sa.text(taken))
+        assert connection.get_changes(flow.uuid, cursor).whole
+        assert connection.wishes([flow.uuid]) == {}
+        with pytest.raises(exceptions.InvalidState):
+            connection.wish(flow.uuid, base.Wish("suspend"))
+
+        connection.give_back_lease(dataclasses.replace(lease, epoch=lease.epoch + 1))
+        connection.take_lease(flow.uuid, "me", 60)
+        cursor = connection.get_changes(flow.uuid).cursor
+        assert not connection.get_changes(flow.uuid, cursor).whole

@@ -121,7 +121,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return
-        tell_begin(invocation)
+        tell_begin(invocation, written=False)  # nobody writes anything while it runs
         invoke: Invoke = calls.invoke
         if self._strict:
             invoke = strictness.invoke
@@ -257,11 +257,11 @@ def _call_here(
     return invoke(invocation, loop)
 
 
-def tell_begin(invocation: calls.Invocation) -> None:
-    """Let those know who look at the store."""
+def tell_begin(invocation: calls.Invocation, *, written: bool = True) -> None:
+    """Let those know who look at the store: soon, or (not `written`) with what is told next."""
     began = getattr(invocation.events, "began", None)
     if began is not None:
-        began(calls.LOCAL)
+        began(calls.LOCAL, written)
 
 
 def report(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:

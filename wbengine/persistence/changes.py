@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from wbengine.persistence import models
 
-__all__ = ["Changes"]
+__all__ = ["Changes", "is_number"]
+
+#: The number of a turn, or of a byte, has no more digits.
+_MOST_DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +56,8 @@ class Changes:
                 for item in changed:
                     owner.items.put(item)
         return known
+
+
+def is_number(text: str) -> bool:
+    """Whether a part of a cursor can be one that a store told."""
+    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit()

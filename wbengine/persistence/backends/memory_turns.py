@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from wbengine.persistence import changes
+
 __all__ = ["Turns"]
 
 _K = TypeVar("_K")
@@ -35,7 +37,7 @@ class Turns:
     def since(self, cursor: str | None) -> int | None:
         """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
         name, _, count = (cursor or "").partition(".")
-        if name != self._name or not count.isdecimal() or int(count) > self.count:
+        if name != self._name or not changes.is_number(count) or int(count) > self.count:
             return None
         return int(count)
 

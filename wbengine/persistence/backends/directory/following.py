@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from wbengine.persistence import base, models
 from wbengine.persistence.backends.directory import contents, files, folder, head, lines
+from wbengine.persistence.changes import is_number
 
 __all__ = ["changes"]
 
@@ -36,7 +37,7 @@ def _start(told: head.Head, since: str | None) -> int | None:
     known = told.row is not None and name == told.row.birth
     if not known or generation != str(told.mark.generation):
         return None
-    if not (length.isascii() and length.isdigit()) or int(length) > told.mark.length:
+    if not is_number(length) or int(length) > told.mark.length:
         return None
     return int(length)
 

@@ -12,6 +12,7 @@ from wbengine import exceptions
 from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import counting, shapes, tables
 from wbengine.persistence.backends.sql.shapes import Row
+from wbengine.persistence.changes import is_number
 
 __all__ = ["atom", "atoms", "book", "books", "changes", "first", "flow", "flows", "missing"]
 
@@ -80,7 +81,8 @@ def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Cha
     name = f"{row['id']}-{row['birth']}"
     cursor, detail = f"{name}.{latest}", _flow(connection, row, lazy=True)
     after = _turn(since, name, latest)
-    if after is None:
+    if after is None or row["lease_epoch"] != (row["wish_epoch"] or 0):
+        # Or an older version, which is running on since before the upgrade, numbers no turns.
         every = [_intact(each) for each in _atoms(connection, uuid)]
         return base.Changes(cursor, True, detail, every)
     found = [_atom(told) for told in _rows(connection, _ATOMS_SINCE, uuid=uuid, since=after)]
@@ -97,7 +99,7 @@ def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Cha
 def _turn(cursor: str | None, name: str, latest: int) -> int | None:
     """The turn that a cursor tells of; None: it is none of this flow."""
     told, _, turn = (cursor or "").partition(".")
-    if told != name or not (turn.isascii() and turn.isdigit()) or int(turn) > latest:
+    if told != name or not is_number(turn) or int(turn) > latest:
         return None
     return int(turn)
 

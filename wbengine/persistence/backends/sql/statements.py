@@ -81,8 +81,10 @@ class Statements:
         lease = (
             f"lease_owner = :owner, lease_until = {now} + :seconds, updated = {now}, wish = NULL"
         )
+        # First what is told by the epoch before: MySQL takes one after the other.
+        epochs = "wish_epoch = lease_epoch + 1, lease_epoch = lease_epoch + 1"
         self.take_lease = sa.text(
-            f"UPDATE {_FLOWS} SET {lease}, lease_epoch = lease_epoch + 1"
+            f"UPDATE {_FLOWS} SET {lease}, {epochs}"
             f" WHERE uuid = :flow_uuid AND ({free} OR lease_epoch = :dead)"
         )
         self.renew_lease = sa.text(
@@ -96,8 +98,9 @@ class Statements:
 
     def _about_wishes(self, dialect: str, now: str) -> None:
         self.put_wish = sa.text(
-            f"UPDATE {_FLOWS} SET wish = :wish, wish_epoch = lease_epoch"
+            f"UPDATE {_FLOWS} SET wish = :wish"
             f" WHERE uuid = :flow_uuid AND {_OURS} AND lease_until > {now}"
+            " AND wish_epoch = lease_epoch"
         )
         self.clear_wish = sa.text(
             f"UPDATE {_FLOWS} SET wish = NULL WHERE uuid = :flow_uuid AND {_OURS} AND wish = :wish"

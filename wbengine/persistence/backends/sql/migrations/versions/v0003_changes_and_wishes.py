@@ -19,6 +19,12 @@ _CREATED: Final = sa.text(
     "UPDATE wbe_flowdetails SET created = :created WHERE book_uuid = :book AND created = 0"
 )
 
+#: Whoever runs one now does not hear of wishes, and numbers no turns.
+_AT_REST: Final = sa.text(
+    "UPDATE wbe_flowdetails SET wish_epoch = lease_epoch"
+    " WHERE wish_epoch IS NULL AND lease_owner IS NULL"
+)
+
 
 def _count(name: str) -> sa.Column[Any]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
@@ -47,6 +53,7 @@ def upgrade() -> None:
         ),
     )
     _tell_when_flows_were_created()
+    op.get_bind().execute(_AT_REST)
 
 
 def _tell_when_flows_were_created() -> None:
