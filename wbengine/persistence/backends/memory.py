@@ -358,9 +358,9 @@ class MemoryConnection(base.Connection):
             return kept.copy()
 
     def _put_atoms(self, flow: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> None:
-        turns = self._backend.turns[flow.uuid]
+        atoms = list(atoms)
+        self._backend.turns[flow.uuid].touch_rows([atom.uuid for atom in atoms])
         for atom in atoms:
-            turns.touch(atom.uuid)
             kept = self._backend.atoms.get(atom.uuid)
             copied = self._copied(atom)
             if kept is None:

@@ -48,9 +48,16 @@ class Turns:
 
     def touch(self, atom_uuid: str, items: Iterable[int] = ()) -> None:
         """An atom's row has changed, or its items of these indexes have."""
-        _put_last(self._atoms, atom_uuid, self.count)
+        self.touch_rows((atom_uuid,))
         for index in items:
             _put_last(self._items, (atom_uuid, index), self.count)
+
+    def touch_rows(self, atom_uuids: Iterable[str]) -> None:
+        """The rows of these atoms have changed."""
+        known, count = self._atoms, self.count
+        for uuid in atom_uuids:
+            known.pop(uuid, None)
+            known[uuid] = count
 
     def atoms(self, since: int) -> list[str]:
         """The uuids of the atoms that changed after a turn, in the order in which they did."""
