@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from wbengine import _names
-from wbengine.cli import config, errors, params
+from wbengine.cli import config, errors, params, variables
 from wbengine.cli import context as contexts
 from wbengine.cli.settings_schema import LEVELS
 
@@ -39,12 +39,20 @@ class Command(click.Command):
         if context is not None:
             context.path = ctx.command_path
             context.start()
+            _warn(ctx, context)
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text("Options of every command, and exit codes: wbengine --help")
+
+
+def _warn(ctx: click.Context, context: contexts.Context) -> None:
+    """Of variables that are not read, and that are nearly called as one that is."""
+    for name, near in variables.unread(ctx.find_root()).items():
+        if near:
+            context.printer.note(f"${name} is not read (did you mean ${near}?)")
 
 
 def command(name: str, **more: Any) -> Callable[[Callable[..., Any]], Command]:
