@@ -6,9 +6,11 @@ something writes into that file; and Python's own `sys.stdout` is None.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 _MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
@@ -31,6 +33,22 @@ def ensure() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """What is printed meanwhile, by anybody and by processes that begin, goes to the standard
+    error: the standard output is for the data of a command, and not for what its guests say.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def forget_output() -> None:

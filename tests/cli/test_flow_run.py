@@ -93,6 +93,42 @@ def test_workers_run_it_and_are_shown(
         assert worker.wait(timeout=30) == 0
 
 
+NOISY = r"""
+import os
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+print("imported")
+
+class Says(task.Task):
+    def execute(self):
+        print("said")
+        os.write(1, b"written\n")
+        if os.path.exists("broken"):
+            raise ValueError("no")
+
+    def revert(self, **_):
+        print("undone")
+
+def flow():
+    print("made")
+    return linear_flow.Flow("noisy").add(Says())
+"""
+
+
+def test_what_tasks_print_is_beside_the_result(wbengine: Command, home: Path) -> None:
+    (home / "noisy.py").write_text(NOISY)
+    (home / "broken").touch()
+    told = wbengine.apart("flow", "run", "noisy:flow")
+    assert told.json["state"] == "REVERTED"
+    for words in ("imported", "made", "said", "written", "undone"):
+        assert f"{words}\n" in told.err
+    (home / "broken").unlink()
+    again = wbengine.apart("flow", "retry", told.json["uuid"], "-I", "noisy")
+    assert again.json["state"] == "SUCCESS" and "said\n" in again.err
+    assert wbengine.apart("graph", "noisy:flow", "-f", "json").json["name"] == "noisy"
+
+
 def test_a_failure_is_told(wbengine: Command, home: Path) -> None:
     (home / "broken").touch()
     told = wbengine("flow", "run", ORDER)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from wbengine import _streams
 from wbengine.cli import config, errors, output
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Context:
         self.import_here()
         for name in settings.include:
             try:
-                importlib.import_module(name)
+                with _streams.aside():
+                    importlib.import_module(name)
             except Exception as error:
                 raise settings.failed(
                     "include", f"{name!r} cannot be imported: {errors.line_of(error)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from wbengine import exceptions
+from wbengine import _streams, exceptions
 from wbengine.cli import base, detaching, errors, params, running, stores
 from wbengine.cli import context as contexts
 
@@ -68,15 +68,16 @@ def command(
     options = running.engine_options(context, engine)
     with context.backend(make=True, patient=True) as backend:
         try:
-            made = starting.start(
-                backend,
-                factory,
-                store=store,
-                engine=engine,
-                uuid=_uuid(flow_id),
-                book=book,
-                **options,
-            )
+            with _streams.aside():
+                made = starting.start(
+                    backend,
+                    factory,
+                    store=store,
+                    engine=engine,
+                    uuid=_uuid(flow_id),
+                    book=book,
+                    **options,
+                )
         except (exceptions.StorageFailure, exceptions.TransportFailure):
             raise
         except (exceptions.WbengineException, ValueError, ImportError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wbengine import states
+from wbengine import _streams, states
 from wbengine.cli import asking, detaching, errors, running
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def _engine(
     make = {"resume": operations.resume, "retry": operations.retry, "revert": operations.revert}
     kind = engine or resuming.kind(backend, uuid)
     try:
-        return make[operation](
-            backend, uuid, engine=kind, **running.engine_options(context, kind), **more
-        )
+        options = running.engine_options(context, kind)
+        with _streams.aside():
+            return make[operation](backend, uuid, engine=kind, **options, **more)
     except (ImportError, ValueError) as error:
         raise errors.Failed(
             f"what made the flow cannot be found here: {errors.line_of(error)}", errors.UNHEALTHY

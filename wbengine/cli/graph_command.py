@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import exceptions
+from wbengine import _streams, exceptions
 from wbengine.cli import base, errors, params
 from wbengine.cli import context as contexts
 
@@ -84,7 +84,8 @@ def _made(context: contexts.Context, factory: str) -> Outline:
     from wbengine.operations import factories
 
     try:
-        loaded: Any = engines.load(factories.flow_of(factory))
+        with _streams.aside():
+            loaded: Any = engines.load(factories.flow_of(factory))
     except (exceptions.WbengineException, ValueError, ImportError) as error:
         raise errors.Failed(errors.line_of(error), errors.USAGE) from error
     except Exception as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import exceptions, states
+from wbengine import _streams, exceptions, states
 from wbengine.cli import brokers, errors
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Running:
         """
         began = time.monotonic()
         failure: BaseException | None = None
-        with self._stopping.installed(), self._shown():
+        with self._stopping.installed(), _streams.aside(), self._shown():
             try:
                 self._engine.run(deadline=self._deadline)
             except _NOT_OF_THE_FLOW:
