@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,13 @@ class Command:
         process = self.begin(*words, env=env)
         out, err = process.communicate(timeout=60)
         return Answer(process.returncode, out, err)
+
+
+def appears(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, f"there is no {path.name}"
+        time.sleep(0.01)
 
 
 @pytest.fixture

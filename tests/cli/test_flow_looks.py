@@ -15,9 +15,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, appears
 from tests.cli.shop import STEPS
-from tests.cli.test_flow_run import ORDER, SLOW, appears
+from tests.cli.test_flow_run import ORDER, SLOW
 from wbengine.persistence import backends
 from wbengine.persistence.models import FlowDetail, LogBook
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Answer, Command
+from tests.cli.conftest import Answer, Command, appears
 from wbengine.cli import app
 
 ORDER = "tests.cli.shop:order"
@@ -32,13 +32,6 @@ def done(home: Path) -> list[str]:
     found = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)
     return found
-
-
-def appears(path: Path) -> None:
-    until = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < until, f"there is no {path.name}"
-        time.sleep(0.01)
 
 
 def state(wbengine: Command, flow: str) -> str:
@@ -287,6 +280,22 @@ def test_whoever_runs_it_is_asked(command: str, code: int, wbengine: Command, ho
     assert wbengine("flow", "watch", flow).code == code
     assert state(wbengine, flow) == {75: "SUSPENDED", 1: "REVERTED"}[code]
     assert "the shop is closed" in wbengine("flow", "events", flow).out
+
+
+def test_whoever_reverts_it_is_told_why_it_was_not(wbengine: Command, home: Path) -> None:
+    flow = str(uuid.uuid4())
+    running = wbengine.begin("flow", "run", SLOW, "--flow-id", flow)
+    appears(home / "reserve.begun")
+    revert = wbengine.begin("flow", "revert", flow, "--yes", env={"WBENGINE_QUIET": ""})
+    while wbengine("flow", "show", flow, "--json").json["wish"] is None:
+        assert revert.poll() is None
+    running.kill()
+    running.communicate(timeout=30)
+    _, err = revert.communicate(timeout=30)
+    assert revert.returncode == 1
+    assert "whoever ran it ended before it was reverted: it is in RUNNING; once more:" in err
+    (home / "go").touch()
+    assert wbengine("flow", "revert", flow, "--yes").code == 0
 
 
 def test_retry_runs_again_what_was_reverted(wbengine: Command, home: Path) -> None:

@@ -86,17 +86,24 @@ class Context:
 
     @contextlib.contextmanager
     def backend(
-        self, *, make: bool = False, patient: bool = False
+        self, *, make: bool = False, patient: bool = False, lasting: bool = False
     ) -> Iterator[persistence.Backend]:
         """The store of flows, opened and looked at.
 
         :param make: make its layout where there is none, or bring an older one up to date.
         :param patient: later keep on trying for a while, if it cannot be reached.
+        :param lasting: whoever uses it bears with a store that goes silent; any other command that
+            is not patient ends then.
         :raises Failed: it is not set as it must be, or cannot be reached or used.
         """
-        from wbengine.cli import stores
+        from wbengine.cli import stores, watchdog
 
-        with contextlib.closing(stores.opened(self.settings, make=make, patient=patient)) as found:
+        opened = stores.opened(self.settings, make=make, patient=patient)
+        unminded = patient or lasting
+        with (
+            contextlib.closing(opened) as found,
+            contextlib.nullcontext() if unminded else watchdog.minded(self),
+        ):
             yield found
 
 

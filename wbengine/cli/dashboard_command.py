@@ -55,7 +55,7 @@ def command(
 
     settings = context.settings
     show_audit()
-    with context.backend() as backend:
+    with context.backend(lasting=True) as backend:
         try:
             dashboard.serve(
                 backend,

@@ -80,15 +80,21 @@ def revert(
         runs = operations.is_run(backend, row.uuid)
         if not dry_run:
             asking.confirm(context, f"revert {row.name!r} ({row.uuid}, {row.state})", yes)
-        if dry_run or not runs:
-            return perform(context, "revert", row.uuid, dry_run=dry_run, reason=reason, **options)
-        told = operations.cancel(backend, row.uuid, reason=reason, by=asking.who(), wait=wait)
+        here = dry_run or not runs
+        if not here:
+            told = operations.cancel(backend, row.uuid, reason=reason, by=asking.who(), wait=wait)
+    if here:
+        return perform(context, "revert", row.uuid, dry_run=dry_run, reason=reason, **options)
     printer = context.printer
     if printer.as_json:
         printer.document("flow-revert/1", {"uuid": row.uuid, "state": told.new})
     else:
         printer.line(f"{row.name} {row.uuid}: {told.old} → {told.new}")
-    return errors.OK if told.new == states.REVERTED else errors.UNHEALTHY
+    if told.new == states.REVERTED:
+        return errors.OK
+    again = "" if told.new == states.SUCCESS else f"; once more: wbengine flow revert {row.uuid}"
+    printer.note(f"whoever ran it ended before it was reverted: it is in {told.new}{again}")
+    return errors.UNHEALTHY
 
 
 def _engine(

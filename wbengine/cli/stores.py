@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wbengine.cli.config import Settings
     from wbengine.persistence import base as persistence
 
-__all__ = ["answered", "fetched", "opened"]
+__all__ = ["answered", "fetched", "is_of_this_process", "look", "opened"]
 
 _R = TypeVar("_R")
 
@@ -32,8 +32,16 @@ def opened(settings: Settings, *, make: bool = False, patient: bool = False) -> 
     :raises StorageFailure: it cannot be reached, or used.
     """
     with contextlib.closing(fetched(settings, patient=False)) as looked_at:
-        answered(settings, lambda: _look(looked_at, make))
+        look(settings, looked_at, make=make)
     return fetched(settings, patient=patient)
+
+
+def look(settings: Settings, backend: persistence.Backend, *, make: bool = False) -> None:
+    """See that a store answers, and has a layout that can be used.
+
+    :raises Exception: as `opened`.
+    """
+    answered(settings, lambda: _look(backend, make))
 
 
 def _look(backend: persistence.Backend, make: bool) -> None:
