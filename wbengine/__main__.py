@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from wbengine.cli.app import main
-
 __all__ = ["main"]
+
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the command; returns the exit code."""
+    try:
+        from wbengine.cli import app
+
+        return app.main()
+    except KeyboardInterrupt:  # while it was loaded
+        sys.stderr.write("wbengine: error: interrupted\n")
+        return _INTERRUPTED
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -190,3 +190,11 @@ def test_an_error_of_a_command_is_its_exit_code_and_line(
     assert (told.code, told.err) == (130, "\nwbengine: error: interrupted\n")
     told = wbengine("bad", "key")
     assert (told.code, told.error) == (1, "wbengine: error: KeyError: 'x'")
+
+
+def test_ctrl_c_while_it_is_loaded(wbengine: Command, home: Path) -> None:
+    (home / "click.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n"
+    )
+    told = wbengine.apart("flow", "ls")
+    assert (told.code, told.out, told.error) == (130, "", "wbengine: error: interrupted")
