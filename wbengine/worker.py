@@ -193,8 +193,11 @@ def _add_celery(add: Any) -> None:
         " $WBENGINE_CELERY_RESULT_BACKEND, else rpc://)")  # fmt: skip
     add("--celery-result-ttl", type=_life_of_results, default=24 * 3600.0, metavar="S",
         help="seconds after which a Redis removes them, or 'never' (1 day)")  # fmt: skip
-    add("--celery-result-extended", action="store_true",
-        help="results also tell the name and arguments of their task, its worker, retries, queue")
+    add(
+        "--celery-result-extended",
+        action="store_true",
+        help="results also tell the name and arguments of their task, its worker, retries, queue",
+    )
     add("--celery-accept", metavar="LIST", default="json",
         help="what messages may be in, of json, yaml, msgpack, pickle; results are in the first"
         " of them (%(default)s)")  # fmt: skip
