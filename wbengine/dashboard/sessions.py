@@ -74,7 +74,7 @@ class Sessions:
         return -60.0 < age < LIFETIME
 
     def form_token(self, cookie: str) -> str:
-        """What the forms of this session carry, so that nobody else's form passes for one."""
+        """What the forms of this visitor carry, so that nobody else's form passes for one."""
         return self._sign("form", cookie)
 
     def knows_form(self, cookie: str | None, token: str | None) -> bool:
