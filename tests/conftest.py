@@ -19,6 +19,7 @@ from tests.brokers import (  # noqa: F401  (fixtures)
     redis_server,
     redis_url,
 )
+from tests.browsers import browser  # noqa: F401  (a fixture)
 from tests.servers import (  # noqa: F401  (fixtures)
     database_servers,
     mariadb_server,

@@ -9,29 +9,14 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
-from tests import servers, workers
+from tests import workers
 from tests.browser import stage as stages
-from tools import _servers
 from wbengine.dashboard import Site
 
 SIZE: Any = {"width": 1280, "height": 860}
 AXE = Axe()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """The Chromium of the system."""
-    program = _servers.find("browser")
-    if program is None:
-        servers.skip_or_fail(_servers.reason(["browser"]))
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        try:
-            yield found
-        finally:
-            found.close()
 
 
 @pytest.fixture(scope="module")

@@ -101,6 +101,7 @@ def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
                 assert box is not None and box["x"] + box["width"] < SIZE["width"], path
             tall = page.evaluate("document.documentElement.scrollHeight")
             assert tall < 2 * SIZE["height"], path
+        page.close()  # before what it asks is gone
 
 
 def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) -> None:
