@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from wbengine.persistence import attempts
 from wbengine.views import words
 from wbengine.views.failures import FailureView
 
@@ -30,9 +31,7 @@ class AttemptView(NamedTuple):
     @property
     def runtime(self) -> float | None:
         """Seconds from the start to the end."""
-        if self.started is None or self.ended is None:
-            return None
-        return max(0.0, self.ended - self.started)
+        return attempts.runtime(self.started, self.ended)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -86,9 +85,7 @@ class AtomView(NamedTuple):
     @property
     def runtime(self) -> float | None:
         """Seconds that the latest attempt took."""
-        if self.started is None or self.ended is None:
-            return None
-        return max(0.0, self.ended - self.started)
+        return attempts.runtime(self.started, self.ended)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wbengine import states
+from wbengine.persistence import attempts
 from wbengine.views import words
 from wbengine.views.atoms import AtomView
 from wbengine.views.failures import FailureView
@@ -34,9 +35,7 @@ class Undone:
 
     @property
     def runtime(self) -> float | None:
-        if self.started is None or self.ended is None:
-            return None
-        return max(0.0, self.ended - self.started)
+        return attempts.runtime(self.started, self.ended)
 
     def to_dict(self) -> dict[str, Any]:
         return {
