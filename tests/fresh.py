@@ -29,3 +29,8 @@ def call(module: str, function: str, *arguments: Any) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def imported(emit: Any) -> set[str]:
+    """What is imported in the process of a pool that this is called in."""
+    return set(sys.modules)

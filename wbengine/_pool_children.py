@@ -69,7 +69,7 @@ class ProcessPool(_pool_base.Pool):
         self._max_memory = max_memory
         self._initializer = initializer
         self._initargs = tuple(initargs)
-        self._modules: tuple[str, ...] = ()
+        self._modules: frozenset[str] = frozenset()
 
     @property
     def pids(self) -> list[int]:
@@ -79,14 +79,14 @@ class ProcessPool(_pool_base.Pool):
         return [slot.pid for slot in slots if isinstance(slot, _Process) and slot.pid]
 
     def preload(self, modules: Iterable[str]) -> None:
-        """Have each child import these, by name, before its first call; what a module costs is then
-        no part of a call, and of its limits.  To be called before `start`."""
-        self._modules = tuple(name for name in modules if name != "__main__")
+        """Have each child import these, too, by name, before its first call; what a module costs is
+        then no part of a call, and of its limits.  To be called before `start`."""
+        self._modules |= {name for name in modules if name != "__main__"}
 
     def _make_slot(self, name: str) -> _pool_base.Slot:
         prepare, given = self._initializer, self._initargs
         if self._modules:
-            prepare, given = _pool_child.prepare, (self._modules, prepare, *given)
+            prepare, given = _pool_child.prepare, (sorted(self._modules), prepare, *given)
         make = functools.partial(_pool_process.Child, name, prepare, given)
         return _Process(name, make, self._max_calls, self._max_memory)
 

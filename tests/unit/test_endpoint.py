@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import math
+import queue
 import threading
 import types
 from typing import Any
 
 import pytest
 
+from tests import fresh, sample_tasks
 from wbengine import exceptions as exc
-from wbengine import loops, task
+from wbengine import loops, pools, task
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types.failure import Failure
@@ -117,6 +120,26 @@ def test_execute() -> None:
     value, told = run(Add, unit())
     assert value == 3
     assert [kind for kind, _ in told] == ["update_progress"]
+
+
+@pytest.mark.parametrize("wanted", [sample_tasks.Add, AddLater])
+def test_a_fresh_process_has_all_that_a_call_needs(wanted: Any) -> None:
+    """What is imported during a call takes its time from the limits of that."""
+    offered = endpoint.Endpoint(wanted)
+    work = unit(task_cls=offered.name)
+    pool = pools.ProcessPool(1)
+    pool.preload(endpoint.modules([offered]))
+    values: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with pool:
+        for call, given in (
+            (fresh.imported, ()),
+            (offered.begin, (work, None, None, math.inf)),
+            (fresh.imported, ()),
+        ):
+            pool.submit(call, given, values.put, lambda *_: None)
+    known, outcome, then = values.get(), values.get(), values.get()
+    assert not isinstance(outcome.value, Failure)
+    assert then == known
 
 
 def test_coroutines() -> None:

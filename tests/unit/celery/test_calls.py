@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import fresh
 from wbengine import exceptions, invocation, limits, pools, running
 from wbengine.interop.celery import retrying
 from wbengine.interop.celery.protocol.message import TaskMessage
@@ -161,9 +162,9 @@ def test_a_fresh_child_has_all_that_a_call_needs(message: TaskMessage) -> None:
     pool = pools.ProcessPool(1)
     pool.preload(jobs.MODULES | TASKS.modules)
     with pool:
-        known = value_of(pool, errands.modules, ())
+        known = value_of(pool, fresh.imported, ())
         assert not value_of(pool, calls.run, arguments(message)).failed
-        assert value_of(pool, errands.modules, ()) - known == set()
+        assert value_of(pool, fresh.imported, ()) - known == set()
 
 
 @pytest.mark.parametrize(

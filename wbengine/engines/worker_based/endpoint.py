@@ -260,6 +260,11 @@ def endpoints_of(tasks: Iterable[type[task_module.Task]]) -> dict[str, Endpoint]
     return found
 
 
+def modules(found: Iterable[Endpoint]) -> set[str]:
+    """The names of all that a fresh process imports to call these."""
+    return {__name__, *(one.task_cls.__module__ for one in found)}
+
+
 def find_tasks(items: Iterable[Any]) -> list[type[task_module.Task]]:
     """The task classes named by `items`: classes, modules, or names of either.
 

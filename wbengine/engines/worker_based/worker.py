@@ -106,8 +106,11 @@ class Worker(portrait.Portrait):
             max_calls=max_tasks_per_child,
             max_memory=max_memory_per_child,
         )
-        # Children have loops of their own.
-        self._loop = None if isinstance(self._pool, pools.ProcessPool) else loops.Loop()
+        self._loop: loops.Loop | None = None
+        if isinstance(self._pool, pools.ProcessPool):  # whose children have loops of their own
+            self._pool.preload(endpoint.modules(self._offered.values()))
+        else:
+            self._loop = loops.Loop()
         self.identity = describing.identity()
         self._interop = topology.check_alone(interop, ledger)
         self._open_ledger = self._ledger_at(ledger, result_ttl)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import limits, running
-from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.interop.celery.protocol import message as messages
 from wbengine.interop.celery.worker import builtins, calls, informing
 
 if TYPE_CHECKING:
     from wbengine import invocation, loops
+    from wbengine.engines.worker_based import endpoint as endpoints
     from wbengine.interop.celery.protocol.message import TaskMessage
     from wbengine.interop.celery.protocol.wire import Wire
     from wbengine.interop.celery.worker.informing import Informing
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["MODULES", "Job", "Jobs", "Key", "Past"]
 
 #: What a process needs to make a call of `Job.call`, besides the modules of its task.
-MODULES: Final = frozenset(
-    one.__name__ for one in (builtins, calls, endpoints, informing, messages)
-)
+MODULES: Final = frozenset(one.__name__ for one in (builtins, calls, informing, messages))
 
 #: A task's id, and the number of its try: a retry is sent under the same id.
 Key = tuple[str, int]

@@ -51,9 +51,9 @@ class Tasks:
         return self._endpoints.get(name)
 
     @property
-    def modules(self) -> frozenset[str]:
-        """The names of the modules that all these tasks are in."""
-        return frozenset(one.task_cls.__module__ for one in self._endpoints.values())
+    def modules(self) -> set[str]:
+        """The names of all that a fresh process imports to find these tasks."""
+        return endpoints.modules(self._endpoints.values())
 
     def hint(self, name: str) -> str:
         """The nearest name, for the end of a message that says that there is no such task."""
