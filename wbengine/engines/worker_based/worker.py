@@ -106,11 +106,7 @@ class Worker(portrait.Portrait):
             max_calls=max_tasks_per_child,
             max_memory=max_memory_per_child,
         )
-        self._loop: loops.Loop | None = None
-        if isinstance(self._pool, pools.ProcessPool):  # whose children have loops of their own
-            self._pool.preload(endpoint.modules(self._offered.values()))
-        else:
-            self._loop = loops.Loop()
+        self._loop = self._prepare_pool()
         self.identity = describing.identity()
         self._interop = topology.check_alone(interop, ledger)
         self._open_ledger = self._ledger_at(ledger, result_ttl)
@@ -126,6 +122,13 @@ class Worker(portrait.Portrait):
         #: Set when it gave up what ran, because `drain_timeout` was over; and when all is told.
         self.gave_up = threading.Event()
         self.ended = threading.Event()
+
+    def _prepare_pool(self) -> loops.Loop | None:
+        """The loop of what is async; child processes have their own, and import what they need."""
+        if not isinstance(self._pool, pools.ProcessPool):
+            return loops.Loop()
+        self._pool.preload(endpoint.modules(self._offered.values()))
+        return None
 
     def _name_queues(self) -> dict[str, str]:
         if self._interop:
