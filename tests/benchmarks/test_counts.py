@@ -171,10 +171,12 @@ def check(
     )
 
 
+@pytest.mark.alone
 def test_chain_in_memory() -> None:
     check("memory", steps.chain, CHAIN, "memory://counted")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("make", "tasks"), [(steps.chain, CHAIN), (steps.wide, WIDE)])
 def test_redis(
     make: Callable[[int], Any], tasks: int, redis_server: Broker, redis_url: str
@@ -193,6 +195,7 @@ def test_redis(
         check("Redis", make, tasks, redis_url, told)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("make", "tasks"), [(steps.chain, CHAIN), (steps.wide, WIDE)])
 def test_rabbitmq(
     make: Callable[[int], Any], tasks: int, rabbitmq_server: Broker, rabbitmq_url: str
