@@ -129,6 +129,23 @@ def test_a_retry_keeps_its_history() -> None:
     assert record.results == []
 
 
+@pytest.mark.parametrize("kind", [models.TaskDetail, models.RetryDetail])
+def test_copies_have_every_field(kind: type[models.AtomDetail]) -> None:
+    """Each of them is copied by its name."""
+    record = kind("a")
+    for number, slot in enumerate(models.AtomDetail.__slots__):
+        setattr(record, slot, number)
+    record.results, record.items = [], models.Items(3, "ab", 2)
+    record.meta["k"] = 1
+    for copied in (record.copy(), kind("b").update(record), kind("c").update_row(record)):
+        told = {slot: getattr(copied, slot) for slot in models.AtomDetail.__slots__}
+        items, _ = told.pop("items"), told.pop("results")
+        assert told == {slot: getattr(record, slot) for slot in told}
+        assert (items.attempt, items.resumed, copied.noted("k")) == (3, 2, 1)
+        copied.meta["k"] = 2
+    assert record.noted("k") == 1
+
+
 def test_the_latest_attempt() -> None:
     """None before the first."""
     record = models.TaskDetail("t")

@@ -7,28 +7,18 @@ exists from the first time it is asked for.
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
-from wbengine import exceptions, states
-from wbengine.persistence import attempts, pictures
+from wbengine import states
+from wbengine.persistence import attempts, pictures, values
 from wbengine.persistence.annotated import Annotated
 from wbengine.persistence.attempts import Attempt
 from wbengine.persistence.identities import identity_in, new_uuid
 from wbengine.persistence.item_details import Items
 from wbengine.types import failure as ft
 
-__all__ = [
-    "AtomDetail",
-    "RetryDetail",
-    "TaskDetail",
-    "detail_from_dict",
-]
-
-#: One entry of a retry's results: what it provided, and who failed with what while that was
-#: provided.
-HistoryEntry = tuple[Any, dict[str, ft.Failure]]
+__all__ = ["AtomDetail", "TaskDetail"]
 
 _D = TypeVar("_D", bound="AtomDetail")
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -174,15 +164,40 @@ class AtomDetail(Annotated):
     def update_row(self: _D, other: _D) -> _D:
         """`update` without the items: they stay, as long as they are of the same attempt."""
         mine, theirs = self.items, other.items
-        for slot, value in zip(AtomDetail.__slots__, _FIELDS(other), strict=True):
-            setattr(self, slot, value)
-        self._meta = None if other._meta is None else dict(other._meta)
+        self._take(other)
         if theirs is not None:
             if mine is None or mine.attempt != theirs.attempt:
                 mine = theirs.emptied()
             mine.resumed = theirs.resumed
             self.items = mine
         return self
+
+    def _take(self, other: AtomDetail) -> None:
+        """Have the fields of `other`; records are copied often, and nothing is faster than this."""
+        # A dict of its own: other threads may be adding to theirs.
+        self._meta = None if other._meta is None else dict(other._meta)
+        self.name = other.name
+        self.uuid = other.uuid
+        self.state = other.state
+        self.intention = other.intention
+        self.version = other.version
+        self.results = other.results
+        self.failure = other.failure
+        self.revert_results = other.revert_results
+        self.revert_failure = other.revert_failure
+        self.attempt = other.attempt
+        self.epoch = other.epoch
+        self.action = other.action
+        self.worker = other.worker
+        self.submitted = other.submitted
+        self.started = other.started
+        self.ended = other.ended
+        self.progress = other.progress
+        self.progress_details = other.progress_details
+        self.items = other.items
+        self.past = other.past
+        self.attempts_dropped = other.attempts_dropped
+        self._came_to = other._came_to
 
     def merge(self: _D, other: _D, deep_copy: bool = False) -> _D:
         """Like `update`, but meta keys only `self` has are kept; `deep_copy` shares no value."""
@@ -199,20 +214,19 @@ class AtomDetail(Annotated):
 
         Its items are copied too, or (`retain_contents=False`) left out.
         """
-        clone = type(self)(self.name, self.uuid)
-        clone.update_row(self)
-        if retain_contents and self.items is not None:
-            clone.items = self.items.copy()
+        clone = type(self).__new__(type(self))
+        clone._take(self)
+        if self.items is not None:
+            clone.items = self.items.copy() if retain_contents else self.items.emptied()
         clone.results = self._copy_results()
-        clone.revert_results = _deep(self.revert_results)
-        clone.progress_details = _deep(self.progress_details)
-        if self._meta is not None:
-            # Of a copy: other threads may be adding to it.
-            clone._meta = copy.deepcopy(dict(self._meta))
+        clone.revert_results = values.deep(self.revert_results)
+        clone.progress_details = values.deep(self.progress_details)
+        if clone._meta is not None:
+            clone._meta = copy.deepcopy(clone._meta)
         return clone
 
     def _copy_results(self) -> Any:
-        return _deep(self.results)
+        return values.deep(self.results)
 
     def to_dict(self) -> dict[str, Any]:
         """Describe the record's own row as plain data; result values are left as they are."""
@@ -224,9 +238,9 @@ class AtomDetail(Annotated):
             "version": self.version,
             "meta": self._told_meta(),
             "results": self._results_to_dict(),
-            "failure": _failure_to_dict(self.failure),
+            "failure": values.failure_to_dict(self.failure),
             "revert_results": self.revert_results,
-            "revert_failure": _failure_to_dict(self.revert_failure),
+            "revert_failure": values.failure_to_dict(self.revert_failure),
             "attempt": self.attempt,
             "epoch": self.epoch,
             "action": self.action,
@@ -273,8 +287,8 @@ class AtomDetail(Annotated):
         if data.get("came_to"):
             state, error = data["came_to"]
             record._came_to = state, error
-        record.failure = _failure_from_dict(data.get("failure"))
-        record.revert_failure = _failure_from_dict(data.get("revert_failure"))
+        record.failure = values.failure_from_dict(data.get("failure"))
+        record.revert_failure = values.failure_from_dict(data.get("revert_failure"))
         return record
 
     def _results_to_dict(self) -> Any:
@@ -299,10 +313,6 @@ class AtomDetail(Annotated):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.state} #{self.attempt}>"
-
-
-#: All at once, for records are copied often.
-_FIELDS: Final = operator.attrgetter(*AtomDetail.__slots__)
 
 
 class TaskDetail(AtomDetail):
@@ -344,86 +354,3 @@ class TaskDetail(AtomDetail):
         elif state == states.REVERT_FAILURE:
             self.revert_failure = result
             self.results = self.revert_results = None
-
-
-class RetryDetail(AtomDetail):
-    """The record of a retry: `results` is its history, one entry for each time it executed."""
-
-    __slots__ = ()
-    kind: ClassVar[str] = "retry"
-
-    def __init__(self, name: str, uuid: str | None = None) -> None:
-        super().__init__(name, uuid)
-        self.results: list[HistoryEntry] = []
-
-    @property
-    def last_results(self) -> Any:
-        return self.results[-1][0] if self.results else None
-
-    @property
-    def last_failures(self) -> dict[str, ft.Failure]:
-        return self.results[-1][1] if self.results else {}
-
-    def put(self, state: str, result: Any) -> None:
-        self.state = state
-        if state == states.SUCCESS:
-            self.results.append((result, {}))
-            self.failure = self.revert_results = self.revert_failure = None
-        elif state == states.FAILURE:
-            self.failure = result
-            self.revert_results = self.revert_failure = None
-        elif state == states.REVERTED:
-            self.results = []
-            self.revert_results = result
-            self.revert_failure = None
-        elif state == states.REVERT_FAILURE:
-            self.revert_failure = result
-            self.revert_results = None
-
-    def reset(self, state: str) -> None:
-        super().reset(state)
-        self.results = []
-
-    def _copy_results(self) -> list[HistoryEntry]:
-        return [(_deep(value), dict(failures)) for value, failures in self.results]
-
-    def _results_to_dict(self) -> list[Any]:
-        return [
-            [value, {name: _failure_to_dict(failure) for name, failure in failures.items()}]
-            for value, failures in self.results
-        ]
-
-    @classmethod
-    def _results_from_dict(cls, data: Any) -> list[HistoryEntry]:
-        return [
-            (value, {name: ft.Failure.from_dict(told) for name, told in failures.items()})
-            for value, failures in data or ()
-        ]
-
-
-_ATOM_KINDS: Final[Mapping[str, type[AtomDetail]]] = {"task": TaskDetail, "retry": RetryDetail}
-
-
-def detail_from_dict(kind: str, data: Mapping[str, Any]) -> AtomDetail:
-    """Make the atom record of `kind` ('task' or 'retry') from what its `to_dict` said.
-
-    :raises InvalidFormat: there is no such kind.
-    """
-    if kind not in _ATOM_KINDS:
-        raise exceptions.InvalidFormat(f"{kind!r} is no kind of atom; known: task, retry")
-    return _ATOM_KINDS[kind].from_dict(data)
-
-
-def _deep(value: Any) -> Any:
-    kind = type(value)
-    if value is None or kind is str or kind is int or kind is float or kind is bool:
-        return value
-    return copy.deepcopy(value)
-
-
-def _failure_to_dict(failure: ft.Failure | None) -> dict[str, Any] | None:
-    return None if failure is None else failure.to_dict()
-
-
-def _failure_from_dict(data: Mapping[str, Any] | None) -> ft.Failure | None:
-    return None if data is None else ft.Failure.from_dict(data)

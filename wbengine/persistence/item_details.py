@@ -6,12 +6,11 @@ each is a record of its own, beside the row of its atom.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wbengine import exceptions, states
-from wbengine.persistence import attempts, pictures
+from wbengine.persistence import attempts, pictures, values
 from wbengine.types import failure as ft
 
 __all__ = ["ItemDetail", "Items"]
@@ -96,15 +95,14 @@ class ItemDetail:
         clone = ItemDetail(self.index, self.value, self.attempt).update(self)
         if deep:
             for slot in _VALUES:
-                setattr(clone, slot, copy.deepcopy(getattr(self, slot)))
+                setattr(clone, slot, values.deep(getattr(self, slot)))
         return clone
 
     def to_dict(self) -> dict[str, Any]:
         """Describe the record as plain data; values are left as they are."""
         found = {slot: getattr(self, slot) for slot in (*_PLAIN, *_VALUES)}
         for slot in _FAILURES:
-            failure = getattr(self, slot)
-            found[slot] = None if failure is None else failure.to_dict()
+            found[slot] = values.failure_to_dict(getattr(self, slot))
         return found
 
     @classmethod
@@ -123,8 +121,7 @@ class ItemDetail:
             if slot in data:
                 setattr(record, slot, data[slot])
         for slot in _FAILURES:
-            told = data.get(slot)
-            setattr(record, slot, None if told is None else ft.Failure.from_dict(told))
+            setattr(record, slot, values.failure_from_dict(data.get(slot)))
         return record
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:

@@ -11,19 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from wbengine import states
+from wbengine import exceptions, states
 from wbengine.persistence import histories, pictures
 from wbengine.persistence.annotated import Annotated
-from wbengine.persistence.atom_details import (
-    AtomDetail,
-    RetryDetail,
-    TaskDetail,
-    detail_from_dict,
-)
+from wbengine.persistence.atom_details import AtomDetail, TaskDetail
 from wbengine.persistence.attempts import Attempt
 from wbengine.persistence.histories import Change
 from wbengine.persistence.identities import identity_in, new_uuid, new_uuids
 from wbengine.persistence.item_details import ItemDetail, Items
+from wbengine.persistence.retry_details import RetryDetail
 
 __all__ = [
     "LogBook",
@@ -60,6 +56,19 @@ def _text_of(moment: datetime | None) -> str | None:
 
 def _moment_of(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
+
+
+_ATOM_KINDS: Final[Mapping[str, type[AtomDetail]]] = {"task": TaskDetail, "retry": RetryDetail}
+
+
+def detail_from_dict(kind: str, data: Mapping[str, Any]) -> AtomDetail:
+    """Make the atom record of `kind` ('task' or 'retry') from what its `to_dict` said.
+
+    :raises InvalidFormat: there is no such kind.
+    """
+    if kind not in _ATOM_KINDS:
+        raise exceptions.InvalidFormat(f"{kind!r} is no kind of atom; known: task, retry")
+    return _ATOM_KINDS[kind].from_dict(data)
 
 
 class FlowDetail(Annotated):

@@ -358,17 +358,16 @@ class MemoryConnection(base.Connection):
             return kept.copy()
 
     def _put_atoms(self, flow: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> None:
-        atoms = list(atoms)
-        self._backend.turns[flow.uuid].touch_rows([atom.uuid for atom in atoms])
-        for atom in atoms:
-            kept = self._backend.atoms.get(atom.uuid)
-            copied = self._copied(atom)
+        rows = [self._copied(atom) for atom in atoms]  # all of them, or nothing changes
+        self._backend.turns[flow.uuid].touch_rows([row.uuid for row in rows])
+        for row in rows:
+            kept = self._backend.atoms.get(row.uuid)
             if kept is None:
-                self._backend.atoms[atom.uuid] = copied
-                self._backend.homes[atom.uuid] = flow.uuid
-                flow.add(copied)
+                self._backend.atoms[row.uuid] = row
+                self._backend.homes[row.uuid] = flow.uuid
+                flow.add(row)
             else:
-                kept.update_row(copied)
+                kept.update_row(row)
 
     def _put_items(self, uuid: str, items: Iterable[models.ItemDetail]) -> None:
         kept = self._backend.atoms[uuid].items
