@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
-from wbengine import deciders
+from wbengine import deciders, task
 from wbengine._core import plan as plan_module
 from wbengine.types import outline
 from wbengine.types.outline import Outline, OutlineNode
@@ -14,6 +14,7 @@ from wbengine.types.outline import Outline, OutlineNode
 __all__ = ["outline_of"]
 
 _LONGEST: Final = 60
+_BEGINNINGS: Final = frozenset({plan_module.FLOW, plan_module.RETRY})
 
 
 def outline_of(plan: plan_module.Plan) -> Outline:
@@ -22,46 +23,47 @@ def outline_of(plan: plan_module.Plan) -> Outline:
     Links between flows are between the flows themselves, and not between where one ends and the
     other begins.
     """
-    places: list[int] = []
-    nodes: list[OutlineNode] = []
     notes = _notes(plan)
-    known: dict[Any, tuple[str, str | None]] = {}
-    for node, (kind, item, name, parent) in enumerate(
-        zip(plan.kinds, plan.items, plan.names, plan.parent, strict=True)
-    ):
-        if kind == plan_module.FLOW_END:
+    places: list[int] = []
+    found: list[tuple[str, str, int | None, str | None, str | None]] = []
+    known: dict[type, tuple[str, str | None]] = {}
+    columns = zip(plan.kinds, plan.items, plan.names, plan.parent, strict=True)
+    end = plan_module.FLOW_END
+    for node, (kind, item, name, parent) in enumerate(columns):
+        if kind == end:
             places.append(places[plan._begin[node]])
             continue
-        made: Any = type(item)
-        if kind != plan_module.FLOW:
-            function = vars(item).get("_execute")
-            if hasattr(function, "__qualname__"):
-                made = function
-        told = known.get(made)
+        told = known.get(type(item))
         if told is None:
-            told = known[made] = _told(kind, item, made)
-        places.append(len(nodes))
+            told = _told(kind, item)
+            if not isinstance(item, task.FunctorTask):
+                known[type(item)] = told
+        places.append(len(found))
         within = places[parent] if parent >= 0 else None
-        nodes.append(OutlineNode(name, told[0], within, told[1], notes.get(node)))
+        found.append((name, told[0], within, told[1], notes.get(node)))
     edges = [(places[before], places[after]) for before, after in _links(plan)]
-    return Outline(tuple(nodes), tuple(edges))
+    return Outline(tuple(map(OutlineNode._make, found)), tuple(edges))
 
 
-def _links(plan: plan_module.Plan) -> Iterator[tuple[int, int]]:
+def _links(plan: plan_module.Plan) -> list[tuple[int, int]]:
     """What comes after what; not what every flow has: from where it begins to what is inside."""
-    kinds = plan.kinds
-    for node, afters in enumerate(plan.succ):
-        if kinds[node] in (plan_module.FLOW, plan_module.RETRY):
-            continue
-        for after in afters:
-            if kinds[after] != plan_module.FLOW_END:
-                yield node, after
+    kinds, end = plan.kinds, plan_module.FLOW_END
+    return [
+        (node, after)
+        for node, (kind, afters) in enumerate(zip(kinds, plan.succ, strict=True))
+        if kind not in _BEGINNINGS
+        for after in afters
+        if kinds[after] != end
+    ]
 
 
-def _told(kind: int, item: Any, made: Any) -> tuple[str, str | None]:
+def _told(kind: int, item: Any) -> tuple[str, str | None]:
     """The kind of a node, and the function or class that an atom is made of."""
     if kind == plan_module.FLOW:
         return outline.FLOW, None
+    made: Any = type(item)
+    if isinstance(item, task.FunctorTask) and hasattr(item._execute, "__qualname__"):
+        made = item._execute
     name = f"{made.__module__}.{made.__qualname__}"
     if kind == plan_module.RETRY:
         return outline.RETRY, name

@@ -6,9 +6,11 @@ It needs none of the code that the flow is made of, so it can be kept with the f
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import operator
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -71,21 +73,21 @@ class Outline:
 
     @cached_property
     def _packed(self) -> bytes:
-        tasks = {
-            name: number for number, name in enumerate(dict.fromkeys(n[3] for n in self.nodes))
-        }
+        names, kinds, parents, tasks, notes = zip(*self.nodes, strict=True)
+        befores = [edge[0] for edge in self.edges]
+        numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
         told: dict[str, Any] = {
             "version": VERSION,
-            "names": [node.name for node in self.nodes],
-            "kinds": "".join([_LETTERS[node.kind] for node in self.nodes]),
-            "parents": _steps(-1 if node.parent is None else node.parent for node in self.nodes),
-            "tasks": list(tasks),
-            "task": [tasks[node.task] for node in self.nodes],
-            "notes": {n: node.notes for n, node in enumerate(self.nodes) if node.notes},
-            "from": _steps(edge[0] for edge in self.edges),
+            "names": names,
+            "kinds": "".join([_LETTERS[kind] for kind in kinds]),
+            "parents": _steps([-1 if parent is None else parent for parent in parents]),
+            "tasks": list(numbers),
+            "task": [numbers[task] for task in tasks],
+            "notes": {number: note for number, note in enumerate(notes) if note},
+            "from": _steps(befores),
             "length": [after - before for before, after in self.edges],
         }
-        return zlib.compress(json.dumps(told, separators=(",", ":")).encode(), _LEVEL)
+        return zlib.compress(_written(told).encode(), _LEVEL)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Outline:
@@ -103,6 +105,10 @@ class Outline:
             return _checked(_made(told))
         except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
             raise exceptions.InvalidFormat(f"This is no outline of a flow: {error}") from None
+
+
+#: What was made here has no circles, and is not asked whether it does.
+_written: Final = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -143,18 +149,10 @@ def _checked(made: Outline) -> Outline:
     return made
 
 
-def _steps(numbers: Iterable[int]) -> list[int]:
+def _steps(numbers: Sequence[int]) -> list[int]:
     """Numbers as differences: most of them are the same."""
-    found, last = [], 0
-    for number in numbers:
-        found.append(number - last)
-        last = number
-    return found
+    return [*numbers[:1], *map(operator.sub, numbers[1:], numbers)]
 
 
 def _sums(steps: Iterable[int]) -> list[int]:
-    found, last = [], 0
-    for step in steps:
-        last += step
-        found.append(last)
-    return found
+    return list(itertools.accumulate(steps))
