@@ -365,15 +365,6 @@ class Lifecycle:
             run = record.last_attempt if result is not NO_RESULT else None
             self.notices.append(Notice(record, atom, state, old_state, result, run))
 
-    def _began(self, node: int, attempt: int, worker: str, written: bool) -> None:
-        """Written with what is written next: the outcome says all of this again."""
-        record = self._record(node)
-        under_way = record.state in _BEGUN and record.attempt == attempt
-        if under_way and record.started is None:
-            record.worker, record.started = worker, time.time()
-            if written:
-                self._storage.mark(record)
-
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
             return
@@ -420,8 +411,17 @@ class _Kept(_Told):
     __slots__ = ()
 
     def began(self, worker: str, written: bool = True) -> None:
-        """A worker has begun it just now; from any thread."""
-        self._lifecycle._began(self._node, self._attempt, worker, written)
+        """A worker has begun it just now; from any thread.
+
+        It is `written` with what is written next: the outcome says all of this again.
+        """
+        lifecycle = self._lifecycle
+        record = lifecycle._record(self._node)
+        under_way = record.state in _BEGUN and record.attempt == self._attempt
+        if under_way and record.started is None:
+            record.worker, record.started = worker, time.time()
+            if written:
+                lifecycle._storage.mark(record)
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})

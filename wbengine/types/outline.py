@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from wbengine import exceptions
+from wbengine import _codec, exceptions
 
 __all__ = ["FLOW", "MAP", "RETRY", "TASK", "Outline", "OutlineNode"]
 
@@ -87,7 +87,7 @@ class Outline:
             "from": _steps(befores),
             "length": [after - before for before, after in self.edges],
         }
-        return zlib.compress(_written(told).encode(), _LEVEL)
+        return zlib.compress(_codec.text_of(told).encode("utf-8", "surrogatepass"), _LEVEL)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Outline:
@@ -105,10 +105,6 @@ class Outline:
             return _checked(_made(told))
         except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
             raise exceptions.InvalidFormat(f"This is no outline of a flow: {error}") from None
-
-
-#: What was made here has no circles, and is not asked whether it does.
-_written: Final = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -52,6 +52,8 @@ _CRC: Final = 8
 _FIELDS: Final = 7
 _MOST_NAME: Final = 100
 _DIGEST: Final = "x-"
+#: What a line says that says nothing.
+_NOTHING: Final = b"null"
 _PLAIN: Final = re.compile(r"[0-9a-z][0-9a-z_-]*").fullmatch
 #: Within so many bytes of a line is its kind.
 _HEADING: Final = 24
@@ -117,7 +119,8 @@ def is_digest(key: bytes) -> bool:
 
 def write(kind: str, key: bytes = b"-", major: int = 0, minor: int = 0, tree: Any = None) -> bytes:
     """One line.  `tree` is what `json` can write."""
-    return write_text(kind, json_of(tree), key, major, minor)
+    text = _NOTHING if tree is None else json_of(tree)
+    return write_text(kind, text, key, major, minor)
 
 
 def json_of(tree: Any) -> bytes:
