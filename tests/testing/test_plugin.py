@@ -72,6 +72,18 @@ def test_an_engine_and_a_worker_meet(wbe_worker: Maker, wbe_engine: Maker) -> No
     assert testing.Trace.of(engine).flow == ["RUNNING", "SUCCESS"]
 
 
+@pytest.mark.parametrize(
+    "options", [{"processes_count": 1}, {"threads_count": 2}, {"pool": "solo"}], ids=str
+)
+def test_a_worker_runs_its_tasks_where_it_is_told(
+    wbe_worker: Maker, wbe_engine: Maker, options: dict[str, Any]
+) -> None:
+    worker = wbe_worker(Greet, **options)
+    engine = wbe_engine(line(Greet("greet")), store={"name": "you"})
+    engine.run()
+    assert engine.storage.get_attempt("greet").worker == worker.identity
+
+
 def test_each_test_has_a_broker_of_its_own(wbe_broker: Any, wbe_worker: Maker) -> None:
     wbe_worker(Charge)
     other = testing.Broker()
@@ -208,12 +220,37 @@ def test_who_is_killed_at_the_end_ran_but_nobody_is_told(
     assert (RAN, killed.count) == (["charge"], 1)
 
 
+class Counts:
+    """Somebody's own observer: which moments it was told of."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def __getattr__(self, moment: str) -> Any:
+        return lambda *rest: self.told.append(moment)
+
+
+def test_who_has_an_observer_may_be_killed_too(
+    wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
+) -> None:
+    killed, own = wbe_broker.kill_worker_at("charge", when="end"), Counts()
+    wbe_worker(Charge, observer=own)
+    with pytest.raises(exceptions.WorkerLost):
+        wbe_engine(line(Charge("charge")), worker_expiry=1.0).run()
+    assert (RAN, killed.count) == (["charge"], 1)
+    assert own.told == ["received", "started"]
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda broker: broker.drop("REQEST"), "no kind of message.*REQUEST"),
         (lambda broker: broker.drop("NOTIFY", atom="a"), "of no atom"),
         (lambda broker: broker.double("REQUEST", times=0), "times is 0"),
+        (lambda broker: broker.drop("REQUEST", state="SUCCESS"), "REQUEST has no state"),
+        (lambda broker: broker.drop("RESPONSE", state="SUCESS"), "no state.*'SUCCESS'"),
+        (lambda broker: broker.delay("REQUEST", "soon"), "seconds is 'soon'"),
+        (lambda broker: broker.delay("REQUEST", -1), "seconds is -1"),
         (lambda broker: broker.kill_worker_at("a", when="middle"), "'start' or at the 'end'"),
     ],
 )

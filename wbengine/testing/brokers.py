@@ -66,6 +66,8 @@ class Broker:
         times: int | None = 1,
     ) -> faults.Fault:
         """Deliver messages `seconds` later; others pass them."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+            raise ValueError(f"seconds is {seconds!r}: it must be a number from 0")
 
         def act(again: Callable[[], None]) -> bool:
             timer = threading.Timer(seconds, again)

@@ -14,11 +14,14 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.jobs import Job
 
-__all__ = ["AT", "KINDS", "Fault", "Gate", "Saboteur"]
+__all__ = ["AT", "KINDS", "STATES", "Fault", "Gate", "Saboteur"]
 
 #: What messages are: what an engine asks a worker for, what a worker answers, and what both say of
 #: themselves.
 KINDS: Final = (pr.REQUEST, pr.RESPONSE, pr.NOTIFY)
+
+#: What an answer may say.
+STATES: Final = (pr.RUNNING, pr.EVENT, pr.SUCCESS, pr.FAILURE)
 
 #: When a worker may be killed: before the body of a task runs, and before anybody is told how it
 #: ended.
@@ -99,6 +102,11 @@ class Gate:
             raise ValueError(f"{kind!r} is no kind of message{hint}: {', '.join(KINDS)}")
         if kind == pr.NOTIFY and (atom, state) != (None, None):
             raise ValueError("a NOTIFY is of no atom and has no state")
+        if state is not None and kind != pr.RESPONSE:
+            raise ValueError(f"a {kind} has no state: only a {pr.RESPONSE} has one")
+        if state is not None and state not in STATES:
+            hint = _names.hint(str(state), STATES)
+            raise ValueError(f"{state!r} is no state of an answer{hint}: {', '.join(STATES)}")
         self._rules.append(_Rule(fault, kind, atom, state, act))
         return fault
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from wbengine.engines import base
     from wbengine.engines.worker_based import worker as workers
     from wbengine.testing.brokers import Broker
+
+#: Options of a worker that say where its tasks run, and how many at once.
+_POOLS: Final = frozenset({"concurrency", "executor", "pool", "processes_count", "threads_count"})
 
 
 @pytest.fixture
@@ -36,14 +39,20 @@ def wbe_worker(wbe_broker: Broker) -> Iterator[Callable[..., workers.Worker]]:
     """Starts workers: `wbe_worker(MyTask, other_module, topic='video', concurrency=1)`.
 
     Each is a real one, in a thread, and serves the tasks it is given on the broker of the test;
-    other options are those of `Worker`.  All are stopped at the end of the test.
+    other options are those of `Worker`.  Where none says where tasks run, they do in 4 threads.
+    All are stopped at the end of the test.
     """
+    from wbengine.engines.worker_based.observing import Together
     from wbengine.testing.workers import worker_in_thread
 
     with contextlib.ExitStack() as started:
 
         def start(*tasks: Any, topic: Any = "tests", **options: Any) -> workers.Worker:
-            options = {"concurrency": 4, "observer": wbe_broker.saboteur, **options}
+            own = options.pop("observer", None)
+            told = (wbe_broker.saboteur,) if own is None else (wbe_broker.saboteur, own)
+            options = {"observer": Together(told), **options}
+            if options.keys().isdisjoint(_POOLS):
+                options["concurrency"] = 4
             made = worker_in_thread(wbe_broker.url, *tasks, topic=topic,
                                     exchange=wbe_broker.exchange, **options)  # fmt: skip
             return started.enter_context(made)
