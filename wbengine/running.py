@@ -49,6 +49,20 @@ LATEST: Final[dict[int, invocation.Invocation]] = {}
 #: them; it must not raise.
 around: Callable[[invocation.Invocation], AbstractContextManager[object]] | None = None
 
+#: `(id, epoch)` of a request on a worker; `(uuid, attempt)` of an atom in an engine's process.
+Key = tuple[str, int]
+
+#: A function, and what it is called with.
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+
+#: What is called in another process instead of this, so that `around` finds there what it finds
+#: here by that key, by whoever traces; it must not raise, and what it returns has to pickle.
+sending: Callable[[Key, Call], Call] | None = None
+
+#: Told of the headers of a message that the body of a task sends, by whoever traces; it may add to
+#: them, and must not raise.
+tying: Callable[[dict[str, Any]], object] | None = None
+
 
 #: How who waits for a coroutine lets it know that its call was cancelled: by the id of the call,
 #: and of what tells the call so.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, ClassVar
 
-from wbengine import alarms, exceptions, limits, pools
+from wbengine import alarms, exceptions, limits, pools, running
 from wbengine import invocation as calls
 from wbengine import task as task_module
 from wbengine._core import strict as strictness
@@ -60,7 +60,8 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
         assert self._pool is not None
         data = _pickled_call(self._strict, limit_of(invocation, self._limit), invocation)
         settle = _Settle(invocation, done)
-        return self._pool.submit(_call_pickled, (data,), settle, what=invocation.task.name)
+        call = _sent(invocation, (_call_pickled, (data,)))
+        return self._pool.submit(*call, settle, what=invocation.task.name)
 
 
 class ProcessTaskExecutor(_RemoteTaskExecutor):
@@ -100,10 +101,10 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
         if pool is None:
             raise RuntimeError("the executor was not started")
         limit = limit_of(invocation, self._limit)
-        arguments = (self._strict, *_portable(invocation))
+        call = _sent(invocation, (_call, (self._strict, *_portable(invocation))))
         settle = _Settle(invocation, done)
         events, name = invocation.events, invocation.task.name
-        return pool.submit(_call, arguments, settle, events, limit, name)
+        return pool.submit(*call, settle, events, limit, name)
 
 
 class _Settle:
@@ -129,6 +130,13 @@ class _Settle:
 def _pool_size() -> int:
     """How many processes are worth having here."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _sent(invocation: calls.Invocation, call: running.Call) -> running.Call:
+    """The call, with what whoever traces has taken along."""
+    if running.sending is None:
+        return call
+    return running.sending((invocation.uuid, invocation.attempt), call)
 
 
 def _portable(invocation: calls.Invocation) -> tuple[Any, ...]:

@@ -23,6 +23,8 @@ DIRECTION: Final = "wbengine.direction"
 #: Of the atom: its executions and reversions are counted together.
 ATTEMPT: Final = "wbengine.attempt"
 WORKER: Final = "wbengine.worker"
+#: What a task is called that no engine sent.
+TASK: Final = "wbengine.task"
 ERROR: Final = "error.type"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions as exc
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based import envelope as env
     from wbengine.engines.worker_based.entries import Entry
     from wbengine.engines.worker_based.jobs import Job
+    from wbengine.engines.worker_based.reporting import GuestJob
 
 __all__ = ["FleetCollector", "MetricsListener", "WorkerObserver", "observe", "render"]
 
@@ -198,13 +199,17 @@ class WorkerObserver:
             unit.task_cls, topic, unit.action, outcome.failed, job.attempt, seconds
         )
 
-    def guest_ended(
-        self, task: str, queue: str, attempt: int, outcome: invocation.Outcome, well: bool
-    ) -> None:
+    def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
+        """It is counted when it ended."""
+        return {}
+
+    def guest_ended(self, job: GuestJob, outcome: invocation.Outcome, well: bool) -> None:
         """A task ended that came in another way, such as from a client of Celery."""
         started, ended = outcome.started, outcome.ended
         seconds = None if started is None or ended is None else ended - started
-        self._meters.task_ended(task, queue, invocation.EXECUTE, not well, attempt, seconds)
+        self._meters.task_ended(
+            job.task, job.queue, invocation.EXECUTE, not well, job.attempt, seconds
+        )
 
     def refused(self, job: Job) -> None:
         """It never ran."""

@@ -1,10 +1,11 @@
-"""The spans of a worker: one for each request that it processes."""
+"""The spans of a worker: one for each request, or other task, that it processes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wbengine.telemetry import attributes, contexts, labels, tracing
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from wbengine import invocation
     from wbengine.engines.worker_based.jobs import Job
+    from wbengine.engines.worker_based.reporting import GuestJob
 
 __all__ = ["WorkerTracing", "configure", "is_wanted"]
 
@@ -24,11 +26,18 @@ class WorkerTracing:
     """Traces what a worker processes, as its `observer`.
 
     Each span is below the one that sent the request, and linked with it.  It is made in the process
-    of the worker, also where tasks run in children of it.  `worker` and `system` are told once they
-    are known.
+    of the worker, also where tasks run in children of it; what these trace is below it.  `worker`
+    and `system` are told once they are known.  Tasks that guests of the worker bring are traced
+    likewise, if it is told of them (`Worker.tell_guests`).
 
     :raises ImportError: opentelemetry-api is not installed.
     """
+
+    #: What a child needs, besides its tasks, for what these trace.
+    IN_CHILDREN: ClassVar = (
+        "wbengine.telemetry.contexts",
+        "opentelemetry.trace.propagation.tracecontext",
+    )
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self._tracer = tracing.tracer_of(tracer_provider)
@@ -65,16 +74,46 @@ class WorkerTracing:
             attributes.failed(span, "given_up")
             span.end()
 
-    def _pop(self, job: Job) -> Span | None:
+    def close(self) -> None:
+        """End what is left; its task was given up."""
+        for key in list(self._spans):
+            span = self._spans.pop(key, None)
+            contexts.leave(key)
+            if span is not None:
+                attributes.failed(span, "given_up")
+                span.end()
+
+    # Tasks of guests.
+
+    def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
+        span = self._spans.get(job.key)
+        if span is None:  # else more is called for it, such as what is to be told that it failed
+            found = attributes.message("process", system, job.queue, job.id, job.epoch, job.queue)
+            found |= {
+                "messaging.message.conversation_id": job.flow or job.id,
+                attributes.TASK: job.task,
+                attributes.ATTEMPT: job.attempt,
+                attributes.WORKER: self.worker,
+            }
+            span = self._spans[job.key] = self._start(job.queue, job.headers, found)
+        contexts.enter(job.key, tracing.below(span))
+        return contexts.handed_on(tracing.below(span))
+
+    def guest_ended(self, job: GuestJob, outcome: invocation.Outcome, well: bool) -> None:
+        span = self._pop(job)
+        if span is None:
+            return
+        if not (well or outcome.failed):
+            attributes.failed(span, type(outcome.value).__name__)
+        attributes.failed_with(span, outcome.value)
+        span.end()
+
+    def _pop(self, job: Job | GuestJob) -> Span | None:
         contexts.leave(job.key)
         return self._spans.pop(job.key, None)
 
     def _begin(self, job: Job) -> Span:
-        from opentelemetry import context, propagate, trace
-
         receipt: Any = job.receipt
-        above = propagate.extract(getattr(receipt, "headers", None) or {}, context.Context())
-        sender = trace.get_current_span(above).get_span_context()
         queue = (getattr(receipt, "delivery_info", None) or {}).get("routing_key", "")
         topic = labels.of_topic(queue)
         found = attributes.message("process", self.system, topic, job.id, job.epoch, queue)
@@ -86,8 +125,16 @@ class WorkerTracing:
         }
         if job.unit is not None:
             found[attributes.DIRECTION] = job.unit.action
+        return self._start(topic, getattr(receipt, "headers", None) or {}, found)
+
+    def _start(self, place: str, headers: Mapping[str, Any], found: dict[str, Any]) -> Span:
+        """A span below the one that `headers` tell of, if they do."""
+        from opentelemetry import context, propagate, trace
+
+        above = propagate.extract(headers, context.Context())
+        sender = trace.get_current_span(above).get_span_context()
         return self._tracer.start_span(
-            f"process {topic}",
+            f"process {place}",
             above,
             kind=trace.SpanKind.CONSUMER,
             attributes=found,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["META", "FlowTracing", "below", "instrument", "tracer_of"]
 
 #: Where a flow keeps the `traceparent` of its first run, in its meta.
-META: Final = "traceparent"
+META: Final = contexts.TRACEPARENT
 
 _BEGUN: Final = {states.RUNNING: invocation.EXECUTE, states.REVERTING: invocation.REVERT}
 _ENDS: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
@@ -108,7 +108,7 @@ class FlowTracing(base.Listener):
         )
         self._run = span
         if first is None and span.get_span_context().is_valid:
-            storage.update_flow_metadata({META: _carried(below(span))["traceparent"]})
+            storage.update_flow_metadata({META: contexts.carried(below(span))[META]})
 
     def _end_run(self, state: str | None) -> None:
         """It ended in this state; None: nobody is told how."""
@@ -245,23 +245,11 @@ def below(span: Span) -> Context:
     return trace.set_span_in_context(span, context.Context())
 
 
-def _carried(context: Context) -> dict[str, str]:
-    from opentelemetry.trace.propagation import tracecontext
-
-    carrier: dict[str, str] = {}
-    tracecontext.TraceContextTextMapPropagator().inject(carrier, context)
-    return carrier
-
-
 def _context_of(traceparent: Any) -> Any:
     """The span that a flow remembers, if it does."""
     if not isinstance(traceparent, str):
         return None
-    from opentelemetry import context, trace
-    from opentelemetry.trace.propagation import tracecontext
+    from opentelemetry import trace
 
-    found = tracecontext.TraceContextTextMapPropagator().extract(
-        {"traceparent": traceparent}, context.Context()
-    )
-    span = trace.get_current_span(found).get_span_context()
+    span = trace.get_current_span(contexts.read({META: traceparent})).get_span_context()
     return span if span.is_valid else None

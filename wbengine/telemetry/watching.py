@@ -62,7 +62,7 @@ class Watch:
         served: dict[serving.Address, dict[str, Any]] = {}
         if self._counter is not None and self._metrics is not None:
             self._counter.topics.update((queue, topic) for topic, queue in worker.queues.items())
-            worker.tell_guests(self._counter.guest_ended)
+            worker.tell_guests(self._counter)
             served.setdefault(self._metrics, {})["/metrics"] = lambda: _metrics(worker)
         if self._health is not None:
             served.setdefault(self._health, {}).update(probes.routes(worker))
@@ -76,6 +76,8 @@ class Watch:
             server.start()
         if self._tracing is not None:
             self._tracing.worker, self._tracing.system = worker.identity, worker.system
+            worker.tell_guests(self._tracing)
+            worker.preload(self._tracing.IN_CHILDREN)
         if self._heartbeat is not None:
             worker.tell_turns(probes.Pulse(self._heartbeat))
 
@@ -83,6 +85,8 @@ class Watch:
         """Serve no more; what was traced goes out."""
         for server in self._servers:
             server.stop()
+        if self._tracing is not None:
+            self._tracing.close()
         if hasattr(self._provider, "force_flush"):
             self._provider.force_flush()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions as exc
-from wbengine import invocation
+from wbengine import invocation, running
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import beating, doubts, endpoint, proxy, reporting, server
 from wbengine.engines.worker_based import envelope as env
@@ -246,10 +246,15 @@ class Performer:
         job.began = time.time()
         if reporting.LOG.isEnabledFor(logging.DEBUG):
             self._reports.started(job)
+        call: running.Call = (
+            job.endpoint.begin,
+            (job.unit, self._loop, job.expires, job.fresh),
+        )
+        if running.sending is not None and self._loop is None:  # it goes into a child
+            call = running.sending(job.key, call)
         try:
             job.ticket = self._pool.submit(
-                job.endpoint.begin,
-                (job.unit, self._loop, job.expires, job.fresh),
+                *call,
                 functools.partial(self._ran, job),
                 functools.partial(self._told, job),
                 job.limit,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wbengine import pools
@@ -14,7 +14,6 @@ from wbengine.engines.worker_based import life as lives
 if TYPE_CHECKING:
     import threading
 
-    from wbengine import invocation
     from wbengine.engines.worker_based import (
         guests,
         performing,
@@ -144,9 +143,15 @@ class Portrait:
         self._hands.lock.release()
         return True
 
-    def tell_guests(self, ended: Callable[[str, str, int, invocation.Outcome, bool], None]) -> None:
-        """Have `ended` called with what becomes of tasks that guests brought: see `Reports`."""
-        self._reports.onlooker = ended
+    def tell_guests(self, onlooker: reporting.Onlooker) -> None:
+        """Tell `onlooker` of the tasks that guests bring, from now on."""
+        self._reports.onlookers = (*self._reports.onlookers, onlooker)
+
+    def preload(self, modules: Iterable[str]) -> None:
+        """Have children, if tasks run there, import these too before their first one; to be called
+        before `run`."""
+        if isinstance(self._pool, pools.ProcessPool):
+            self._pool.preload(modules)
 
     def tell_turns(self, turned: Callable[[float], object]) -> None:
         """Have `turned(heard)` called in each turn of the loop that takes what comes, at least once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,7 +16,15 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from wbengine.engines.worker_based import protocol as pr
 
-__all__ = ["ExceptionHandler", "FailedRequest", "Job", "Reports", "find_handlers"]
+__all__ = [
+    "ExceptionHandler",
+    "FailedRequest",
+    "GuestJob",
+    "Job",
+    "Onlooker",
+    "Reports",
+    "find_handlers",
+]
 
 LOG = logging.getLogger(__name__)
 
@@ -87,6 +95,31 @@ class Job(Protocol):
     def unit(self) -> pr.WorkUnit | None: ...
 
 
+class GuestJob(Job, Protocol):
+    """What is told of a task that a guest brought: also what it is called there, where it came
+    from, and what whoever sent it said in its headers."""
+
+    @property
+    def key(self) -> tuple[str, int]: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, Any]: ...
+
+
+class Onlooker(Protocol):
+    """What is told of the tasks of guests, from any thread: it must neither wait nor raise."""
+
+    def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
+        """It is about to be called; again, where more is called for it.  `system` is what carried
+        its message.  Returns headers for the messages that follow from it."""
+
+    def guest_ended(self, job: GuestJob, outcome: invocation.Outcome, well: bool) -> None:
+        """It ended; `well`: it need not be done again."""
+
+
 class Reports:
     """Says how tasks begin and end.  Thread-safe; called in the slot of the task that ended.
 
@@ -99,9 +132,8 @@ class Reports:
     def __init__(self, worker: str, handlers: Iterable[ExceptionHandler] = ()) -> None:
         self._worker = worker
         self._handlers = tuple(handlers)
-        #: Told how tasks of guests end: `(task, queue, attempt, outcome, well)`, of which the last
-        #: says whether it need not be done again.  It must neither wait nor raise.
-        self.onlooker: Callable[[str, str, int, invocation.Outcome, bool], None] | None = None
+        #: Told of the tasks of guests.
+        self.onlookers: tuple[Onlooker, ...] = ()
         #: Of successes, in order: when, and what.
         self.untold: deque[tuple[float, tuple[str, str, str]]] = deque()
 

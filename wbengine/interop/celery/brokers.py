@@ -73,6 +73,11 @@ class Broker:
             self.errors = (redis.RedisError,)
 
     @property
+    def system(self) -> str:
+        """What carries its messages, such as `rabbitmq`."""
+        return "redis" if self.is_redis else self._target.system
+
+    @property
     def shown(self) -> str:
         """The URL, for people: without passwords."""
         return self._target.shown

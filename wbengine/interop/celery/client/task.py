@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine import _binding, _names, atom, exceptions, limits
+from wbengine import _binding, _names, atom, exceptions, limits, running
 from wbengine._tasks.base import Task
 from wbengine.interop.celery.client import addresses, asking, link
 from wbengine.interop.celery.client.orders import Order
@@ -171,6 +171,8 @@ class CeleryTask(Task):
         for number in range(self._retries + 1):
             name = first if number == 0 else str(uuid.uuid5(_AGAIN, f"{first}|{number}"))
             wire = self._options.wire(name, args, kwargs, reply_to)
+            if running.tying is not None:
+                running.tying(wire.headers)
             value = await self._once(way, name, wire, recovered)
             lost = (exceptions.RequestTimeout, exceptions.WorkerLost)
             if not (isinstance(value, ft.Failure) and value.check(*lost)):

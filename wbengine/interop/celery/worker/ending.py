@@ -12,7 +12,7 @@ from wbengine import exceptions, invocation
 from wbengine.interop.celery import retrying
 from wbengine.interop.celery.canvas import sequel
 from wbengine.interop.celery.protocol import errors, results, serializers
-from wbengine.interop.celery.protocol.steps import Send
+from wbengine.interop.celery.protocol.steps import Send, Step
 from wbengine.interop.celery.worker.deeds import End
 from wbengine.interop.celery.worker.jobs import Job
 from wbengine.types import failure as ft
@@ -129,6 +129,7 @@ class Endings:
         self.extend(job, result)
         part = results.part_of(message, result)
         kept = None if message.ignore_result else result
+        steps = [_tied(step, job.handed_on) for step in steps] if job.handed_on else steps
         return End(job, kept, steps, part, fallout, state=result.state)
 
     def _fallout(self, job: Job, result: results.Result) -> list[results.Fallen]:
@@ -141,6 +142,13 @@ class Endings:
             LOG.warning("the chain behind task %s cannot be read: %s", job.id, error)
             return []
         return [results.of_missed(one, result) for one in missed]
+
+
+def _tied(step: Step, headers: Mapping[str, str]) -> Step:
+    """A step whose message, if it has one, has these headers unless it says otherwise."""
+    if not isinstance(step, Send):
+        return step
+    return replace(step, message=replace(step.message, extra={**headers, **step.message.extra}))
 
 
 def _ids(job: Job) -> Callable[[], str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine import pools
+from wbengine import pools, running
 from wbengine.engines.worker_based import guests, reporting
 from wbengine.interop.celery import brokers, clock, retrying
 from wbengine.interop.celery.monitoring import publisher
@@ -348,11 +348,14 @@ class Guest:
                     self._sender.put(effect)
 
     def _run(self, job: Job) -> None:
+        for onlooker in self._host.reports.onlookers:
+            job.handed_on = {**job.handed_on, **onlooker.guest_began(job, self._broker.system)}
         try:
-            call, args = job.call(self._host.loop)
+            call = job.call(self._host.loop)
+            if running.sending is not None and self._host.loop is None:  # it goes into a child
+                call = running.sending(job.key, call)
             job.ticket = self._host.pool.submit(
-                call,
-                args,
+                *call,
                 functools.partial(self._ran, job),
                 functools.partial(self._told, job),
                 job.limit,
@@ -376,9 +379,9 @@ class Guest:
         ended = job.outcome
         if ended is None:
             return  # it was given up
-        if self._host.reports.onlooker is not None:
+        for onlooker in self._host.reports.onlookers:
             well = not (ended.failed or isinstance(ended.value, retrying.Again))
-            self._host.reports.onlooker(job.task, job.queue, job.attempt, ended, well)
+            onlooker.guest_ended(job, ended, well)
         if ended.failed:
             self._host.pool.call_others()  # whoever is told may take his time
             self._host.reports.ended(job, ended)

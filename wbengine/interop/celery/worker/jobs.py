@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import limits, running
@@ -71,6 +71,8 @@ class Job:
     outcome: invocation.Outcome | None = None
     #: It failed, and its errbacks are called: until they are, that is not told.
     informing: Informing | None = None
+    #: For the headers of the messages that follow from it.
+    handed_on: Mapping[str, str] = field(default_factory=dict)
     ticket: Any = None
 
     @property
@@ -96,6 +98,11 @@ class Job:
     def flow(self) -> str:
         """The task that it all began with."""
         return self.message.root_id or ""
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Those of its message."""
+        return self.wire.headers
 
     @property
     def unit(self) -> None:
