@@ -42,7 +42,7 @@ def test_one_flow(kept: story.Kept, guest: TestClient) -> None:
 def test_events(kept: story.Kept, guest: TestClient) -> None:
     told = guest.get(f"/api/v1/flows/{kept.uuids['good']}/events").json()
     assert told["schema"] == "wbengine/events/1"
-    assert set(told) == {"schema", "cursor", "events"}
+    assert set(told) == {"schema", "cursor", "events", "after"}
     assert {event["schema"] for event in told["events"]} == {"wbengine/event/1"}
     assert {"first", "last"} <= {event["name"] for event in told["events"]}
 

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from wbengine.dashboard import fleet_pages, listings, refusing
 from wbengine.dashboard.desk import Desk
-from wbengine.views import queues
+from wbengine.views import past, queues
 
 __all__ = ["Api"]
 
@@ -51,12 +51,15 @@ class Api:
         return _told(lambda: self._desk.store.flow(_uuid(request)).to_dict(atoms=with_atoms))
 
     def events(self, request: Request) -> Response:
-        """What has happened to a flow so far; `cursor` is where a stream goes on."""
+        """A page of what has happened to a flow, the oldest first; `after` is what the next one is
+        asked for with, `cursor` where a stream goes on from the last."""
 
         def read() -> dict[str, Any]:
-            with self._desk.store.watch(_uuid(request)) as watch:
-                found = [event.to_dict() for event in watch.turn()]
-                return {"schema": "wbengine/events/1", "cursor": watch.cursor, "events": found}
+            query, store = request.query_params, self._desk.store
+            limit = refusing.whole(request, "limit", past.LIMIT)
+            cursor = store.cursor(_uuid(request))
+            found = store.events(_uuid(request), limit, query.get("after") or None)
+            return {**found.to_dict(), "cursor": cursor}
 
         return _told(read)
 

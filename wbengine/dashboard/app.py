@@ -66,9 +66,10 @@ def create_app(
     :raises ValueError: the token can be guessed, or the prefix is no path.
     """
     masker = masking.Masker(show_values=show_values)
+    crew = Crew(fleet, ledger)
     desk = Desk(
-        store=Store(backend, masker),
-        crew=Crew(fleet, ledger),
+        store=Store(backend, masker, crew.offered),
+        crew=crew,
         sessions=Sessions(token),
         masker=masker,
         runner=runner,

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wbengine import exceptions
+from wbengine.engines.worker_based import life
 from wbengine.views import ledgers
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ __all__ = ["Crew", "Seen"]
 #: Seconds for which an answer is good enough, and for which it is waited.
 FRESH: Final = 1.5
 ANSWERED: Final = 0.5
+#: Seconds until a broker that was away is tried again by who does not wait for it.
+AGAIN: Final = 10.0
+
+_LEAVING: Final = frozenset({life.DRAINING, life.DEAD})
 
 
 class Crew:
@@ -33,6 +38,8 @@ class Crew:
         self._is_open = False
         self._asking = threading.Lock()
         self._asked = -math.inf
+        self._settled = False
+        self._tried = -math.inf
 
     @property
     def is_known(self) -> bool:
@@ -53,6 +60,29 @@ class Crew:
                 fleet.ping(timeout=ANSWERED)
                 self._asked = time.monotonic()
         return fleet.workers()
+
+    def offered(self) -> frozenset[str] | None:
+        """Names of the tasks that workers take on now; None: nobody knows (yet).
+
+        Never waits: a broker that is away does not keep a flow from being shown.
+        """
+        if self._fleet is None:
+            return None
+        if self._settled:
+            told = [worker for worker in self._fleet.workers() if worker.state not in _LEAVING]
+            return frozenset(task for worker in told for task in worker.tasks)
+        with self._lock:
+            now = time.monotonic()
+            if now - self._tried >= AGAIN:
+                self._tried = now
+                threading.Thread(target=self._settle, name="wbengine-crew", daemon=True).start()
+        return None
+
+    def _settle(self) -> None:
+        """Wait until those who are there have said so."""
+        with contextlib.suppress(exceptions.TransportFailure, exceptions.NotFound):
+            self.opened().workers()
+            self._settled = True
 
     def drain(self, name: str) -> None:
         """Tell one worker to take nothing new, and to end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,7 +14,7 @@ from wbengine import drawing, exceptions, states
 from wbengine.dashboard import listings, places, possible, refusing, stream, tree
 from wbengine.dashboard.desk import Desk
 from wbengine.views import flow as flows
-from wbengine.views import timeline
+from wbengine.views import glimpse, timeline
 
 __all__ = ["FlowPages"]
 
@@ -21,8 +22,10 @@ __all__ = ["FlowPages"]
 DRAWN: Final = 2000
 #: What shows more atoms is read again more rarely: states are patched into it anyway.
 LARGE: Final = 400
-#: Events on a page, the latest ones.
+#: Events on a page.
 EVENTS: Final = 500
+#: Seconds until a browser asks again for a flow that is being read.
+AGAIN: Final = 2
 
 #: What was done, as the address says after an action; anything else is not shown.
 _TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in possible.ACTIONS.items()}
@@ -96,8 +99,9 @@ class FlowPages:
 
     def events(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
-            found = self._desk.store.events(view.uuid)
-            return {"events": found[: -EVENTS - 1 : -1], "among": len(found)}
+            after = request.query_params.get("after") or None
+            found = self._desk.store.events(view.uuid, EVENTS, after, latest_first=True)
+            return {"page": found, "after": after}
 
         return self._page(request, "events", words)
 
@@ -120,8 +124,10 @@ class FlowPages:
     ) -> Response:
         """A page of one flow; `?part=head` and `?part=body` are what changes while it runs."""
         with refusing.refused():
-            view = self._desk.store.flow(str(request.path_params["uuid"]))
+            view = self._desk.store.latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
+            if isinstance(view, glimpse.Glimpse):
+                return self._glimpse(request, view, part)
             told = {} if part == "head" else words(view)
         done = _TOLD.get(request.query_params.get("done", ""))
         context = {
@@ -133,11 +139,19 @@ class FlowPages:
             "told": {"kind": "good", "text": done} if done else None,
             "view": view,
             "where": f"/flows/{view.uuid}",
-            "again": {name: request.query_params.get(name) for name in ("under", "start")},
+            "again": {name: request.query_params.get(name) for name in ("under", "start", "after")},
             **told,
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")
         return self._desk.render(request, name, context)
+
+    def _glimpse(self, request: Request, view: glimpse.Glimpse, part: str | None) -> Response:
+        """What is shown of a huge flow until it was read: the browser asks again by itself."""
+        if part:
+            raise HTTPException(503, "The flow is being read.")
+        words = {"here": "/", "row": view.row, "view": view}
+        headers = {"refresh": str(AGAIN)}
+        return self._desk.render(request, "glimpse.html", words, headers=headers)
 
     def _atom_page(self, request: Request, view: flows.FlowView, uuid: str | None) -> str:
         return places.href(request, f"/flows/{view.uuid}/atoms/{uuid}") if uuid else ""

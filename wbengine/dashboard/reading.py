@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from wbengine.dashboard import keeping
 from wbengine.persistence import base as persistence
 from wbengine.views import flow as flows
-from wbengine.views import listing, masking, watching
+from wbengine.views import glimpse, listing, masking, past, records, watching
 
 __all__ = ["Store"]
 
@@ -19,11 +19,14 @@ __all__ = ["Store"]
 FLOWS: Final = 32
 ATOMS: Final = 250_000
 
-#: A view that took more seconds than this to make is shown for so many times as long.
-DEAR: Final = 0.25
-LINGERS: Final = 3.0
+#: Of a flow of more atoms a glimpse is shown until its view is made.
+HUGE: Final = 5_000
 
 _T = TypeVar("_T")
+
+
+def _nobody_knows() -> None:
+    return None
 
 
 class Store:
@@ -33,11 +36,17 @@ class Store:
     what changed; forgetting it would lose nothing but time.
     """
 
-    def __init__(self, backend: persistence.Backend, masker: masking.Masker) -> None:
+    def __init__(
+        self,
+        backend: persistence.Backend,
+        masker: masking.Masker,
+        offered: keeping.Offered = _nobody_knows,
+    ) -> None:
         self._backend = backend
         self._masker = masker
+        self._offered = offered
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, keeping.Kept] = OrderedDict()
 
     @property
     def backend(self) -> persistence.Backend:
@@ -57,30 +66,70 @@ class Store:
 
         :raises NotFound: it is not kept.
         """
+        return self._asked(uuid, keeping.Kept.fresh)
+
+    def latest(self, uuid: str) -> flows.FlowView | glimpse.Glimpse:
+        """A flow as it is now; a huge one as it was a moment ago, or a glimpse of it until it was
+        read, which this begins.
+
+        :raises NotFound: it is not kept.
+        """
+        return self._asked(uuid, lambda kept: self._latest(uuid, kept))
+
+    def _latest(self, uuid: str, kept: keeping.Kept) -> flows.FlowView | glimpse.Glimpse:
+        if kept.is_made:
+            return kept.latest()
+        if kept.glimpse is None and self.reading(lambda each: glimpse.size(each, uuid)) <= HUGE:
+            return kept.fresh()
+        kept.begin()
+        if kept.glimpse is None:
+            kept.glimpse = self.reading(lambda each: glimpse.read(each, uuid, self._masker))
+        return kept.glimpse
+
+    def cursor(self, uuid: str) -> str:
+        """Where a watch goes on from what is kept now; `events` has all until then.
+
+        :raises NotFound: it is not kept.
+        """
+        return self._asked(uuid, keeping.Kept.look)[1]
+
+    def events(
+        self, uuid: str, limit: int, after: str | None = None, *, latest_first: bool = False
+    ) -> past.EventPage:
+        """A page of what has happened to a flow so far, as `past.page`.
+
+        :raises NotFound: it is not kept.
+        """
+        return self._asked(uuid, lambda kept: kept.events(limit, after, latest_first))
+
+    def watch(self, uuid: str, cursor: str | None = None) -> watching.Watch:
+        """What happens to a flow, from a moment on.
+
+        :raises NotFound: it is not kept.
+        """
+        masker = self._masker
+        if cursor is not None:  # who sees a part only must know the secrets of the whole
+            masker, _ = self._asked(uuid, keeping.Kept.look)
+        return watching.Watch(
+            self._backend, uuid, masker=masker, cursor=cursor, acquainted=cursor is not None
+        )
+
+    def _asked(self, uuid: str, ask: Callable[[keeping.Kept], _T]) -> _T:
         with self._lock:
-            known = self._known.get(uuid)
-            if known is None:
-                known = self._known[uuid] = _Known(self.watch(uuid))
+            kept = self._known.get(uuid)
+            if kept is None:
+                found = records.Records(self._backend, uuid, self._masker)
+                kept = self._known[uuid] = keeping.Kept(found, self._offered)
             self._known.move_to_end(uuid)
         try:
-            view = known.turn()
+            answer = ask(kept)
+        except ValueError:  # what was asked makes no sense
+            raise
         except BaseException:
             self._forget(uuid)
             raise
         self._make_room()
-        return view
-
-    def events(self, uuid: str) -> list[watching.Event]:
-        """What has happened to a flow so far, the oldest first, as far as it is remembered.
-
-        :raises NotFound: it is not kept.
-        """
-        with self.watch(uuid) as watch:
-            return watch.turn()
-
-    def watch(self, uuid: str, cursor: str | None = None) -> watching.Watch:
-        """What happens to a flow, from a moment on."""
-        return watching.Watch(self._backend, uuid, masker=self._masker, cursor=cursor)
+        return answer
 
     def close(self) -> None:
         """Forget what is at hand."""
@@ -89,45 +138,14 @@ class Store:
 
     def _forget(self, uuid: str) -> None:
         with self._lock:
-            known = self._known.pop(uuid, None)
-        if known is not None:
-            known.close()
+            kept = self._known.pop(uuid, None)
+        if kept is not None:
+            kept.close()
 
     def _make_room(self) -> None:
         with self._lock:
-            sizes = {uuid: known.size for uuid, known in self._known.items()}
+            sizes = {uuid: kept.size for uuid, kept in self._known.items()}
         while len(sizes) > 1 and (len(sizes) > FLOWS or sum(sizes.values()) > ATOMS):
             oldest = next(iter(sizes))
             del sizes[oldest]
             self._forget(oldest)
-
-
-class _Known:
-    """The latest view of a flow."""
-
-    def __init__(self, watch: watching.Watch) -> None:
-        self._lock = threading.Lock()
-        self._watch = watch
-        self._view: flows.FlowView | None = None
-        self._cost = self._made = 0.0
-
-    @property
-    def size(self) -> int:
-        return 0 if self._view is None else self._view.total
-
-    def turn(self) -> flows.FlowView:
-        """The flow as it is now; of a huge one, as it was a moment ago."""
-        with self._lock:
-            began = time.monotonic()
-            lingers = LINGERS * self._cost if self._cost > DEAR else 0.0
-            if self._view is not None and began - self._made < lingers:
-                return self._view
-            self._watch.turn()
-            self._view = self._watch.view()
-            self._made = time.monotonic()
-            self._cost = self._made - began
-            return self._view
-
-    def close(self) -> None:
-        with self._lock:
-            self._watch.close()

@@ -30,12 +30,12 @@ def refused() -> Iterator[None]:
         raise HTTPException(503, str(error)) from error
 
 
-def whole(request: Request, name: str) -> int:
-    """A whole number in an address; 0 where there is none.
+def whole(request: Request, name: str, default: int = 0) -> int:
+    """A whole number in an address, or what it is where there is none.
 
     :raises ValueError: it is something else.
     """
-    text = request.query_params.get(name, "0")
+    text = request.query_params.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise ValueError(f"{name}={text!r:.40} is no whole number")
     return int(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine.persistence import models
@@ -12,7 +12,7 @@ from wbengine.persistence.attempts import Attempt
 from wbengine.views import words
 from wbengine.views.masking import Masker
 
-__all__ = ["ATOM", "FLOW", "SCHEMA", "Event", "Teller"]
+__all__ = ["ATOM", "FLOW", "SCHEMA", "Event", "Moment", "Teller", "moments_of"]
 
 SCHEMA: Final = "wbengine/event/1"
 FLOW: Final = "flow"
@@ -56,15 +56,95 @@ class Event:
         }
 
 
-class Teller:
-    """Tells what is new in records, each thing once; remembers of each atom what was told last.
+class Moment(NamedTuple):
+    """What happened to an atom, or (`atom` None) to the flow, as its records have it: unmasked.
 
-    `silently`: what the records say now was told already.
+    `attempt` is the one that began or ended; None: it only entered a state.
     """
 
+    at: float | None
+    state: str
+    atom: models.AtomDetail | None
+    attempt: Attempt | None = None
+    why: str | None = None
+
+    def event(self, flow: models.FlowDetail, masker: Masker) -> Event:
+        """It, as people look at it."""
+        atom, attempt = self.atom, self.attempt
+        if atom is None:
+            why = None if self.why is None else masker.text(self.why)
+            return Event(self.at, FLOW, masker.text(flow.name), flow.uuid, self.state, error=why)
+        name = masker.text(atom.name)
+        if attempt is None:
+            return Event(self.at, ATOM, name, atom.uuid, self.state, atom.attempt, atom.action)
+        worker = None if attempt.worker is None else masker.text(attempt.worker)
+        told = attempt.error if self.state not in _BUSY else None
+        error = None if told is None else masker.text(told)
+        return Event(
+            self.at,
+            ATOM,
+            name,
+            atom.uuid,
+            self.state,
+            attempt.attempt,
+            attempt.action,
+            worker,
+            error=error,
+        )
+
+
+class _Told(NamedTuple):
+    """What was told of an atom last: its attempt, whether also how that ended, its state."""
+
+    attempt: int = 0
+    ended: bool = True
+    state: str = states.PENDING
+    progress: float | None = None
+
+    def then(self, atom: models.AtomDetail, state: str) -> _Told:
+        """After all was told that its record says now."""
+        number, ended = self.attempt, self.ended
+        last = atom.last_attempt
+        if last is not None and last.attempt >= number:
+            ended = last.state is not None or (ended and last.attempt == number)
+            number = last.attempt
+        return _Told(number, ended, state, atom.progress)
+
+
+_NOTHING: Final = _Told()
+
+
+def moments_of(
+    atom: models.AtomDetail, told: _Told = _NOTHING, now: float | None = None
+) -> Iterator[Moment]:
+    """What its record says has happened to an atom since something was told of it, in that order.
+
+    What has no time of its own happened `now`, or when what was before it did.
+    """
+    number, ended, last, at = told.attempt, told.ended, told.state, None
+    for attempt in atom.all_attempts:
+        if attempt.attempt < number or (attempt.attempt == number and ended):
+            continue
+        if attempt.attempt > number:
+            last = states.REVERTING if attempt.action == "revert" else states.RUNNING
+            at = attempt.submitted if attempt.submitted is not None else attempt.started
+            yield Moment(at, last, atom, attempt)
+        number, ended = attempt.attempt, attempt.state is not None
+        if attempt.state is not None:
+            last = attempt.state
+            began = attempt.started if attempt.started is not None else attempt.submitted
+            at = attempt.ended if attempt.ended is not None else began
+            yield Moment(at, last, atom, attempt)
+    state = atom.state or states.PENDING
+    if state != last:
+        yield Moment(at if now is None else now, state, atom)
+
+
+class Teller:
+    """Tells what is new in records, each thing once; remembers of each atom what was told last."""
+
     def __init__(self) -> None:
-        # Atom -> the attempt that was told of last, whether its end was, too, state, progress.
-        self._told: dict[str, tuple[int, bool, str, float | None]] = {}
+        self._told: dict[str, _Told] = {}
         self._changes: set[models.Change] = set()
 
     def tell(
@@ -75,62 +155,39 @@ class Teller:
         now: float | None,
     ) -> list[Event]:
         """What is new in `flow` and in these atoms of it, in the order in which it happened."""
-        found = list(self._of_flow(flow, masker))
+        found = [moment.event(flow, masker) for moment in self._of_flow(flow)]
         for atom in atoms:
             if atom.name != models.INJECTOR:
-                found += self._of_atom(atom, masker, now)
+                found += self._of_atom(flow, atom, masker, now)
         # What has no time of its own comes after what is told with it.
         latest = max((event.at for event in found if event.at is not None), default=0.0)
         return sorted(found, key=lambda event: latest if event.at is None else event.at)
 
-    def _of_flow(self, flow: models.FlowDetail, masker: Masker) -> Iterator[Event]:
+    def _of_flow(self, flow: models.FlowDetail) -> Iterator[Moment]:
         for change in flow.history:
             if change not in self._changes:
                 self._changes.add(change)
-                why = None if change.why is None else masker.text(change.why)
-                name = masker.text(flow.name)
-                yield Event(change.at, FLOW, name, flow.uuid, change.state, error=why)
+                yield Moment(change.at, change.state, None, None, change.why)
         self._changes.intersection_update(flow.history)
 
     def _of_atom(
-        self, atom: models.AtomDetail, masker: Masker, now: float | None
+        self, flow: models.FlowDetail, atom: models.AtomDetail, masker: Masker, now: float | None
     ) -> Iterator[Event]:
+        told = self._told.get(atom.uuid, _NOTHING)
+        moment = None
+        for moment in moments_of(atom, told, now):
+            yield moment.event(flow, masker)
         state = atom.state or states.PENDING
-        number, ended, last, progress = self._told.get(atom.uuid, (0, True, states.PENDING, None))
-        name = masker.text(atom.name)
-        for attempt in atom.all_attempts:
-            if attempt.attempt < number or (attempt.attempt == number and ended):
-                continue
-            if attempt.attempt > number:
-                last = states.REVERTING if attempt.action == "revert" else states.RUNNING
-                began = attempt.submitted if attempt.submitted is not None else attempt.started
-                yield self._event(atom, name, attempt, last, began, masker)
-            number, ended = attempt.attempt, attempt.state is not None
-            if attempt.state is not None:
-                last = attempt.state
-                yield self._event(atom, name, attempt, last, attempt.ended, masker)
-        if state != last:
-            last = state
-            yield Event(now, ATOM, name, atom.uuid, state, atom.attempt, atom.action)
-        elif state in _BUSY and atom.progress is not None and atom.progress != progress:
-            worker = None if atom.worker is None else masker.text(atom.worker)
-            yield Event(
-                now, ATOM, name, atom.uuid, state, number, atom.action, worker, atom.progress
-            )
-        self._told[atom.uuid] = (number, ended, last, atom.progress)
+        if moment is None or moment.attempt is not None:
+            progress = atom.progress
+            if state in _BUSY and progress is not None and progress != told.progress:
+                yield _progress(atom, state, masker, now)
+        self._told[atom.uuid] = told.then(atom, state)
 
-    @staticmethod
-    def _event(
-        atom: models.AtomDetail,
-        name: str,
-        attempt: Attempt,
-        state: str,
-        at: float | None,
-        masker: Masker,
-    ) -> Event:
-        ends = state not in _BUSY
-        worker = None if attempt.worker is None else masker.text(attempt.worker)
-        error = None if attempt.error is None or not ends else masker.text(attempt.error)
-        return Event(
-            at, ATOM, name, atom.uuid, state, attempt.attempt, attempt.action, worker, None, error
-        )
+
+def _progress(atom: models.AtomDetail, state: str, masker: Masker, now: float | None) -> Event:
+    worker = None if atom.worker is None else masker.text(atom.worker)
+    name = masker.text(atom.name)
+    return Event(
+        now, ATOM, name, atom.uuid, state, atom.attempt, atom.action, worker, atom.progress
+    )

@@ -11,7 +11,7 @@ from wbengine.persistence import base, listing, owners
 from wbengine.views import acquainted, words
 from wbengine.views.masking import Masker
 
-__all__ = ["SCHEMA", "ListingView", "RowView", "page"]
+__all__ = ["SCHEMA", "ListingView", "RowView", "page", "row_of"]
 
 SCHEMA: Final = "wbengine/flows/1"
 
@@ -98,11 +98,12 @@ def page(
         after=after,
     )
     masker = masker or Masker()
-    rows = [_row(row, acquainted.masker_of(connection, row, masker)) for row in found.flows]
+    rows = [row_of(row, acquainted.masker_of(connection, row, masker)) for row in found.flows]
     return ListingView(tuple(rows), found.after)
 
 
-def _row(row: listing.FlowRow, masker: Masker) -> RowView:
+def row_of(row: listing.FlowRow, masker: Masker) -> RowView:
+    """A line of a list; `masker` knows the secrets of the flow."""
     total = sum(row.counts.values())
     done = row.counts.get(st.SUCCESS, 0) + row.counts.get(st.IGNORE, 0)
     return RowView(

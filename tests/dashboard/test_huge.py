@@ -1,0 +1,134 @@
+"""A flow of many atoms: a page costs what is on it, and the first one does not wait for the rest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.dashboard.conftest import client
+from tests.views import records
+from wbengine.dashboard import reading
+from wbengine.persistence import atom_details, backends, base, models
+from wbengine.views import masking
+
+ATOMS = 6_000
+
+
+class Wide:
+    """A kept flow of `ATOMS`, 100 in each of its sub-flows, of which 3,600 ran."""
+
+    def __init__(self, backend: base.Backend) -> None:
+        self.backend = backend
+        detail, outline = records.wide(ATOMS)
+        book = models.LogBook("books")
+        book.add(detail)
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()
+            connection.save_logbook(book)
+            connection.save_outline(detail.uuid, outline)
+        self.uuid = detail.uuid
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wide]:
+    place = tmp_path_factory.mktemp("wide") / "flows.db"
+    with contextlib.closing(backends.fetch(f"sqlite:///{place}")) as backend:
+        yield Wide(backend)
+
+
+@pytest.fixture
+def browser(wide: Wide) -> Iterator[TestClient]:
+    with client(wide, token=None) as found:  # type: ignore[arg-type]
+        yield found
+
+
+class Counted:
+    """How many records of atoms were read, and how many texts masked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read = self.masked = 0
+        begin, text = atom_details.AtomDetail.__init__, masking.Masker.text
+
+        def reading_one(record: Any, *told: Any, **more: Any) -> None:
+            self.read += 1
+            begin(record, *told, **more)
+
+        def masking_one(masker: Any, told: str) -> str:
+            self.masked += 1
+            return text(masker, told)
+
+        monkeypatch.setattr(atom_details.AtomDetail, "__init__", reading_one)
+        monkeypatch.setattr(masking.Masker, "text", masking_one)
+
+    def since(self) -> tuple[int, int]:
+        found = self.read, self.masked
+        self.read = self.masked = 0
+        return found
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def test_the_first_page_reads_no_atoms(
+    wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading.keeping.Kept, "begin", lambda kept: None)  # it is counted below
+    answer = browser.get(f"/flows/{wide.uuid}")
+    read, masked = counted.since()
+    assert answer.headers["refresh"] == "2"
+    assert "6,000 tasks are being read" in answer.text
+    assert "3,600 SUCCESS" in answer.text
+    assert "part-59" in answer.text and answer.text.count(">100</td>") == 60
+    assert read == 0 and masked < 200
+    browser.get(f"/flows/{wide.uuid}/graph")
+    assert counted.since() == (0, 0), "it is at hand"
+    assert browser.get(f"/flows/{wide.uuid}?part=body").status_code == 503
+
+
+def test_the_pages_that_follow_read_it_once(
+    wide: Wide, browser: TestClient, counted: Counted
+) -> None:
+    assert "refresh" in browser.get(f"/flows/{wide.uuid}").headers
+    assert browser.get(f"/api/v1/flows/{wide.uuid}?atoms=0").json()["total"] == ATOMS
+    assert counted.since()[0] == ATOMS
+    answer = browser.get(f"/flows/{wide.uuid}")
+    assert "refresh" not in answer.headers
+    assert answer.text.count("?under=") == 60 - 11  # there is room for eleven of them
+    for tab in ("", "/graph", "/timeline", "/failures", "/events"):
+        counted.since()
+        assert browser.get(f"/flows/{wide.uuid}{tab}").status_code == 200
+        read, masked = counted.since()
+        assert read == 0 and masked < 1_500, tab
+
+
+def test_events_are_told_page_by_page(wide: Wide, browser: TestClient, counted: Counted) -> None:
+    path, found, after = f"/api/v1/flows/{wide.uuid}/events", [], ""
+    while True:
+        told = browser.get(path, params={"limit": 2500, "after": after}).json()
+        found += told["events"]
+        after = told["after"]
+        if after is None:
+            break
+        assert counted.since()[1] <= 3 * 2500
+    assert len(found) == 2 * 3_600 + 1
+    times = [event["at"] for event in found]
+    assert times == sorted(times)
+    assert len({(event["uuid"], event["state"]) for event in found}) == len(found)
+
+
+def test_a_stream_that_goes_on_reads_nothing_again(wide: Wide, counted: Counted) -> None:
+    store = reading.Store(wide.backend, masking.Masker())
+    cursor = store.flow(wide.uuid).cursor
+    counted.since()
+    with contextlib.closing(store.watch(wide.uuid, cursor)) as watch:
+        assert [event for event in watch.turn() if event.kind == "atom"] == []
+    read, masked = counted.since()
+    assert read == 0 and masked < 10
+    store.close()

@@ -1,0 +1,92 @@
+"""What happened to a flow, page by page, and what can be said of a huge one at once."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.views import canaries, records
+from wbengine import exceptions
+from wbengine.persistence import models
+from wbengine.persistence.backends import memory
+from wbengine.views import glimpse, past, watching
+from wbengine.views.masking import Masker
+
+
+@pytest.mark.parametrize("latest_first", [False, True])
+@pytest.mark.parametrize("make", [records.order, records.failed])
+def test_pages_are_all_that_happened_each_thing_once(make, latest_first):
+    detail, _ = make()
+    found, after = [], None
+    while True:
+        page = past.page(detail, Masker(), limit=2, after=after, latest_first=latest_first)
+        found += page.events
+        after = page.after
+        if after is None:
+            break
+        assert len(page.events) == 2
+    whole = watching.past(detail)
+    key = lambda event: (event.uuid, event.state, event.attempt)  # noqa: E731
+    assert sorted(map(key, found)) == sorted(map(key, whole))
+    times = [event.at for event in found if event.at is not None]
+    assert times == sorted(times, reverse=latest_first)
+
+
+@pytest.mark.parametrize("after", ["x", "1_2", "1_2_3_4", "nan_x_1", "9" * 10_000])
+def test_a_place_that_no_page_told_is_refused(after):
+    detail, _ = records.order()
+    with pytest.raises(ValueError, match="is not what a page of events told"):
+        past.page(detail, Masker(), after=after)
+
+
+@pytest.mark.parametrize("limit", [0, past.MOST + 1])
+def test_a_page_has_a_size(limit):
+    detail, _ = records.order()
+    with pytest.raises(ValueError, match=f"limit={limit} is no number from 1 to 5000"):
+        past.page(detail, Masker(), limit=limit)
+
+
+def test_what_ended_without_a_time_ended_after_it_began():
+    flow = models.FlowDetail("f")
+    undone = records.atom(flow, "a", "REVERTED", attempt=1, action="revert", submitted=records.T)
+    records.atom(flow, "b", "SUCCESS", **records.ran(5, 1))
+    assert undone.ended is None
+    told = past.page(flow, Masker()).events
+    assert [(event.name, event.state) for event in told] == [
+        ("a", "REVERTING"),
+        ("a", "REVERTED"),
+        ("b", "RUNNING"),
+        ("b", "SUCCESS"),
+    ]
+
+
+def test_a_glimpse_tells_of_parts_and_counts():
+    detail, outline = records.order()
+    backend = memory.MemoryBackend()
+    book = models.LogBook("books")
+    book.add(detail)
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.save_logbook(book)
+        connection.save_outline(detail.uuid, outline)
+        found = glimpse.read(connection, detail.uuid)
+        assert glimpse.size(connection, detail.uuid) == 8
+        with pytest.raises(exceptions.NotFound):
+            glimpse.read(connection, "4711")
+    told = [(part.node, part.name, part.kind, part.tasks) for part in found.parts]
+    assert told == [
+        (1, "check", "flow", 3),
+        (5, "pay", "flow", 3),
+        (9, "notify", "map", 1),
+        (10, "archive", "task", 1),
+    ]
+    assert (found.among, found.row.counts["PENDING"]) == (4, 3)
+
+
+def test_a_glimpse_tells_no_secret():
+    backend = memory.MemoryBackend()
+    engine = canaries.load(backend=backend)
+    with pytest.raises((exceptions.WrappedFailure, RuntimeError)):
+        engine.run()
+    with contextlib.closing(backend.get_connection()) as connection:
+        assert "c4n4ry" not in repr(glimpse.read(connection, engine.storage.flow_uuid))

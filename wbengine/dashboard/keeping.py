@@ -1,0 +1,149 @@
+"""The latest view of one flow, kept at hand; that of a huge one is made while others are shown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from wbengine.invocation import LOCAL
+from wbengine.operations import notes
+from wbengine.persistence import models
+from wbengine.views import flow as flows
+from wbengine.views import masking, past
+from wbengine.views.glimpse import Glimpse
+from wbengine.views.records import Records
+
+__all__ = ["Kept", "Offered"]
+
+#: A view that takes more seconds than this to make is not waited for, where an older one will do.
+DEAR: Final = 0.25
+#: It is made anew after so many times as long.
+LINGERS: Final = 3.0
+
+#: Makers of dear views take turns: they need a processor and memory.
+_TURN: Final = threading.Lock()
+
+#: Tells the names of the tasks that workers offer, if that is known; never waits.
+Offered = Callable[[], Collection[str] | None]
+
+_WORKERS: Final = frozenset({"workers", "worker-based"})
+
+
+class Kept:
+    """Thread-safe; what blocks says so."""
+
+    def __init__(self, records: Records, offered: Offered) -> None:
+        #: What is shown until a view was made.
+        self.glimpse: Glimpse | None = None
+        self._records = records
+        self._offered = offered
+        self._making = threading.Lock()
+        # Around whatever reads or changes the records.
+        self._lock = threading.Lock()
+        self._view: flows.FlowView | None = None
+        self._cost = self._made = 0.0
+        self._maker: threading.Thread | None = None
+        self._failed: Exception | None = None
+        self._is_closed = False
+
+    @property
+    def size(self) -> int:
+        """How many atoms it has."""
+        return 0 if self._view is None else self._view.total
+
+    @property
+    def is_made(self) -> bool:
+        return self._view is not None
+
+    def fresh(self) -> flows.FlowView:
+        """The flow as it is now.  Blocks.
+
+        :raises NotFound: it is not kept any more.
+        """
+        try:
+            with self._making:
+                return self._made_now()
+        finally:
+            if self._is_closed:
+                self.close()
+
+    def _made_now(self) -> flows.FlowView:
+        began = time.monotonic()
+        with self._lock:
+            self._records.look()
+        detail = self._records.detail
+        offered = self._offered() if detail is not None and _on_workers(detail) else None
+        self._view = self._records.view(offered=offered)
+        self._made = time.monotonic()
+        self._cost = self._made - began
+        return self._view
+
+    def latest(self) -> flows.FlowView:
+        """The flow as it is now, or, where that is dear, as it was a moment ago.  Blocks once."""
+        if self._view is None or self._cost <= DEAR:
+            return self.fresh()
+        if time.monotonic() - self._made >= LINGERS * self._cost:
+            self.begin()
+        return self._view
+
+    def begin(self) -> None:
+        """Have the view made, without waiting for it.
+
+        :raises Exception: what the last try failed with.
+        """
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+        if self._maker is None or not self._maker.is_alive():
+            self._maker = threading.Thread(target=self._make, name="wbengine-view", daemon=True)
+            self._maker.start()
+
+    def _make(self) -> None:
+        try:
+            with _TURN:
+                self.fresh()
+        except Exception as error:  # whoever asks next is told
+            self._failed = error
+
+    def look(self) -> tuple[masking.Masker, str]:
+        """See what is new: a masker that knows all secrets of it, and its cursor.  Blocks.
+
+        :raises NotFound: it is not kept any more.
+        """
+        with self._making, self._lock:
+            found = self._records.look()
+            return self._records.masker, found.cursor
+
+    def events(self, limit: int, after: str | None, latest_first: bool) -> past.EventPage:
+        """A page of what happened until the latest look, as `past.page`.  Blocks."""
+        if self._records.detail is None:
+            self.look()
+        detail = self._records.detail
+        assert detail is not None  # it was read
+        with self._lock:
+            return past.page(
+                detail,
+                self._records.masker,
+                limit=limit,
+                after=after,
+                latest_first=latest_first,
+            )
+
+    def close(self) -> None:
+        """Give back what it holds; if a view is being made, as soon as it is."""
+        self._is_closed = True
+        if self._making.acquire(blocking=False):
+            try:
+                self._records.close()
+            finally:
+                self._making.release()
+
+
+def _on_workers(detail: models.FlowDetail) -> bool:
+    """Whether workers run its tasks, as far as the records tell."""
+    noted = detail.meta.get(notes.ENGINE) if detail.has_meta else None
+    if noted is not None:
+        return noted in _WORKERS
+    return any(atom.worker not in (None, LOCAL) for atom in detail)
