@@ -13,7 +13,9 @@ from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
 from wbengine import engines, task
+from wbengine.operations import notes
 from wbengine.patterns import linear_flow
+from wbengine.persistence import base
 from wbengine.views.fleet import Fleet
 
 GO = threading.Event()
@@ -22,6 +24,10 @@ GO = threading.Event()
 class Busy(task.Task):
     def execute(self) -> None:
         assert GO.wait(30)
+
+
+class Other(Busy):
+    """The worker does not offer it."""
 
 
 @pytest.fixture
@@ -69,6 +75,44 @@ def test_a_worker_and_what_it_works_on(browser: TestClient) -> None:
     assert rows["rows"][0]["id"] in page and "topic bakery" in page
     assert rows["rows"][0]["id"] not in browser.get("/queues?state=done").text
     assert browser.get("/queues?state=nothing").status_code == 400
+
+
+def test_a_task_that_nobody_offers_says_so(kept: story.Kept, url: str, browser: TestClient) -> None:
+    flow = linear_flow.Flow("lost").add(story.Fine("nobody knows how"))
+    detail = base.create_flow_detail(flow, backend=kept.backend, meta={notes.ENGINE: "workers"})
+    engine = engines.load(
+        flow, flow_detail=detail, backend=kept.backend,
+        engine="workers", url=url, exchange="town", topics=["bakery"],
+    )  # fmt: skip
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    said = "No worker is known that offers tests.dashboard.story.Fine."
+    path = f"/api/v1/flows/{detail.uuid}"
+    try:
+        workers.until(lambda: said in str(browser.get(path).json()["atoms"][0]["waiting"]))
+        assert said in browser.get(f"/flows/{detail.uuid}").text
+    finally:
+        engine.suspend()
+        thread.join(20)
+
+
+def test_without_workers_nobody_is_expected_to_offer_anything(
+    kept: story.Kept, browser: TestClient
+) -> None:
+    GO.clear()
+    flow = linear_flow.Flow("here").add(Other("at home"))
+    detail = base.create_flow_detail(flow, backend=kept.backend)
+    engine = engines.load(flow, flow_detail=detail, backend=kept.backend, engine="serial")
+    thread = threading.Thread(target=engine.run)
+    browser.get("/workers")  # they are known from here on
+    thread.start()
+    path = f"/api/v1/flows/{detail.uuid}"
+    try:
+        workers.until(lambda: browser.get(path).json()["atoms"][0]["state"] == "RUNNING")
+        assert "offers" not in str(browser.get(path).json()["atoms"][0]["waiting"])
+    finally:
+        GO.set()
+        thread.join(20)
 
 
 def test_queues(browser: TestClient) -> None:

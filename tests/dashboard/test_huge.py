@@ -1,10 +1,9 @@
-"""A flow of many atoms: a page costs what is on it, and the first one does not wait for the rest."""
+"""A flow of many atoms: a page costs what is on it, and the first one waits for nothing."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from starlette.testclient import TestClient
 
 from tests.dashboard.conftest import client
 from tests.views import records
-from wbengine.dashboard import reading
+from wbengine.dashboard import keeping, reading
 from wbengine.persistence import atom_details, backends, base, models
 from wbengine.views import masking
 
@@ -79,7 +78,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 def test_the_first_page_reads_no_atoms(
     wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading.keeping.Kept, "begin", lambda kept: None)  # it is counted below
+    monkeypatch.setattr(keeping.Kept, "begin", lambda kept: None)  # it is counted below
     answer = browser.get(f"/flows/{wide.uuid}")
     read, masked = counted.since()
     assert answer.headers["refresh"] == "2"
