@@ -147,10 +147,43 @@ def test_commands_of_other_packages_are_commands(home: Path) -> None:
     assert apart.apart("greet", "world", env=env).out == "hello world\n"
 
 
-def test_who_stops_reading_is_no_error(home: Path) -> None:
-    script = f"{sys.executable} -m wbengine config schema | head -1; echo ${{PIPESTATUS[0]}}"
+def piped(words: str, into: str) -> tuple[str, str]:
+    """What is said, and the exit code of the command in front of the pipe."""
+    script = f"{sys.executable} -m wbengine {words} {into}; echo ${{PIPESTATUS[0]}}"
     process = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
-    assert (process.stdout, process.stderr) == ("{\n0\n", "")
+    return process.stdout, process.stderr
+
+
+def test_who_stops_reading_is_no_error(home: Path) -> None:
+    assert piped("config schema", "| head -1") == ("{\n0\n", "")
+
+
+def test_a_flow_that_failed_did_so_whoever_stops_reading(home: Path) -> None:
+    (home / "broken").touch()
+    words = "flow run tests.cli.shop:order --quiet --persistence memory"
+    assert piped(words, "| (exec <&-; sleep 1)") == ("1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--help", "wbengine: error: {}\n"),
+        ("config schema", "wbengine config schema: error: {}\n"),
+        ("graph tests.cli.shop:order", "wbengine graph: error: {}\n"),
+        (
+            "flow run tests.cli.shop:order --flow-id 12345678-1234-4123-8123-123456789012",
+            "wbengine flow run: error: {}; what came of it: wbengine flow show"
+            " 12345678-1234-4123-8123-123456789012\n",
+        ),
+    ],
+)
+def test_output_that_cannot_be_written(words: str, said: str, home: Path) -> None:
+    full = "the standard output cannot be written: No space left on device"
+    assert piped(words, "> /dev/full") == ("1\n", said.format(full))
+
+
+def test_a_remark_that_cannot_be_written_ends_nothing(home: Path) -> None:
+    assert piped("config path", "2> /dev/full") == ("0\n", "")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,38 @@ def test_workers_run_it_and_are_shown(
         assert worker.wait(timeout=30) == 0
 
 
+KEPT = "12345678-1234-4123-8123-123456789012"
+
+#: A flow that somebody interrupts as soon as it is kept, and does not go on then.
+PRESSED = """
+import os, signal
+from pathlib import Path
+from tests.cli.shop import Step
+from wbengine.patterns import linear_flow
+
+class Pressed(linear_flow.Flow):
+    def iter_nodes(self):
+        if any(Path("flows").rglob("*12345678*")) and not Path("go").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().iter_nodes()
+
+def flow():
+    return Pressed("pressed").add(Step("reserve"))
+"""
+
+#: One that cannot be loaded again before it may be.
+LATE = """
+import time
+from pathlib import Path
+from tests.cli.shop import order
+
+if any(Path("flows").rglob("*12345678*")):
+    Path("loading").touch()
+    while not Path("go").exists():
+        time.sleep(0.01)
+flow = order()
+"""
+
 NOISY = r"""
 import os
 from wbengine import task
@@ -235,6 +267,41 @@ def test_a_second_ctrl_c_gives_up(wbengine: Command, home: Path) -> None:
     assert done(home) == ["reserve", "pay", "pack", "send"]
 
 
+@pytest.mark.parametrize("words", [(), ("--detach",)])
+def test_ctrl_c_before_it_runs_says_what_is_kept(
+    words: tuple[str, ...], wbengine: Command, home: Path
+) -> None:
+    """As soon as anything is kept: the flow is asked once more for what is in it."""
+    (home / "pressed.py").write_text(PRESSED)
+    told = wbengine("flow", "run", "pressed:flow", "--flow-id", KEPT, *words)
+    assert (told.code, told.out) == (130, "")
+    how = f"the flow is kept; to go on: wbengine flow resume {KEPT}"
+    assert told.err == f"wbengine flow run: error: interrupted; {how}\n"
+    (home / "go").touch()
+    assert wbengine("flow", "resume", KEPT).code == 0
+    assert done(home) == ["reserve"]
+
+
+def test_ctrl_c_before_anything_is_kept(wbengine: Command, home: Path) -> None:
+    (home / "pressed.py").write_text("raise KeyboardInterrupt\n")
+    told = wbengine("flow", "run", "pressed:flow", "--flow-id", KEPT)
+    assert (told.code, told.err) == (130, "\nwbengine flow run: error: interrupted\n")
+
+
+def test_ctrl_c_does_not_end_what_is_detached(wbengine: Command, home: Path) -> None:
+    (home / "late.py").write_text(LATE)
+    process = wbengine.begin("flow", "run", "late:flow", "--flow-id", KEPT, "--detach")
+    appears(home / "loading")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert "interrupted; process " in err and f"wbengine flow watch {KEPT}" in err
+    (home / "go").touch()
+    while state(wbengine, KEPT) == "PENDING":
+        pass
+    assert wbengine("flow", "watch", KEPT).code == 0
+
+
 def detached(wbengine: Command, home: Path, *words: str) -> str:
     """A flow that runs in a process of its own, in its first task."""
     told = wbengine.apart("flow", "run", SLOW, "--detach", "--json", *words)
@@ -265,7 +332,8 @@ def test_detached_what_goes_wrong_at_once_is_told(wbengine: Command, home: Path)
     )
     told = wbengine.apart("flow", "run", "vanishing:flow", "--detach")
     assert (told.code, told.out) == (1, "")
-    assert "it did not begin" in told.error and "no module 'vanishing'" in told.error
+    reason = "what made the flow cannot be found here: there is no module 'vanishing'"
+    assert told.error.startswith(f"wbengine flow run: error: it did not begin: {reason}")
 
 
 @pytest.mark.parametrize(("command", "code"), [("suspend", 75), ("cancel", 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
@@ -36,6 +37,9 @@ COMMANDS: Final = {
     "plugins": _here("plugins_command", "Show what other packages bring along."),
     "completion": _here("completion_command", "Print what lets a shell complete commands."),
 }
+
+#: What nothing can be written to says, be it only help.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _EPILOG: Final = f"""\
 \b
@@ -84,10 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ended(error: BaseException, context: contexts.Context) -> int:
-    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
-    line = f"{where or context.path}: error: {errors.line_of(error)}\n"
-    sys.stderr.write(context.masker.text(line))
-    return errors.code_of(error)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        context.path = error.ctx.command_path
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        error = errors.Failed(f"the standard output cannot be written: {errors.reason(error)}")
+        _streams.forget_output()
+    return context.failed(error)
 
 
 def run() -> NoReturn:

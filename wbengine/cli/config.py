@@ -15,7 +15,17 @@ from wbengine import _names
 from wbengine.cli import errors
 from wbengine.cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, VARIABLES
 
-__all__ = ["FLAG", "File", "Settings", "default_store", "read", "read_files"]
+__all__ = [
+    "FLAG",
+    "PROJECT",
+    "File",
+    "Settings",
+    "check",
+    "read",
+    "read_files",
+    "state_folder",
+    "user_file",
+]
 
 PROJECT: Final = "wbengine.toml"
 _PYPROJECT: Final = "pyproject.toml"
@@ -62,7 +72,7 @@ class Settings:
     @property
     def store(self) -> str:
         """The store of flows: what is set, else a folder of this user."""
-        return self.persistence or default_store()
+        return self.persistence or _default_store()
 
     def origin(self, name: str) -> str:
         """Where a value came from, for an error line: `--url`, `$WBENGINE_URL`, `x.toml: url`."""
@@ -77,10 +87,15 @@ class Settings:
         return errors.Failed(f"{self.origin(name)}: {words}", code)
 
 
-def default_store() -> str:
+def _default_store() -> str:
     """Where flows are kept if nobody says where: a folder of this user that outlives a restart."""
+    return f"dir://{state_folder() / 'flows'}"
+
+
+def state_folder() -> Path:
+    """Where what this user runs is kept: flows, and logs."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return f"dir://{os.path.join(state, 'wbengine', 'flows')}"
+    return Path(state, "wbengine")
 
 
 def user_file() -> Path:
@@ -149,8 +164,8 @@ def _load(path: Path, table: tuple[str, ...]) -> File | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeError) as error:
-        words = getattr(error, "strerror", None) or str(error)
-        raise errors.Failed(f"{path} cannot be read: {words}", errors.BAD_CONFIG) from error
+        words = f"{path} cannot be read: {errors.reason(error)}"
+        raise errors.Failed(words, errors.BAD_CONFIG) from error
     if table and ".".join(table) not in text and table[-1] not in text:
         return None
     toml = _toml()
@@ -243,10 +258,8 @@ def _variable(variable: str, may_be_file: bool) -> tuple[str | None, str]:
     try:
         return Path(path).read_text(encoding="utf-8").strip(), f"{where}_FILE"
     except (OSError, UnicodeError) as error:
-        words = getattr(error, "strerror", None) or "it is no text"
-        raise errors.Failed(
-            f"{where}_FILE: {path!r} cannot be read: {words}", errors.BAD_CONFIG
-        ) from error
+        words = f"{where}_FILE: {path!r} cannot be read: {errors.reason(error)}"
+        raise errors.Failed(words, errors.BAD_CONFIG) from error
 
 
 def _typed(name: str, text: str) -> Any:

@@ -78,6 +78,16 @@ class Context:
                     "include", f"{name!r} cannot be imported: {errors.line_of(error)}"
                 ) from error
 
+    def failed(self, error: BaseException) -> int:
+        """Tell what went wrong, in one line; returns the exit code."""
+        line = self.masker.text(f"{self.path}: error: {errors.line_of(error)}")
+        code = errors.code_of(error)
+        if code == errors.INTERRUPTED and isinstance(error, errors.Failed):
+            output.say_behind_ctrl_c(line)
+        else:
+            output.say(line)
+        return code
+
     def import_here(self) -> None:
         """Let modules of the current folder be found, as Python itself does."""
         here = os.getcwd()
@@ -86,23 +96,28 @@ class Context:
 
     @contextlib.contextmanager
     def backend(
-        self, *, make: bool = False, patient: bool = False, lasting: bool = False
+        self,
+        *,
+        make: bool = False,
+        patient: bool = False,
+        running: bool = False,
+        lasting: bool = False,
     ) -> Iterator[persistence.Backend]:
         """The store of flows, opened and looked at.
 
         :param make: make its layout where there is none, or bring an older one up to date.
         :param patient: later keep on trying for a while, if it cannot be reached.
-        :param lasting: whoever uses it bears with a store that goes silent; any other command that
-            is not patient ends then.
+        :param running: a flow is run on it: when it goes silent, that is only said.
+        :param lasting: whoever uses it bears with a store that goes silent; any other command ends
+            then.
         :raises Failed: it is not set as it must be, or cannot be reached or used.
         """
         from wbengine.cli import stores, watchdog
 
         opened = stores.opened(self.settings, make=make, patient=patient)
-        unminded = patient or lasting
         with (
             contextlib.closing(opened) as found,
-            contextlib.nullcontext() if unminded else watchdog.minded(self),
+            contextlib.nullcontext() if lasting else watchdog.minded(self, ends=not running),
         ):
             yield found
 

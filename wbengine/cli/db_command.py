@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import exceptions, states
-from wbengine.cli import base, errors, fleets, params, stores
+from wbengine.cli import asking, base, errors, params, stores
 from wbengine.cli import context as contexts
 from wbengine.cli.lazy import Group, Lazy
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "command", "current", "prune", "upgrade"]
 
-#: What may be removed by its age: nobody runs it any more.
-_ENDED: Final = (states.SUCCESS, states.FAILURE, states.REVERTED)
+#: What may be forgotten for its age.
+_CHOICES: Final = (states.FAILURE, states.REVERTED, states.SUCCESS, states.SUSPENDED)
 
 command = Group(
     "db",
@@ -160,7 +160,7 @@ def _noting(damaged: list[str]) -> Any:
 @click.option("--older-than", type=params.DURATION, required=True, metavar="AGE",
     help="Those that nothing happened to for so long, such as 30d.")  # fmt: skip
 @click.option("--state", "wanted", multiple=True,
-    type=click.Choice(sorted({*_ENDED, states.SUSPENDED}), case_sensitive=False),
+    type=click.Choice(_CHOICES, case_sensitive=False),
     help="Those in this state (repeatable; all that ended).")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True,
     help="Look at so many at a time.")  # fmt: skip
@@ -175,13 +175,14 @@ def prune(
     yes: bool,
 ) -> None:
     from wbengine import operations
+    from wbengine.operations import removing
     from wbengine.views import words
 
     printer = context.printer
-    chosen = wanted or _ENDED
-    question = f"Flows in {', '.join(chosen)} older than {words.seconds(older_than)} are forgotten."
-    if not dry_run and not fleets.confirmed(printer, question, yes):
-        raise click.Abort
+    chosen = wanted or removing.ENDED
+    if not dry_run:
+        which = f"flows in {', '.join(chosen)} older than {words.seconds(older_than)}"
+        asking.confirm(context, f"forget {which}", yes)
     count = 0
     with context.backend() as backend:
         gone = operations.prune(

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wbengine.cli import errors
+from wbengine.cli import config, errors
 
 if TYPE_CHECKING:
     from wbengine.cli.config import Settings
@@ -52,7 +52,14 @@ def start(
             stderr=stream,
             start_new_session=True,
         )
-    _wait(context, uuid, process, log)
+    try:
+        _wait(context, uuid, process, log)
+    except KeyboardInterrupt as error:
+        raise errors.Failed(
+            f"interrupted; process {process.pid} runs it all the same; log: {log}; to follow:"
+            f" wbengine flow watch {uuid}",
+            errors.INTERRUPTED,
+        ) from error
     printer = context.printer
     content = {"uuid": uuid, "pid": process.pid, "log": str(log)}
     if printer.as_json:
@@ -75,11 +82,16 @@ def _wait(context: Context, uuid: str, process: subprocess.Popen[bytes], log: Pa
             if connection.get_flow_details(uuid, lazy=True).epoch != before:
                 return
             if code:
-                last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                said = last[-1] if last else f"exit code {code}"
+                said = _last_words(log) or f"exit code {code}"
                 raise errors.Failed(f"it did not begin: {said} (log: {log})", code)
             time.sleep(_PAUSE)
     raise errors.Failed(f"it did not begin within {_BEGINNING:g} s (log: {log})", errors.TRY_AGAIN)
+
+
+def _last_words(log: Path) -> str:
+    """Why it ended: without the name of the command, which is not the one that was called."""
+    *_, last = "", *log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return last.partition(": error: ")[2] or last
 
 
 def _environment(settings: Settings, operation: str, engine: str | None) -> dict[str, str]:
@@ -104,12 +116,9 @@ def _environment(settings: Settings, operation: str, engine: str | None) -> dict
 
 
 def _log_file(uuid: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    folder = Path(state, "wbengine", "logs")
+    folder = config.state_folder() / "logs"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise errors.Failed(
-            f"{folder} cannot be made: {error.strerror}", errors.UNHEALTHY
-        ) from error
+        raise errors.Failed(f"{folder} cannot be made: {errors.reason(error)}") from error
     return folder / f"{uuid}.log"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import base, dashboard_command, errors
+from wbengine.cli import base, dashboard_command, errors, output
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ def _tell(context: contexts.Context, shop: Workshop) -> None:
     }
     # Not by the printer, which would hide the token: it is for whoever reads this.
     if context.settings.json:
-        click.echo(json.dumps({"schema": "wbengine/dev/1", **told}))
+        output.write(json.dumps({"schema": "wbengine/dev/1", **told}) + "\n")
         return
     for name, value in told.items():
-        click.echo(f"{name:<11}  {value or _NO_PAGES}")
+        output.write(f"{name:<11}  {value or _NO_PAGES}\n")
     note = context.printer.note
     note("in another terminal:")
     note(f"  export WBENGINE_URL={shop.url} WBENGINE_PERSISTENCE={shop.persistence}")

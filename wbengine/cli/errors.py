@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from wbengine import exceptions
 
-if TYPE_CHECKING:
-    from wbengine.cli import context as contexts
-
-__all__ = ["Failed", "TEXT", "code_of", "line_of"]
+__all__ = ["Failed", "TEXT", "code_of", "line_of", "reason"]
 
 OK: Final = 0
 #: The flow failed, or something is not as it should be.
@@ -70,7 +67,7 @@ def code_of(error: BaseException) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), UNHEALTHY)
 
 
-def line_of(error: BaseException, context: contexts.Context | None = None) -> str:
+def line_of(error: BaseException) -> str:
     """What is wrong, in one line."""
     if isinstance(error, Failed):
         return _joined(error.line)
@@ -83,6 +80,11 @@ def line_of(error: BaseException, context: contexts.Context | None = None) -> st
     if known and words:
         return words
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def reason(error: OSError | UnicodeError) -> str:
+    """Why a file cannot be read or written."""
+    return getattr(error, "strerror", None) or "it is no text"
 
 
 def _of_click(error: click.ClickException) -> str:

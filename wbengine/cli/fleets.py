@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-import click
 
 from wbengine.cli import errors
 
 if TYPE_CHECKING:
     from wbengine.cli.config import Settings
-    from wbengine.cli.output import Printer
     from wbengine.views.fleet import Fleet
 
-__all__ = ["confirmed", "made", "nobody", "opened"]
+__all__ = ["WAIT", "made", "nobody", "opened", "wait"]
 
 #: Seconds to wait for a worker where one is not there: those that are answer at once.
 WAIT = 2.0
@@ -65,16 +61,3 @@ def nobody(settings: Settings, fleet: Fleet) -> errors.Failed:
         " ('wbengine doctor' finds out why)",
         errors.UNAVAILABLE,
     )
-
-
-def confirmed(printer: Printer, question: str, yes: bool) -> bool:
-    """Whether somebody said that it may be done.
-
-    :raises Failed: nobody can be asked.
-    """
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise errors.Failed(f"{question} Nobody can be asked here: say --yes", errors.USAGE)
-    printer.say(question)
-    return click.confirm("Go on?", default=False, err=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from wbengine.cli import base, errors, params
+from wbengine.cli import base, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -56,10 +55,7 @@ def command(
     if output is None:
         context.printer.raw(text)
         return
-    try:
-        Path(output).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise errors.Failed(f"{output} cannot be written: {error.strerror}") from error
+    params.new_file(output, f"{text}\n".encode())
     context.printer.note(f"written: {output}")
 
 

@@ -65,8 +65,12 @@ def command(
         raise errors.Failed(
             f"--detach: the store {context.settings.store} ends with this process", errors.USAGE
         )
+    uuid = _uuid(flow_id)
     options = running.engine_options(context, engine)
-    with context.backend(make=True, patient=True) as backend:
+    with (
+        context.backend(make=True, patient=True, running=True) as backend,
+        running.named(context, backend, uuid),
+    ):
         try:
             with _streams.aside():
                 made = starting.start(
@@ -74,7 +78,7 @@ def command(
                     factory,
                     store=store,
                     engine=engine,
-                    uuid=_uuid(flow_id),
+                    uuid=uuid,
                     book=book,
                     **options,
                 )
@@ -88,7 +92,7 @@ def command(
             return detaching.start(
                 context,
                 "resume",
-                str(made.storage.flow_uuid),
+                uuid,
                 engine,
                 deadline=deadline,
                 report=report,
@@ -104,11 +108,10 @@ def command(
         ).perform()
 
 
-def _uuid(text: str | None) -> str | None:
-    if text is None:
-        return None
+def _uuid(text: str | None) -> str:
+    """That of the new flow: it is known before anything is kept."""
     try:
-        return str(uuids.UUID(text))
+        return str(uuids.uuid4() if text is None else uuids.UUID(text))
     except ValueError:
         raise errors.Failed(
             f"--flow-id: {text!r} is no uuid, such as {uuids.uuid4()}", errors.USAGE

@@ -12,6 +12,7 @@ import click
 from wbengine import _streams, exceptions
 from wbengine.cli import base, errors, params
 from wbengine.cli import context as contexts
+from wbengine.cli.output import write
 
 if TYPE_CHECKING:
     from wbengine.types.outline import Outline
@@ -106,12 +107,7 @@ def _kept(context: contexts.Context, flow_id: str) -> tuple[Outline, FlowView]:
 
 def _write(context: contexts.Context, data: bytes, output: str | None) -> None:
     if output is None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        Path(output).write_bytes(data)
-    except OSError as error:
-        raise errors.Failed(f"{output} cannot be written: {error.strerror}") from error
-    context.printer.note(f"written: {output}")
+        write(data)
+    else:
+        params.new_file(output, data)
+        context.printer.note(f"written: {output}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -9,18 +10,55 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wbengine import _log_lines
+from wbengine import _log_lines, _streams
+from wbengine.cli import errors
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Masker", "Printer"]
+__all__ = ["Masker", "Printer", "say", "say_behind_ctrl_c", "write"]
 
 #: Columns where nobody looks: nothing is cut off, or folded.
 _ENDLESS: Final = 100_000
 
 #: It comes first, whatever else the content says of it.
 _SCHEMA: Final[Mapping[str, Any]] = {"schema": ""}
+
+
+def write(data: str | bytes) -> None:
+    """Data, on the standard output; it is out when this returns.
+
+    :raises Failed: it cannot be written; who reads it having left is a `BrokenPipeError`.
+    """
+    try:
+        if isinstance(data, str):
+            sys.stdout.write(data)
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _streams.forget_output()  # or Python tries it once more when it ends
+        raise errors.Failed(
+            f"the standard output cannot be written: {errors.reason(error)}"
+        ) from error
+
+
+def say(line: str) -> None:
+    """A line that must be said, on the standard error; if that cannot be, it ends nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def say_behind_ctrl_c(line: str) -> None:
+    """As `say`, on a line of its own: a terminal shows the ^C."""
+    seen = False
+    with contextlib.suppress(ValueError):  # closed
+        seen = sys.stderr.isatty()
+    say(f"\n{line}" if seen else line)
 
 
 class Masker(Protocol):
@@ -120,12 +158,7 @@ class Printer:
     def note(self, text: str) -> None:
         """A remark, unless nobody wants any."""
         if not self._quiet:
-            self.say(text)
-
-    def say(self, text: str) -> None:
-        """What must be said, on the standard error."""
-        sys.stderr.write(self._masked(text) + "\n")
-        sys.stderr.flush()
+            say(self._masked(text))
 
     # -- where it goes -----------------------------------------------------------------------------
 
@@ -192,8 +225,7 @@ class Printer:
         return self._masked(str(content))
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        write(f"{text}\n")
 
 
 def _renders(cell: Any) -> bool:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from wbengine.cli import errors
+
 if TYPE_CHECKING:
     Kind = click.ParamType[Any]
 else:  # older releases take no argument there
     Kind = click.ParamType
 
-__all__ = ["Kind", "DURATION", "MOMENT", "NEW_FILE", "STORE", "WAIT", "duration"]
+__all__ = ["Kind", "DURATION", "MOMENT", "NEW_FILE", "STORE", "WAIT", "duration", "new_file"]
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)?", re.ASCII)
@@ -101,8 +103,7 @@ class _Store(Kind):
                 return sys.stdin.read()
             return Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
-            words = getattr(error, "strerror", None) or "it is no text"
-            self.fail(f"{path!r} cannot be read: {words}", param, ctx)
+            self.fail(f"{path!r} cannot be read: {errors.reason(error)}", param, ctx)
 
 
 class _NewFile(click.Path):
@@ -117,6 +118,17 @@ class _NewFile(click.Path):
         if not os.path.isdir(folder):
             self.fail(f"{path!r}: there is no folder {folder!r}", param, ctx)
         return path
+
+
+def new_file(path: str, data: bytes) -> None:
+    """Write what an option of the kind `NEW_FILE` named.
+
+    :raises Failed: it cannot be written.
+    """
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        raise errors.Failed(f"{path} cannot be written: {errors.reason(error)}") from error
 
 
 DURATION: Final = _Duration()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import base, errors, fleets
+from wbengine.cli import asking, base, errors, fleets
 from wbengine.cli import context as contexts
 from wbengine.cli.lazy import Group, Lazy
 
@@ -140,7 +140,7 @@ def purge(
 
     if bool(names) == everything:
         raise click.UsageError("name queues, or say --all")
-    settings, printer = context.settings, context.printer
+    settings = context.settings
     with fleets.opened(settings) as fleet:
         found = queues.look(fleet, names, wait=fleets.wait(settings))
         if everything:
@@ -148,9 +148,7 @@ def purge(
         gone = {one.name: one.messages for one in found}
         if not dry_run and any(gone.values()):
             total = sum(gone.values())
-            question = f"{total} messages in {len(found)} queues are to be removed."
-            if not fleets.confirmed(printer, question, yes):
-                raise click.Abort
+            asking.confirm(context, f"remove {total} messages in {len(found)} queues", yes)
             gone = queues.purge(fleet, found)
     _tell_purged(context, found, gone, dry_run)
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _streams, exceptions, states
-from wbengine.cli import brokers, errors
+from wbengine.cli import brokers, errors, output, stores
 
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
     from wbengine.views.masking import Masker
 
-__all__ = ["Running", "engine_options"]
+__all__ = ["Running", "engine_options", "named"]
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -150,7 +150,13 @@ class Running:
             "results": results.shown(found, masker),
             "failures": results.shown(failures, masker),
         }
-        self._context.printer.document(self._schema, content)
+        try:
+            self._context.printer.document(self._schema, content)
+        except BrokenPipeError:  # who ran it is told by the exit code
+            _streams.forget_output()
+        except errors.Failed as error:
+            how = f"{error.line}; what came of it: wbengine flow show {self.uuid}"
+            raise errors.Failed(how, error.code) from error
 
     def _write_report(self) -> None:
         from wbengine import report
@@ -197,13 +203,45 @@ class _Stopping:
             threading.Thread(target=self._give_up, daemon=True).start()
 
     def _suspend(self) -> None:
-        _write("suspending: what runs is finished; once more to give it up")
+        output.say_behind_ctrl_c("suspending: what runs is finished; once more to give it up")
         self._running.suspend()
 
     def _give_up(self) -> None:
-        _write(f"given up; to go on: wbengine flow resume {self._running.uuid}")
+        output.say_behind_ctrl_c(f"given up; to go on: wbengine flow resume {self._running.uuid}")
         logging.shutdown()
         os._exit(errors.INTERRUPTED)
+
+
+@contextlib.contextmanager
+def named(context: Context, backend: persistence.Backend, uuid: str) -> Iterator[None]:
+    """Who interrupts what goes on here, before the run or after it, learns of the flow, once it is
+    kept, and how to go on with it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        state = _kept_state(context, backend, uuid)
+        if state is None:
+            raise
+        if state in (states.SUCCESS, states.FAILURE, states.REVERTED):
+            how = f"the flow has ended in {state}: wbengine flow show {uuid}"
+        else:
+            how = f"the flow is kept; to go on: wbengine flow resume {uuid}"
+        raise errors.Failed(f"interrupted; {how}", errors.INTERRUPTED) from error
+
+
+def _kept_state(context: Context, backend: persistence.Backend, uuid: str) -> str | None:
+    """None: it is not kept, as far as is known, or not for long."""
+    if stores.is_of_this_process(context.settings):
+        return None
+
+    def ask() -> str:
+        with contextlib.closing(backend.get_connection()) as connection:
+            return connection.get_flow_details(uuid, lazy=True).state or states.PENDING
+
+    with contextlib.suppress(exceptions.WbengineException, errors.Failed):
+        return stores.answered(context.settings, ask)
+    return None
 
 
 def engine_options(context: Context, engine: str) -> dict[str, Any]:
@@ -245,12 +283,3 @@ def _seen() -> bool:
         return sys.stderr.isatty()
     except ValueError:
         return False
-
-
-def _write(line: str) -> None:
-    try:
-        # Behind the ^C that a terminal shows.
-        sys.stderr.write(f"\n{line}\n" if sys.stderr.isatty() else f"{line}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass

@@ -6,19 +6,33 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wbengine import exceptions
-from wbengine.cli import errors
+from wbengine.cli import errors, output
 
 if TYPE_CHECKING:
     from wbengine.cli.config import Settings
     from wbengine.persistence import base as persistence
 
-__all__ = ["answered", "fetched", "is_of_this_process", "look", "opened"]
+__all__ = [
+    "SILENCE",
+    "answered",
+    "fetched",
+    "glance",
+    "is_database",
+    "is_of_this_process",
+    "opened",
+    "say_silent",
+    "silent",
+]
 
 _R = TypeVar("_R")
+
+#: Seconds after which whoever sits here is told what is waited for.
+SILENCE: Final = 2.0
 
 _DATABASES: Final = ("mysql", "mariadb", "postgresql", "postgres", "pgsql")
 
@@ -32,24 +46,23 @@ def opened(settings: Settings, *, make: bool = False, patient: bool = False) -> 
     :raises StorageFailure: it cannot be reached, or used.
     """
     with contextlib.closing(fetched(settings, patient=False)) as looked_at:
-        look(settings, looked_at, make=make)
+        answered(settings, lambda: (_make if make else glance)(looked_at))
     return fetched(settings, patient=patient)
 
 
-def look(settings: Settings, backend: persistence.Backend, *, make: bool = False) -> None:
-    """See that a store answers, and has a layout that can be used.
+def glance(backend: persistence.Backend) -> None:
+    """See that a store answers, and has a layout that can be read.
 
-    :raises Exception: as `opened`.
+    :raises StorageFailure: it has another one, or cannot be reached.
     """
-    answered(settings, lambda: _look(backend, make))
-
-
-def _look(backend: persistence.Backend, make: bool) -> None:
     with contextlib.closing(backend.get_connection()) as connection:
-        if make:
-            connection.upgrade()
-        else:  # `validate` would refuse one that nobody has written to yet
-            next(connection.get_logbooks(lazy=True), None)
+        # `validate` would refuse one that nobody has written to yet.
+        next(connection.get_logbooks(lazy=True), None)
+
+
+def _make(backend: persistence.Backend) -> None:
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.upgrade()
 
 
 def fetched(settings: Settings, *, patient: bool = True) -> persistence.Backend:
@@ -60,18 +73,16 @@ def fetched(settings: Settings, *, patient: bool = True) -> persistence.Backend:
     """
     from wbengine.persistence import backends
 
-    options: dict[str, Any] = {}
-    kind = settings.store.partition(":")[0].partition("+")[0]
-    if not patient and kind in _DATABASES:
-        options["max_retries"] = 1
+    options: dict[str, Any] = {"max_retries": 1} if not patient and is_database(settings) else {}
     try:
         return backends.fetch(settings.store, **options)
     except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
         raise settings.failed("persistence", errors.line_of(error)) from error
 
 
-def answered(settings: Settings, ask: Callable[[], _R], what: str = "the store") -> _R:
-    """What `ask` returns, or raises, if it does so in time.
+def answered(settings: Settings, ask: Callable[[], _R]) -> _R:
+    """What `ask` returns, or raises, if it does so in time.  Whoever sits here is told what is
+    waited for, if that takes a while.
 
     :raises Failed: it does not.
     """
@@ -84,18 +95,44 @@ def answered(settings: Settings, ask: Callable[[], _R], what: str = "the store")
             answers.put((False, error))
 
     threading.Thread(target=call, name="wbengine-asking", daemon=True).start()
+    until = time.monotonic() + settings.timeout
     try:
-        good, found = answers.get(timeout=settings.timeout)
+        good, found = answers.get(timeout=min(SILENCE, settings.timeout))
     except queue.Empty:
-        raise errors.Failed(
-            f"{what} does not answer within {settings.timeout:g} s", errors.UNAVAILABLE
-        ) from None
+        if settings.timeout > SILENCE:
+            say_silent(settings)
+        try:
+            good, found = answers.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            raise silent(settings) from None
     if not good:
         raise found
     return found  # type: ignore[no-any-return]
+
+
+def say_silent(settings: Settings) -> None:
+    """Tell whoever sits here that a database has not answered yet: others have no reason to be
+    silent, but that this host is busy.
+    """
+    from wbengine.views import masking
+
+    if is_database(settings) and not settings.quiet:
+        output.say(f"waiting for the store: {masking.Masker().text(settings.store)}")
+
+
+def silent(settings: Settings) -> errors.Failed:
+    """What to raise about a store that has not answered in time."""
+    return errors.Failed(
+        f"the store does not answer within {settings.timeout:g} s", errors.UNAVAILABLE
+    )
 
 
 def is_of_this_process(settings: Settings) -> bool:
     """Whether the store ends with this process."""
     kind, _, rest = settings.store.partition(":")
     return kind == "memory" or (kind.startswith("sqlite") and not os.path.basename(rest.strip("/")))
+
+
+def is_database(settings: Settings) -> bool:
+    """Whether the store is in a server."""
+    return settings.store.partition(":")[0].partition("+")[0] in _DATABASES

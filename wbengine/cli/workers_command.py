@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine.cli import base, errors, fleets, params
+from wbengine.cli import asking, base, errors, fleets, params
 from wbengine.cli import context as contexts
 from wbengine.cli.lazy import Group, Lazy
 
@@ -183,9 +183,7 @@ def _order(what: str, text: str) -> base.Command:
             raise click.UsageError("name workers, or say --all" if not names else
                 "name workers or say --all, not both")  # fmt: skip
         if what == "stop" and everybody:
-            question = "All workers of the exchange are to give up what they run."
-            if not fleets.confirmed(context.printer, question, yes):
-                raise click.Abort
+            asking.confirm(context, "let all workers of the exchange give up what they run", yes)
         _tell(context, what, names, wait and what == "drain", within)
 
     return order

@@ -1,53 +1,90 @@
-"""All that is looked at, one after the other: what depends on something wrong is not tried."""
+"""All that is looked at: what does not depend on each other at the same time, and all of it within
+one time; what depends on something wrong is not tried.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Final
 
 from wbengine import exceptions
 from wbengine.diagnosis import brokers, ledgers, packages, round_trip, stores, workers
 from wbengine.diagnosis.findings import Finding, Place, bad, line, note
+from wbengine.diagnosis.lines import Line
 from wbengine.views import fleet as fleets
 
 __all__ = ["examine"]
+
+#: Seconds for all of it, and those that there are at least beyond the time of one answer.
+_WITHIN: Final = 8.0
+_BEYOND: Final = 3.0
 
 #: The topic of the worker that is made, where there are no others.
 _TOPIC: Final = "doctor"
 
 
-def examine(place: Place) -> Iterator[Finding]:
-    """Findings, as soon as they are made.  Leaves nothing behind."""
+def examine(place: Place, least: int = 0) -> Iterator[Finding]:
+    """Findings, as soon as they are made; within 8 s, or 3 s more than one answer may take.  Leaves
+    nothing behind, unless something took too long.
+
+    :param least: so many workers have to answer.
+    """
+    until = time.monotonic() + max(_WITHIN, place.timeout + _BEYOND)
+    broker = Line("broker", lambda here: _broker(place, here), until)
+    ledger = Line("ledger", lambda here: _ledger(place, here, broker), until)
+    around = Line("workers", lambda here: _around(place, here, broker, ledger, least), until)
+    store = Line("store", lambda here: stores.look(place), until)
     yield from packages.python()
     yield from packages.extras(place)
     yield from packages.plugins()
-    good = True
+    for each in (broker, ledger, around, store):
+        yield from each.findings()
+
+
+def _broker(place: Place, here: Line) -> Iterator[Finding]:
+    reached = True
     for finding in brokers.reach(place):
-        good = good and finding.good is not False
+        reached = reached and finding.good is not False
         yield finding
-    if good:
-        yield from _around(place)
-    else:
-        yield note("round trip", "not tried: the broker cannot be used")
-    yield from stores.look(place)
-
-
-def _around(place: Place) -> Iterator[Finding]:
-    """What needs a broker."""
-    permitted = True
+    if not reached:
+        return
+    here.at = "broker settings"
     try:
-        for finding in brokers.look(place):
-            permitted = permitted and not (finding.check == "permissions" and not finding.good)
-            yield finding
-        yield from ledgers.look(place)
-        if not permitted:
-            yield note("round trip", "not tried: the broker does not permit it")
-            return
+        yield from brokers.look(place)
+    except exceptions.TransportFailure as error:
+        yield _lost(error)
+
+
+def _ledger(place: Place, here: Line, broker: Line) -> Iterator[Finding]:
+    if (place.ledger is None or not place.is_known) and "broker" in broker.wrong(here):
+        return  # it would be there
+    yield from ledgers.look(place)
+
+
+def _around(place: Place, here: Line, broker: Line, ledger: Line, least: int) -> Iterator[Finding]:
+    """Who works there, and whether one could."""
+    wrong = broker.wrong(here)
+    if wrong & {"broker", "permissions"}:
+        does = "cannot be used" if "broker" in wrong else "does not permit it"
+        yield note("round trip", f"not tried: the broker {does}")
+        return
+    try:
         with fleets.Fleet(timeout=min(place.timeout, 5.0), **place.engine_options) as fleet:
             # Who may use only some queues may use those of the topics that there are.
-            topics = [topic for worker in fleet.workers() for topic in worker.topics]
-            findings = list(workers.look(place, fleet))
-        yield from round_trip.look(place, topics[0] if topics else _TOPIC)
+            found = fleet.workers(least=least)
+            unusable = "ledger" in ledger.wrong(here)
+            findings = list(workers.look(place, fleet, found, least, ledgers_too=not unusable))
+        here.at = "round trip"
+        if unusable:
+            yield note("round trip", "not tried: the ledger cannot be used")
+        else:
+            topics = [topic for worker in found for topic in worker.topics]
+            yield from round_trip.look(place, topics[0] if topics else _TOPIC)
         yield from findings
     except exceptions.TransportFailure as error:
-        yield bad("broker", line(error), "see what is found wrong above; else try again")
+        yield _lost(error)
+
+
+def _lost(error: exceptions.TransportFailure) -> Finding:
+    return bad("broker", line(error), "see what is found wrong above; else try again")

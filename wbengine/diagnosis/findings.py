@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from wbengine import transports
+from wbengine import exceptions, transports
 
-__all__ = ["Finding", "Place", "bad", "good", "note"]
+__all__ = ["Finding", "Place", "bad", "good", "line", "note"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was looked at: whether it is as it should be (None: it could not be looked at,
-    or need not be), what is there in one line, and how to mend it."""
+    or need not be), what is there in one line, and how to mend or to have it."""
 
     check: str
     good: bool | None
@@ -35,8 +35,8 @@ def bad(check: str, text: str, fix: str) -> Finding:
     return Finding(check, False, text, fix)
 
 
-def note(check: str, text: str) -> Finding:
-    return Finding(check, None, text)
+def note(check: str, text: str, fix: str | None = None) -> Finding:
+    return Finding(check, None, text, fix)
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,14 @@ class Place:
         return transports.resolve(
             self.url, self.transport, self.transport_options, exchange=self.exchange
         )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the broker makes sense."""
+        try:
+            return bool(self.target)
+        except (ValueError, TypeError, ImportError, exceptions.TransportFailure):
+            return False
 
     @property
     def engine_options(self) -> dict[str, Any]:

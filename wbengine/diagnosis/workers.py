@@ -18,15 +18,28 @@ __all__ = ["look"]
 _NAMED = 3
 
 
-def look(place: Place, fleet: fleets.Fleet) -> Iterator[Finding]:
-    """The workers that answer, each asked for its clock."""
-    found = fleet.workers()
+def look(
+    place: Place,
+    fleet: fleets.Fleet,
+    found: list[fleets.WorkerView],
+    least: int = 0,
+    *,
+    ledgers_too: bool = True,
+) -> Iterator[Finding]:
+    """The workers that were `found`, each asked for its clock, and for its ledger, too, if there is
+    one here to compare it with.  `least` of them have to be there.
+    """
     if not found:
-        yield _nobody(place, fleet)
+        yield _nobody(place, fleet, least)
         return
-    yield good("workers", f"{len(found)} answer, with {sum(one.slots for one in found)} slots")
+    count = f"{len(found)} answer, with {sum(one.slots for one in found)} slots"
+    if len(found) < least:
+        yield bad("workers", f"{count}, and not {least}", _start(place))
+    else:
+        yield good("workers", count)
     yield from _versions(found)
-    yield from _ledgers(place, found)
+    if ledgers_too:
+        yield from _ledgers(place, found)
     pings = fleet.ping(timeout=min(place.timeout, 3.0))
     silent = [one.name for one in pings if one.seconds is None]
     if silent:
@@ -43,7 +56,12 @@ def look(place: Place, fleet: fleets.Fleet) -> Iterator[Finding]:
         yield good("worker clock", "the clocks of the workers agree with that of this host")
 
 
-def _nobody(place: Place, fleet: fleets.Fleet) -> Finding:
+def _start(place: Place) -> str:
+    return f"start one: wbengine worker TOPIC --tasks MODULE --exchange {place.exchange}"
+
+
+def _nobody(place: Place, fleet: fleets.Fleet, least: int) -> Finding:
+    """Nothing is wrong with that, unless somebody wants workers, or they are elsewhere."""
     connection = fleet.connect()
     try:
         others = [
@@ -51,11 +69,11 @@ def _nobody(place: Place, fleet: fleets.Fleet) -> Finding:
         ]
     finally:
         connecting.release(connection)
-    start = f"start one: wbengine worker TOPIC --tasks MODULE --exchange {place.exchange}"
+    told, fix = f"none answers on exchange {place.exchange!r}", _start(place)
     if others:
-        start = f"use the exchange that they are on: --exchange {others[0]}; or {start}"
-    there = f" (there are others here: {', '.join(others[:_NAMED])})" if others else ""
-    return bad("workers", f"none answers on exchange {place.exchange!r}{there}", start)
+        told = f"{told} (there are others here: {', '.join(others[:_NAMED])})"
+        fix = f"use the exchange that they are on: --exchange {others[0]}; or {fix}"
+    return bad("workers", told, fix) if least or others else note("workers", told, fix)
 
 
 def _versions(found: list[fleets.WorkerView]) -> Iterator[Finding]:
