@@ -273,6 +273,7 @@ def test_ctrl_c_before_it_runs_says_what_is_kept(
 ) -> None:
     """As soon as anything is kept: the flow is asked once more for what is in it."""
     (home / "pressed.py").write_text(PRESSED)
+    sys.modules.pop("pressed", None)
     told = wbengine("flow", "run", "pressed:flow", "--flow-id", KEPT, *words)
     assert (told.code, told.out) == (130, "")
     how = f"the flow is kept; to go on: wbengine flow resume {KEPT}"
@@ -283,8 +284,8 @@ def test_ctrl_c_before_it_runs_says_what_is_kept(
 
 
 def test_ctrl_c_before_anything_is_kept(wbengine: Command, home: Path) -> None:
-    (home / "pressed.py").write_text("raise KeyboardInterrupt\n")
-    told = wbengine("flow", "run", "pressed:flow", "--flow-id", KEPT)
+    (home / "soon_pressed.py").write_text("raise KeyboardInterrupt\n")
+    told = wbengine("flow", "run", "soon_pressed:flow", "--flow-id", KEPT)
     assert (told.code, told.err) == (130, "\nwbengine flow run: error: interrupted\n")
 
 

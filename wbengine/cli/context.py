@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ class Context:
         #: What flags say, by the name of the setting; and `--config`.
         self.given: dict[str, Any] = {}
         self.file: str | None = None
+        #: When it was called, on the monotonic clock.
+        self.began = time.monotonic()
         #: The command that is being run, in words.
         self.path = "wbengine"
 

@@ -65,7 +65,7 @@ def _run(context: contexts.Context, /, min_workers: int) -> int:
         persistence=settings.store,
         timeout=settings.timeout,
     )
-    return _Report(context.printer).run(_all(settings, place, min_workers))
+    return _Report(context.printer).run(_all(settings, place, min_workers, context.began))
 
 
 command = _Doctor(
@@ -93,13 +93,13 @@ command = _Doctor(
 )
 
 
-def _all(settings: Any, place: Place, min_workers: int) -> Any:
+def _all(settings: Any, place: Place, min_workers: int, began: float) -> Any:
     from wbengine.diagnosis import examining, findings
 
     files = ", ".join(str(file.path) for file in settings.files)
     yield findings.good("settings", files or "no files: what is not said has its default")
     yield from _variables()
-    yield from examining.examine(place, min_workers)
+    yield from examining.examine(place, min_workers, began)
 
 
 def _variables() -> Iterator[Finding]:

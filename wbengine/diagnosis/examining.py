@@ -24,13 +24,15 @@ _BEYOND: Final = 3.0
 _TOPIC: Final = "doctor"
 
 
-def examine(place: Place, least: int = 0) -> Iterator[Finding]:
+def examine(place: Place, least: int = 0, began: float | None = None) -> Iterator[Finding]:
     """Findings, as soon as they are made; within 8 s, or 3 s more than one answer may take.  Leaves
     nothing behind, unless something took too long.
 
     :param least: so many workers have to answer.
+    :param began: when that time began, on the monotonic clock (now).
     """
-    until = time.monotonic() + max(_WITHIN, place.timeout + _BEYOND)
+    within = max(_WITHIN, place.timeout + _BEYOND)
+    until = within + (time.monotonic() if began is None else began)
     broker = Line("broker", lambda here: _broker(place, here), until)
     ledger = Line("ledger", lambda here: _ledger(place, here, broker), until)
     around = Line("workers", lambda here: _around(place, here, broker, ledger, least), until)

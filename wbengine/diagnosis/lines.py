@@ -75,4 +75,4 @@ class Line:
         at = self.at
         if at is None:
             return note(self._name, "not tried: what comes before it took all the time")
-        return bad(at, f"it did not answer within {self._until - self._began:.0f} s", _FIX)
+        return bad(at, f"no answer within {self._until - self._began:.0f} s", _FIX)
