@@ -13,13 +13,13 @@ from typing import Any
 import kombu
 
 from wbengine import task
-from wbengine.interop.celery import brokers
+from wbengine.interop.celery import brokers, retrying
 from wbengine.interop.celery.protocol import codec
 from wbengine.interop.celery.protocol.message import TaskMessage
 
 #: The names under which a worker of `--tasks tests.celery_errands` offers them.
-NOTE, REST, REST_AGAIN, WAIT = (
-    f"tests.celery_errands.{name}" for name in ("Note", "Rest", "RestAgain", "Wait")
+NOTE, REFUSE, REST, REST_AGAIN, WAIT = (
+    f"tests.celery_errands.{name}" for name in ("Note", "Refuse", "Rest", "RestAgain", "Wait")
 )
 
 SOON = 30.0
@@ -32,6 +32,17 @@ class Note(task.Task):
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(f"{text}\n")
         return text
+
+
+class Refuse(task.Task):
+    """Leaves a line in a file, and gives its message back the first time."""
+
+    def execute(self, path: str) -> str:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write("here\n")
+        if len(lines(Path(path))) == 1:
+            raise retrying.Reject("not now", requeue=True)
+        return "taken"
 
 
 class Rest(task.Task):

@@ -59,6 +59,9 @@ class Mark:
 
     job: Any = None
 
+    def __init__(self, lost: bool = False) -> None:
+        self.lost = lost
+
 
 @pytest.fixture(params=["redis", "rabbitmq"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
@@ -102,6 +105,18 @@ def test_what_is_given_back_is_new(bench: Bench) -> None:
     assert "redelivered" not in message.headers
     assert message.properties["priority"] == 3
     assert bench.found("elsewhere") == ["back"]
+
+
+def test_what_comes_again_is_not_sent(bench: Bench) -> None:
+    """The connection is lost that it came over: it would be there twice."""
+    wire = codec.encode(TaskMessage("t", "back"))
+    job = Job("back", 1, TaskMessage("t", "back"), wire, Mark(lost=True), "there", 0.0)
+    bench.sender.put(deeds.GiveBack(job))
+    bench.sender.put(deeds.Redirect(mark := Mark(lost=True), wire, "elsewhere"))
+    bench.sender.put(deeds.Redirect(other := Mark(), wire, "elsewhere"))
+    assert bench.sender.flush(20)
+    assert bench.settled == [(job.receipt, True), (mark, True), (other, True)]
+    assert (bench.found("there"), bench.found("elsewhere")) == ([], ["back"])
 
 
 def test_what_cannot_be_written_is_left_out(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

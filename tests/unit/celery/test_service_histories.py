@@ -97,7 +97,7 @@ class History:
         self.elsewhere = 0
         # The pool and the sender.
         self.pool: list[Any] = []
-        self.cancelled: set[int] = set()
+        self.cancelled: set[Job] = set()
         self.duties: deque[Any] = deque()
         self.asked: list[Any] = []
         self.marks: list[Job] = []
@@ -105,6 +105,7 @@ class History:
         self.runs: Counter[tuple[str, int]] = Counter()
         self.ends: Counter[tuple[str, int]] = Counter()
         self.given: Counter[tuple[str, int]] = Counter()
+        self.copies: Counter[tuple[str, int]] = Counter()
         self.published: dict[tuple[str, int], TaskMessage | None] = {}
         self.revoked: set[str] = set()
         self.stopped = False
@@ -166,7 +167,8 @@ class History:
         if kind == "garbage":
             wire.body = b"\x00garbage"
         self.published[id, 1] = message
-        for _ in range(2 if rng.random() < 0.05 and not self.crashing else 1):
+        self.copies[id, 1] = 2 if rng.random() < 0.05 and not self.crashing else 1
+        for _ in range(self.copies[id, 1]):
             self.queue.append(Entry(wire, kind, True))
 
     # What the shell does.
@@ -177,7 +179,7 @@ class History:
                 case Run(job):
                     self.begin(job)
                 case Cancel(job):
-                    self.cancelled.add(id(job))
+                    self.cancelled.add(job)
                 case Acknowledge(receipt) | Reject(receipt):
                     self.settle(receipt)
                 case Redirect(receipt, wire, queue):
@@ -223,6 +225,9 @@ class History:
         self.runs[job.key] += 1
         self.pool.append(job)
 
+    def is_lost(self, receipt: Receipt) -> bool:
+        return receipt.connection != self.connection and not self.keeps
+
     def settle(self, receipt: Receipt) -> None:
         if receipt.connection != self.connection or receipt.entry.settled:
             return
@@ -233,7 +238,9 @@ class History:
         """The sender does the first of its duties."""
         effect = self.duties.popleft()
         job = effect.job
-        if isinstance(effect, GiveBack):
+        if isinstance(effect, GiveBack) and self.is_lost(job.receipt):
+            pass  # it comes again
+        elif isinstance(effect, GiveBack):
             self.given[job.key] += 1
             copy = Entry(job.wire, "task", True)
             self.queue.append(copy)
@@ -253,6 +260,7 @@ class History:
                 assert effect.state == results.RETRY
                 assert (message.id, message.retries) == (job.id, job.message.retries + 1)
                 self.published[message.id, message.retries + 1] = message
+                self.copies[message.id, message.retries + 1] += 1
                 self.queue.append(Entry(codec.encode(message), "task", True))
         if self.crashing and self.rng.random() < 0.02:
             self.crash()
@@ -311,7 +319,7 @@ class History:
         if job.informing is not None:
             self.apply(self.core.on_finished(job, [], self.now))
             return
-        if id(job) in self.cancelled:
+        if job in self.cancelled:
             how = self.rng.choice(["value", "cancelled"])
         failure = Failure.from_exception(ValueError("no"))
         value: Any = {
@@ -413,7 +421,8 @@ class History:
             self.check()
         assert not self.core.busy
         assert not self.unsettled
-        waiting = {self.key_of(entry) for entry in self.queue}
+        waiting = Counter(self.key_of(entry) for entry in self.queue)
+        assert self.crashes or waiting <= self.copies, "what was given back is there twice"
         for key in self.published:
             message = self.published[key]
             gone = message is not None and message.lang != "py"

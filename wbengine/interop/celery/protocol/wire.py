@@ -7,7 +7,7 @@ import functools
 import lzma
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kombu import message as kombu_message
@@ -21,6 +21,9 @@ LARGEST: Final = 64 << 20
 
 #: Memory that unpacking may ask for.
 _MEMORY: Final = 128 << 20
+
+#: What a transport of kombu says of a message that a broker marked, in its headers.
+_MARK: Final = "redelivered"
 
 #: The properties that a sender chooses; all others are the broker's or the transport's.
 _CARRIED: Final = (
@@ -92,6 +95,11 @@ class Wire:
             "content_type": self.content_type or "application/data",
             "content_encoding": self.content_encoding or "binary",
         }
+
+    def unmarked(self) -> Wire:
+        """The same message, as nobody has delivered it yet."""
+        headers = {key: value for key, value in self.headers.items() if key != _MARK}
+        return replace(self, headers=headers, properties=dict(self.properties))
 
     def unpacked(self, largest: int = LARGEST) -> bytes:
         """The body, decompressed if it is compressed.

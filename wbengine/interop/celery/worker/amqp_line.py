@@ -32,9 +32,11 @@ class Amqp(lines.Awaited):
     """A RabbitMQ: it sends as many as it was asked for, and takes back what is not settled.
 
     Messages come over one channel, in transactions: in each a number of them are settled, or
-    exchanged for notes (see `notes`).  While one is committed, the next is gathered.  Notes, and
-    what has begun elsewhere, come over another channel.
+    exchanged for copies or notes (see `notes`).  While one is committed, the next is gathered.
+    Notes, and what has begun elsewhere, come over another channel.
     """
+
+    copies = True
 
     def __init__(self, *given: Any, shared: bool, **others: Any) -> None:
         """`shared`: all queues share what was asked for; quorum queues do not know that."""
@@ -43,10 +45,12 @@ class Amqp(lines.Awaited):
         self._notes = notes.Notes(self.connection)
         #: What came over the first channel, and is neither settled nor exchanged.
         self._here: dict[Any, lines.Receipt] = {}
-        # What the next transaction does, what the one under way exchanges, and when that is late.
+        # What the next transactions do, what the one under way exchanges for notes, whose notes
+        # it makes needless, and when it is late.
         self._marks: list[lines.Receipt] = []
         self._ends: list[tuple[lines.Receipt, bool]] = []
         self._committing: list[lines.Receipt] | None = None
+        self._needless: list[notes.Note] = []
         self._late = 0.0
         self._asked = -1
         # Whether something came since the thread looked last.
@@ -191,7 +195,7 @@ class Amqp(lines.Awaited):
         for receipt, acknowledged in receipts:
             if receipt.line is not self or receipt.settled:
                 continue  # it comes again
-            if receipt.noted is None:
+            if receipt.noted is None or receipt.copy is not None:
                 self._ends.append((receipt, acknowledged))
             else:
                 self._notes.settle(receipt.noted, receipt.back)
@@ -209,9 +213,9 @@ class Amqp(lines.Awaited):
         if not (self._marks or self._ends):
             return
         marks, self._marks = self._marks[:_TOGETHER], self._marks[_TOGETHER:]
-        ends, self._ends = self._ends, []
+        ends, self._ends = self._ends[:_TOGETHER], self._ends[_TOGETHER:]
         for receipt in (*marks, *(receipt for receipt, _ in ends)):
-            del self._here[receipt.tag]
+            self._here.pop(receipt.tag, None)
             self._counted.discard(receipt.tag)
         self.adjust()  # before they make room
         with self._together():
@@ -228,7 +232,13 @@ class Amqp(lines.Awaited):
             receipt.noted = self._notes.publish(channel, receipt.queue, receipt.note, wire)
             channel.basic_ack(receipt.tag)
         for receipt, acknowledged in ends:
-            if acknowledged:
+            if receipt.copy is not None:
+                # `basic_publish` would read what comes first.
+                arguments = (0, "", receipt.queue, False, False)
+                channel.send_method(spec.Basic.Publish, "Bssbb", arguments, _raw(receipt.copy))
+            if receipt.noted is not None:
+                self._needless.append(receipt.noted)
+            elif acknowledged:
                 channel.basic_ack(receipt.tag)
             else:
                 channel.basic_reject(receipt.tag, receipt.back)
@@ -249,6 +259,8 @@ class Amqp(lines.Awaited):
 
     def _on_committed(self) -> None:
         marks, self._committing = self._committing, None
+        while self._needless:
+            self._notes.settle(self._needless.pop(), False)
         self._news = True
         if marks:
             self._marked(marks, True)
@@ -279,3 +291,14 @@ class Amqp(lines.Awaited):
     def _read_on(self) -> None:
         # Who waits for the answer to an order may take in more than that.
         self._hub.call_soon(self.connection.transport.on_readable, self._raw, self._hub)
+
+
+def _raw(wire: Wire) -> amqp.Message:
+    """A message as it came."""
+    return amqp.Message(
+        wire.body,
+        content_type=wire.content_type,
+        content_encoding=wire.content_encoding,
+        application_headers=wire.headers,
+        **wire.properties,
+    )

@@ -93,10 +93,12 @@ class Inquire:
 
 @dataclass(slots=True)
 class GiveBack:
-    """Give the message to others: publish `job.wire` to `job.queue`, then settle it.
+    """Give the message to others: publish `job.wire` to `job.queue`, then settle it, in one step
+    where that can be.
 
     As a new message, for its task has not begun: of one that a broker marks as delivered again that
-    is not known at once.  Report to `on_done`.
+    is not known at once.  What comes again by itself, because the connection that it came over is
+    lost, is not published.  Report to `on_done`.
     """
 
     job: Job
@@ -104,7 +106,10 @@ class GiveBack:
 
 @dataclass(slots=True)
 class Redirect:
-    """Publish the message, as it is, to another queue; then settle it."""
+    """Publish the message, as it is, to another queue; then settle it.
+
+    Nothing is published if the connection is lost that it came over: it comes again.
+    """
 
     receipt: Any
     wire: Wire

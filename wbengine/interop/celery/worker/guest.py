@@ -341,6 +341,10 @@ class Guest:
                     self._consumer.settle((receipt,), False)
                 case deeds.Inquire(ids):
                     self._inquirer.ask(ids)
+                case deeds.GiveBack(job) if job.receipt.line.copies:
+                    receipt = job.receipt
+                    receipt.job, receipt.copy = job, job.wire.unmarked()
+                    self._consumer.settle((receipt,))
                 case deeds.Tell(kind, fields):
                     if self._publisher is not None:
                         self._publisher.tell(kind, **fields)

@@ -38,8 +38,8 @@ class Receipt:
     """What a message is settled by; `line` is the connection that it came over."""
 
     __slots__ = (
-        "back", "job", "line", "message", "note", "noted", "past", "queue", "settled", "tag",
-        "wire",
+        "back", "copy", "job", "line", "message", "note", "noted", "past", "queue", "settled",
+        "tag", "wire",
     )  # fmt: skip
 
     def __init__(self, message: Any, queue: str, line: Line) -> None:
@@ -58,8 +58,15 @@ class Receipt:
         self.settled = False
         #: Not wanted here, and put back as it is.
         self.back = False
+        #: What takes its place in its queue when it is settled: the same, as a new message.
+        self.copy: wire.Wire | None = None
         #: What is done when it is settled; the shell's own.
         self.job: Any = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether its message comes again, here or elsewhere: nobody can settle it any more."""
+        return self.line.closed and not self.line.settles_others
 
 
 class Line:
@@ -72,6 +79,9 @@ class Line:
 
     #: Whether what came over another connection can be settled here.
     settles_others = False
+
+    #: Whether it puts a `copy` in the place of a message in one step with settling that.
+    copies = False
 
     def __init__(
         self,
@@ -88,6 +98,7 @@ class Line:
         self._most = most
         #: Whether anything is wanted at all.
         self.taking = True
+        self.closed = False
         #: What was delivered here and is not settled yet.
         self.unsettled: dict[Any, Receipt] = {}
         self._consumers: dict[str, kombu.Consumer] = {}
@@ -211,6 +222,7 @@ class Line:
 
     def close(self) -> None:
         """Leave; what is not settled stays as it is, or goes back, as the broker has it."""
+        self.closed = True
         try:
             self.connection.release()
         except Exception as error:  # another one takes its place

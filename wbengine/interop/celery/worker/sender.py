@@ -39,9 +39,6 @@ _AWAY: Final = (
     amqp_errors.ConnectionError,
 )
 
-#: What a transport of kombu says of a message that a broker marked, in its headers.
-_MARK: Final = "redelivered"
-
 
 class Settle(Protocol):
     """Has messages acknowledged, or rejected."""
@@ -69,6 +66,16 @@ class _Duty:
         #: The chord whose body is just being sent, and what is left of that.
         self.gathered: backends.Gathered | None = None
         self.ends: _Duty | None = None
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether its message comes again, and would be there twice if it were sent, too."""
+        match self.effect:
+            case deeds.GiveBack(job=job):
+                return bool(job.receipt.lost)
+            case deeds.Redirect(receipt=receipt):
+                return bool(receipt.lost)
+        return False
 
 
 class Sender:
@@ -202,6 +209,9 @@ class Sender:
 
     def _perform(self, duties: list[_Duty], careful: bool) -> None:
         """All of it, or what is left of it; what is done is not done again."""
+        for duty in duties:
+            if duty.is_needless:
+                duty.sends.clear()
         self._tell_all(duties, careful)
         for duty in duties:
             while duty.parts:
@@ -299,11 +309,11 @@ class Sender:
                 return duty
             case deeds.GiveBack(job=job):
                 duty = _Duty(effect)
-                duty.sends.append((_fresh(job.wire), job.queue, None, None))
+                duty.sends.append((job.wire.unmarked(), job.queue, None, None))
                 return duty
             case deeds.Redirect(wire=wire, queue=queue):
                 duty = _Duty(effect)
-                duty.sends.append((_fresh(wire), queue, None, None))
+                duty.sends.append((wire.unmarked(), queue, None, None))
                 return duty
         raise TypeError(f"nothing is sent for {effect!r}")
 
@@ -327,11 +337,6 @@ class Sender:
                 duty.results.append(each.result)
             if each.chord is not None:
                 duty.parts.append(each.chord)
-
-
-def _fresh(wire: Wire) -> Wire:
-    headers = {key: value for key, value in wire.headers.items() if key != _MARK}
-    return Wire(headers, dict(wire.properties), wire.content_type, wire.content_encoding, wire.body)
 
 
 def _is_written(result: results.Result) -> bool:

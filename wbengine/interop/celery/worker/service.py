@@ -316,7 +316,8 @@ class Service(beginning.Beginning):
     def on_disconnected(self) -> None:
         """The broker gives what is unsettled to others, or here again: what has not begun is
         theirs.  Not to be called where a new connection settles what came over the old one."""
-        for job in (*self.jobs.noting.values(), *self.jobs.waiting.values()):
+        jobs = self.jobs
+        for job in (*jobs.noting.values(), *jobs.waiting.values(), *jobs.returning):
             if job.note:
                 self._spared.note(job.id, job.note)  # it may have been noted all the same
         self.jobs.noting.clear()
