@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from wbengine import exceptions
 
@@ -52,27 +52,40 @@ _LAST_PAUSE: Final = 0.02
 _data_sync: Final = getattr(os, "fdatasync", os.fsync)
 
 
-@contextlib.contextmanager
-def failures(path: str) -> Iterator[None]:
-    """Have errors of the system told as `StorageFailure`s about `path`."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else path
+class failures:
+    """Has errors of the system told as `StorageFailure`s about `path`.
+
+    A turn asks the system a dozen times: that is why this is no generator.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: object) -> None:
+        if kind is None or not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+            return
+        where = error.filename if isinstance(error.filename, str) else self._path
         raise exceptions.StorageFailure(
             f"{where} cannot be used: {error.strerror or error}", error
         ) from error
 
 
-@contextlib.contextmanager
-def all_there() -> Iterator[None]:
+class all_there:
     """For what was there a moment ago: somebody who removes it by hand is a failure, too."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise exceptions.StorageFailure(f"{error.filename} is gone", error) from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: object) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise exceptions.StorageFailure(f"{error.filename} is gone", error) from error
 
 
 def open_at(path: str, flags: int) -> int:
