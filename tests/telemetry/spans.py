@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -52,8 +53,13 @@ class Spent:
         return bool(self.told["status"]["status_code"] == "ERROR")
 
     @property
-    def seconds(self) -> tuple[str, str]:
-        return self.told["start_time"], self.told["end_time"]
+    def lasted(self) -> float:
+        """Seconds."""
+        began, ended = (
+            datetime.fromisoformat(self.told[name].replace("Z", "+00:00"))
+            for name in ("start_time", "end_time")
+        )
+        return (ended - began).total_seconds()
 
 
 class Memory:

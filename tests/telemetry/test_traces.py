@@ -309,7 +309,7 @@ def test_nothing_is_kept_of_what_ended(memory: spans.Memory) -> None:
         engine = engines.load(flow, engine="worker-based", url=place)
         with tracing.instrument(engine, memory.provider), pytest.raises(ValueError):
             engine.run()
-    assert not contexts._CONTEXTS and not observer._spans
+    assert not contexts._CONTEXTS and not observer._running
 
 
 # What is missing. --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-__all__ = ["failed", "failed_with", "flow", "message"]
+__all__ = ["error_of", "failed", "failed_with", "flow", "message"]
 
 FLOW_UUID: Final = "wbengine.flow.uuid"
 FLOW_NAME: Final = "wbengine.flow.name"
@@ -26,6 +26,11 @@ WORKER: Final = "wbengine.worker"
 #: What a task is called that no engine sent.
 TASK: Final = "wbengine.task"
 ERROR: Final = "error.type"
+SYSTEM: Final = "messaging.system"
+OPERATION: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.name"
+CONVERSATION: Final = "messaging.message.conversation_id"
 
 
 def flow(uuid: str, name: str) -> dict[str, Any]:
@@ -37,12 +42,12 @@ def message(
 ) -> dict[str, Any]:
     """Of a span that sends or processes (`operation`) a message."""
     found: dict[str, Any] = {
-        "messaging.system": system,
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": topic,
+        SYSTEM: system,
+        OPERATION: operation,
+        OPERATION_TYPE: operation,
+        DESTINATION: topic,
         "messaging.message.id": f"{id}.{epoch}",
-        "messaging.message.conversation_id": id,
+        CONVERSATION: id,
     }
     if system == "rabbitmq":
         found["messaging.rabbitmq.destination.routing_key"] = routing_key
@@ -61,5 +66,11 @@ def failed_with(span: Span, value: Any) -> None:
     """`failed`, if `value` is a failure, or several by name."""
     if isinstance(value, Mapping):
         value = next(iter(value.values()), None)
-    if isinstance(value, ft.Failure):
-        failed(span, next(iter(value), "error"))
+    kind = error_of(value)
+    if kind is not None:
+        failed(span, kind)
+
+
+def error_of(value: Any) -> str | None:
+    """The kind of the error that a failure stands for; None: it is none."""
+    return next(iter(value), "error") if isinstance(value, ft.Failure) else None

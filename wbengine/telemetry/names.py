@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["METRICS", "Kind", "Metric"]
+__all__ = ["MESSAGING", "METRICS", "Kind", "Metric"]
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -17,6 +17,13 @@ Kind = Literal["counter", "gauge", "histogram"]
 SECONDS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
     *(2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
+
+
+#: Seconds, as OpenTelemetry's conventions advise.
+ADVISED: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25),
+    *(0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
 )
 
 
@@ -30,7 +37,7 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
 
-#: All of them, by name.
+#: All those for Prometheus, by name.
 METRICS: Final[Mapping[str, Metric]] = {
     "wbengine_flows_total": Metric(
         "counter", ("flow", "state"), "Runs of flows that came to an end, or were suspended"
@@ -60,5 +67,34 @@ METRICS: Final[Mapping[str, Metric]] = {
     "wbengine_queue_messages": Metric("gauge", ("queue",), "Messages that wait in a queue"),
     "wbengine_build_info": Metric(
         "gauge", ("version", "python"), "Always 1; the versions are in the labels"
+    ),
+}
+
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
+SENT_MESSAGES: Final = "messaging.client.sent.messages"
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+PROCESS_DURATION: Final = "messaging.process.duration"
+
+_MESSAGE: Final = ("messaging.system", "messaging.operation.name", "messaging.destination.name")
+
+#: All those by OpenTelemetry, by name.
+MESSAGING: Final[Mapping[str, Metric]] = {
+    OPERATION_DURATION: Metric(
+        "histogram",
+        (*_MESSAGE, "messaging.operation.type", "error.type"),
+        "How long sending a request took, until the broker had it",
+        ADVISED,
+    ),
+    SENT_MESSAGES: Metric(
+        "counter", (*_MESSAGE, "error.type"), "Requests that were sent, or could not be"
+    ),
+    CONSUMED_MESSAGES: Metric(
+        "counter", _MESSAGE, "Requests, and tasks of other clients, that came to a worker"
+    ),
+    PROCESS_DURATION: Metric(
+        "histogram",
+        (*_MESSAGE, "error.type"),
+        "How long a worker took to do what a request, or another client, asked for",
+        ADVISED,
     ),
 }

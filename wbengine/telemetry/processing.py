@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wbengine.telemetry import attributes, contexts, labels, tracing
+from wbengine.telemetry import attributes, contexts, instruments, labels, tracing
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
     from wbengine import invocation
     from wbengine.engines.worker_based.jobs import Job
     from wbengine.engines.worker_based.reporting import GuestJob
 
-__all__ = ["WorkerTracing", "configure", "is_wanted"]
+__all__ = ["WorkerTracing", "is_wanted"]
+
+#: What stands for the kind of an error where a worker ended before its task did.
+_GIVEN_UP: Final = "given_up"
 
 _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
-_OTLP: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
 class WorkerTracing:
-    """Traces what a worker processes, as its `observer`.
+    """Traces and measures what a worker processes, as its `observer`.
 
     Each span is below the one that sent the request, and linked with it.  It is made in the process
     of the worker, also where tasks run in children of it; what these trace is below it.  `worker`
@@ -39,84 +41,77 @@ class WorkerTracing:
         "opentelemetry.trace.propagation.tracecontext",
     )
 
-    def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
         self._tracer = tracing.tracer_of(tracer_provider)
-        self._spans: dict[contexts.Key, Span] = {}
+        self._measures = instruments.Instruments(meter_provider)
+        self._running: dict[contexts.Key, instruments.Operation] = {}
         self.worker = self.system = ""
 
     def received(self, job: Job) -> None:
         """It may still be given back."""
+        self._measures.consumed(self.system, _topic(job))
 
     def started(self, job: Job) -> None:
-        span = self._begin(job)
-        self._spans[job.key] = span
-        contexts.enter(job.key, tracing.below(span))
+        self._running[job.key] = made = self._begin(job)
+        contexts.enter(job.key, tracing.below(made.span))
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        span = self._pop(job)
-        if span is not None:
-            attributes.failed_with(span, outcome.value)
-            span.end()
+        made = self._pop(job)
+        if made is not None:
+            made.end(attributes.error_of(outcome.value))
 
     def refused(self, job: Job) -> None:
-        span = self._pop(job) or self._begin(job)
-        attributes.failed(span, type(job.refusal).__name__)
-        span.end()
+        made = self._pop(job) or self._begin(job)
+        made.end(type(job.refusal).__name__)
 
     def returned(self, job: Job) -> None:
-        span = self._pop(job)
-        if span is not None:
-            span.end()
+        made = self._pop(job)
+        if made is not None:
+            made.end()
 
     def given_up(self, job: Job) -> None:
-        span = self._pop(job)
-        if span is not None:
-            attributes.failed(span, "given_up")
-            span.end()
+        made = self._pop(job)
+        if made is not None:
+            made.end(_GIVEN_UP)
 
     def close(self) -> None:
         """End what is left; its task was given up."""
-        for key in list(self._spans):
-            span = self._spans.pop(key, None)
+        for key in list(self._running):
+            made = self._running.pop(key, None)
             contexts.leave(key)
-            if span is not None:
-                attributes.failed(span, "given_up")
-                span.end()
+            if made is not None:
+                made.end(_GIVEN_UP)
 
     # Tasks of guests.
 
     def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
-        span = self._spans.get(job.key)
-        if span is None:  # else more is called for it, such as what is to be told that it failed
-            found = attributes.message("process", system, job.queue, job.id, job.epoch, job.queue)
-            found |= {
-                "messaging.message.conversation_id": job.flow or job.id,
-                attributes.TASK: job.task,
-                attributes.ATTEMPT: job.attempt,
-                attributes.WORKER: self.worker,
-            }
-            span = self._spans[job.key] = self._start(job.queue, job.headers, found)
-        contexts.enter(job.key, tracing.below(span))
-        return contexts.handed_on(tracing.below(span))
+        made = self._running.get(job.key)
+        if made is None:  # else more is called for it, such as what is to be told that it failed
+            made = self._running[job.key] = self._begin_for(job, system)
+            self._measures.consumed(system, job.queue)
+        context = tracing.below(made.span)
+        contexts.enter(job.key, context)
+        return contexts.handed_on(context)
 
     def guest_ended(self, job: GuestJob, outcome: invocation.Outcome, well: bool) -> None:
-        span = self._pop(job)
-        if span is None:
-            return
-        if not (well or outcome.failed):
-            attributes.failed(span, type(outcome.value).__name__)
-        attributes.failed_with(span, outcome.value)
-        span.end()
+        made = self._pop(job)
+        if made is not None:
+            value = outcome.value
+            kind = None if well else type(value).__name__
+            made.end(attributes.error_of(value) or kind)
 
-    def _pop(self, job: Job | GuestJob) -> Span | None:
+    def _pop(self, job: Job | GuestJob) -> instruments.Operation | None:
         contexts.leave(job.key)
-        return self._spans.pop(job.key, None)
+        return self._running.pop(job.key, None)
 
-    def _begin(self, job: Job) -> Span:
+    def _begin(self, job: Job) -> instruments.Operation:
         receipt: Any = job.receipt
-        queue = (getattr(receipt, "delivery_info", None) or {}).get("routing_key", "")
-        topic = labels.of_topic(queue)
-        found = attributes.message("process", self.system, topic, job.id, job.epoch, queue)
+        topic, system = _topic(job), self.system
+        found = attributes.message("process", system, topic, job.id, job.epoch, _queue(job))
         found |= {
             attributes.FLOW_UUID: job.flow,
             attributes.ATOM_NAME: job.name,
@@ -125,7 +120,19 @@ class WorkerTracing:
         }
         if job.unit is not None:
             found[attributes.DIRECTION] = job.unit.action
-        return self._start(topic, getattr(receipt, "headers", None) or {}, found)
+        span = self._start(topic, getattr(receipt, "headers", None) or {}, found)
+        return self._measures.processing(span, system, topic)
+
+    def _begin_for(self, job: GuestJob, system: str) -> instruments.Operation:
+        found = attributes.message("process", system, job.queue, job.id, job.epoch, job.queue)
+        found |= {
+            attributes.CONVERSATION: job.flow or job.id,
+            attributes.TASK: job.task,
+            attributes.ATTEMPT: job.attempt,
+            attributes.WORKER: self.worker,
+        }
+        span = self._start(job.queue, job.headers, found)
+        return self._measures.processing(span, system, job.queue)
 
     def _start(self, place: str, headers: Mapping[str, Any], found: dict[str, Any]) -> Span:
         """A span below the one that `headers` tell of, if they do."""
@@ -142,6 +149,14 @@ class WorkerTracing:
         )
 
 
+def _queue(job: Job) -> str:
+    return str((getattr(job.receipt, "delivery_info", None) or {}).get("routing_key", ""))
+
+
+def _topic(job: Job) -> str:
+    return labels.of_topic(_queue(job))
+
+
 def is_wanted() -> bool:
     """Whether the environment asks for traces, and they can be made."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -153,44 +168,3 @@ def is_wanted() -> bool:
     except ImportError:
         return False
     return True
-
-
-def configure() -> Any:
-    """The provider of this process: as somebody has set it (such as `opentelemetry-instrument`), or
-    a new one, with the exporters that `$OTEL_TRACES_EXPORTER` names (`otlp`).
-
-    :raises ImportError: the SDK or an exporter is not installed; says which.
-    """
-    tracing.tracer_of()  # says what to install
-    from opentelemetry import trace
-
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return trace.get_tracer_provider()
-    try:
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        raise ImportError(
-            "traces would go nowhere: pip install opentelemetry-sdk, and an exporter"
-        ) from None
-    made = TracerProvider()
-    for name in os.environ.get(_EXPORTER, "otlp").split(","):
-        if name.strip().lower() not in ("", "none"):
-            made.add_span_processor(BatchSpanProcessor(_exporter(name.strip().lower())))
-    trace.set_tracer_provider(made)
-    return made
-
-
-def _exporter(name: str) -> Any:
-    group = "opentelemetry_traces_exporter"
-    if name == "otlp":
-        spoken = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
-            "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"
-        )
-        name = _OTLP.get(spoken, spoken)
-    for point in metadata.entry_points(group=group, name=name):
-        return point.load()()
-    known = sorted({point.name for point in metadata.entry_points(group=group)})
-    raise ImportError(
-        f"no exporter of traces {name!r} is installed (${_EXPORTER}); there are: {', '.join(known)}"
-    )

@@ -1,10 +1,12 @@
-"""Traces by OpenTelemetry: one for each run of a flow, across its engine and its workers.
+"""Traces by OpenTelemetry: one for each run of a flow, across its engine and its workers; and what
+it measures of the messages between them.
 
 A run is a span; below it there is one for each execution and reversion of an atom, below that the
 sending of its request, and below that its processing on a worker.  Values, arguments and messages
 of errors are in none of them.
 
-This needs the package opentelemetry-api only; where spans go is up to whoever configures the SDK.
+This needs the package opentelemetry-api only; where all that goes is up to whoever configures the
+SDK.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import wbengine
 from wbengine import invocation, states
 from wbengine.listeners import base
-from wbengine.telemetry import attributes, contexts, labels
+from wbengine.telemetry import attributes, contexts, instruments, labels
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from wbengine.engines.worker_based import envelope as env
@@ -46,12 +49,17 @@ def tracer_of(provider: TracerProvider | None = None) -> Tracer:
     return trace.get_tracer("wbengine", wbengine.__version__, provider)
 
 
-def instrument(engine: Any, tracer_provider: TracerProvider | None = None) -> FlowTracing:
-    """Trace the runs of an engine, until `uninstrument` of what is returned; idempotent.
+def instrument(
+    engine: Any,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> FlowTracing:
+    """Trace the runs of an engine, and measure what it sends, until `uninstrument` of what is
+    returned; idempotent, with the providers of the first call.
 
-    `tracer_provider`: without one, that of the process.  What the bodies of tasks trace themselves
-    is found below their spans, where they run in threads or event loops of the process that made
-    these, an engine's or a worker's.
+    `tracer_provider`, `meter_provider`: without one, that of the process.  What the bodies of tasks
+    trace themselves is found below their spans, also where they run in children of the process that
+    made these, an engine's or a worker's.
 
     :raises ImportError: opentelemetry-api is not installed.
     :raises TypeError: `engine` is none.
@@ -60,7 +68,8 @@ def instrument(engine: Any, tracer_provider: TracerProvider | None = None) -> Fl
         known = _INSTRUMENTED.get(engine) if hasattr(engine, "atom_notifier") else None
         found = known() if known is not None else None
         if found is None:
-            found = FlowTracing(engine, tracer_of(tracer_provider))
+            tracer = tracer_of(tracer_provider)
+            found = FlowTracing(engine, tracer, instruments.Instruments(meter_provider))
             _INSTRUMENTED[engine] = weakref.ref(found)
         found.register()
     return found
@@ -69,19 +78,24 @@ def instrument(engine: Any, tracer_provider: TracerProvider | None = None) -> Fl
 class FlowTracing(base.Listener):
     """Makes the spans of one engine; see `instrument`.  Thread-safe."""
 
-    def __init__(self, engine: Any, tracer: Tracer) -> None:
+    def __init__(self, engine: Any, tracer: Tracer, measures: instruments.Instruments) -> None:
         super().__init__(engine)
         self._tracer = tracer
+        self._measures = measures
         self._lock = threading.Lock()
         self._run: Span | None = None
         self._atoms: dict[contexts.Key, Span] = {}
-        self._sends: dict[str, Span] = {}
+        self._sends: dict[str, instruments.Operation] = {}
         executor = engine.executor
         self._executor: Any = executor if hasattr(executor, "look") else None
 
     def deregister(self) -> None:
         super().deregister()
         self._end_run(None)
+        with _instrumenting:
+            known = _INSTRUMENTED.get(self._engine)
+            if known is not None and known() is self:
+                del _INSTRUMENTED[self._engine]
 
     #: Trace no more; what still runs ends here, as far as anybody is told.
     uninstrument = deregister
@@ -115,7 +129,7 @@ class FlowTracing(base.Listener):
         if self._executor is not None:
             self._executor.look_away(self)
         with self._lock:
-            left = [*self._sends.values(), *self._atoms.values()]
+            left: list[Any] = [*self._sends.values(), *self._atoms.values()]
             keys = list(self._atoms)
             self._sends.clear()
             self._atoms.clear()
@@ -195,15 +209,14 @@ class FlowTracing(base.Listener):
         above = self._span((call.uuid, call.attempt), call.task.name, call.action)
         if above is None:
             return
-        topic = labels.of_topic(entry.queue)
+        topic, system = labels.of_topic(entry.queue), self._executor.system
         span = self._tracer.start_span(
             f"send {topic}",
             below(above),
             kind=trace.SpanKind.PRODUCER,
             attributes={
                 **attributes.message(
-                    "send", self._executor.system, topic,
-                    entry.id, entry.epoch, envelope.routing_key,
+                    "send", system, topic, entry.id, entry.epoch, envelope.routing_key
                 ),
                 attributes.ATOM_NAME: call.task.name,
             },
@@ -211,19 +224,16 @@ class FlowTracing(base.Listener):
         propagate.inject(envelope.headers, context=below(span))
         with self._lock:
             before = self._sends.pop(entry.id, None)
-            self._sends[entry.id] = span
+            self._sends[entry.id] = self._measures.sending(span, system, topic)
         if before is not None:
             before.end()
 
     def published(self, entry: Entry, error: BaseException | None) -> None:
         """The broker has it."""
         with self._lock:
-            span = self._sends.pop(entry.id, None)
-        if span is None:
-            return
-        if error is not None:
-            attributes.failed(span, type(error).__name__)
-        span.end()
+            sending = self._sends.pop(entry.id, None)
+        if sending is not None:
+            sending.end(None if error is None else type(error).__name__)
 
     def settled(self, entry: Entry, outcome: invocation.Outcome, waited: float) -> None:
         """It is not sent any more, if it ever was."""

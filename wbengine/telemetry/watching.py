@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based import worker as workers
     from wbengine.telemetry.metrics import WorkerObserver
     from wbengine.telemetry.processing import WorkerTracing
+    from wbengine.telemetry.providers import Providers
 
 __all__ = ["Watch"]
 
@@ -44,12 +45,12 @@ class Watch:
 
             self._counter = counting.WorkerObserver()
             observers.append(self._counter)
-        self._provider: Any = None
+        self._providers: Providers | None = None
         self._tracing: WorkerTracing | None = None
         if traces:
-            from wbengine.telemetry import processing
+            from wbengine.telemetry import processing, providers
 
-            self._provider = processing.configure()
+            self._providers = providers.Providers()
             self._tracing = processing.WorkerTracing()
             observers.append(self._tracing)
         self.observer = observing.Together(observers) if observers else None
@@ -87,8 +88,8 @@ class Watch:
             server.stop()
         if self._tracing is not None:
             self._tracing.close()
-        if hasattr(self._provider, "force_flush"):
-            self._provider.force_flush()
+        if self._providers is not None:
+            self._providers.flush()
 
 
 def _metrics(worker: workers.Worker) -> serving.Answer:

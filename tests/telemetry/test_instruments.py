@@ -1,0 +1,144 @@
+"""What OpenTelemetry measures of the messages between engines and workers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import celery_errands, sample_tasks, workers
+from tests.telemetry import measured, spans
+from wbengine import engines
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.telemetry import attributes, names, processing, tracing
+
+DURATION, SENT = names.OPERATION_DURATION, names.SENT_MESSAGES
+CONSUMED, PROCESSED = names.CONSUMED_MESSAGES, names.PROCESS_DURATION
+
+
+def key(name: str, operation: str, **more: str) -> measured.Key:
+    told = {"messaging.system": "memory", "messaging.destination.name": "t", **more}
+    told["messaging.operation.name"] = operation
+    return name, tuple(sorted(told.items()))
+
+
+@contextlib.contextmanager
+def observed(place: str, count: int, **options: Any) -> Any:
+    """Workers that measure what they process, each for itself."""
+    with contextlib.ExitStack() as fleet:
+        found = []
+        for _ in range(count):
+            kept, memory = measured.Measured(), spans.Memory()
+            observer = processing.WorkerTracing(memory.provider, kept.provider)
+            made = workers.worker_in_thread(place, sample_tasks, observer=observer, **options)
+            worker = fleet.enter_context(made)
+            observer.worker, observer.system = worker.identity, worker.system
+            found.append((kept, memory))
+        yield found
+
+
+def test_an_engine_and_two_workers(tmp_path: Path) -> None:
+    place = f"memory://{uuid.uuid4().hex}"
+    flow = linear_flow.Flow("f").add(
+        unordered_flow.Flow("all").add(
+            *(sample_tasks.Nothing(f"n{n}") for n in range(6)), *sample_tasks.meeting(tmp_path)
+        ),
+        sample_tasks.Fail("bad"),
+    )
+    sent, memory = measured.Measured(), spans.Memory()
+    with observed(place, 2, threads_count=1) as fleet:
+        engine = engines.load(flow, engine="worker-based", url=place)
+        assert engine.executor.wait_for_workers(2, 20) == 0
+        with (
+            tracing.instrument(engine, memory.provider, sent.provider),
+            pytest.raises(ValueError),
+        ):
+            engine.run()
+    of_send = {attributes.OPERATION_TYPE: "send"}
+    assert sent.counts == {key(SENT, "send"): 9, key(DURATION, "send", **of_send): 9}
+    each = [kept.counts for kept, _ in fleet]
+    assert all(one[key(CONSUMED, "receive")] > 0 for one in each)
+    assert sum(one[key(CONSUMED, "receive")] for one in each) == 9
+    well, badly = (
+        key(PROCESSED, "process"),
+        key(PROCESSED, "process", **{"error.type": "ValueError"}),
+    )
+    assert sum(one[well] for one in each) == 8
+    assert sum(one.get(badly, 0) for one in each) == 1
+    assert {found for one in each for found in one} == {key(CONSUMED, "receive"), well, badly}
+    for kept, own in ((sent, memory), *fleet):
+        check_instruments(kept)
+        check_times(kept, own)
+
+
+def check_instruments(kept: measured.Measured) -> None:
+    """They are as the conventions have them, and nothing in them is new each time."""
+    for metric in kept.metrics:
+        known = names.MESSAGING[metric.name]
+        assert metric.unit == ("s" if known.kind == "histogram" else "{message}")
+        assert metric.description == known.help
+        for point in metric.data.data_points:
+            assert set(point.attributes) <= set(known.labels)
+            assert not re.search("[0-9a-f]{8}", str(dict(point.attributes)))
+            if known.kind == "histogram":
+                assert tuple(point.explicit_bounds) == known.buckets == names.ADVISED
+
+
+def check_times(kept: measured.Measured, own: spans.Memory) -> None:
+    """What was measured is as long as the spans."""
+    point: Any
+    for (name, told), point in kept.points.items():
+        if not hasattr(point, "sum"):
+            continue
+        operation, error = (dict(told).get(k) for k in (attributes.OPERATION, attributes.ERROR))
+        spent = [
+            span.lasted
+            for span in own.spans
+            if span.attributes.get(attributes.OPERATION) == operation
+            and span.attributes.get(attributes.ERROR) == error
+        ]
+        assert len(spent) == point.count, name
+        assert point.sum == pytest.approx(sum(spent), abs=0.005 * len(spent))
+
+
+def test_tasks_of_celerys_clients_are_measured(tmp_path: Path, redis_url: Any) -> None:
+    arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
+    arguments += ["--celery-result-backend", str(redis_url), "--traces"]
+    arguments += ["--tasks", "tests.celery_errands"]
+    environment = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "console"}
+    client = celery_errands.Client(redis_url, redis_url)
+    with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
+        sent = [client.send(celery_errands.NOTE, str(tmp_path / "notes"), "a")]
+        sent.append(client.send(celery_errands.NOTE))  # arguments are missing
+        assert [client.ended(name)["status"] for name in sent] == ["SUCCESS", "FAILURE"]
+        assert worker.stop() == 0
+        text = worker.text
+    for name in (CONSUMED, PROCESSED):
+        assert f'"name": "{name}"' in text
+    assert '"messaging.system": "redis"' in text and '"error.type": "TypeError"' in text
+
+
+def test_without_an_sdk_nothing_is_kept() -> None:
+    """The API alone measures nothing, and needs no more."""
+    script = """
+import sys
+sys.modules["opentelemetry.sdk"] = None
+from tests import sample_tasks
+from wbengine import engines
+from wbengine.patterns import linear_flow
+from wbengine.telemetry import tracing
+engine = engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n")))
+with tracing.instrument(engine):
+    engine.run()
+assert not [name for name in sys.modules if name.startswith("prometheus_client")]
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=workers.REPOSITORY, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,74 @@
+"""Where a worker sends its spans and measurements."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests import workers
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, for there is one provider for all of it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=workers.REPOSITORY,
+        capture_output=True,
+        text=True,
+        env={**kept, **environment},
+        timeout=60,
+    )
+
+
+def test_a_worker_does_not_wait_long_for_who_takes_its_spans() -> None:
+    script = """
+import logging, threading, time
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider, export
+from wbengine.telemetry import providers
+
+class Stuck(export.SpanExporter):
+    def export(self, spans):
+        threading.Event().wait()
+
+made = TracerProvider(shutdown_on_exit=False)
+made.add_span_processor(export.BatchSpanProcessor(Stuck()))
+trace.set_tracer_provider(made)
+logging.basicConfig()
+providers.PATIENCE = 0.2
+found = providers.Providers()
+trace.get_tracer("t").start_span("one").end()
+began = time.monotonic()
+found.flush()
+assert 0.2 <= time.monotonic() - began < 5
+"""
+    ended = run(script)
+    assert ended.returncode == 0, ended.stderr
+    assert "did not go out within 0.2 s" in ended.stderr
+
+
+def test_what_the_environment_names_is_made_once() -> None:
+    script = """
+from opentelemetry import metrics, trace
+from wbengine.telemetry import providers
+
+found = providers.Providers()
+assert (trace.get_tracer_provider(), metrics.get_meter_provider()) == providers.Providers()._all
+metrics.get_meter("m").create_counter("things").add(1)
+trace.get_tracer("t").start_span("one").end()
+found.flush()
+"""
+    ended = run(script, OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="console")
+    assert ended.returncode == 0, ended.stderr
+    assert '"name": "one"' in ended.stdout and '"name": "things"' in ended.stdout
+    assert not ended.stderr
+
+
+def test_an_exporter_that_is_not_installed_is_named() -> None:
+    script = "from wbengine.telemetry import providers; providers.Providers()"
+    ended = run(script, OTEL_TRACES_EXPORTER="none", OTEL_METRICS_EXPORTER="otlp")
+    (*_, line) = ended.stderr.splitlines()
+    assert "no exporter of metrics 'otlp_proto_grpc' is installed ($OTEL_METRICS_EXPORTER)" in line
+    assert line.endswith("there are: console")
