@@ -41,7 +41,7 @@ def keeper(kept: story.Kept) -> Iterator[TestClient]:
 def client(kept: story.Kept, **options: Any) -> TestClient:
     options.setdefault("token", story.TOKEN)
     app = create_app(kept.backend, **options)
-    return TestClient(app, base_url=story.HOST, raise_server_exceptions=True)
+    return TestClient(app, base_url=story.HOST, client=("192.0.2.5", 4711))
 
 
 def admitted(found: TestClient) -> TestClient:

@@ -91,8 +91,8 @@ def test_a_flow_is_suspended(running: Running, audit: Any) -> None:
         again = send(browser, f"{running.path}/suspend", fields)
         assert again.status_code == 409 and "SUSPENDED" in again.text
     uuid = running.detail.uuid
-    assert audit()[0] == f"suspend flow {uuid}, from testclient"
-    assert audit()[1].startswith(f"suspend flow {uuid} failed, from testclient: ")
+    assert audit()[0] == f"suspend flow {uuid}, from 192.0.2.5"
+    assert audit()[1].startswith(f"suspend flow {uuid} failed, from 192.0.2.5: ")
 
 
 def test_a_flow_is_cancelled(running: Running) -> None:

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+def _names(context: click.Context, option: click.Parameter, told: tuple[str, ...]) -> Any:
+    if not told:
+        return told
+    from wbengine import dashboard
+
+    try:
+        return tuple(dashboard.check_host(name) for name in told)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @base.command(
     "dashboard",
     help="""Serve a dashboard: flows, workers, queues. It prints its address, with the token that
@@ -40,6 +51,10 @@ __all__ = ["command"]
 @click.option(
     "--show-values", is_flag=True, help="Show arguments and results (secrets are masked)."
 )
+@click.option(
+    "--allow-host", multiple=True, metavar="NAME", callback=_names,
+    help="A name under which a proxy makes it known; repeatable.",
+)  # fmt: skip
 @click.option("--url-prefix", default="", metavar="/PATH", help="Serve below this path.")
 @click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
 def command(
@@ -62,6 +77,7 @@ def command(
                 token=token,
                 fleet=fleets.made(settings),
                 ledger=settings.ledger,
+                allow_hosts=options.pop("allow_host"),
                 runner=dashboard.Runner(_environment(settings)),
                 **options,
             )

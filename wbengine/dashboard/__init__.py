@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wbengine.dashboard.app import create_app
+    from wbengine.dashboard.policy import check_host
     from wbengine.dashboard.runner import Runner
     from wbengine.dashboard.serving import HOST, PORT, Site, serve
 
-__all__ = ["HOST", "PORT", "Runner", "Site", "create_app", "serve"]
+__all__ = ["HOST", "PORT", "Runner", "Site", "check_host", "create_app", "serve"]
 
 _HOMES = {
     "HOST": "serving",
     "PORT": "serving",
     "Runner": "runner",
     "Site": "serving",
+    "check_host": "policy",
     "create_app": "app",
     "serve": "serving",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -135,4 +136,8 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _address(request: Request) -> str:
-    return request.client.host if request.client is not None else "an unknown address"
+    """Who asked, as far as that is an address: a proxy may tell anything."""
+    try:
+        return str(ipaddress.ip_address(request.client.host if request.client else ""))
+    except ValueError:
+        return "an unknown address"

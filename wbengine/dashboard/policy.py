@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Collection
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-__all__ = ["LOOPBACK", "content_policy", "headers", "host_is_known", "is_of_our_pages"]
+__all__ = [
+    "LOOPBACK",
+    "check_host",
+    "content_policy",
+    "headers",
+    "host_is_known",
+    "is_of_our_pages",
+]
 
 #: The names under which a browser reaches this host itself.
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+_NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
 
 _STATIC: Final = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'"
 
@@ -40,6 +51,22 @@ def headers(nonce: str, *, static: bool = False) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in told.items()]
 
 
+def check_host(name: str) -> str:
+    """A name of a host, or its address, as `host_is_known` compares it.
+
+    :raises ValueError: it is none: it has a scheme, a port, a path or a wildcard, for example.
+    """
+    found = name.strip("[]").lower().removesuffix(".")
+    try:
+        return str(ipaddress.ip_address(found))
+    except ValueError:
+        if len(found) <= 253 and _NAME.fullmatch(found):
+            return found
+    inside = re.sub(r"^[a-z]+://|[:/?#].*$", "", found)
+    hint = f" (did you mean {inside}?)" if _NAME.fullmatch(inside) else ""
+    raise ValueError(f"{name!r:.100} is no name of a host, such as flows.example.com{hint}")
+
+
 def host_is_known(headers: Headers, hosts: Collection[str] | None) -> bool:
     """Whether the browser asked for one of these names; None: any.
 
@@ -49,10 +76,10 @@ def host_is_known(headers: Headers, hosts: Collection[str] | None) -> bool:
     if hosts is None:
         return True
     try:
-        name = urlsplit(f"//{headers.get('host', '')}").hostname
+        name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:
         return False
-    return name in hosts
+    return name.removesuffix(".") in hosts
 
 
 def is_of_our_pages(headers: Headers) -> bool:

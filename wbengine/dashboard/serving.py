@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any, Final
 
@@ -29,9 +29,12 @@ class Site:
     """A dashboard that listens at an address of its own.
 
     Without a `token` one is made up, and with `no_auth` there is none.  `port` 0 is any free one.
+    `allow_hosts` are the names under which a proxy in front makes it known; one on this host is
+    then believed who asked it, and whether by TLS (`X-Forwarded-For`, `X-Forwarded-Proto`).
     `options` are those of `create_app`.
 
-    :raises ValueError: others could come in without a token, or it can be guessed.
+    :raises ValueError: others could come in without a token, or it can be guessed; or a name is
+        none.
     :raises OSError: the port is taken, or there is no such address.
     """
 
@@ -44,13 +47,18 @@ class Site:
         token: str | None = None,
         no_auth: bool = False,
         url_prefix: str = "",
+        allow_hosts: Collection[str] = (),
         **options: Any,
     ) -> None:
         at_home = host in policy.LOOPBACK
         if no_auth and not at_home:
             raise ValueError(f"host={host!r} can be reached by others: that takes a token")
+        if no_auth and allow_hosts:
+            raise ValueError(f"{min(allow_hosts)!r} can be reached by others: that takes a token")
         self._token = None if no_auth else token or new_token()
-        options.setdefault("hosts", policy.LOOPBACK if at_home else None)
+        hosts = {policy.check_host(name) for name in allow_hosts}
+        if at_home or hosts:
+            options.setdefault("hosts", policy.LOOPBACK | hosts | {host})
         closing = threading.Event()
         made = app.create_app(
             backend, token=self._token, url_prefix=url_prefix, closing=closing, **options
@@ -59,6 +67,8 @@ class Site:
             made,
             access_log=False,  # addresses may hold the token
             log_config=None,
+            proxy_headers=bool(hosts),
+            forwarded_allow_ips=sorted(policy.LOOPBACK),
             server_header=False,
             timeout_graceful_shutdown=_GRACE,
             ws="none",

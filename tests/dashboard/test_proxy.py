@@ -1,0 +1,128 @@
+"""Behind a proxy that has TLS and a name."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.dashboard import story
+from tests.dashboard.site import running
+from wbengine import dashboard
+from wbengine.cli import app
+
+NAME = "flows.example.com"
+#: What nginx of the guide tells.
+PROXY = {"host": NAME, "x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.7"}
+FORM = {"content-type": "application/x-www-form-urlencoded", "origin": f"https://{NAME}"}
+
+
+@pytest.fixture(scope="module")
+def site(kept: story.Kept) -> Iterator[dashboard.Site]:
+    with running(kept.backend, allow_hosts=["Flows.Example.com."], url_prefix="/wbe") as found:
+        yield found
+
+
+def asked(
+    site: dashboard.Site, method: str, path: str, headers: dict[str, str], body: str | None = None
+) -> Any:
+    where = urllib.parse.urlsplit(site.address)
+    assert where.hostname is not None
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer
+    finally:
+        connection.close()
+
+
+def test_it_is_known_by_its_public_name_and_by_no_other(site: dashboard.Site) -> None:
+    for name in (NAME, f"{NAME}:8443", f"{NAME}.", "localhost"):
+        assert asked(site, "GET", "/wbe/livez", {"host": name}).status == 200, name
+    for name in ("evil.example", f"{NAME}.evil.example", f"evil.{NAME}", "192.0.2.1"):
+        assert asked(site, "GET", "/wbe/livez", {"host": name}).status == 421, name
+
+
+def test_a_cookie_of_a_page_by_tls_stays_there(site: dashboard.Site) -> None:
+    path = f"/wbe/?token={story.TOKEN}"
+    answer = asked(site, "GET", path, PROXY)
+    assert answer.status == 303 and answer.headers["location"] == "/wbe/"
+    assert {"Secure", "HttpOnly"} <= {
+        part.strip() for part in answer.headers["set-cookie"].split(";")
+    }
+    plain = asked(site, "GET", path, {"host": NAME})
+    assert "Secure" not in plain.headers["set-cookie"]
+
+
+def test_a_form_comes_from_the_public_name(site: dashboard.Site) -> None:
+    """The proxy must pass on the name that the browser asked for."""
+    body = f"token={story.TOKEN}"
+    path = "/wbe/login"
+    assert asked(site, "POST", path, {**PROXY, **FORM}, body).status == 303
+    away = {**PROXY, **FORM, "origin": "https://evil.example"}
+    assert asked(site, "POST", path, away, body).status == 403
+    assert asked(site, "POST", path, {**FORM, "host": "127.0.0.1:8585"}, body).status == 403
+
+
+def test_who_asked_is_who_asked_the_proxy(
+    site: dashboard.Site, kept: story.Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="wbengine.audit")
+    for told in ("192.0.2.7", "some words, 192.0.2.8", "not an address"):
+        asked(site, "POST", "/wbe/login", {**PROXY, **FORM, "x-forwarded-for": told}, "token=wrong")
+    with running(kept.backend) as other:  # no proxy was told of
+        there = {"x-forwarded-for": "192.0.2.9", **FORM, "origin": other.address.rstrip("/")}
+        asked(other, "POST", "/login", there, "token=wrong")
+    assert [record.getMessage() for record in caplog.records] == [
+        "login refused, from 192.0.2.7",
+        "login refused, from 192.0.2.8",
+        "login refused, from an unknown address",
+        "login refused, from 127.0.0.1",
+    ]
+
+
+def test_streams_ask_the_proxy_not_to_hold_them_back(site: dashboard.Site) -> None:
+    where = urllib.parse.urlsplit(site.address)
+    assert where.hostname is not None
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    headers = {**PROXY, "authorization": f"Bearer {story.TOKEN}"}
+    connection.request("GET", "/wbe/stream/flows", headers=headers)
+    answer = connection.getresponse()
+    assert answer.headers["x-accel-buffering"] == "no"
+    answer.close()
+    connection.close()
+
+
+def test_a_public_name_takes_a_token(kept: story.Kept) -> None:
+    with pytest.raises(ValueError, match=r"flows.example.com.* takes a token"):
+        dashboard.Site(kept.backend, no_auth=True, allow_hosts=[NAME])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("https://flows.example.com/x", "flows.example.com"),
+        ("flows.example.com:443", "flows.example.com"),
+        ("*.example.com", None),
+        ("*", None),
+        ("", None),
+        ("a b", None),
+        ("-x.example", None),
+        ("x" * 300, None),
+    ],
+)
+def test_what_is_no_name_is_told(name: str, meant: str | None) -> None:
+    with pytest.raises(ValueError, match="is no name of a host") as told:
+        dashboard.check_host(name)
+    assert (f"did you mean {meant}?" in str(told.value)) == (meant is not None)
+
+
+def test_the_command_says_which_name_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["dashboard", "--allow-host", "flows.example.com:443"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--allow-host" in line and "did you mean flows.example.com?" in line
