@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import http.client
+import signal
 import socket
 import subprocess
 import sys
@@ -63,6 +64,54 @@ def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+#: From the second one on, a look at the list takes longer than a stream is watched for its end.
+_SLOW = """
+import itertools, sys, time
+from wbengine.cli import app
+from wbengine.dashboard import listings
+read, looks = listings.Wanted.read, itertools.count()
+def slow(*given):
+    number = next(looks)
+    if number >= 5:
+        sys.stderr.write(f"looking {number}\\n")
+        sys.stderr.flush()
+        time.sleep(0.7)
+    return read(*given)
+listings.Wanted.read = slow
+sys.exit(app.main(["--persistence", "memory://", "dashboard", "--port", "0"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_without_a_word_although_many_listen(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", _SLOW], stderr=subprocess.PIPE, text=True)
+    listening = []
+    try:
+        assert process.stderr is not None
+        where = urllib.parse.urlsplit(process.stderr.readline().split()[1])
+        assert where.hostname is not None
+        headers = {"authorization": f"Bearer {where.query.partition('=')[2]}"}
+        for _ in range(5):
+            connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+            connection.request("GET", "/stream/flows", headers=headers)
+            answer = connection.getresponse()
+            listening.append((connection, answer))
+            assert answer.readline().startswith(b"id:"), "it has begun"
+        assert process.stderr.readline() == "looking 5\n"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=5)
+        assert [line for line in said.splitlines() if not line.startswith("looking")] == []
+        assert process.returncode in (0, -number)
+        for _, answer in listening:
+            answer.read()  # to its end: it did not break off
+    finally:
+        process.kill()
+        process.wait()
+        for connection, answer in listening:
+            answer.close()
+            connection.close()
 
 
 def test_a_loopback_server_knows_no_other_name(kept: story.Kept) -> None:

@@ -40,6 +40,8 @@ _NAP: Final = 0.2
 MOST: Final = 200
 #: Seconds after which a connection that has nothing to say says that it lives.
 PING: Final = 15
+#: Seconds that a stream has to end by itself when the server ends; less than the server has.
+ENDING: Final = 1.5
 
 _FAILURES: Final = (exceptions.StorageFailure, exceptions.TransportFailure)
 _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED, states.SUSPENDED})
@@ -182,7 +184,8 @@ class _Counted(EventSourceResponse):
     """A stream that counts from the moment in which there was room for it."""
 
     def __init__(self, streams: Streams, told: AsyncIterator[ServerSentEvent]) -> None:
-        super().__init__(told, ping=PING)
+        # Its own watch for the server's end would cut off what ends by itself.
+        super().__init__(told, ping=PING, shutdown_grace_period=ENDING)
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
