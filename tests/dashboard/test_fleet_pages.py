@@ -44,11 +44,17 @@ def browser(kept: story.Kept, url: str) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def working(url: str, browser: TestClient) -> Iterator[None]:
+def dough() -> str:
+    """What is worked on."""
+    return "knead the dough"
+
+
+@pytest.fixture
+def working(url: str, browser: TestClient, dough: str) -> Iterator[None]:
     """The worker works, until the test is over."""
     GO.clear()
     engine = engines.load(
-        linear_flow.Flow("f").add(Busy("knead the dough")),
+        linear_flow.Flow("f").add(Busy(dough)),
         engine="workers", url=url, exchange="town", topics=["bakery"],
     )  # fmt: skip
     thread = threading.Thread(target=engine.run)
@@ -113,6 +119,17 @@ def test_without_workers_nobody_is_expected_to_offer_anything(
     finally:
         GO.set()
         thread.join(20)
+
+
+@pytest.mark.parametrize("dough", [f"knead token={story.CANARY} {story.SCRIPT}"])
+@pytest.mark.usefixtures("working")
+def test_what_workers_say_is_masked(browser: TestClient) -> None:
+    told = browser.get("/api/v1/workers")
+    assert told.json()["workers"][0]["current"][0]["task"] == f"knead token=*** {story.SCRIPT}"
+    page = browser.get("/workers").text
+    assert "knead token=***" in page and story.SCRIPT not in page
+    for path in ("/workers", "/queues", "/metrics", "/api/v1/workers", "/api/v1/ledger"):
+        assert story.CANARY not in browser.get(path).text, path
 
 
 def test_queues(browser: TestClient) -> None:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from wbengine.dashboard import fleet_pages, listings, refusing
 from wbengine.dashboard.desk import Desk
-from wbengine.views import past, queues
+from wbengine.views import past
 
 __all__ = ["Api"]
 
@@ -72,7 +72,7 @@ class Api:
 
     def queues(self, request: Request) -> Response:
         def read() -> dict[str, Any]:
-            found = [queue.to_dict() for queue in queues.look(self._desk.crew.opened())]
+            found = [queue.to_dict() for queue in self._desk.crew.queues()]
             return {"schema": "wbengine/queues/1", "queues": found}
 
         return _told(read)

@@ -66,7 +66,7 @@ def create_app(
     :raises ValueError: the token can be guessed, or the prefix is no path.
     """
     masker = masking.Masker(show_values=show_values)
-    crew = Crew(fleet, ledger)
+    crew = Crew(fleet, ledger, masker)
     desk = Desk(
         store=Store(backend, masker, crew.offered),
         crew=crew,

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wbengine import exceptions
 from wbengine.engines.worker_based import life
-from wbengine.views import ledgers
+from wbengine.views import ledgers, queues
+from wbengine.views.ledgers import RowPage
+from wbengine.views.masked import masked
+from wbengine.views.masking import Masker
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.ledger.base import Ledger
     from wbengine.views.fleet import Fleet, WorkerView
+    from wbengine.views.queues import QueueView
 
 __all__ = ["Crew", "Seen"]
 
@@ -30,10 +33,13 @@ _LEAVING: Final = frozenset({life.DRAINING, life.DEAD})
 class Crew:
     """A fleet that is opened by the first who wants to see it.  Thread-safe, and blocks."""
 
-    def __init__(self, fleet: Fleet | None, ledger: str | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet | None, ledger: str | None = None, masker: Masker | None = None
+    ) -> None:
         """:param ledger: the place of the ledger; None: that of the broker."""
         self._fleet = fleet
         self._ledger = ledger
+        self._masker = masker or Masker()
         self._lock = threading.Lock()
         self._is_open = False
         self._asking = threading.Lock()
@@ -59,7 +65,21 @@ class Crew:
             if time.monotonic() - self._asked >= FRESH:
                 fleet.ping(timeout=ANSWERED)
                 self._asked = time.monotonic()
-        return fleet.workers()
+        return masked(fleet.workers(), self._masker)
+
+    def queues(self) -> list[QueueView]:
+        """What waits where.
+
+        :raises TransportFailure: the broker cannot be reached.
+        """
+        return masked(queues.look(self.opened()), self._masker)
+
+    def tells_all_queues(self) -> bool:
+        """As `queues.tells_all`.
+
+        :raises TransportFailure: the broker cannot be reached.
+        """
+        return queues.tells_all(self.opened())
 
     def offered(self) -> frozenset[str] | None:
         """Names of the tasks that workers take on now; None: nobody knows (yet).
@@ -85,11 +105,13 @@ class Crew:
             self._settled = True
 
     def drain(self, name: str) -> None:
-        """Tell one worker to take nothing new, and to end.
+        """Tell one worker, by the name that is shown, to take nothing new, and to end.
 
         :raises NotFound: it is not there.
         """
-        self.opened().control("drain", [name])
+        fleet = self.opened()
+        meant = [each.name for each in fleet.workers() if self._masker.text(each.name) == name]
+        fleet.control("drain", meant[:1] or [name])
 
     def opened(self) -> Fleet:
         """The fleet.
@@ -105,9 +127,17 @@ class Crew:
                 self._is_open = True
         return self._fleet
 
-    def ledger(self) -> contextlib.AbstractContextManager[Ledger | None]:
-        """The ledger, for the length of a `with` block; None: there is none."""
-        return ledgers.opened(self._ledger, self.opened().target)
+    def rows(self, limit: int, after: str | None, state: str | None) -> RowPage | None:
+        """A page of the ledger, as `ledgers.rows`; None: there is no ledger.
+
+        :raises ValueError: what is asked for means nothing.
+        :raises LedgerFailure, TransportFailure: it cannot be read.
+        """
+        with ledgers.opened(self._ledger, self.opened().target) as ledger:
+            if ledger is None:
+                return None
+            found = ledgers.rows(ledger, limit, after, state)
+            return RowPage(tuple(masked(found.rows, self._masker)), found.after)
 
     def close(self) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from wbengine import exceptions
 from wbengine.dashboard import refusing, stream
 from wbengine.dashboard.desk import Desk
-from wbengine.views import ledgers, queues
+from wbengine.views import ledgers
 
 __all__ = ["FleetPages", "ledger_rows"]
 
@@ -52,9 +52,8 @@ class FleetPages:
         words["row_states"], words["row_state"] = ledgers.STATES, request.query_params.get("state")
         if crew.is_known:
             try:
-                fleet = crew.opened()
-                words["tells_all"] = queues.tells_all(fleet)
-                words["queues"] = queues.look(fleet)
+                words["tells_all"] = crew.tells_all_queues()
+                words["queues"] = crew.queues()
             except exceptions.TransportFailure as error:
                 words["problem"] = self._desk.masker.text(str(error))
             else:
@@ -74,7 +73,5 @@ def ledger_rows(request: Request, desk: Desk) -> ledgers.RowPage | None:
     :raises HTTPException: it cannot be read, or what is asked for means nothing.
     """
     query = request.query_params
-    with refusing.refused(), desk.crew.ledger() as ledger:
-        if ledger is None:
-            return None
-        return ledgers.rows(ledger, ROWS, query.get("after") or None, query.get("state") or None)
+    with refusing.refused():
+        return desk.crew.rows(ROWS, query.get("after") or None, query.get("state") or None)

@@ -51,5 +51,5 @@ class Probes:
         return Response(text, headers={"content-type": kind})
 
     def _queues(self) -> list[tuple[str, int]]:
-        found = queues.look(self._desk.crew.opened())
+        found = self._desk.crew.queues()
         return [(queue.name, queue.messages) for queue in found if queue.kind == queues.REQUESTS]

@@ -36,6 +36,8 @@ _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)([A-Za-z0-9._~+/=-]{8,})"
 _USER: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)([^\s:/?#@\"'<>]{16,})(?=@)")
 _PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
 _NOTHING: Final = frozenset({"none", "null", "true", "false", "***", "''", '""'})
+#: What a sentence, or what is around a pair, may have behind it.
+_BEHIND: Final = ".,:;!?)]}>\"'"
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -213,7 +215,7 @@ def _span(text: str, at: int) -> tuple[int, int]:
     plain = _PLAIN.match(text, begin)
     if plain is None:
         return begin, begin
-    return begin, begin + (len(plain[0].rstrip(",;)]}>\"'")) or len(plain[0]))
+    return begin, begin + (len(plain[0].rstrip(_BEHIND)) or len(plain[0]))
 
 
 def _closing(text: str, at: int, quote: str) -> int:
