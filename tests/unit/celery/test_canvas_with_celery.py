@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -123,11 +124,10 @@ def final(results: dict[str, Any], told: Any) -> Any:
     return [final(results, one) for one in children]
 
 
-def compared(
-    failing: float, protocol: int, count: int = COUNT
-) -> list[tuple[str, Workers, dict[str, Any]]]:
-    """Random canvases, run by our words, and what Celery made of them."""
-    specs = [making.canvas(random.Random(seed), 0, failing) for seed in range(count)]
+@functools.cache
+def compared(failing: float, protocol: int) -> list[tuple[str, Workers, dict[str, Any]]]:
+    """Random canvases, run by our words, and what Celery made of them; not to be changed."""
+    specs = [making.canvas(random.Random(seed), 0, failing) for seed in range(COUNT)]
     lines = [["canvas", spec, protocol] for spec in specs]
     found = []
     for spec, theirs in zip(specs, celery(lines), strict=True):
