@@ -29,6 +29,8 @@ class ProcessPool(_pool_base.Pool):
       child.
     - A child that dies gives a `Failure` of `WorkerLost` that names pid and exit code or signal; it
       alone is replaced, when the next call needs it.  One that dies between two calls costs none.
+    - Where the first children end by themselves before they are ready, as they do when the script
+      that is `__main__` starts something on import, no more are made: all calls fail alike.
     - `initializer(*initargs)` runs first in each child; what it raises fails the call that needed
       the child.
     - The soft limit is raised in the child's main thread by a signal, and interrupts most of what
@@ -70,6 +72,7 @@ class ProcessPool(_pool_base.Pool):
         self._initializer = initializer
         self._initargs = tuple(initargs)
         self._modules: frozenset[str] = frozenset()
+        self._births = _Births()
 
     @property
     def pids(self) -> list[int]:
@@ -77,6 +80,14 @@ class ProcessPool(_pool_base.Pool):
         with self._lock:
             slots = list(self._slots)
         return [slot.pid for slot in slots if isinstance(slot, _Process) and slot.pid]
+
+    @staticmethod
+    def check() -> None:
+        """Whoever is going to start one may ask first: one error instead of one for each call.
+
+        :raises RuntimeError: this is a child itself, which imports the script that is `__main__`.
+        """
+        _pool_process.check_not_importing()
 
     def preload(self, modules: Iterable[str]) -> None:
         """Have each child import these, too, by name, before its first call; what a module costs is
@@ -88,7 +99,35 @@ class ProcessPool(_pool_base.Pool):
         if self._modules:
             prepare, given = _pool_child.prepare, (sorted(self._modules), prepare, *given)
         make = functools.partial(_pool_process.Child, name, prepare, given)
-        return _Process(name, make, self._max_calls, self._max_memory)
+        return _Process(name, make, self._births, self._max_calls, self._max_memory)
+
+
+class _Births:
+    """What the slots of one pool know of children that were to come: whether any can.
+
+    A child that imports a script which starts a pool itself ends of it, and so would all others,
+    each after it ran the rest of that script.
+    """
+
+    def __init__(self) -> None:
+        self._proven = False
+        self._problem: ft.Failure | None = None
+
+    @property
+    def problem(self) -> ft.Failure | None:
+        """Why no child can start, if that is known."""
+        return self._problem
+
+    def succeeded(self) -> None:
+        self._proven = True
+
+    def failed(self, child: _pool_process.Child, name: str) -> ft.Failure:
+        """What stands for a child that is gone before it was ready."""
+        what = f"process {child.pid} ({name}) {child.fate()} before it was ready"
+        if self._proven or child.exit_code is None or child.exit_code < 0:
+            return _pool_ends.gone(what)
+        self._problem = _pool_ends.gone(f"{what}; {_pool_process.ADVICE}")
+        return self._problem
 
 
 class _Process(_pool_base.Slot):
@@ -98,11 +137,13 @@ class _Process(_pool_base.Slot):
         self,
         name: str,
         make: Callable[[], _pool_process.Child],
+        births: _Births,
         max_calls: int | None,
         max_memory: int | None,
     ) -> None:
         super().__init__(name)
         self._make = make
+        self._births = births
         self._max_calls = max_calls
         self._max_memory = max_memory
         self._child: _pool_process.Child | None = None
@@ -274,6 +315,8 @@ class _Process(_pool_base.Slot):
             if self._child.alive():
                 return None
             self.close()
+        if self._births.problem is not None:
+            return self._births.problem
         try:
             child = self._make()
         except Exception as error:
@@ -285,12 +328,11 @@ class _Process(_pool_base.Slot):
             child.kill()
         problem = child.result(None)
         if problem is None:
+            self._births.succeeded()
             return None
         self.close()
         if problem is _pool_process.GONE:
-            return _pool_ends.gone(
-                f"process {child.pid} ({self.name}) {child.fate()} before it was ready"
-            )
+            return self._births.failed(child, self.name)
         assert isinstance(problem, ft.Failure)
         return problem
 

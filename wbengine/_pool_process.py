@@ -42,6 +42,12 @@ class Gone:
 
 GONE: Final = Gone()
 
+#: What people do about children that cannot start.
+ADVICE: Final = (
+    "each child process imports the script that was started: what that does belongs below"
+    ' `if __name__ == "__main__":`'
+)
+
 # `multiprocessing` keeps its books of children without a lock, and reads an exit status only once.
 _BOOKS = threading.Lock()
 
@@ -134,6 +140,11 @@ class Child:
             pass
         return None
 
+    @property
+    def exit_code(self) -> int | None:
+        """As in `multiprocessing`, less than zero for a signal; known once it is closed."""
+        return self._exit_code
+
     def fate(self) -> str:
         """How the child ended, for a sentence; known once it is closed."""
         code = self._exit_code
@@ -165,6 +176,15 @@ class Child:
             self._closed = True
             self._orders.close()
             self._process.close()
+
+
+def check_not_importing() -> None:
+    """Say so where a child process imports the script that is `__main__`, and that starts a pool.
+
+    :raises RuntimeError: it does.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(f"a child process cannot start processes while it starts: {ADVICE}")
 
 
 def _context() -> mp_context.BaseContext:

@@ -50,7 +50,7 @@ import copyreg
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from wbengine import _names
 
@@ -397,6 +397,9 @@ class WrappedFailure(Exception):
     `types.failure.allow` permits.
     """
 
+    #: So many are in its text; whoever wants all iterates.
+    _TOLD: Final = 10
+
     def __init__(self, causes: Iterable[Any]) -> None:
         # Not by super(): behind this class there may be the original's, which asks for more.
         Exception.__init__(self)
@@ -435,8 +438,10 @@ class WrappedFailure(Exception):
         return None
 
     def __str__(self) -> str:
-        told = ", ".join(str(failure) for failure in self.__failures)
-        return f"{type(self).__name__}: [{told}]"
+        told = [str(failure) for failure in self.__failures[: self._TOLD]]
+        if len(self.__failures) > self._TOLD:
+            told.append(f"and {len(self.__failures) - self._TOLD} more")
+        return f"{type(self).__name__}: [{', '.join(told)}]"
 
 
 def exception_message(exc: BaseException) -> str:

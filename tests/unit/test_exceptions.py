@@ -151,6 +151,12 @@ def test_wrapped_failure_holds_and_checks():
     )
 
 
+def test_the_text_of_many_failures_names_the_first():
+    many = exc.WrappedFailure([failure(f"f{number}") for number in range(5000)])
+    assert str(many).endswith("RuntimeError: f9, and 4990 more]")
+    assert str(exc.WrappedFailure(list(many)[:10])).endswith("RuntimeError: f9]")
+
+
 def test_wrapped_failures_are_flattened():
     one, two, three = failure("1"), failure("2"), failure("3")
     inner = Failure.from_exception(exc.WrappedFailure([one, two]))

@@ -89,6 +89,7 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
 
     def start(self) -> None:
         if self._pool is None:
+            pools.ProcessPool.check()
             self._pool = pools.ProcessPool(self._size)
 
     def stop(self) -> None:
