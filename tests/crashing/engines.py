@@ -15,7 +15,7 @@ from typing import Any
 from tests.crashing import audit, children, flows, judging, pictures, workers
 from wbengine import engines as loading
 from wbengine import exceptions, states
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import backends, base, models, owners
 
 ENDED = (states.SUCCESS, states.REVERTED)
 
@@ -86,13 +86,14 @@ def _live(work: Work, number: int) -> None:
     with backends.backend(work.conf) as backend:
         with contextlib.closing(backend.get_connection()) as connection:
             if work.path("end").exists():
-                _destroy(work, connection)
+                _destroy_rest(work, connection)
                 return
             known = _pictures(work, connection)
             seen = {flow: (told, len(work.deeds(flow))) for flow, told in known.items()}
             write_json(work.path(f"found-{number}"), seen)
             if len(known) <= len(work.flows):
                 save(work, connection)
+            wish(work, connection)
             touch(work, connection)
         _run_all(work, backend)
         with backends.backend(work.conf) as other, other.get_connection() as connection:
@@ -147,6 +148,28 @@ def touch(work: Work, connection: base.Connection) -> None:
     connection.update_atom_details(atom)
 
 
+def wish(work: Work, connection: base.Connection) -> None:
+    """Want something of who runs the flow that no engine runs; he hears of that, and nobody later.
+
+    One who died in the middle of this ran it, too.
+    """
+    flow, owner = work.uuid("bystander"), owners.new()
+    wanted = base.Wish("suspend", reason="it is late", by="somebody", at=1.0)
+    try:
+        dead = connection.get_lease(flow)
+        lease = connection.take_lease(
+            flow, str(owner), 30.0, dead=None if dead is None else dead.epoch
+        )
+        assert not connection.wishes([flow]), "a wish about one who died is told to another"
+        assert connection.put_wish(lease, wanted)
+        assert connection.wishes([flow]) == {flow: wanted._replace(epoch=lease.epoch)}
+        connection.clear_wish(lease, wanted)
+        assert not connection.wishes([flow])
+        connection.give_back_lease(lease)
+    finally:
+        owner.let_go()
+
+
 def save(work: Work, connection: base.Connection) -> None:
     """The book, its flows, and one that nobody ever runs."""
     book = models.LogBook("crash", uuid=work.book)
@@ -162,7 +185,7 @@ def _pictures(work: Work, connection: base.Connection) -> dict[str, pictures.Pic
     told = {}
     for flow in (*work.flows, "bystander"):
         with contextlib.suppress(exceptions.NotFound):
-            told[flow] = pictures.take(connection, work.uuid(flow))
+            told[flow] = pictures.take_whole(connection, work.uuid(flow))
     return told
 
 
@@ -205,8 +228,22 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
 
 
 def _destroy(work: Work, connection: base.Connection) -> None:
+    if work.destroy:
+        connection.destroy_flow(work.uuid("bystander"))
+        write_json(work.path("destroyed"), "bystander")
+        _destroy_rest(work, connection)
+
+
+def _destroy_rest(work: Work, connection: base.Connection) -> None:
+    """The book; of a flow whose destruction was begun, nothing may be left after that either."""
     if not work.destroy:
         return
+    left = _pictures(work, connection)
+    if work.path("destroyed").exists():
+        assert "bystander" not in left, "what was destroyed is there"
+    else:
+        ended = end(work) or {}
+        assert [left.get(flow) for flow in work.flows] == [ended.get(flow) for flow in work.flows]
     with contextlib.suppress(exceptions.NotFound):
         connection.destroy_logbook(work.book)
 

@@ -20,6 +20,14 @@ def take(connection: base.Connection, flow: str) -> Picture:
     return of(connection.get_flow_details(flow))
 
 
+def take_whole(connection: base.Connection, flow: str) -> Picture:
+    """The same, and what it looks like when it is drawn."""
+    detail, outline = connection.get_flow_details(flow), connection.get_outline(flow)
+    if detail.outlined is not None:
+        assert outline is not None and outline.digest == detail.outlined, "its outline is lost"
+    return {**of(detail), "drawn": outline and sorted(node.name for node in outline.nodes)}
+
+
 def of(detail: models.FlowDetail) -> Picture:
     return {"state": detail.state, "atoms": {atom.name: _atom(atom) for atom in detail}}
 
@@ -40,7 +48,7 @@ def outline(picture: Picture, *, timeless: bool = False) -> dict[str, Any]:
 
     `timeless`: whichever wave it was in which they ended so.
     """
-    found: dict[str, Any] = {"": picture["state"]}
+    found: dict[str, Any] = {"": picture["state"], " as it is drawn": picture.get("drawn")}
     for name, atom in picture["atoms"].items():
         row = atom["row"]
         if row["name"].startswith("_"):

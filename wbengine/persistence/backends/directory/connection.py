@@ -159,8 +159,11 @@ class DirectoryConnection(base.Connection):
         data = outline.to_bytes()
         with self._written(flow_uuid, lease) as kept:
             path = kept.folder.outline_path
+            crashpoint("dir.before-outline")
             files.write_new(f"{path}.new", [data])
+            crashpoint("dir.after-outline-write")
             files.rename(f"{path}.new", path)
+            crashpoint("dir.after-outline")
 
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         where = self._store.flow_of(ad_uuid)
@@ -300,7 +303,9 @@ class DirectoryConnection(base.Connection):
             with self._store.writing(lease.flow, keep=True) as kept:
                 said = wishing.read(self._store.root, lease.flow)
                 if kept.holder.is_of(lease) and said == wish._replace(epoch=lease.epoch):
+                    crashpoint("dir.before-wish-cleared")
                     wishing.forget(self._store.root, lease.flow)
+                    crashpoint("dir.after-wish-cleared")
         except exceptions.NotFound:
             return
 

@@ -191,12 +191,16 @@ class Library:
             home = self._home(where)
             known = [] if home is None else [lines.file_name(home.row.uuid)]
             with doing.begin(self._root) as note:
+                crashpoint("dir.before-flow-destroy")
                 # As if it had never been saved to its end: it goes when its book has forgotten it.
                 note.tell(doing.SAVE, known, [lines.file_name(flow_uuid)], sync=True)
+                crashpoint("dir.after-flow-destroy-note")
                 if home is not None:
                     left = [uuid for uuid in home.flows if uuid != flow_uuid]
                     self.books.write(books.KeptBook(home.row, left))
+                crashpoint("dir.after-flow-forgotten")
                 self._finish(note)
+                crashpoint("dir.after-flow-destroy")
 
     def _home(self, where: folder.FlowFolder) -> books.KeptBook | None:
         """The book that a flow is in."""

@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Iterator
 
 from wbengine import exceptions
+from wbengine._crash import crashpoint
 from wbengine.persistence import base, leases
 from wbengine.persistence.backends.directory import files, lines, store
 
@@ -21,15 +22,20 @@ def put(of: store.Store, lease: leases.Lease, wish: base.Wish) -> None:
     """Keep a wish; whoever calls keeps others from writing the flow."""
     path = _path(of.root, lease.flow)
     files.make_folders(os.path.dirname(path))
-    temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}"
+    temporary = _unfinished(path)
     key, told = lines.key_of(lease.flow), wish._replace(epoch=lease.epoch)
+    crashpoint("dir.before-wish")
     files.write_new(temporary, [lines.write("wish", key, lease.epoch, tree=told.to_dict())])
+    crashpoint("dir.after-wish-write")
     files.rename(temporary, path)
+    crashpoint("dir.after-wish")
 
 
 def forget(root: str, flow_uuid: str) -> None:
     """Whatever was wanted is not wanted any more."""
-    files.remove(_path(root, flow_uuid))
+    path = _path(root, flow_uuid)
+    for kept in (path, _unfinished(path)):
+        files.remove(kept)
 
 
 def wishes(of: store.Store, flow_uuids: Collection[str]) -> Iterator[tuple[str, base.Wish]]:
@@ -60,6 +66,11 @@ def _is_about(of: store.Store, flow_uuid: str, wish: base.Wish) -> bool:
     except exceptions.NotFound:
         return False
     return holder.held and holder.epoch == wish.epoch
+
+
+def _unfinished(path: str) -> str:
+    """Where a wish is while it is not there yet."""
+    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
 
 
 def _path(root: str, flow_uuid: str) -> str:

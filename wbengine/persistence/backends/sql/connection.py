@@ -146,18 +146,24 @@ class SQLConnection(base.Connection):
         crashpoint("sql.after-removal-commit")
 
     def destroy_flow(self, flow_uuid: str) -> None:
-        self._transact(
-            f"Removing flow {flow_uuid}", lambda it: shelving.destroy_flow(it, flow_uuid)
-        )
+        def work(connection: sa.Connection) -> None:
+            shelving.destroy_flow(connection, flow_uuid)
+            crashpoint("sql.before-flow-removal-commit")
+
+        self._transact(f"Removing flow {flow_uuid}", work)
+        crashpoint("sql.after-flow-removal-commit")
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
     ) -> None:
         data = outline.to_bytes()
-        self._transact(
-            f"Saving the outline of flow {flow_uuid}",
-            lambda it: wishing.put_outline(it, self._statements, flow_uuid, data, lease),
-        )
+
+        def work(connection: sa.Connection) -> None:
+            wishing.put_outline(connection, self._statements, flow_uuid, data, lease)
+            crashpoint("sql.before-outline-commit")
+
+        self._transact(f"Saving the outline of flow {flow_uuid}", work)
+        crashpoint("sql.after-outline-commit")
 
     def clear_all(self) -> None:
         self._transact("Removing all log books", shelving.clear)
@@ -202,10 +208,14 @@ class SQLConnection(base.Connection):
     # -- wishes ---------------------------------------------------------------------------------
 
     def put_wish(self, lease: leases.Lease, wish: base.Wish) -> bool:
-        return self._transact(
-            f"Saving a wish about flow {lease.flow}",
-            lambda it: wishing.put(it, self._statements, lease, wish),
-        )
+        def work(connection: sa.Connection) -> bool:
+            heard = wishing.put(connection, self._statements, lease, wish)
+            crashpoint("sql.before-wish-commit")
+            return heard
+
+        heard = self._transact(f"Saving a wish about flow {lease.flow}", work)
+        crashpoint("sql.after-wish-commit")
+        return heard
 
     def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, base.Wish]:
         if not (flow_uuids and self._backend.is_there()):
@@ -217,10 +227,12 @@ class SQLConnection(base.Connection):
         )
 
     def clear_wish(self, lease: leases.Lease, wish: base.Wish) -> None:
-        self._transact(
-            f"Forgetting a wish about flow {lease.flow}",
-            lambda it: wishing.clear(it, self._statements, lease, wish),
-        )
+        def work(connection: sa.Connection) -> None:
+            wishing.clear(connection, self._statements, lease, wish)
+            crashpoint("sql.before-wish-cleared-commit")
+
+        self._transact(f"Forgetting a wish about flow {lease.flow}", work)
+        crashpoint("sql.after-wish-cleared-commit")
 
     # -------------------------------------------------------------------------------------------
 
