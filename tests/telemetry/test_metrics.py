@@ -147,6 +147,24 @@ def test_who_runs_tasks_in_children_counts_them_itself(tmp_path: Path) -> None:
     assert value(found, name, task="tests.sample_tasks.Die", state="FAILURE") == 1
 
 
+def test_whatever_fails_is_counted_once(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """By the worker whose child died, and by the engine where no worker would run it."""
+    place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
+    observer = metrics.WorkerObserver(other)
+    options = {"observer": observer, "processes_count": 1}
+    elsewhere = {"ledger": f"dir://{tmp_path}"}  # which the worker does not hold
+    with workers.worker_in_thread(place, sample_tasks, **options):
+        for made, more in ((sample_tasks.Die("d"), {}), (sample_tasks.Nothing("n"), elsewhere)):
+            flow = linear_flow.Flow("f").add(made)
+            engine = engines.load(flow, engine="worker-based", url=place, **more)
+            with metrics.observe(engine, registry), pytest.raises(exceptions.WbengineException):
+                engine.run()
+    died, left = "tests.sample_tasks.Die", "tests.sample_tasks.Nothing"
+    assert tasks(scraped(other)) == {(died, "FAILURE"): 1}
+    ours = {key: number for key, number in tasks(scraped(registry)).items() if key[1] == "FAILURE"}
+    assert ours == {(left, "FAILURE"): 1}
+
+
 def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
     """What goes back, or is given up, is somebody else's to count."""
     observer = metrics.WorkerObserver(registry)
@@ -157,9 +175,11 @@ def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
     for tell in (observer.returned, observer.refused, observer.given_up):
         tell(job)
     assert tasks(scraped(registry)) == {}
-    observer.ended(job, invocation.Outcome(1))
+    observer.ended(job, invocation.Outcome(1))  # it came too late for its turn
+    assert tasks(scraped(registry)) == {}
+    observer.ended(job, invocation.Outcome(1, started=10.0, ended=12.0))
     assert tasks(scraped(registry)) == {("tests.sample_tasks.Add", "SUCCESS"): 1}
-    assert value(scraped(registry), "wbengine_task_duration_seconds_count") == 0
+    assert value(scraped(registry), "wbengine_task_duration_seconds_sum") == 2
 
 
 def test_tasks_of_celerys_clients_are_counted(tmp_path: Path, redis_url: Any) -> None:

@@ -2,7 +2,7 @@
 
 Whoever runs a task counts it, so that what all processes show can be added up: an engine counts
 the flows that it runs, the tasks that run in its own process, and those that nobody else can count
-(that failed before a worker had them, or whose worker was lost); a worker those that it runs.
+(that no worker began, or whose worker was lost); a worker those that it runs.
 All is counted in the process that is asked, never in the children of its pool.
 """
 
@@ -14,11 +14,9 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import exceptions as exc
 from wbengine import invocation, states
 from wbengine.listeners import base
 from wbengine.telemetry import fleet, labels, meters
-from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -112,8 +110,8 @@ class MetricsListener(base.Listener):
         if "result" not in details:
             return  # it was given back
         action, failed = _DIRECTIONS[state]
-        if details["worker"] not in (invocation.LOCAL, None) and not _was_lost(details["result"]):
-            return
+        if details["worker"] not in (invocation.LOCAL, None) and details["runtime"] is not None:
+            return  # a worker ran it, and counts it
         self._meters.task_ended(
             self._label(details["task_name"]),
             "",
@@ -156,11 +154,6 @@ class _Run:
             self._meters.flow_left(flow)
 
 
-def _was_lost(result: Any) -> bool:
-    """Whether the worker that ran it cannot count it."""
-    return isinstance(result, ft.Failure) and bool(result.check(exc.WorkerLost))
-
-
 @contextlib.contextmanager
 def observe(
     engine: Any, registry: CollectorRegistry | None = None, *, remote: bool = False
@@ -188,15 +181,13 @@ class WorkerObserver:
         """It is counted when it ended."""
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        unit = job.unit
-        if unit is None:
-            return
-        started, ended = outcome.started, outcome.ended
-        seconds = None if started is None or ended is None else ended - started
+        unit, started, ended = job.unit, outcome.started, outcome.ended
+        if unit is None or started is None or ended is None:
+            return  # it never began: its engine counts it
         queue = (getattr(job.receipt, "delivery_info", None) or {}).get("routing_key", "")
         topic = self.topics.get(queue) or labels.of_topic(queue)
         self._meters.task_ended(
-            unit.task_cls, topic, unit.action, outcome.failed, job.attempt, seconds
+            unit.task_cls, topic, unit.action, outcome.failed, job.attempt, ended - started
         )
 
     def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
@@ -212,7 +203,7 @@ class WorkerObserver:
         )
 
     def refused(self, job: Job) -> None:
-        """It never ran."""
+        """It never ran: its engine counts it."""
 
     def returned(self, job: Job) -> None:
         """Somebody else runs it, and counts it."""

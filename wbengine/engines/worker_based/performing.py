@@ -282,7 +282,10 @@ class Performer:
                 effects = self.core.on_unstarted(job)
             self.apply(effects)
             return
-        outcome = value if isinstance(value, invocation.Outcome) else invocation.Outcome(value)
+        if isinstance(value, invocation.Outcome):
+            outcome = value
+        else:  # nobody was left who could say when, such as a child that died
+            outcome = invocation.Outcome(value, started=job.began, ended=time.time())
         with self.lock:
             effects = self.core.on_finished(job, outcome)
             # It may have failed at being sent, and may have been given up before.
