@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -102,6 +104,18 @@ def test_a_flow_is_cancelled(running: Running) -> None:
         until(lambda: running.wish() is None)
         GO.set()
         until(lambda: running.state() == "REVERTED")
+
+
+def test_who_runs_it_is_told_in_short(running: Running) -> None:
+    short = f"{socket.gethostname()} · {os.getpid()}"
+    whole = f"process {os.getpid()}"
+    with client(running.kept) as browser:
+        admitted(browser)
+        for path in (running.path, "/"):
+            page = browser.get(path).text
+            assert f">{short}</span>" in page, path
+            assert f'title="{whole}' in page, path
+        assert browser.get(f"/api/v1{running.path}").json()["owner"].startswith(whole)
 
 
 def test_nothing_can_be_done_unless_it_was_allowed(running: Running, audit: Any) -> None:

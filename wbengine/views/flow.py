@@ -41,7 +41,8 @@ class ChangeView:
 class FlowView:
     """All that is known of a flow at a moment (`now`), with its secrets masked.
 
-    `owner` says who runs it, in words (None: nobody); `owner_died`: and is certainly dead.
+    `owner` says who runs it, in words (None: nobody), `owner_short` in two of them; `owner_died`:
+    and is certainly dead.
     `created`, `started`, `ended` and `updated` (the last thing that is known to have happened) are
     unix seconds, `duration` seconds from the start to the end, or to now.  `counts` say how many
     atoms are in which state, `progress` is from 0 to 1.  `atoms` are in the order of `outline`,
@@ -58,6 +59,7 @@ class FlowView:
     book_name: str | None
     state: str
     owner: str | None
+    owner_short: str | None
     owner_died: bool
     created: float | None
     started: float | None
@@ -219,6 +221,7 @@ def view(
         book_name=None if book is None else masker.text(book[1]),
         state=made.state,
         owner=None if made.situation.owner is None else masker.text(made.situation.owner),
+        owner_short=None if owner is None else masker.text(words.owner(owner)),
         owner_died=made.situation.died,
         created=detail.created,
         started=started,

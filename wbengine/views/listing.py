@@ -20,7 +20,8 @@ SCHEMA: Final = "wbengine/flows/1"
 class RowView:
     """A flow in a list.
 
-    `owner` says who runs it, in words (None: nobody); `owner_died`: and is certainly dead.
+    `owner` says who runs it, in words (None: nobody), `owner_short` in two of them; `owner_died`:
+    and is certainly dead.
     `created` and `updated` are unix seconds, `progress` is from 0 to 1, `error` one line.
     """
 
@@ -35,6 +36,7 @@ class RowView:
     total: int
     progress: float
     owner: str | None
+    owner_short: str | None
     owner_died: bool
     error: str | None
 
@@ -118,6 +120,7 @@ def row_of(row: listing.FlowRow, masker: Masker) -> RowView:
         total=total,
         progress=1.0 if row.state == st.SUCCESS else done / total if total else 0.0,
         owner=None if row.lease is None else masker.text(owners.in_words(row.lease)),
+        owner_short=None if row.lease is None else masker.text(words.owner(row.lease)),
         owner_died=row.lease is not None and owners.died(row.lease),
         error=acquainted.line(row, masker),
     )

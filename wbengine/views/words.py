@@ -1,11 +1,13 @@
-"""Times, durations and numbers, for people and for JSON."""
+"""Times, durations, numbers and owners, for people and for JSON."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import Final
 
-__all__ = ["clock", "count", "iso", "seconds", "size"]
+from wbengine.persistence import owners
+
+__all__ = ["clock", "count", "iso", "owner", "seconds", "size"]
 
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
@@ -65,6 +67,12 @@ def seconds(duration: float | None) -> str:
             rest = whole % unit // below
             return f"{whole // unit} {name}{f' {rest} {small}' if rest else ''}"
     return f"{whole} s"
+
+
+def owner(text: str) -> str:
+    """Who runs a flow, in short: the host and the number of the process; see `owners.in_words`."""
+    found = owners.Owner.parse(text)
+    return text if found is None else f"{found.host} · {found.pid}"
 
 
 def count(number: int, what: str, many: str | None = None) -> str:
