@@ -392,13 +392,11 @@ class NotImplementedError(builtins.NotImplementedError):
 class WrappedFailure(Exception):
     """One exception that stands for several failures, or for one that lost its exception object.
 
-    Iterates over its failures; a `WrappedFailure` inside one of them is replaced by what it holds.
-    One that stands for a single failure is of that failure's type as well, where
-    `types.failure.allow` permits.
+    Iterates over its failures; a `WrappedFailure` among them is replaced by what it holds.  One that
+    stands for a single failure is of that failure's type as well, where `types.failure.allow` permits.
     """
 
-    #: So many are in its text; whoever wants all iterates.
-    _TOLD: Final = 10
+    _TOLD: Final = 10  # in its text; whoever wants all of them iterates
 
     def __init__(self, causes: Iterable[Any]) -> None:
         # Not by super(): behind this class there may be the original's, which asks for more.
