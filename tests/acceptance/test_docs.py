@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import fnmatch
 import importlib
 import os
 import re
@@ -183,6 +184,21 @@ def test_every_option_on_workers_is_explained() -> None:
     text = (SOURCE / "user" / "fleets.rst").read_text(encoding="utf-8")
     missing |= {state for state in STATES if f'``"{state}"``' not in text}
     assert missing == set()
+
+
+def test_the_floors_name_every_module() -> None:
+    text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
+    block = text.partition("\n   F0 words")[2].partition("\n\nPython runs")[0]
+    words = re.sub(r"\(.*?\)|^ +F\d \w+", "", block, flags=re.MULTILINE).split()
+    patterns = set()
+    for word in words:
+        before, brace, several = word.partition("{")
+        names = several.rstrip("}").split(",") if brace else [""]
+        patterns |= {before + name + ("*" if word.endswith("/") else "") for name in names}
+    there = [path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")]
+    modules = {path.as_posix() for path in there if path.name != "__init__"}
+    assert {one for one in patterns if not fnmatch.filter(modules, one)} == set()
+    assert {one for one in modules if not any(fnmatch.fnmatch(one, p) for p in patterns)} == set()
 
 
 def test_the_map_of_the_wire_names_every_module() -> None:
