@@ -85,6 +85,9 @@ def test_a_page_fits_a_telephone(busy: Site, told: dict[str, str], opened: Opene
         page.goto(busy.address + path.format(**told))
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, path
+        # Nothing of a list is out of sight.
+        for table in page.locator(".wide:has(.stack)").all():
+            assert table.evaluate("each => each.scrollWidth <= each.clientWidth"), path
     page.set_viewport_size(SIZE)
 
 

@@ -81,6 +81,32 @@ def test_a_failure_is_told_with_its_traceback_and_what_was_undone(
     assert "begin" in undone and "REVERTED" in undone and "never" not in undone
 
 
+def test_only_the_tasks_in_one_state_are_shown(kept: story.Kept, guest: TestClient) -> None:
+    path = f"/flows/{kept.uuids['good']}"
+    page = guest.get(path).text
+    assert f'href="{path}?state=SUCCESS"' in page
+    page = guest.get(f"{path}?state=SUCCESS").text
+    assert page.count("data-uuid") == 7 and "Only tasks in SUCCESS" in page
+    assert page.count(">in inner</div>") == 5 and 'class="group' not in page
+    assert f"{path}?part=body&amp;state=SUCCESS" in page, "it stays so"
+    assert "No task is in FAILURE now" in guest.get(f"{path}?state=FAILURE").text
+    assert guest.get(f"{path}?state=SUCCESS&start=7").status_code == 404
+    answer = guest.get(f"{path}?state=SUCESS")
+    assert answer.status_code == 400 and "SUCCESS" in answer.text
+
+
+def test_failures_are_counted_where_they_are_found(kept: story.Kept, guest: TestClient) -> None:
+    failures = re.compile(r'/failures"[^>]*>Failures <span class="count">1</span>')
+    assert failures.search(guest.get(f"/flows/{kept.uuids['leaking']}").text)
+    assert not failures.search(guest.get(f"/flows/{kept.uuids['good']}").text)
+
+
+def test_from_an_error_there_is_a_way_on(guest: TestClient, stranger: TestClient) -> None:
+    page = guest.get("/flows/00000000-0000-4000-8000-000000000000").text
+    assert "There is no flow" in page and 'href="/workers"' in page
+    assert 'href="/workers"' not in stranger.get("/").text
+
+
 def test_an_atom_shows_its_attempts(kept: story.Kept, guest: TestClient) -> None:
     uuid = kept.uuids["leaking"]
     atoms = guest.get(f"/api/v1/flows/{uuid}").json()["atoms"]

@@ -31,7 +31,15 @@ def page(request: Request, desk: Desk, status: int, detail: str | None = None) -
     if places.wants_json(request):
         told = {"schema": "wbengine/error/1", "status": status, "error": said}
         return JSONResponse(told, status, headers)
-    words = {"status": status, "title": HTTPStatus(status).phrase, "said": said}
+    if said.partition(" ")[0].isalpha():  # and no name of a parameter
+        said = said[0].upper() + said[1:]
+    words: dict[str, object] = {
+        "status": status,
+        "title": HTTPStatus(status).phrase,
+        "said": said,
+    }
+    if status not in (401, 421):  # who may not come in has nowhere to go
+        words["here"] = ""
     name = "login.html" if status == 401 else "error.html"
     return desk.render(request, name, words, status=status, headers=headers)
 

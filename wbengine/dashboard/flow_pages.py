@@ -67,7 +67,11 @@ class FlowPages:
     def tasks(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
             under, start = (refusing.whole(request, name) for name in ("under", "start"))
-            return {"table": tree.table(view, under, start), "under": under}
+            state = request.query_params.get("state") or None
+            if state is None:
+                return {"table": tree.table(view, under, start), "under": under, "state": None}
+            states.check_known("state of a task", state, states.ATOM_STATES)
+            return {"table": tree.of_state(view, state, start), "under": 0, "state": state}
 
         return self._page(request, "tasks", words)
 
@@ -139,7 +143,7 @@ class FlowPages:
             "told": {"kind": "good", "text": done} if done else None,
             "view": view,
             "where": f"/flows/{view.uuid}",
-            "again": {name: request.query_params.get(name) for name in ("under", "start", "after")},
+            "again": {name: request.query_params.get(name) for name in ("under", "start", "after", "state")},
             **told,
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +12,7 @@ from wbengine.views import atoms
 from wbengine.views import flow as flows
 from wbengine.views.trees import NodeView
 
-__all__ = ["ROWS", "Row", "Table", "table"]
+__all__ = ["ROWS", "Row", "Table", "of_state", "table"]
 
 #: More rows than this are told by whole sub-flows, or on several pages.
 ROWS: Final = 1200
@@ -79,6 +80,19 @@ def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
         room -= size if is_open else 0
         rows += _rows(child, 0) if is_open else [Row(0, child, closed=True)]
     return Table(rows, around, start, start + len(shown), among)
+
+
+def of_state(view: flows.FlowView, state: str, start: int = 0) -> Table:
+    """All tasks in a state, wherever they are, from number `start` on.
+
+    :raises NotFound: there are not so many.
+    """
+    found = [atom for atom in view.atoms if atom.state == state]
+    if start and start >= len(found):
+        raise exceptions.NotFound(f"{len(found)} tasks are in {state}")
+    shown = found[start : start + ROWS]
+    rows = [Row(0, NodeView(a.node, a.name, a.kind, a.state, Counter(), a)) for a in shown]
+    return Table(rows, [view.tree], start, start + len(shown), len(found))
 
 
 def _path(view: flows.FlowView, wanted: int) -> list[NodeView]:

@@ -63,7 +63,7 @@ def line(item: Box | Frame) -> str:
     atom = item.atom
     if atom is None:
         return ""
-    if atom.runtime is not None and atom.state != "PENDING":
+    if atom.runtime is not None and atom.state != "PENDING" and item.kind != outlines.RETRY:
         said += f" · {words.seconds(atom.runtime)}"
     elif atom.state == "RUNNING" and atom.progress:
         said += f" · {atom.progress:.0%}"

@@ -105,6 +105,12 @@
     button.setAttribute("aria-pressed", String(fits));
   });
 
+  // What is chosen is shown at once; a name, when it is sent.
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("form.filters");
+    if (form && event.target.matches("select, [type=checkbox]")) form.requestSubmit();
+  });
+
   document.addEventListener("submit", (event) => {
     const words = event.target.dataset.confirm;
     if (words && !window.confirm(words)) event.preventDefault();
