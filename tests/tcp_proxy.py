@@ -188,7 +188,10 @@ class _Server:
         elif word == "resume":
             self._stalled, self._speed = False, 0
         elif word == "slow":
-            self._speed = number
+            self._speed, self._then = number, time.monotonic()  # nothing was earned before
+            for pair in self._pairs:
+                for flow in pair.flows:
+                    flow.credit = 0.0
         elif word == "cut":
             self._cut()
         elif word == "half_close":

@@ -8,7 +8,7 @@ import time
 from wbengine.task import task
 
 if multiprocessing.parent_process() is not None:
-    time.sleep(1.5)
+    time.sleep(2.5)
 
 
 @task

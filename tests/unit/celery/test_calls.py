@@ -306,7 +306,7 @@ def test_what_a_module_costs_is_no_part_of_its_first_call(preloaded: bool) -> No
     with pools.ProcessPool(1) as pool:
         if preloaded:
             pool.preload([*heavy.modules, "no.such.module", "__main__"])
-        pool.submit(calls.run, given, settle, None, limits.TimeLimit(1.0, None))
+        pool.submit(calls.run, given, settle, None, limits.TimeLimit(2.0, None))
         assert done.wait(30)
     if preloaded:
         assert values[0].value == "slept"
