@@ -7,6 +7,7 @@ may happen next.  Slow, and as close to the words of the definition as code can 
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -90,6 +91,7 @@ class Oracle:
         self.arrows: dict[str, list[Arrow]] = {}  # by the target
         self.rule: dict[str, str] = {}
         self._draw(root, None)
+        self.order = list(graphlib.TopologicalSorter(self.before).static_order())
         self.atoms = [n for n in self.before if n not in self.flows and not n.endswith("[$]")]
 
         self.state = dict.fromkeys(self.atoms, "PENDING")
@@ -173,13 +175,10 @@ class Oracle:
 
     def settled(self) -> set[str]:
         found: set[str] = set()
-        left = set(self.before)
-        while True:
-            new = {n for n in left if self.before[n] <= found and self._settles(n)}
-            if not new:
-                return found
-            found |= new
-            left -= new
+        for name in self.order:
+            if self.before[name] <= found and self._settles(name):
+                found.add(name)
+        return found
 
     def _settles(self, name: str) -> bool:
         if self.undone(name):
