@@ -392,8 +392,8 @@ class NotImplementedError(builtins.NotImplementedError):
 class WrappedFailure(Exception):
     """One exception that stands for several failures, or for one that lost its exception object.
 
-    Iterates over its failures; a `WrappedFailure` among them is replaced by what it holds.  One that
-    stands for a single failure is of that failure's type as well, where `types.failure.allow` permits.
+    Iterates over its failures; a `WrappedFailure` among them is replaced by what it holds.  One
+    that stands for a single failure is of its type as well, where `types.failure.allow` permits.
     """
 
     _TOLD: Final = 10  # in its text; whoever wants all of them iterates
