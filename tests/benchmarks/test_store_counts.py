@@ -1,0 +1,71 @@
+"""What keeping its records costs a task, in counts that do not depend on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.benchmarks import records, steps
+from tests.benchmarks.calls import Calls
+from wbengine import engines
+from wbengine.persistence import backends
+
+TASKS: Mapping[Callable[[int], Any], int] = {steps.chain: 100, steps.wide: 500}
+
+
+@contextlib.contextmanager
+def _statements() -> Iterator[Counter[str]]:
+    """How many statements databases execute, with one set of values or with many."""
+    found: Counter[str] = Counter()
+
+    def told(*about: Any) -> None:
+        found["statements"] += 1
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", told)
+    try:
+        yield found
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", told)
+
+
+def _written() -> dict[str, int]:
+    """What this process has written so far, as the system counts it; nothing, where it does not."""
+    try:
+        told = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    except FileNotFoundError:
+        return {}
+    return {"bytes written": int(told["wchar"]), "writes": int(told["syscw"])}
+
+
+@pytest.mark.parametrize("make", TASKS)
+@pytest.mark.parametrize("kind", ["memory", "dir", "sqlite"])
+def test_serial_flow_that_is_kept(kind: str, make: Callable[[int], Any], tmp_path: Path) -> None:
+    """The least of several runs: in a long turn, and each second, there is more to do."""
+    tasks = TASKS[make]
+    conf: Any = {"connection": kind, "path": str(tmp_path / "store")}
+    if kind == "sqlite":
+        conf = f"sqlite:///{tmp_path}/store.db"
+
+    with backends.backend(conf) as backend:
+        engines.run(make(3), store={"x0": 0}, backend=backend)
+
+        def run() -> dict[str, float]:
+            engine = engines.load(make(tasks), store={"x0": 0}, backend=backend)
+            engine.compile()
+            engine.prepare()
+            before = _written()
+            calls = Calls()
+            with _statements() as statements, calls:
+                engine.run()
+            found = {f"calls in {stage}": count for stage, count in calls.counts.items()}
+            if kind == "dir":
+                found |= {what: count - before[what] for what, count in _written().items()}
+            return {what: count / tasks for what, count in {**found, **statements}.items()}
+
+        records.least(f"serial {make.__name__} kept in {kind}, a task", run)
