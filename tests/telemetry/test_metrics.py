@@ -261,6 +261,20 @@ def tasks(found: scraping.Samples) -> dict[tuple[str, str], float]:
     return read
 
 
+def test_a_map_and_its_items_are_told_apart(registry: CollectorRegistry) -> None:
+    """The engine counts the whole, as it does elsewhere; workers the items that they run."""
+    place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
+    add = sample_tasks.Add("a", inject={"y": 1})
+    flow = linear_flow.Flow("f").add(task.Map(add, "xs", "x", name="all"))
+    with workers.worker_in_thread(place, sample_tasks, observer=metrics.WorkerObserver(other)):
+        engine = engines.load(flow, engine="worker-based", url=place, store={"xs": [1, 2, 3]})
+        with metrics.observe(engine, registry):
+            engine.run()
+    one = "tests.sample_tasks.Add"
+    assert tasks(scraped(other)) == {(one, "SUCCESS"): 3}
+    assert tasks(scraped(registry)) == {(f"wbengine.task.Map({one})", "SUCCESS"): 1}
+
+
 def test_how_flows_end(registry: CollectorRegistry) -> None:
     stops = task.FunctorTask(lambda: engine.suspend(), name="stops")
     engine = engines.load(linear_flow.Flow("two").add(stops, sample_tasks.Nothing("n")))

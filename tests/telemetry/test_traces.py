@@ -298,6 +298,18 @@ def test_it_may_be_asked_for_twice(memory: spans.Memory) -> None:
     assert not tracing._INSTRUMENTED
 
 
+def test_it_may_be_asked_for_anew_elsewhere(memory: spans.Memory) -> None:
+    """Once it was undone, whoever asks next says where the spans go."""
+    engine, other = (
+        engines.load(linear_flow.Flow("f").add(sample_tasks.Nothing("n"))),
+        spans.Memory(),
+    )
+    tracing.instrument(engine, other.provider).uninstrument()
+    with tracing.instrument(engine, memory.provider):
+        engine.run()
+    assert (len(memory.spans), other.spans) == (2, [])
+
+
 def test_nothing_is_kept_of_what_ended(memory: spans.Memory) -> None:
     from wbengine.telemetry import contexts
 

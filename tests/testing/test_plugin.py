@@ -159,6 +159,19 @@ def test_what_comes_twice_runs_once(wbe_broker: Any, wbe_worker: Maker, wbe_engi
     assert all(fault.count for fault in faults)
 
 
+@pytest.mark.parametrize(("atom", "count"), [("all", 3), ("all[1]", 1), ("all[", 0)])
+def test_items_of_a_map_are_of_its_atom(
+    wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker, atom: str, count: int
+) -> None:
+    twice = [wbe_broker.double(kind, atom=atom, times=None) for kind in ("REQUEST", "RESPONSE")]
+    wbe_worker(Greet)
+    greetings = task.Map(Greet("one"), "names", "name", name="all")
+    engine = wbe_engine(line(greetings), store={"names": ["a", "b", "c"]})
+    engine.run()
+    assert [fault.count >= count for fault in twice] == [True, True]
+    assert twice[0].count == count and sorted(RAN) == ["all[0]", "all[1]", "all[2]"]
+
+
 def test_what_is_late_is_waited_for(wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker) -> None:
     wbe_worker(Charge)
     fault = wbe_broker.delay("RESPONSE", 0.5, atom="a", state="SUCCESS")

@@ -7,6 +7,7 @@ import threading
 from typing import Any, Final
 
 from wbengine import _names
+from wbengine import task as task_module
 
 __all__ = ["OTHER", "Bounded", "of_task", "of_topic", "of_worker"]
 
@@ -48,10 +49,13 @@ class Bounded:
 
 
 def of_task(task: Any) -> str:
-    """The label of a task: the dotted name of its class, or of the function in it.
+    """The label of a task: the dotted name of its class, or of the function in it; of a `Map`, also
+    of what it does with each item.
 
     Names that tasks have in a flow are as many as the flow has tasks.
     """
+    if isinstance(task, task_module.Map):
+        return f"{_names.dotted(type(task))}({of_task(task.inner)})"
     function = getattr(task, "_execute", None) or getattr(task, "_functor", None)
     return _names.dotted(type(task) if function is None else function)
 

@@ -16,9 +16,9 @@ class Broker:
     """A broker in this process that nobody else uses, at `url`, with an `exchange` of its own.
 
     Messages are of the kinds REQUEST (to workers), RESPONSE (from them) and NOTIFY (beats, and who
-    is there).  Of requests and answers those of one `atom` can be chosen, of answers those with a
-    `state`: RUNNING, EVENT, SUCCESS, FAILURE.  Each fault happens so many `times` (None: always)
-    and counts them.
+    is there).  Of requests and answers those of one `atom` can be chosen (of all items of a `Map`,
+    or of one: `'resize[3]'`), of answers those with a `state`: RUNNING, EVENT, SUCCESS, FAILURE.
+    Each fault happens so many `times` (None: always) and counts them.
     """
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,9 @@ KINDS: Final = (pr.REQUEST, pr.RESPONSE, pr.NOTIFY)
 
 #: What an answer may say.
 STATES: Final = (pr.RUNNING, pr.EVENT, pr.SUCCESS, pr.FAILURE)
+
+#: What is behind the name of a `Map` in those of its items.
+_ITEM: Final = re.compile(r"\[\d+\]\Z")
 
 #: When a worker may be killed: before the body of a task runs, and before anybody is told how it
 #: ended.
@@ -73,10 +77,17 @@ class _Rule:
         self.act = act
 
     def fits(self, kind: str, atom: str | None, state: str | None) -> bool:
-        told = kind, atom, state
-        return all(
-            one is None or one == other for one, other in zip(self._wanted, told, strict=True)
+        wanted_kind, wanted_atom, wanted_state = self._wanted
+        return (
+            kind == wanted_kind
+            and wanted_state in (None, state)
+            and (wanted_atom is None or _is_of(atom, wanted_atom))
         )
+
+
+def _is_of(name: str | None, atom: str) -> bool:
+    """Whether a request is of an atom: as it is, or for one item of a `Map`."""
+    return name is not None and (name == atom or _ITEM.sub("", name) == atom)
 
 
 #: `(again)`: does something about a message, which `again` lets in once more; True: it was not let
@@ -159,7 +170,8 @@ class Saboteur:
 
     def _may_die(self, job: Job, moment: str) -> bool:
         for fault, atom, when in self._plans:
-            if (atom, when) == (job.name, moment) and not self._over.is_set() and fault.strike():
+            wanted = when == moment and _is_of(job.name, atom)
+            if wanted and not self._over.is_set() and fault.strike():
                 self._over.wait()
                 return True
         return False
