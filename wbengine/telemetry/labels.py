@@ -38,6 +38,8 @@ class Bounded:
         self._lock = threading.Lock()
 
     def __call__(self, value: str) -> str:
+        if value in self._known:  # and so has no uuid, and is short
+            return value
         value = _UUID.sub("*", value)[:_LONGEST]
         if value in self._known:
             return value

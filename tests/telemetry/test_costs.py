@@ -1,0 +1,72 @@
+"""What telemetry costs: how many functions of wbengine are called for a task."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests import workers
+
+TASKS = 100
+
+#: In a process of its own: no other test has traced there.
+SCRIPT = """
+import contextlib, json, sys
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
+from tests import sample_tasks
+from wbengine import engines, running
+from wbengine.patterns import unordered_flow
+from wbengine.telemetry import metrics, tracing
+
+def calls(observe):
+    flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(%d)))
+    engine, found = engines.load(flow), {"all": 0, "telemetry": 0}
+    def count(frame, event, arg):
+        name = frame.f_code.co_filename
+        if event == "call" and "/wbengine/" in name:
+            found["all"] += 1
+            found["telemetry"] += "/wbengine/telemetry/" in name
+    with observe(engine):
+        sys.setprofile(count)
+        engine.run()
+        sys.setprofile(None)
+    return found
+
+registry = CollectorRegistry()
+bare = calls(contextlib.nullcontext)
+assert (running.around, running.sending, running.tying) == (None, None, None)
+print(json.dumps({
+    "bare": bare,
+    "metrics": calls(lambda engine: metrics.observe(engine, registry)),
+    "traces": calls(
+        lambda engine: tracing.instrument(engine, TracerProvider(), MeterProvider())
+    ),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> Any:
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT % TASKS],
+        cwd=workers.REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(ended.stdout)
+
+
+def test_nothing_is_called_where_nobody_observes(told: Any) -> None:
+    assert told["bare"]["telemetry"] == 0
+
+
+@pytest.mark.parametrize(("what", "most"), [("metrics", 7), ("traces", 16)])
+def test_what_observing_calls_for_a_task(told: Any, what: str, most: int) -> None:
+    ours = told[what]["telemetry"]
+    assert most / 2 < ours / TASKS <= most
+    # The rest is what tells listeners.
+    assert (told[what]["all"] - ours - told["bare"]["all"]) / TASKS <= 30
