@@ -93,6 +93,15 @@ def accessible(page: Page) -> None:
     assert found.violations_count == 0, found.generate_report()
 
 
+def marked(page: Page) -> None:
+    """Tell this page from the same page, loaded again."""
+    page.evaluate("window.notReloaded = true")
+
+
+def is_the_same(page: Page) -> bool:
+    return bool(page.evaluate("window.notReloaded === true"))
+
+
 #: Takes a word out of all texts of a page.
 _WITHOUT = """word => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

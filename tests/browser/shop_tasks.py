@@ -69,6 +69,14 @@ class Audit(task.Task):
             time.sleep(0.01)
 
 
+class Confirm(task.Task):
+    """Fails until somebody makes a file."""
+
+    def execute(self, gate: str) -> None:
+        if not Path(gate).exists():
+            raise CardRefused("nobody has confirmed it")
+
+
 def order(number: int) -> linear_flow.Flow:
     """Ten steps of one order."""
     steps = (Reserve, Charge, Pack, Ship, Notify)
@@ -93,6 +101,13 @@ def night() -> linear_flow.Flow:
     """Runs until somebody makes a file."""
     return linear_flow.Flow("night audit").add(
         Step("close the tills"), Audit("count the money"), Step("lock the doors")
+    )
+
+
+def delivery() -> linear_flow.Flow:
+    """Fails, and is reverted, until somebody makes a file."""
+    return linear_flow.Flow("delivery").add(
+        Step("load the van"), Confirm("ring the bell"), Step("hand it over")
     )
 
 

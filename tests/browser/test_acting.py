@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Opener, accessible
+from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import Stage
 from tests.dashboard import story
 from wbengine.dashboard import Site
@@ -52,6 +53,49 @@ def test_a_cancelled_flow_is_asked_about_first(stage: Stage, acting: Site, opene
         expect(state).to_have_text(re.compile("REVERTED"), timeout=30_000)
 
 
+def test_what_failed_is_tried_again(
+    stage: Stage, acting: Site, opened: Opener, tmp_path: Path
+) -> None:
+    gate = tmp_path / "confirmed"
+    uuid = stage.begin("delivery", {"gate": str(gate)})
+    stage.finish(uuid)
+    page = opened(acting.ticket)
+    page.goto(f"{acting.address}flows/{uuid}")
+    state = page.locator("#head h1 + .badge")
+    expect(state).to_have_text(re.compile("REVERTED"))
+    expect(page.locator("#head").get_by_text("nobody has confirmed it")).to_be_visible()
+    gate.touch()
+    page.get_by_role("button", name="Retry failed").click()
+    expect(page.get_by_text("is being tried again")).to_be_visible()
+    marked(page)
+    expect(state).to_have_text(re.compile("SUCCESS"), timeout=30_000)
+    expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(3)
+    expect(page.locator("#head").get_by_text("nobody has confirmed it")).to_have_count(0)
+    expect(page.get_by_role("button", name="Retry failed")).to_have_count(0)
+    assert is_the_same(page)
+
+
+def test_a_suspended_flow_is_reverted(stage: Stage, acting: Site, opened: Opener) -> None:
+    with stage.held() as flow:
+        page = opened(acting.ticket)
+        page.goto(f"{acting.address}flows/{flow}")
+        page.get_by_role("button", name="Suspend").click()
+        state = page.locator("#head h1 + .badge")
+        expect(state).to_have_text(re.compile("SUSPENDING"), timeout=15_000)
+        flow.let_go()
+        expect(state).to_have_text(re.compile("SUSPENDED"), timeout=15_000)
+    asked: list[str] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+    page.get_by_role("button", name="Revert").click()
+    expect(page.get_by_text("is being reverted")).to_be_visible()
+    assert asked == ["Revert all that this flow has done?"]
+    marked(page)
+    expect(state).to_have_text(re.compile("REVERTED"), timeout=30_000)
+    expect(page.locator("tr[data-uuid] .badge.state-REVERTED")).to_have_count(2)
+    expect(page.get_by_role("button", name="Revert")).to_have_count(0)
+    assert is_the_same(page)
+
+
 def test_without_leave_there_is_nothing_to_press(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held() as uuid:
         page = opened(site.ticket)
@@ -75,3 +119,22 @@ def test_a_stranger_is_asked_for_the_token(stage: Stage, site: Site, opened: Ope
     page.get_by_role("button", name="Come in").click()
     expect(page.get_by_role("heading", name="Flows")).to_be_visible()
     assert story.TOKEN not in page.url
+
+
+def test_a_worker_is_drained(acting: Site, opened: Opener) -> None:
+    """The last test: there is one worker less afterwards."""
+    page = opened(acting.ticket)
+    page.goto(f"{acting.address}workers")
+    rows = page.locator("#workers tbody tr")
+    expect(rows).to_have_count(2)
+    name = page.get_by_role("button", name=re.compile("^Drain ")).first.get_attribute("aria-label")
+    assert name is not None
+    asked: list[str] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+    page.get_by_role("button", name=name).click()
+    expect(page.get_by_text("was told to drain")).to_be_visible()
+    assert asked == [f"Have {name.removeprefix('Drain ')} take nothing new, and end?"]
+    marked(page)
+    expect(rows).to_have_count(1, timeout=20_000)
+    expect(page.get_by_role("button", name=name)).to_have_count(0)
+    assert is_the_same(page)

@@ -8,20 +8,11 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import Opener, accessible
+from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import Stage
 from wbengine.dashboard import Site
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def marked(page: Page) -> None:
-    """Tell this page from the same page, loaded again."""
-    page.evaluate("window.notReloaded = true")
-
-
-def is_the_same(page: Page) -> bool:
-    return bool(page.evaluate("window.notReloaded === true"))
 
 
 def looks_away(page: Page, away: bool) -> None:
