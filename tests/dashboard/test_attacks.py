@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html.parser
 import re
+import socket
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,13 @@ from starlette.testclient import TestClient
 
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
+from tests.dashboard.site import running
 from tests.dashboard.test_door import everything
+from tests.views import records
+from wbengine.dashboard import actions, reading, stream
+from wbengine.persistence import models
+from wbengine.types import outline as outlines
+from wbengine.views import watching
 
 
 class Elements(html.parser.HTMLParser):
@@ -144,6 +152,93 @@ def test_a_query_that_means_nothing_is_told(guest: TestClient, query: str) -> No
         answer = guest.get(f"{path}?{query}")
         assert answer.status_code == 400
         assert name in answer.text
+
+
+def test_what_no_page_told_is_refused_however_deep_it_is(guest: TestClient) -> None:
+    for path in ("/", "/api/v1/flows", "/stream/flows"):
+        answer = guest.get(path, params={"after": "[" * 5_000})
+        assert answer.status_code == 400 and "after" in answer.text, path
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_stream_that_nobody_reads_keeps_nothing(
+    kept: story.Kept, guest: TestClient, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    begun: list[watching.Watch] = []
+    ended: list[watching.Watch] = []
+    watch, close = reading.Store.watch, watching.Watch.close
+
+    def begin(*given: Any) -> watching.Watch:
+        begun.append(watch(*given))
+        return begun[-1]
+
+    def end(each: watching.Watch) -> None:
+        ended.append(each)
+        close(each)
+
+    monkeypatch.setattr(reading.Store, "watch", begin)
+    monkeypatch.setattr(watching.Watch, "close", end)
+    if full:
+        monkeypatch.setattr(stream, "MOST", 0)
+    path = f"/flows/{kept.uuids['good']}/stream"
+    assert guest.head(path).status_code == (503 if full else 200)
+    assert len(begun) == 1 and ended == begun
+
+
+def test_a_form_that_does_not_end_is_not_waited_for(
+    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By anybody, without the token."""
+    monkeypatch.setattr(actions, "PATIENCE", 0.2)
+    with running(kept.backend) as site:
+        where = urllib.parse.urlsplit(site.address)
+        with socket.create_connection((where.hostname, where.port), timeout=10) as connection:
+            connection.sendall(
+                f"POST /login HTTP/1.1\r\nHost: {where.netloc}\r\n"
+                f"Origin: http://{where.netloc}\r\nContent-Length: 100\r\n"
+                "Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=".encode()
+            )
+            assert b" 408 " in connection.recv(1000).split(b"\r\n")[0]
+
+
+BAD = f'x" onload="alert(1)"><img src=x onerror=alert(1)>{story.SCRIPT}'
+
+
+def test_whatever_a_record_says_is_a_text() -> None:
+    """Workers, states, reasons and wishes too: anybody may have written a store."""
+    kept = story.Kept()
+    detail, outline = records.order("SUSPENDED")
+    detail.name = BAD
+    detail.enter("SUSPENDED", records.T, why=BAD)
+    detail.meta["x"] = BAD
+    for number, atom in enumerate(detail):
+        atom.name += BAD
+        atom.worker = BAD
+        if number == 3:
+            atom.state = BAD
+        if number == 4:
+            atom.put("FAILURE", records.failure(BAD, BAD))
+    nodes = tuple(
+        node._replace(name=node.name + BAD, task=BAD, notes=BAD) for node in outline.nodes
+    )
+    book = models.LogBook(BAD)
+    book.add(detail)
+    with contextlib.closing(kept.backend.get_connection()) as connection:
+        connection.save_logbook(book)
+        connection.save_outline(detail.uuid, outlines.Outline(nodes, outline.edges))
+    kept.uuids |= {"good": detail.uuid, "leaking": detail.uuid}
+    escaped = 0
+    with client(kept, show_values=True, allow_actions=True) as browser:
+        for path in pages(kept, admitted(browser)):
+            answer = browser.get(path)
+            if not answer.headers["content-type"].startswith("text/html"):
+                continue
+            assert answer.status_code in (200, 400, 404), path
+            escaped += "&lt;img src=x" in answer.text
+            for tag, attributes in Elements(answer.text).found:
+                assert tag != "img" and (tag != "script" or attributes.get("src")), path
+                assert not [name for name in attributes if name.startswith("on")], path
+    assert escaped > 8
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])

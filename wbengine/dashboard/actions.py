@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable
@@ -25,6 +26,8 @@ AUDIT: Final = logging.getLogger("wbengine.audit")
 
 #: Bytes of a form; nothing of ours is as long.
 _LONGEST: Final = 16_384
+#: Seconds in which a form has to be here: anybody may begin to send one.
+PATIENCE: Final = 10.0
 
 
 class Actions:
@@ -124,15 +127,23 @@ async def _form(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HTTPException(415, "A form is expected.")
+    try:
+        body = await asyncio.wait_for(_body(request), PATIENCE)
+    except asyncio.TimeoutError as error:
+        raise HTTPException(408, "The form did not come to its end.") from error
+    try:
+        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise HTTPException(400, "The form cannot be read.") from error
+
+
+async def _body(request: Request) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > _LONGEST:
             raise HTTPException(413, "The form is too long.")
-    try:
-        return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20))
-    except ValueError as error:
-        raise HTTPException(400, "The form cannot be read.") from error
+    return bytes(body)
 
 
 def _address(request: Request) -> str:

@@ -143,7 +143,10 @@ class FlowPages:
             "told": {"kind": "good", "text": done} if done else None,
             "view": view,
             "where": f"/flows/{view.uuid}",
-            "again": {name: request.query_params.get(name) for name in ("under", "start", "after", "state")},
+            "again": {
+                name: request.query_params.get(name)
+                for name in ("under", "start", "after", "state")
+            },
             **told,
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")

@@ -25,6 +25,8 @@ PERIODS: Final[Mapping[str, tuple[str, float]]] = {
 #: Flows on a page: at first, and at most.
 LIMIT: Final = 50
 MOST: Final = 500
+#: What a page tells to be asked for the next one is not as long.
+_LONGEST: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,10 @@ class Wanted:
             raise ValueError(f"since={since!r:.40} is none of {', '.join(PERIODS)}")
         if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MOST:
             raise ValueError(f"limit={limit!r:.40} is no number from 1 to {MOST}")
-        name = query.get("name", "").strip()[:200]
-        return cls(name, found, since, query.get("after", ""), int(limit))
+        name, after = query.get("name", "").strip()[:200], query.get("after", "")
+        if len(after) > _LONGEST:
+            raise ValueError(f"after={after!r:.40} is not what a page told")
+        return cls(name, found, since, after, int(limit))
 
     @property
     def is_all(self) -> bool:

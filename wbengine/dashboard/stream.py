@@ -53,6 +53,10 @@ def digest(told: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _nothing() -> None:
+    return None
+
+
 class Streams:
     """Streams of changes.  Each looks for itself, in threads; nobody waits for a slow reader."""
 
@@ -107,7 +111,7 @@ class Streams:
             raise HTTPException(404, str(error)) from error
         except exceptions.StorageFailure as error:
             raise HTTPException(503, str(error)) from error
-        return self._answer(self._turns(watch, first, tell))
+        return self._answer(self._turns(watch, first, tell), watch.close)
 
     def _begin(self, uuid: str, cursor: str | None) -> tuple[watching.Watch, list[watching.Event]]:
         watch = self._desk.store.watch(uuid, cursor)
@@ -123,22 +127,19 @@ class Streams:
         events: list[watching.Event],
         tell: Callable[[list[watching.Event], str | None], Iterable[ServerSentEvent]],
     ) -> AsyncIterator[ServerSentEvent]:
-        try:
-            while not self._desk.closing.is_set():
-                if events:
-                    for told in tell(events, watch.cursor):
-                        yield told
-                await self._rest(TURN)
-                try:
-                    events = await run_in_threadpool(watch.turn)
-                except exceptions.NotFound:  # destroyed since
-                    return
-                except exceptions.StorageFailure as error:
-                    self._log(error)
-                    events = []
-                    await self._rest(AGAIN)
-        finally:
-            watch.close()
+        while not self._desk.closing.is_set():
+            if events:
+                for told in tell(events, watch.cursor):
+                    yield told
+            await self._rest(TURN)
+            try:
+                events = await run_in_threadpool(watch.turn)
+            except exceptions.NotFound:  # destroyed since
+                return
+            except exceptions.StorageFailure as error:
+                self._log(error)
+                events = []
+                await self._rest(AGAIN)
 
     async def _changes(
         self, request: Request, look: Callable[[], Any]
@@ -156,10 +157,14 @@ class Streams:
                 yield _event({"atoms": [], "changed": True}, seen)
             await self._rest(SLOW)
 
-    def _answer(self, told: AsyncIterator[ServerSentEvent]) -> Response:
+    def _answer(
+        self, told: AsyncIterator[ServerSentEvent], close: Callable[[], None] = _nothing
+    ) -> Response:
+        """`close` is called in any case, also when nobody wants to hear what is told."""
         if self._open >= MOST:
+            close()
             raise HTTPException(503, f"{MOST} streams are open, and no more are served.")
-        return _Counted(self, told)
+        return _Counted(self, told, close)
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
@@ -183,14 +188,20 @@ class Streams:
 class _Counted(EventSourceResponse):
     """A stream that counts from the moment in which there was room for it."""
 
-    def __init__(self, streams: Streams, told: AsyncIterator[ServerSentEvent]) -> None:
+    def __init__(
+        self, streams: Streams, told: AsyncIterator[ServerSentEvent], close: Callable[[], None]
+    ) -> None:
         # Its own watch for the server's end would cut off what ends by itself.
         super().__init__(told, ping=PING, shutdown_grace_period=ENDING)
         self._streams = streams
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.counted():
-            await super().__call__(scope, receive, send)
+        try:
+            with self._streams.counted():
+                await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 def _cursor(request: Request) -> str | None:
