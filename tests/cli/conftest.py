@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -51,7 +52,14 @@ class Command:
     def __call__(self, *words: str) -> Answer:
         """In this process."""
         self._capture.readouterr()
-        code = app.main([str(word) for word in words])
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            code = app.main([str(word) for word in words])
+        except SystemExit as error:  # of a worker, which is a command of its own, too
+            code = int(str(error.code))
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
         out, err = self._capture.readouterr()
         return Answer(code, out, err)
 

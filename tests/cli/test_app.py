@@ -12,9 +12,10 @@ import click
 import pytest
 
 from tests.cli.conftest import Command
-from tests.cli.test_stores import UNKNOWN
 from wbengine.cli import app, errors
 from wbengine.cli.lazy import Group, Lazy
+
+UNKNOWN = "12345678-1234-4123-8123-123456789012"
 
 #: What takes long to load, and help does not need.
 HEAVY = (

@@ -59,8 +59,9 @@ def _shown(context: contexts.Context) -> str:
 )
 def upgrade(context: contexts.Context) -> None:
     settings = context.settings
+    with contextlib.closing(stores.fetched(settings, patient=False)) as looked_at:
+        before = stores.answered(settings, lambda: _layout(looked_at))
     with contextlib.closing(stores.fetched(settings)) as backend:
-        before = stores.answered(settings, lambda: _layout(backend))
         with contextlib.closing(backend.get_connection()) as connection:
             connection.upgrade()  # which may take its time
         after = _layout(backend)

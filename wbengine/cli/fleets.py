@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine.cli import errors
 
 if TYPE_CHECKING:
     from wbengine.cli.config import Settings
-    from wbengine.views.fleet import Fleet
+    from wbengine.views.fleet import Fleet, WorkerView
 
-__all__ = ["WAIT", "made", "nobody", "opened", "wait"]
+__all__ = ["check", "heard", "made", "nobody", "opened", "wait"]
 
 #: Seconds to wait for a worker where one is not there: those that are answer at once.
-WAIT = 2.0
+_WAIT: Final = 2.0
+#: Seconds to wait for a broker, whatever is set: a command that only looks ends soon.
+_LONGEST: Final = 8.0
 
 
 def made(settings: Settings) -> Fleet:
@@ -24,16 +26,21 @@ def made(settings: Settings) -> Fleet:
     :raises Failed: what is set makes no sense.
     :raises TransportFailure: the default folder cannot be used.
     """
+    return _made(
+        settings,
+        min(settings.timeout, _LONGEST),
+        exchange=settings.exchange,
+        url=settings.url,
+        transport=settings.transport,
+        transport_options=settings.transport_options,
+    )
+
+
+def _made(settings: Settings, timeout: float, **place: Any) -> Fleet:
     from wbengine.views import fleet
 
     try:
-        return fleet.Fleet(
-            settings.exchange,
-            url=settings.url,
-            transport=settings.transport,
-            transport_options=settings.transport_options,
-            timeout=min(settings.timeout, 8.0),
-        )
+        return fleet.Fleet(timeout=timeout, **place)
     except (ValueError, TypeError, ImportError) as error:
         raise settings.failed("url", errors.line_of(error)) from error
 
@@ -49,9 +56,28 @@ def opened(settings: Settings) -> Iterator[Fleet]:
         yield fleet
 
 
+def check(settings: Settings, options: Mapping[str, Any]) -> None:
+    """Reach the broker that the `options` of an engine or worker mean, and let go of it: they would
+    wait longer, and an engine would leave a flow behind that never ran.
+
+    :raises TransportFailure: it cannot be reached in time.
+    :raises Failed: it cannot be there.
+    """
+    from wbengine.engines.worker_based import connecting
+
+    known = ("exchange", "url", "transport", "transport_options")
+    place = {name: options[name] for name in known if options.get(name) is not None}
+    connecting.release(_made(settings, settings.timeout, **place).connect())
+
+
 def wait(settings: Settings) -> float:
     """Seconds to wait for workers to answer."""
-    return min(WAIT, settings.timeout)
+    return min(_WAIT, settings.timeout)
+
+
+def heard(settings: Settings, fleet: Fleet) -> list[WorkerView]:
+    """The workers that answer; nothing that is asked of the fleet afterwards waits for others."""
+    return fleet.workers(wait=wait(settings))
 
 
 def nobody(settings: Settings, fleet: Fleet) -> errors.Failed:

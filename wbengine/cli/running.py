@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _streams, exceptions, states
-from wbengine.cli import brokers, errors, output, stores
+from wbengine.cli import errors, fleets, output, stores
 
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
@@ -274,7 +274,7 @@ def engine_options(context: Context, engine: str) -> dict[str, Any]:
         if name in known and value is not None and name not in given
     }
     if "url" in known:
-        brokers.check(settings, {**options, **given})
+        fleets.check(settings, {**options, **given})
     return options
 
 

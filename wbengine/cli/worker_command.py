@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from wbengine import worker
-from wbengine.cli import base, logs
+from wbengine.cli import base, fleets, logs
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -34,6 +34,7 @@ class _Worker(base.Command):
     def invoke(self, ctx: click.Context) -> Any:
         context = ctx.find_object(contexts.Context)
         assert context is not None
+        context.path = ctx.command_path
         context.import_here()
         if context.settings.log_format == "json":
             logs.install(_level(context), "json", context.settings.color)
@@ -111,6 +112,8 @@ def _run(context: contexts.Context, /, topics: tuple[str, ...], **given: Any) ->
     given["topic"] = (*given.get("topic", ()), *topics)
     if not given.get("tasks"):
         given["tasks"] = context.settings.include
+    if given["tasks"]:  # else it is called wrongly
+        fleets.check(context.settings, vars(context.settings))
     return worker.main([*_words(_settings(context)), *_words(given)], prog="wbengine worker")
 
 

@@ -56,7 +56,7 @@ def ls(context: contexts.Context) -> None:
 
     settings, printer = context.settings, context.printer
     with fleets.opened(settings) as fleet:
-        found = fleet.workers(wait=fleets.wait(settings))
+        found = fleets.heard(settings, fleet)
     if printer.as_json:
         content = {"exchange": settings.exchange, "workers": [one.to_dict() for one in found]}
         printer.document("workers-ls/1", content)
@@ -86,6 +86,7 @@ def ls(context: contexts.Context) -> None:
 def show(context: contexts.Context, names: tuple[str, ...]) -> None:
     settings, printer = context.settings, context.printer
     with fleets.opened(settings) as fleet:
+        fleets.heard(settings, fleet)
         fleet.ping(names, timeout=fleets.wait(settings))  # who is asked tells what he does now
         found = fleet.find(names)
     if printer.as_json:
@@ -146,6 +147,7 @@ def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
 
     settings, printer = context.settings, context.printer
     with fleets.opened(settings) as fleet:
+        fleets.heard(settings, fleet)
         found = fleet.ping(names or None, timeout=settings.timeout)
     if printer.as_json:
         printer.document("workers-ping/1", {"workers": [one.to_dict() for one in found]})
@@ -198,6 +200,7 @@ def _tell(
 ) -> None:
     settings, printer = context.settings, context.printer
     with fleets.opened(settings) as fleet:
+        fleets.heard(settings, fleet)
         told = fleet.control(what, names or None)
         if not told:
             raise fleets.nobody(settings, fleet)
