@@ -8,6 +8,7 @@ They are forked by a fresh interpreter, so the imports are paid for once.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import mmap
 import os
@@ -46,6 +47,7 @@ def leave(number: int) -> None:
 
 def start(task: str, count: int, *arguments: Any) -> list[Any]:
     """`race`, in the process that forks the others."""
+    _import(arguments[0])
     _steps[0] = count
     start, begin = os.pipe()
     runners = []
@@ -71,6 +73,16 @@ def start(task: str, count: int, *arguments: Any) -> list[Any]:
     if errors:
         sys.exit("\n".join(errors))
     return found
+
+
+def _import(conf: Any) -> None:
+    """What each of them would import, by where a store or a ledger is; nothing is made there."""
+    ledger = "wbengine.engines.worker_based.ledger"
+    place = conf if isinstance(conf, str) else ""
+    importlib.import_module(f"{ledger}.redis" if place.startswith("redis") else ledger)
+    backends = importlib.import_module("wbengine.persistence.backends")
+    if not place.startswith(("redis", "dir")):
+        backends.fetch(conf).close()  # loads what its database takes, and does not connect
 
 
 def _run(
