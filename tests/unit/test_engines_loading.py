@@ -14,7 +14,7 @@ from wbengine import _options, engines, exceptions, retry, states, task
 from wbengine._core import executors
 from wbengine.engines import loading, local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.persistence import backends, models
+from wbengine.persistence import backends, models, notes
 
 
 class Plain(task.Task):
@@ -246,6 +246,18 @@ def test_a_factory_may_be_named() -> None:
     loaded = engines.load_from_detail(detail, engine="parallel")
     loaded.run()
     assert len(loaded.storage.get_atoms_states(["t0", "t1", "t2"])) == 3
+
+
+@pytest.mark.parametrize("load", [engines.load, engines.load_from_factory])
+def test_kept_flows_know_their_kind_of_engine(load: Any) -> None:
+    """Without its options, which may hold a password: who goes on with them starts the same."""
+    made = make_flow("f") if load is engines.load else make_flow
+    given = {} if load is engines.load else {"factory_args": ["f"]}
+    with backends.backend("memory") as backend:
+        engine = load(made, backend=backend, engine="parallel://?max_workers=2", **given)
+        with backend.get_connection() as connection:
+            detail = connection.get_flow_details(engine.storage.flow_uuid)
+    assert detail.meta[notes.ENGINE] == "parallel"
 
 
 def test_factories_must_be_importable() -> None:

@@ -12,7 +12,7 @@ from wbengine import _codec, _names, _plugins, exceptions
 from wbengine import flow as flow_module
 from wbengine import task as task_module
 from wbengine.engines import awaiting, base
-from wbengine.persistence import backends, models
+from wbengine.persistence import backends, models, notes
 from wbengine.persistence import base as persistence
 
 __all__ = [
@@ -30,9 +30,6 @@ __all__ = [
 #: The entry point group that kinds of engines are looked up in.
 ENGINES_NAMESPACE: Final = "wbengine.engines"
 ENGINE_DEFAULT: Final = "default"
-
-#: Where a flow detail keeps what made the flow.
-_FACTORY: Final = "factory"
 
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Factory = Callable[..., Any] | str
@@ -79,7 +76,8 @@ def load(
     if store and kept is not None and kept.encodes:
         _codec.pack(dict(store), "store")
     if flow_detail is None:
-        flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept)
+        noted = {notes.ENGINE: kind} if kept is not None else None
+        flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept, meta=noted)
     elif kept is not None:
         _check_kept(flow_detail, kept)
     made: base.Engine = factory(flow, flow_detail, kept, {**asked, **options})
@@ -169,7 +167,7 @@ def save_factory_details(
     """
     kept = _backend(backend)
     noted = _note(flow_factory, factory_args, factory_kwargs, kept)
-    _detail(flow_detail).meta[_FACTORY] = noted
+    _detail(flow_detail).meta[notes.FACTORY] = noted
     if kept is not None:
         with contextlib.closing(kept.get_connection()) as connection:
             connection.save_changes(flow_detail, ())
@@ -193,7 +191,8 @@ def load_from_factory(
     name = _factory_name(flow_factory)
     flow = _call(name, factory_args, factory_kwargs)
     kept = _backend(backend)
-    noted = {_FACTORY: _note(name, factory_args, factory_kwargs, kept)}
+    kind, _ = _kind_and_options(engine)
+    noted = {notes.FACTORY: _note(name, factory_args, factory_kwargs, kept), notes.ENGINE: kind}
     flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept, meta=noted)
     return load(
         flow,
@@ -214,7 +213,7 @@ def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
     :raises TypeError: `flow_detail` is none.
     :raises NotAFlow: what was made is neither a flow nor a task.
     """
-    noted = _detail(flow_detail).meta.get(_FACTORY)
+    noted = _detail(flow_detail).meta.get(notes.FACTORY)
     if not isinstance(noted, Mapping) or "name" not in noted:
         raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
     return _call(str(noted["name"]), noted.get("args"), noted.get("kwargs"))

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
+from wbengine.persistence.notes import ENGINE, MADE_BY
 
 __all__ = ["ENGINE", "MADE_BY"]
-
-#: Of a flow: by which kind of engine it was last run.
-ENGINE: Final = "engine"
-
-#: Of a log book: that it was made for one flow.
-MADE_BY: Final = "made_by"
