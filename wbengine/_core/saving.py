@@ -13,8 +13,10 @@ from typing import Final
 from wbengine import _clock
 from wbengine.storage import Storage
 
-__all__ = ["BATCH", "EACH", "END", "LATE", "LEVELS", "OVER", "PATIENCE", "START", "TURN"]
-__all__ += ["Prompt", "Saver"]
+__all__ = [
+    "BATCH", "EACH", "END", "LATE", "LEVELS", "OVER", "PATIENCE", "START", "TURN", "Prompt",
+    "Saver",
+]  # fmt: skip
 
 #: Nothing is started, told or forgotten before what led to it is written.
 EACH: Final = "each"

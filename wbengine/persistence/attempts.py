@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from wbengine import states
 from wbengine.types import failure as ft
 
-__all__ = ["MOST", "Attempt", "Outcome", "in_short", "UNKNOWN", "keep", "outcome", "runtime"]
+__all__ = ["MOST", "UNKNOWN", "Attempt", "Outcome", "in_short", "keep", "outcome", "runtime"]
 
 #: So many attempts before the latest one are remembered.
 MOST: Final = 20

@@ -6,7 +6,6 @@ import abc
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import exceptions, states
@@ -332,12 +331,7 @@ class Connection(abc.ABC):
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

@@ -9,8 +9,9 @@ from wbengine import exceptions
 from wbengine.persistence import models, trees
 from wbengine.persistence.backends.directory import lines
 
-__all__ = ["Contents", "NO_ITEMS", "atom_line", "flow_line", "item_line", "lines_of"]
-__all__ += ["record_in"]
+__all__ = [
+    "Contents", "NO_ITEMS", "atom_line", "flow_line", "item_line", "lines_of", "record_in",
+]  # fmt: skip
 
 #: Instead of an attempt, in the line of an atom without items.
 NO_ITEMS: Final = -1

@@ -15,6 +15,7 @@ from wbengine.persistence.backends.sql import (
     layout,
     leasing,
     listing,
+    outlining,
     reading,
     shelving,
     wishing,
@@ -82,7 +83,7 @@ class SQLConnection(base.Connection):
         return self._transact("Listing flows", lambda it: listing.page(it, query), write=False)
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
-        return self._read("flow detail", flow_uuid, lambda it: wishing.outline(it, flow_uuid))
+        return self._read("flow detail", flow_uuid, lambda it: outlining.read(it, flow_uuid))
 
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         return self._read("atom detail", ad_uuid, lambda it: reading.atom(it, ad_uuid))
@@ -159,7 +160,7 @@ class SQLConnection(base.Connection):
         data = outline.to_bytes()
 
         def work(connection: sa.Connection) -> None:
-            wishing.put_outline(connection, self._statements, flow_uuid, data, lease)
+            outlining.put(connection, self._statements, flow_uuid, data, lease)
             crashpoint("sql.before-outline-commit")
 
         self._transact(f"Saving the outline of flow {flow_uuid}", work)

@@ -14,7 +14,9 @@ from wbengine.persistence.backends.sql import counting, shapes, tables
 from wbengine.persistence.backends.sql.shapes import Row
 from wbengine.persistence.changes import is_number
 
-__all__ = ["atom", "atoms", "book", "books", "changes", "first", "flow", "flows", "missing"]
+__all__ = [
+    "atom", "atoms", "book", "books", "changes", "first", "flow", "flows", "latest_turn", "missing",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 
@@ -77,7 +79,7 @@ def flow(connection: sa.Connection, uuid: str, lazy: bool) -> models.FlowDetail:
 
 def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Changes:
     row = _one(connection, _FLOW, "flow detail", uuid)
-    latest: int = connection.scalar(_LATEST, {"uuid": uuid})
+    latest = latest_turn(connection, uuid)
     name = f"{row['id']}-{row['birth']}"
     cursor, detail = f"{name}.{latest}", _flow(connection, row, lazy=True)
     after = _turn(since, name, latest)
@@ -94,6 +96,12 @@ def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Cha
             if rows:
                 items[each.uuid] = [_item(told, uuid) for told in rows]
     return base.Changes(cursor, False, detail, found, items)
+
+
+def latest_turn(connection: sa.Connection, flow_uuid: str) -> int:
+    """In which turn an atom was written last; who has locked the flow, writes the next one."""
+    found: int = connection.scalar(_LATEST, {"uuid": flow_uuid})
+    return found
 
 
 def _turn(cursor: str | None, name: str, latest: int) -> int | None:

@@ -44,9 +44,8 @@ class Statements:
         self.put_atoms = self._upsert(dialect, shapes.ATOM, "changed")
         self.put_items = self._upsert(dialect, shapes.ITEM, "changed")
         self.touch_atoms = sa.text(f"UPDATE {_ATOMS} SET changed = :changed WHERE uuid = :uuid")
-        #: The turn that is written now is the next one; whoever asks has locked the flow.
-        self.latest_turn = sa.text(
-            f"SELECT COALESCE(MAX(changed), 0) FROM {_ATOMS} WHERE flow_uuid = :flow_uuid"
+        self.put_outline = dialects.upsert(
+            dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
         )
         self.forget_items = sa.text(
             f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
@@ -75,7 +74,7 @@ class Statements:
         )
 
         self._about_leases(now, free)
-        self._about_wishes(dialect, now)
+        self._about_wishes(now)
 
     def _about_leases(self, now: str, free: str) -> None:
         lease = (
@@ -96,7 +95,7 @@ class Statements:
             f" updated = {now} WHERE uuid = :flow_uuid AND {_OURS}"
         )
 
-    def _about_wishes(self, dialect: str, now: str) -> None:
+    def _about_wishes(self, now: str) -> None:
         self.put_wish = sa.text(
             f"UPDATE {_FLOWS} SET wish = :wish"
             f" WHERE uuid = :flow_uuid AND {_OURS} AND lease_until > {now}"
@@ -109,9 +108,6 @@ class Statements:
             f"SELECT uuid, wish, wish_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
             " AND wish IS NOT NULL AND lease_owner IS NOT NULL AND wish_epoch = lease_epoch"
         ).bindparams(sa.bindparam("uuids", expanding=True))
-        self.put_outline = dialects.upsert(
-            dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
-        )
 
     @staticmethod
     def _upsert(dialect: str, shape: shapes.Shape, *beside: str, **given: str) -> sa.TextClause:

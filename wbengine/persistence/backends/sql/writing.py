@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from wbengine.persistence import base, leases, models, trees
-from wbengine.persistence.backends.sql import shapes
+from wbengine.persistence.backends.sql import reading, shapes
 from wbengine.persistence.backends.sql.statements import Statements
 
 __all__ = ["Changes", "book_row", "changes", "flow_row", "write"]
@@ -82,7 +82,7 @@ def write(
     if lease is not None:
         turn = lease.epoch * _TURNS_PER_LEASE + next(_turns)
     else:
-        turn = 1 + connection.scalar(statements.latest_turn, {"flow_uuid": changed.flow_uuid})
+        turn = 1 + reading.latest_turn(connection, changed.flow_uuid)
     for row in (*changed.atoms, *changed.items):
         row["changed"] = turn
     if changed.atoms:
