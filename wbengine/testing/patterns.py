@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -12,25 +13,43 @@ from wbengine import states
 __all__ = ["Mismatch", "Pattern", "match", "read"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Event:
     """One thing that happens."""
 
     text: str
 
+    @functools.cached_property
+    def firsts(self) -> frozenset[str]:
+        """What it may begin with."""
+        return frozenset((self.text,))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Row:
     """One part after the other."""
 
     parts: tuple[Pattern, ...]
 
+    @functools.cached_property
+    def firsts(self) -> frozenset[str]:
+        found: set[str] = set()
+        for part in self.parts:
+            found |= part.firsts
+            if not _may_end(part):
+                break
+        return frozenset(found)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Heap:
     """All parts at once: each in its own order, and whatever comes of the others in between."""
 
     parts: tuple[Pattern, ...]
+
+    @functools.cached_property
+    def firsts(self) -> frozenset[str]:
+        return frozenset().union(*(part.firsts for part in self.parts))
 
 
 Pattern = Event | Row | Heap
@@ -66,12 +85,13 @@ def read(told: Any) -> Pattern:
 
 def match(pattern: Pattern, events: Sequence[str]) -> Mismatch | None:
     """Whether this is just what happened; None: it is."""
-    left = {pattern}
+    left = [pattern]
     for place, event in enumerate(events):
-        after = {rest for each in left for rest in _after(each, event)}
+        after = [rest for each in left for rest in _after(each, event)]
         if not after:
             return Mismatch(place, _expected(left))
-        left = after
+        # To compare what is large takes long, and there is mostly one way only.
+        left = after if len(after) == 1 else list(dict.fromkeys(after))
     if any(map(_may_end, left)):
         return None
     return Mismatch(len(events), _expected(left))
@@ -84,13 +104,13 @@ def _after(pattern: Pattern, event: str) -> Iterator[Pattern]:
             yield Row(())
     elif isinstance(pattern, Row):
         for number, part in enumerate(pattern.parts):
-            for rest in _after(part, event):
+            for rest in _after(part, event) if event in part.firsts else ():
                 yield Row((*_some(rest), *pattern.parts[number + 1 :]))
             if not _may_end(part):
                 return
     else:
         for number, part in enumerate(pattern.parts):
-            for rest in _after(part, event):
+            for rest in _after(part, event) if event in part.firsts else ():
                 others = pattern.parts[:number], pattern.parts[number + 1 :]
                 yield Heap((*others[0], *_some(rest), *others[1]))
 
@@ -103,15 +123,5 @@ def _may_end(pattern: Pattern) -> bool:
     return not isinstance(pattern, Event) and all(map(_may_end, pattern.parts))
 
 
-def _first(pattern: Pattern) -> Iterator[str]:
-    if isinstance(pattern, Event):
-        yield pattern.text
-        return
-    for part in pattern.parts:
-        yield from _first(part)
-        if isinstance(pattern, Row) and not _may_end(part):
-            return
-
-
-def _expected(patterns: AbstractSet[Pattern]) -> tuple[str, ...]:
-    return tuple(sorted({text for pattern in patterns for text in _first(pattern)}))
+def _expected(patterns: Sequence[Pattern]) -> tuple[str, ...]:
+    return tuple(sorted({text for pattern in patterns for text in pattern.firsts}))
