@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import re
 from collections.abc import Iterator
@@ -10,10 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import workers
 from wbengine.telemetry import names
 
-FOLDER = workers.REPOSITORY / "doc" / "monitoring"
+FOLDER = importlib.resources.files("wbengine.telemetry") / "files"
 
 #: Of Prometheus, as far as they are used.
 FUNCTIONS = {
