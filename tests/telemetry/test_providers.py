@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests import workers
+from tests.telemetry import spans
 
 
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,3 +73,27 @@ def test_an_exporter_that_is_not_installed_is_named() -> None:
     (*_, line) = ended.stderr.splitlines()
     assert "no exporter of metrics 'otlp_proto_grpc' is installed ($OTEL_METRICS_EXPORTER)" in line
     assert line.endswith("there are: console")
+
+
+def test_a_program_is_traced_where_its_environment_says_so() -> None:
+    script = """
+import sys
+from tests import sample_tasks
+from wbengine import engines
+from wbengine.patterns import linear_flow
+from wbengine.telemetry import programs
+
+for name in "ab":
+    engine = engines.load(linear_flow.Flow(name).add(sample_tasks.Nothing("n")))
+    with programs.traced(engine):
+        engine.run()
+print("loaded", [name for name in sys.modules if name.startswith("opentelemetry")][:1])
+"""
+    asked = run(script, OTEL_TRACES_EXPORTER="console")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    found = spans.printed(asked.stdout)
+    assert spans.tree(found) == [["flow a", ["execute n"]], ["flow b", ["execute n"]]]
+    for environment in ({}, {"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"}):
+        ended = run(script, **environment)
+        assert ended.returncode == 0 and not spans.printed(ended.stdout), ended.stderr
+    assert run(script).stdout == "loaded []\n"

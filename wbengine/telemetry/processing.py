@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wbengine.telemetry import attributes, contexts, instruments, labels, tracing
+from wbengine.telemetry import attributes, contexts, instruments, labels, providers, tracing
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -20,8 +19,6 @@ __all__ = ["WorkerTracing", "is_wanted"]
 
 #: What stands for the kind of an error where a worker ended before its task did.
 _GIVEN_UP: Final = "given_up"
-
-_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 
 
 class WorkerTracing:
@@ -159,12 +156,4 @@ def _topic(job: Job) -> str:
 
 def is_wanted() -> bool:
     """Whether the environment asks for traces, and they can be made."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return False
-    if os.environ.get(_EXPORTER, "").strip().lower() in ("", "none"):
-        return False
-    try:
-        tracing.tracer_of()
-    except ImportError:
-        return False
-    return True
+    return providers.are_wanted("traces")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wbengine.telemetry import tracing
 
-__all__ = ["Providers"]
+__all__ = ["Providers", "are_wanted"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -21,24 +21,41 @@ PATIENCE: Final = 5.0
 _OTLP: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
+def are_wanted(*what: str) -> bool:
+    """Whether the environment asks for `traces` or `metrics` (by default: for either), and they can
+    be made.
+    """
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if not any(any(_named(each, "")) for each in what or ("traces", "metrics")):
+        return False
+    try:
+        tracing.tracer_of()
+    except ImportError:
+        return False
+    return True
+
+
 class Providers:
     """Those of this process: as somebody has set them (such as `opentelemetry-instrument`), or new
-    ones of the SDK, with the exporters that `$OTEL_TRACES_EXPORTER` (by default `otlp`) and
-    `$OTEL_METRICS_EXPORTER` (by default none) name.
+    ones of the SDK, with the exporters that `$OTEL_TRACES_EXPORTER` (else `traces`) and
+    `$OTEL_METRICS_EXPORTER` (else none) name.
 
     :raises ImportError: the API, the SDK or an exporter is not installed; says which.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, traces: str = "otlp") -> None:
         tracing.tracer_of()  # says what to install
         from opentelemetry import metrics, trace
 
         spans, counts = trace.get_tracer_provider(), metrics.get_meter_provider()
         if isinstance(spans, trace.ProxyTracerProvider):
-            spans = _tracer_provider(list(_exporters("traces", "otlp")))
-            trace.set_tracer_provider(spans)
+            exporters = _exporters("traces", traces)
+            if exporters:
+                spans = _tracer_provider(exporters)
+                trace.set_tracer_provider(spans)
         if type(counts).__name__ == "_ProxyMeterProvider":  # nobody has set one
-            exporters = list(_exporters("metrics", "none"))
+            exporters = _exporters("metrics", "none")
             if exporters:
                 counts = _meter_provider(exporters)
                 metrics.set_meter_provider(counts)
@@ -90,15 +107,23 @@ def _no_sdk() -> ImportError:
     return ImportError("traces would go nowhere: pip install opentelemetry-sdk, and an exporter")
 
 
-def _exporters(what: str, default: str) -> Iterator[Any]:
-    """What makes the exporters of `traces` or `metrics` that are wanted."""
-    variable = f"OTEL_{what.upper()}_EXPORTER"
-    for name in os.environ.get(variable, default).split(","):
+def _variable(what: str) -> str:
+    return f"OTEL_{what.upper()}_EXPORTER"
+
+
+def _named(what: str, default: str) -> Iterator[str]:
+    """The names of the exporters of `traces` or `metrics` that are wanted."""
+    for name in os.environ.get(_variable(what), default).split(","):
         if name.strip().lower() not in ("", "none"):
-            yield _exporter(what, variable, name.strip().lower())
+            yield name.strip().lower()
 
 
-def _exporter(what: str, variable: str, name: str) -> Any:
+def _exporters(what: str, default: str) -> list[Any]:
+    """What makes them."""
+    return [_exporter(what, name) for name in _named(what, default)]
+
+
+def _exporter(what: str, name: str) -> Any:
     group = f"opentelemetry_{what}_exporter"
     if name == "otlp":
         spoken = os.environ.get(f"OTEL_EXPORTER_OTLP_{what.upper()}_PROTOCOL") or os.environ.get(
@@ -109,5 +134,6 @@ def _exporter(what: str, variable: str, name: str) -> Any:
         return point.load()
     known = sorted({point.name for point in metadata.entry_points(group=group)})
     raise ImportError(
-        f"no exporter of {what} {name!r} is installed (${variable}); there are: {', '.join(known)}"
+        f"no exporter of {what} {name!r} is installed (${_variable(what)});"
+        f" there are: {', '.join(known)}"
     )
