@@ -255,8 +255,8 @@ def test_the_revert_path_is_in_the_order_in_which_it_happened():
     view = look(*records.failed())
     assert [undone.atom for undone in view.revert_path] == ["capture", "reserve"]
     assert {undone.state for undone in view.revert_path} == {"REVERTED"}
-    assert view.revert_path[0].worker == "host-a:1"
-    assert view.revert_path[0].runtime == pytest.approx(0.3)
+    assert view.revert_path[0].attempt.worker == "host-a:1"
+    assert view.revert_path[0].attempt.runtime == pytest.approx(0.3)
 
 
 def test_attempts_are_told_with_how_they_ended():

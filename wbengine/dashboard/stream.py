@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from wbengine import exceptions, states
-from wbengine.dashboard import listings
+from wbengine.dashboard import listings, refusing
 from wbengine.dashboard.desk import Desk
 from wbengine.drawing import marks
 from wbengine.views import fleet, watching
@@ -82,10 +82,8 @@ class Streams:
 
     async def flows(self, request: Request) -> Response:
         """That the list of flows has changed."""
-        try:
+        with refusing.refused():
             wanted = listings.Wanted.of(request.query_params)
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from error
         desk = self._desk
 
         def look() -> Any:
@@ -105,12 +103,8 @@ class Streams:
         tell: Callable[[list[watching.Event], str | None], Iterable[ServerSentEvent]],
     ) -> Response:
         uuid, cursor = str(request.path_params["uuid"]), _cursor(request)
-        try:
+        with refusing.refused():
             watch, first = await run_in_threadpool(self._begin, uuid, cursor)
-        except exceptions.NotFound as error:
-            raise HTTPException(404, str(error)) from error
-        except exceptions.StorageFailure as error:
-            raise HTTPException(503, str(error)) from error
         return self._answer(self._turns(watch, first, tell), watch.close)
 
     def _begin(self, uuid: str, cursor: str | None) -> tuple[watching.Watch, list[watching.Event]]:

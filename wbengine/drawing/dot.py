@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wbengine.drawing import captions, graphviz, marks
-from wbengine.drawing.scene import Box, Scene
+from wbengine.drawing import captions, graphviz, marks, nesting
+from wbengine.drawing.scene import Box, Frame, Scene
 from wbengine.types import outline as outlines
 
 __all__ = ["render"]
@@ -25,15 +25,12 @@ def _lines(scene: Scene, direction: str, states: bool) -> Iterator[str]:
     yield '  node [shape=box, style="rounded,filled", fillcolor="#f4f5f7", color="#6b7480",'
     yield '    fontname="Helvetica", fontsize=11, margin="0.15,0.06"];'
     yield '  edge [color="#8a94a1", arrowsize=0.7];'
-    for depth, item in scene.walk():
-        margin = "  " * (depth + 1)
-        if item is None:
-            yield f"{margin}}}"
-        elif isinstance(item, Box):
-            yield margin + _box(item, states)
-        else:
-            icon = f"{marks.icon(item.state)} " if states else ""
-            yield f"{margin}subgraph cluster_{item.node} {{ label={_quoted(icon + item.name)};"
+
+    def opened(frame: Frame) -> str:
+        icon = f"{marks.icon(frame.state)} " if states else ""
+        return f"subgraph cluster_{frame.node} {{ label={_quoted(icon + frame.name)};"
+
+    yield from nesting.lines(scene, lambda box: _box(box, states), opened, "}")
     first, last = graphviz.ends(scene)
     for source, target in scene.arrows:
         said = [f"ltail=cluster_{source}"] if source in scene.frames else []

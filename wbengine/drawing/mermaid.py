@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wbengine.drawing import captions, marks
-from wbengine.drawing.scene import Box, Scene
+from wbengine.drawing import captions, marks, nesting
+from wbengine.drawing.scene import Box, Frame, Scene
 from wbengine.types import outline as outlines
 
 __all__ = ["render"]
@@ -20,15 +20,12 @@ def render(scene: Scene, direction: str, *, states: bool) -> str:
 
 def _lines(scene: Scene, direction: str, states: bool) -> Iterator[str]:
     yield f"flowchart {direction}"
-    for depth, item in scene.walk():
-        margin = "  " * (depth + 1)
-        if item is None:
-            yield f"{margin}end"
-        elif isinstance(item, Box):
-            yield margin + _box(item, states)
-        else:
-            icon = f"{marks.icon(item.state)} " if states else ""
-            yield f'{margin}subgraph n{item.node}["{icon}{_text(item.name)}"]'
+
+    def opened(frame: Frame) -> str:
+        icon = f"{marks.icon(frame.state)} " if states else ""
+        return f'subgraph n{frame.node}["{icon}{_text(frame.name)}"]'
+
+    yield from nesting.lines(scene, lambda box: _box(box, states), opened, "end")
     for source, target in scene.arrows:
         yield f"  n{source} --> n{target}"
     if states:

@@ -255,9 +255,9 @@ def _undone(view: FlowView) -> Section:
             undone.atom,
             [
                 Cell(pill(undone.state), undone.state),
-                _seconds(undone.runtime),
-                Cell(escaped(undone.worker or "")),
-                Cell(escaped(undone.error or ""), kind="wrap"),
+                _seconds(undone.attempt.runtime),
+                Cell(escaped(undone.attempt.worker or "")),
+                Cell(escaped(undone.attempt.error or ""), kind="wrap"),
             ],
         )
         for undone in view.revert_path[:ROWS]

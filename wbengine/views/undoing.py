@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wbengine import states
-from wbengine.persistence import attempts
-from wbengine.views import words
-from wbengine.views.atoms import AtomView
+from wbengine.views.atoms import AtomView, AttemptView
 from wbengine.views.failures import FailureView
 
 __all__ = ["Undone", "failures_of", "path"]
@@ -18,37 +16,16 @@ __all__ = ["Undone", "failures_of", "path"]
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """One atom was reverted, or it was tried.
-
-    `state` is REVERTED, REVERT_FAILURE or REVERTING; times are unix seconds, None where they are
-    not known.
-    """
+    """One atom was reverted, or it was tried: `state` is REVERTED, REVERT_FAILURE or REVERTING."""
 
     atom: str
     uuid: str | None
     state: str
-    worker: str | None
-    attempt: int
-    started: float | None
-    ended: float | None
-    error: str | None
-
-    @property
-    def runtime(self) -> float | None:
-        return attempts.runtime(self.started, self.ended)
+    attempt: AttemptView
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "atom": self.atom,
-            "uuid": self.uuid,
-            "state": self.state,
-            "worker": self.worker,
-            "attempt": self.attempt,
-            "started": words.iso(self.started),
-            "ended": words.iso(self.ended),
-            "runtime": self.runtime,
-            "error": self.error,
-        }
+        told = {**self.attempt.to_dict(), "state": self.state}
+        return {"atom": self.atom, "uuid": self.uuid, **told}
 
 
 def failures_of(atoms: Iterable[AtomView]) -> tuple[FailureView, ...]:
@@ -78,18 +55,9 @@ def _undone(atoms: Iterable[AtomView]) -> Iterator[Undone]:
                 continue
             latest = attempt.attempt == atom.attempt
             state = attempt.state or (atom.state if latest else None) or states.REVERTING
-            yield Undone(
-                atom.name,
-                atom.uuid,
-                state,
-                attempt.worker,
-                attempt.attempt,
-                attempt.started,
-                attempt.ended,
-                attempt.error,
-            )
+            yield Undone(atom.name, atom.uuid, state, attempt)
 
 
 def _ended(undone: Undone) -> tuple[float, float]:
-    ended = math.inf if undone.ended is None else undone.ended
-    return ended, math.inf if undone.started is None else undone.started
+    started, ended = undone.attempt.started, undone.attempt.ended
+    return math.inf if ended is None else ended, math.inf if started is None else started
