@@ -146,7 +146,7 @@ def test_everything_is_there_without_scripts(
         ("Graph", ".wbe-graph .atom"),
         ("Timeline", ".wbe-chart .attempt"),
         ("Events", ".events li"),
-        ("Failures", "pre"),
+        ("Failures 1", "pre"),
     ):
         page.get_by_role("link", name=tab, exact=True).click()
         expect(page.locator(shown).first).to_be_visible()

@@ -170,7 +170,7 @@ def test_what_is_shown_is_what_is_kept_now() -> None:
         assert browser.get(f"/flows/{uuid}").status_code == 404
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_thousand_atoms_are_one_page_in_a_second() -> None:
     kept = story.Kept()
     flow = unordered_flow.Flow("wide").add(*(story.Fine(f"t{n}") for n in range(1000)))

@@ -239,6 +239,7 @@ def took(call):
     return time.process_time() - began
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("layout", ["layered", "graphviz"])
 def test_a_thousand_atoms_are_drawn_in_a_second(layout):
     view = look(records.wide(1000))

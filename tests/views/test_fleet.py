@@ -203,6 +203,7 @@ def test_names(near: str) -> None:
             looking.find([""])
 
 
+@pytest.mark.alone
 def test_a_broker_that_is_away(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(exceptions.TransportFailure, match="cannot be reached"):

@@ -339,11 +339,13 @@ def _took(call):
     return time.process_time() - began
 
 
+@pytest.mark.alone
 def test_a_view_of_a_thousand_atoms_takes_less_than_50_ms():
     flow, outline = records.wide(1000)
     assert best_of(5, lambda: look(flow, outline)) < 0.05
 
 
+@pytest.mark.alone
 def test_a_view_of_many_atoms_costs_what_they_are_many():
     """100,000 are to take less than 2 s; here a part of them, for the sake of time."""
     flow, outline = records.wide(20_000)
