@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from tests import brokers, servers
+from tests import brokers, servers, tcp_proxy
 from tests import worker_tasks as tasks
 from tests.cli.conftest import Answer, Command
 from tests.workers import worker_in_thread
+from wbengine.diagnosis import examining, findings
 from wbengine.persistence.backends import sql
 
 Find = dict[str, Any]
@@ -207,16 +209,18 @@ def test_no_worker(wbengine: Command, folder: str, home: Path) -> None:
     (home / "wares.py").write_text(
         "from wbengine import task\nclass Price(task.Task):\n    def execute(self): return 1\n"
     )
-    found = one(wbengine("doctor", "--json"))
-    assert found["check"] == "workers"
+    told = wbengine("doctor", "--json")
+    assert wrong(told) == []
+    (noted,) = [found for found in told.json["findings"] if found["check"] == "workers"]
+    found = one(wbengine("doctor", "--min-workers", "1", "--json"))
+    assert noted == {**found, "good": None} and found["check"] == "workers"
     told = found["fix"].partition(": ")[2].replace("TOPIC", "t").replace("MODULE", "wares")
     process = wbengine.begin(*shlex.split(told)[1:])
     try:
-        assert wbengine("status", "--min-workers", "1", "--timeout", "30").code in (0, 69)
-        deadline = time.monotonic() + 30
-        while wbengine("status").code:
-            assert time.monotonic() < deadline
-        assert wrong(wbengine("doctor", "--json")) == []
+        assert wbengine("status", "--min-workers", "1", "--timeout", "30").code == 0
+        assert wrong(wbengine("doctor", "--min-workers", "1", "--json")) == []
+        found = one(wbengine("doctor", "--min-workers", "2", "--json"))
+        assert found["check"] == "workers" and found["text"].endswith(", and not 2")
     finally:
         process.terminate()
         process.communicate(timeout=20)
@@ -248,9 +252,7 @@ def test_a_worker_whose_clock_is_wrong(wbengine: Command, folder: str, home: Pat
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 30
-        while wbengine("status").code:
-            assert time.monotonic() < deadline
+        assert wbengine("status", "--timeout", "30").code == 0
         found = one(wbengine("doctor", "--json"))
         assert found["check"] == "worker clock" and "300 s ahead" in found["text"]
         assert "timedatectl set-ntp true" in found["fix"]
@@ -326,8 +328,8 @@ def test_an_extra_that_is_missing(wbengine: Command, redis_url: Any, home: Path)
 def test_a_ledger_that_is_down(wbengine: Command, served: str) -> None:
     ledger = "redis://:secret@127.0.0.1:1/0"
     answer = wbengine("doctor", "--ledger", ledger, "--json")
-    found = wrong(answer)
-    assert found[0]["check"] == "ledger" and "--ledger" in found[0]["fix"]
+    found = one(answer)
+    assert found["check"] == "ledger" and "--ledger" in found["fix"]
     assert "secret" not in answer.out
     assert wrong(wbengine("doctor", "--json")) == []
 
@@ -338,3 +340,56 @@ def test_a_store_that_is_down(wbengine: Command, served: str) -> None:
     found = one(answer)
     assert found["check"] == "store" and "start it" in found["fix"]
     assert "secret" not in answer.out
+
+
+def examined(seconds: float, **place: Any) -> list[findings.Finding]:
+    """What is found, where so much time is left."""
+    began = time.monotonic()
+    found = list(examining.examine(findings.Place(**place), began=began - 7 + seconds))
+    assert time.monotonic() - began < seconds + 3  # to import things
+    return found
+
+
+def test_what_takes_too_long_is_named(redis_server: Any, redis_url: Any, home: Path) -> None:
+    with (
+        tcp_proxy.threaded(redis_server.port) as proxy,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        url = redis_url.replace(f":{redis_server.port}", f":{proxy.port}")
+        examined(20, url=url)  # what is imported takes its time, and once
+        proxy.slow(500)  # bytes a second: it is reached, and then has much to tell
+        store = f"mysql://u:secret@127.0.0.1:{silent.getsockname()[1]}/flows"
+        found = examined(2, url=url, persistence=store)
+        told = {one.check: (one.good, one.text) for one in found}
+        proxy.resume()
+    assert told["broker"][0] is True
+    assert told["broker settings"] == (False, "no answer within 2 s")
+    words = "not tried: what comes before it took all the time"
+    assert told["ledger"] == told["workers"] == (None, words)
+    assert told["store"] == (False, "no answer within 2 s")
+    assert "round trip" not in told
+
+
+@pytest.mark.parametrize("kind", ["redis", "amqp"])
+def test_a_broker_and_a_store_that_say_nothing(kind: str, home: Path, wbengine: Command) -> None:
+    """Side by side: all of it takes no longer than the slower one of them."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        place = {
+            "url": f"{kind}://127.0.0.1:{port}",
+            "persistence": f"mysql://u@127.0.0.1:{port}/x",
+        }
+        told = {one.check: one.good for one in examined(2.5, timeout=1.0, **place)}
+    assert (told["broker"], told["round trip"], told["store"]) == (False, None, False)
+    assert "ledger" not in told
+
+
+def test_the_time_of_all_checks(home: Path, wbengine: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        process = wbengine.begin("doctor", "--url", url, "--persistence", f"mysql{url[5:]}/x")
+        out, err = process.communicate(timeout=30)
+        assert 5 < time.monotonic() - began < 10
+    assert process.returncode == 1 and err == "2 wrong\n"
+    assert "✘ broker: " in out and "✘ store: no answer within " in out

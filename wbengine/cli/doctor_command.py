@@ -85,7 +85,7 @@ command = _Doctor(
     tell how to fix it. Exits with 1 if something is wrong; that there is no worker yet is no fault,
     unless --min-workers says so.
 
-    All of it takes 8 seconds at most, or 3 more than --timeout: what did not answer is named.
+    All of it takes 7 seconds at most, or 2 more than --timeout: what did not answer is named.
 
     \b
     wbengine doctor --broker redis://queues/0 --persistence postgresql://flows@db/flows

@@ -24,12 +24,13 @@ __all__ = ["command"]
     wbengine status --min-workers 3 --timeout 60
     """,
 )
-@click.option("--min-workers", type=click.IntRange(0, 100_000), default=1, metavar="N",
-    show_default=True, help="So many have to answer; others are waited for.")  # fmt: skip
-def command(context: contexts.Context, min_workers: int) -> None:
+@click.option("--min-workers", "least", type=click.IntRange(0, 100_000), metavar="N",
+    help="So many have to answer (1), and are waited for (--timeout).")  # fmt: skip
+def command(context: contexts.Context, least: int | None) -> None:
     settings, printer = context.settings, context.printer
+    min_workers = 1 if least is None else least
     with fleets.opened(settings) as fleet:
-        wait = settings.timeout if min_workers > 1 else fleets.wait(settings)
+        wait = fleets.wait(settings) if least is None else settings.timeout
         found = fleet.workers(least=min_workers, wait=wait)
         content = _summary(fleet, found)
     if printer.as_json:

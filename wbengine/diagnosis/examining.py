@@ -17,15 +17,15 @@ from wbengine.views import fleet as fleets
 __all__ = ["examine"]
 
 #: Seconds for all of it, and those that there are at least beyond the time of one answer.
-_WITHIN: Final = 8.0
-_BEYOND: Final = 3.0
+_WITHIN: Final = 7.0
+_BEYOND: Final = 2.0
 
 #: The topic of the worker that is made, where there are no others.
 _TOPIC: Final = "doctor"
 
 
 def examine(place: Place, least: int = 0, began: float | None = None) -> Iterator[Finding]:
-    """Findings, as soon as they are made; within 8 s, or 3 s more than one answer may take.  Leaves
+    """Findings, as soon as they are made; within 7 s, or 2 s more than one answer may take.  Leaves
     nothing behind, unless something took too long.
 
     :param least: so many workers have to answer.
@@ -33,13 +33,14 @@ def examine(place: Place, least: int = 0, began: float | None = None) -> Iterato
     """
     within = max(_WITHIN, place.timeout + _BEYOND)
     until = within + (time.monotonic() if began is None else began)
+    # First: packages that several threads import at once may wait for each other.
+    yield from packages.python()
+    yield from packages.extras(place)
+    yield from packages.plugins()
     broker = Line("broker", lambda here: _broker(place, here), until)
     ledger = Line("ledger", lambda here: _ledger(place, here, broker), until)
     around = Line("workers", lambda here: _around(place, here, broker, ledger, least), until)
     store = Line("store", lambda here: stores.look(place), until)
-    yield from packages.python()
-    yield from packages.extras(place)
-    yield from packages.plugins()
     for each in (broker, ledger, around, store):
         yield from each.findings()
 
