@@ -53,8 +53,6 @@ class Amqp(lines.Awaited):
         self._needless: list[notes.Note] = []
         self._late = 0.0
         self._asked = -1
-        # Whether something came since the thread looked last.
-        self._news = False
         # Of what was asked for last, what came and is not settled; whether nothing is asked for.
         self._counted: set[Any] = set()
         self._idle = False
@@ -189,7 +187,7 @@ class Amqp(lines.Awaited):
         if receipt.noted is None:
             self._here[receipt.tag] = receipt
             self._counted.add(receipt.tag)
-        self._news = True
+        self._ring()  # it may come just before others are waited for: there may be more room
 
     def settle(self, receipts: Sequence[tuple[lines.Receipt, bool]]) -> None:
         for receipt, acknowledged in receipts:
@@ -259,17 +257,15 @@ class Amqp(lines.Awaited):
 
     def _on_committed(self) -> None:
         marks, self._committing = self._committing, None
+        self._ring()  # for the next one, likewise
         while self._needless:
             self._notes.settle(self._needless.pop(), False)
-        self._news = True
         if marks:
             self._marked(marks, True)
 
     def turn(self, timeout: float) -> None:
         self._commit()
-        # Who waited for an answer to an order took in more than that, and nobody looked at it.
-        super().turn(0.0 if self._news else timeout)
-        self._news = False
+        super().turn(timeout)
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:

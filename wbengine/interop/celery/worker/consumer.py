@@ -291,9 +291,9 @@ class Consumer:
         if broker.is_redis:
             from wbengine.interop.celery.worker import redis_line
 
-            return redis_line.Redis(*given, bell=self._bell)
+            return redis_line.Redis(*given, bell=self._bell, ring=self.ring)
         if broker.is_amqp:
-            return amqp_line.Amqp(*given, bell=self._bell, shared=self._shared)
+            return amqp_line.Amqp(*given, bell=self._bell, ring=self.ring, shared=self._shared)
         return lines.Polled(*given)
 
     def _leave(self) -> None:

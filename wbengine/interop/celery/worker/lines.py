@@ -247,10 +247,12 @@ class Polled(Line):
 
 
 class Awaited(Line):
-    """A transport whose sockets can be waited for, together with whoever rings `bell`."""
+    """A transport whose sockets can be waited for, together with whoever rings `bell`, as `ring`
+    does."""
 
-    def __init__(self, *given: Any, bell: socket.socket) -> None:
+    def __init__(self, *given: Any, bell: socket.socket, ring: Callable[[], None]) -> None:
         super().__init__(*given)
+        self._ring = ring
         self._hub = asynchronous.Hub()
         self._hub.propagate_errors = (
             *self.connection.connection_errors,

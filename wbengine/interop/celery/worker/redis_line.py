@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import random
-import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -115,8 +114,8 @@ class Redis(lines.Awaited):
 
     settles_others = True
 
-    def __init__(self, *given: Any, bell: socket.socket) -> None:
-        super().__init__(*given, bell=bell)
+    def __init__(self, *given: Any, **others: Any) -> None:
+        super().__init__(*given, **others)
         import redis
 
         self._client = redis.Redis(connection_pool=self.channel.pool)
