@@ -93,17 +93,18 @@ class Client:
         self.publish(made)
         return made.id
 
-    def publish(self, *messages: TaskMessage) -> None:
+    def publish(self, *messages: TaskMessage, declare: bool = True) -> None:
+        """Without `declare`, the queue is there, perhaps with other arguments than Celery's."""
         with kombu.Connection(
             self._url, connect_timeout=10, transport_options=self._options
         ) as connection:
             connection.ensure_connection(max_retries=10, interval_start=0.1, interval_max=0.5)
             with connection.Producer() as producer:
-                queue = brokers.queue_named(self._queue)
+                queues = [brokers.queue_named(self._queue)] if declare else []
                 for message in messages:
                     wire = codec.encode(message)
                     producer.publish(
-                        wire.body, routing_key=self._queue, declare=[queue], **wire.arguments()
+                        wire.body, routing_key=self._queue, declare=queues, **wire.arguments()
                     )
 
     def meta(self, name: str) -> dict[str, Any] | None:

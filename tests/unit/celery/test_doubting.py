@@ -17,6 +17,8 @@ from wbengine.interop.celery.worker.jobs import Past
 
 from .test_service import ADD, NOW, TASKS, Bench, kinds, message_of
 
+PATIENCE = doubting.Patience()
+
 _ACTIVE: dict[str, Any] = {"id-1": [("active", {})]}
 
 
@@ -56,7 +58,7 @@ def test_what_runs_elsewhere_is_held_for_as_long_as_it_takes() -> None:
     assert ask(bench, _ACTIVE) == []  # it was away for a while
     seen = bench.now
     assert bench.nobody_knows()[0].result.value["exc_type"] == "WorkerLostError"
-    assert bench.now - seen > doubting._LOST_AFTER
+    assert bench.now - seen > PATIENCE.lost_after
 
 
 @pytest.mark.parametrize("told", [{"id-1": [("ended", "x")]}, {"x": [("active", {})]}])
@@ -173,7 +175,7 @@ def test_after_a_new_connection_others_may_not_be_back_yet() -> None:
     assert bench.come(message_of(), Past.GIVEN, "first") == []
     assert bench.service.on_answers({}, NOW + 1) == []
     bench.now = bench.service.next_due()
-    assert bench.now == NOW + doubting._BACK
+    assert bench.now == NOW + PATIENCE.back
     assert bench.service.on_due(bench.now) == [deeds.Inquire(["begun", "id-1"])]
     (mark,) = bench.service.on_answers({}, bench.now + 1)
     assert mark.job.id == "id-1"
@@ -433,4 +435,4 @@ def test_two_workers_and_a_broker_that_delivers_again() -> None:
 
 
 def test_a_round_takes_less_than_the_pause() -> None:
-    assert inquiring._WAIT + doubting.PAUSE < doubting._BREAK
+    assert inquiring._WAIT + PATIENCE.pause < PATIENCE.gap

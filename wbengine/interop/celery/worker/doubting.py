@@ -14,28 +14,13 @@ from typing import Any, Final
 
 from wbengine.interop.celery.worker.jobs import Job, Key, Past
 
-__all__ = ["DOUBTED", "ENDED", "FREE", "LOST", "PAUSE", "SPARED", "Doubts", "Fates"]
+__all__ = ["DOUBTED", "ENDED", "FREE", "LOST", "SPARED", "Doubts", "Fates", "Patience"]
 
 #: What workers told of tasks, by id: `(state, description)` of each that knows it.
 Fates = Mapping[str, Sequence[tuple[str, Any]]]
 
-#: Seconds in which more of them come: whoever lost its connection had several.
-_GATHER: Final = 0.2
-
-#: Seconds between an answer and the next question.
-PAUSE: Final = 3.0
-
-#: A task that has begun is lost of which nobody knew in so many rounds, over so many seconds: a
-#: worker whose connection broke has to be back, and to listen, before it can answer; a busy one may
-#: be late.
+#: A task that has begun is lost of which nobody knew in so many rounds, besides `lost_after`.
 _ROUNDS: Final = 4
-_LOST_AFTER: Final = 12.0
-
-#: Seconds after which whoever lost its connection when ours was lost, too, is back.
-_BACK: Final = 2.0
-
-#: Seconds between two answers after which they are no series: the broker was away meanwhile.
-_BREAK: Final = 10.0
 
 #: What is known at last: it ran to its end elsewhere, nobody will ever know, or nobody began it.
 ENDED: Final = "ended"
@@ -46,6 +31,23 @@ FREE: Final = "free"
 #: one of which a note may say that it began there did not.
 DOUBTED: Final = "doubted"
 SPARED: Final = "spared"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited for others; in seconds."""
+
+    #: More of them come meanwhile: whoever lost its connection had several.
+    gather: float = 0.2
+    #: Between an answer and the next question.
+    pause: float = 3.0
+    #: A task that has begun is lost of which nobody knew for so long: a worker whose connection
+    #: broke has to be back, and to listen, before it can answer; a busy one may be late.
+    lost_after: float = 12.0
+    #: Then whoever lost its connection when ours was lost, too, is back.
+    back: float = 2.0
+    #: Two answers are no series after so long: the broker was away meanwhile.
+    gap: float = 10.0
 
 
 @dataclass(slots=True)
@@ -63,9 +65,12 @@ class Doubts:
     None is kept for more than `max_hold` seconds.
     """
 
-    def __init__(self, doubtful: dict[Key, Job], max_hold: float | None) -> None:
+    def __init__(
+        self, doubtful: dict[Key, Job], max_hold: float | None, patience: Patience
+    ) -> None:
         self._jobs = doubtful
         self._max_hold = max_hold
+        self._patience = patience
         self._silent: dict[Key, _Silence] = {}
         #: The question that is under way, and when it was asked.
         self._asked: list[Job] | None = None
@@ -76,11 +81,16 @@ class Doubts:
 
     def add(self, job: Job, now: float) -> None:
         """Find out about it."""
-        soon = now + _GATHER
+        soon = now + self._patience.gather
         if job.past is Past.GIVEN:  # once is enough then
-            soon = max(soon, self.connected + _BACK)
+            soon = max(soon, self._back)
         self._next = min(self._next, soon) if self._jobs else soon
         self._jobs[job.key] = job
+
+    @property
+    def _back(self) -> float:
+        """When the others are back."""
+        return self.connected + self._patience.back
 
     def clear(self) -> list[Job]:
         """Find out about nothing any more; these are left."""
@@ -110,7 +120,7 @@ class Doubts:
     def judge(self, fates: Fates, now: float) -> Iterator[tuple[Job, str]]:
         """What is known now of some: `ENDED`, `LOST` or `FREE`; they are kept no more."""
         asked, self._asked = self._asked or [], None
-        early = self._asked_at < self.connected + _BACK
+        early = self._asked_at < self._back
         fresh = len(asked) < len(self._jobs)
         for job in asked:
             if self._jobs.get(job.key) is not job:
@@ -121,7 +131,8 @@ class Doubts:
                 yield job, fate
             else:
                 fresh |= early and job.past is Past.GIVEN
-        self._next = max(now + (_GATHER if fresh else PAUSE), self.connected + _BACK)
+        pause = self._patience.gather if fresh else self._patience.pause
+        self._next = max(now + pause, self._back)
 
     def _fate(self, job: Job, told: Sequence[tuple[str, Any]], now: float) -> str | None:
         if any(_is_end(job, state, details) for state, details in told):
@@ -132,17 +143,17 @@ class Doubts:
             self._silent.pop(job.key, None)
             return None
         if job.past is Past.GIVEN:
-            return FREE if self._asked_at >= self.connected + _BACK else None
+            return FREE if self._asked_at >= self._back else None
         return LOST if self._is_lost(job, now) else None
 
     def _is_lost(self, job: Job, now: float) -> bool:
         silence = self._silent.get(job.key)
-        if silence is None or now - silence.last > _BREAK:
+        if silence is None or now - silence.last > self._patience.gap:
             self._silent[job.key] = _Silence(now, now)
             return False
         silence.last = now
         silence.rounds += 1
-        return silence.rounds >= _ROUNDS and now - silence.since >= _LOST_AFTER
+        return silence.rounds >= _ROUNDS and now - silence.since >= self._patience.lost_after
 
     def drop(self, job: Job) -> None:
         """Find out about it no more."""

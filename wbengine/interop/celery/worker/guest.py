@@ -52,7 +52,8 @@ class Guest:
     `node` is its name for monitors and remote control, `told` publishes events if there is one, and
     is started and stopped here.  Without queues it only answers remote control.  Follow-up tasks
     that do not say where they go are sent to `default_queue`.  `extended`: results also tell what
-    their task was called with, and where it ran.
+    their task was called with, and where it ran.  `patience`: how long other workers are waited for
+    that may have begun what came.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Guest:
         ticks: clock.Clock | None = None,
         default_queue: str = brokers.DEFAULT_QUEUE,
         extended: bool = False,
+        patience: doubting.Patience | None = None,
     ) -> None:
         self.node = node
         self._broker = broker
@@ -78,6 +80,7 @@ class Guest:
         self._publisher = told
         self._default_queue = default_queue
         self._extended = extended
+        self._patience = patience
         self._backend = backend or backends.Rpc()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -118,6 +121,7 @@ class Guest:
             admit=host.admit,
             nonce=uuid.uuid4().hex[:16],
             extended=self._extended,
+            patience=self._patience,
         )
 
     def start(self) -> None:

@@ -88,6 +88,7 @@ class Service(beginning.Beginning):
         admit: Callable[[], bool] | None = None,
         nonce: str = "",
         extended: bool = False,
+        patience: doubting.Patience | None = None,
     ) -> None:
         super().__init__(tasks, slots, worker, ahead, max_held)
         self.telling = telling
@@ -99,7 +100,8 @@ class Service(beginning.Beginning):
         self._nonce = nonce
         self._ends = ending.Endings(accepted, worker, extended=extended)
         self._timetable = holding.Timetable(self.jobs.held)
-        self._doubts = doubting.Doubts(self.jobs.doubtful, max_hold)
+        waits = patience or doubting.Patience()
+        self._doubts = doubting.Doubts(self.jobs.doubtful, max_hold, waits)
         self._desk = entering.Desk(tasks, worker)
 
     # Messages.
