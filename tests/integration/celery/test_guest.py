@@ -16,6 +16,7 @@ from tests.brokers import Broker, Place
 from tests.celery_errands import NOTE, REST, REST_AGAIN, WAIT, Client, lines
 from tests.celery_guests import HASTY, Serve, Start
 from tests.workers import WorkerProcess, until
+from wbengine.engines.worker_based import life as lives
 from wbengine.interop.celery.protocol.message import TaskMessage
 
 
@@ -354,6 +355,22 @@ def test_topics_and_queues_at_once(
         assert values["noted"] == "flow"
         assert value(client.ended(name)) == "celery"
         assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("broker", ["redis"], indirect=True)
+def test_what_it_runs_is_its_current_work(client: Client, serve: Serve, tmp_path: Path) -> None:
+    path, gate = tmp_path / "wait", tmp_path / "gate"
+    before = time.time()
+    with serve() as there:
+        name = client.send(WAIT, str(path), str(gate))
+        until(lambda: lines(path))
+        told = lives.Life.from_header(there.worker.life.to_header())  # as in its beats
+        assert told is not None
+        assert told.current == ((name, WAIT),)
+        assert before - 1 < told.since[0] < time.time() + 1
+        gate.touch()
+        until(lambda: there.rests)
+        assert there.worker.life.current == ()
 
 
 def test_an_idle_worker_rests(client: Client, start: Start, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from wbengine import _names
 from wbengine.engines.worker_based import envelope as env
@@ -31,6 +31,8 @@ class Announcing(abc.ABC):
         self._roll = roll
         #: How many tasks ended, and how many messages were not run, by what became of them.
         self.counts: Counter[str] = Counter()
+        #: What runs besides requests: ids, names, and when each was begun.
+        self.besides: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
     @abc.abstractmethod
     def _hand_back_all(self) -> list[Effect]: ...
@@ -38,9 +40,10 @@ class Announcing(abc.ABC):
     @property
     def life(self) -> lives.Life:
         """What this worker tells of itself."""
-        begun = self._roll.begun.values()
+        rows = [(job.id, job.name, job.began) for job in self._roll.begun.values()]
+        rows += self.besides()
         return self._career.life(
-            ((job.id, job.name) for job in begun), (job.began for job in begun)
+            ((id, name) for id, name, _ in rows), (since for _, _, since in rows)
         )
 
     @property

@@ -88,6 +88,10 @@ class Guest(Protocol):
         """How many tasks run."""
 
     @property
+    def current(self) -> Sequence[tuple[str, str, float]]:
+        """What runs: ids, names, and when each was begun (unix seconds).  Waits for no lock."""
+
+    @property
     def taken(self) -> float:
         """When its last task came, on the monotonic clock."""
 
@@ -159,6 +163,10 @@ class Guests:
     @property
     def running(self) -> int:
         return sum(guest.running for guest in self._all)
+
+    @property
+    def current(self) -> list[tuple[str, str, float]]:
+        return [each for guest in self._all for each in guest.current]
 
     @property
     def taken(self) -> float:

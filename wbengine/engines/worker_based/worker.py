@@ -185,6 +185,7 @@ class Worker(portrait.Portrait):
                 self._reports,
             )
         )
+        self._server.besides = lambda: self._guests.current
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
         if self._guests and not self._topics:  # it meets nobody, at a place of its own

@@ -42,6 +42,9 @@ LOG = logging.getLogger("wbengine.celery")
 #: So many names of tasks are in the banner.
 _SHOWN: Final = 5
 
+#: Characters of a name that others are told.
+_LONGEST: Final = 200
+
 #: Seconds in which nothing comes any more that was asked for before.
 _QUIET: Final = 3.0
 
@@ -157,6 +160,11 @@ class Guest:
     @property
     def running(self) -> int:
         return self._service.running
+
+    @property
+    def current(self) -> list[tuple[str, str, float]]:
+        begun = list(self._service.jobs.begun.values())
+        return [(job.id, job.name[:_LONGEST], job.started or 0.0) for job in begun]
 
     @property
     def began(self) -> int:
