@@ -33,13 +33,14 @@ GUIDE = sorted(
 )
 
 
+@pytest.mark.timeout(250)
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     ended = subprocess.run(
         [*command, "-d", tmp_path / "trees", SOURCE, tmp_path / "html"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     for page in GUIDE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import runpy
 import subprocess
 import sys
@@ -29,7 +30,9 @@ def test_random_flows_in_processes(jobs: str) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.startswith("250 flows in "), ended.stdout
     assert ended.stdout.endswith("/s), nothing went wrong\n")
-    assert not ended.stderr
+    # How far it is, every ten seconds; on a busy machine it takes as long.
+    for line in ended.stderr.splitlines():
+        assert re.fullmatch(r"\d+/250 flows, \d+/s, \d+:\d\d left", line)
 
 
 @pytest.mark.parametrize(
