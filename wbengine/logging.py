@@ -41,8 +41,5 @@ class TraceLogger(_Adapter):
 
 
 def getLogger(name: str = "wbengine", extra: Mapping[str, Any] | None = None) -> TraceLogger:
-    """The logger of that name; it says nothing unless somebody configured logging."""
-    logger = logging.getLogger(name)
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    return TraceLogger(logger, extra)
+    """The logger of that name; where nobody configured logging, warnings go to stderr."""
+    return TraceLogger(logging.getLogger(name), extra)

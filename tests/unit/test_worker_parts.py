@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -319,6 +320,8 @@ def test_a_log_that_cannot_be_written_ends_nothing() -> None:
     assert not reports.untold
 
 
-def test_a_library_installs_nothing_but_silence() -> None:
-    (handler,) = logging.getLogger("wbengine").handlers
-    assert isinstance(handler, logging.NullHandler)
+def test_where_nobody_configured_logging_warnings_are_seen() -> None:
+    """As of any other part of a program: Python writes them to stderr."""
+    program = "from wbengine import logging; logging.getLogger('wbengine.x').warning('look')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("", "look\n")
