@@ -20,6 +20,7 @@ from wbengine import _crash, exceptions, states
 from wbengine.persistence import base, leases, models
 from wbengine.persistence.backends import directory
 from wbengine.persistence.backends.directory import DirectoryBackend, files
+from wbengine.types.outline import Outline, OutlineNode
 
 
 class Kept:
@@ -94,6 +95,12 @@ def a_life(root: pathlib.Path, done: Callable[[Any], None]) -> None:
     connection.renew_lease(lease, 15.0)
     kept.turn(lease)
     done((kept.book.uuid, 2))
+    outline = Outline((OutlineNode("f", "flow", None),), ())
+    connection.save_outline(kept.flow.uuid, outline, lease=lease)
+    wish = base.Wish("suspend", reason="it is late")
+    assert connection.put_wish(lease, wish)
+    connection.clear_wish(lease, wish)
+    assert connection.put_wish(lease, wish)  # nobody hears of that one
     connection.give_back_lease(lease)
     kept.turn()
     done((kept.book.uuid, 3))
@@ -103,6 +110,10 @@ def a_life(root: pathlib.Path, done: Callable[[Any], None]) -> None:
     done((kept.book.uuid, 3))
     connection.destroy_logbook(kept.book.uuid)
     done(None)
+    other, alone = models.LogBook("other"), models.FlowDetail("alone")
+    other.add(alone)
+    connection.save_logbook(other)
+    connection.destroy_flow(alone.uuid)
 
 
 def crash_everywhere(root: str) -> dict[str, Any]:

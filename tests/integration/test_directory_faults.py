@@ -283,11 +283,14 @@ def test_a_crash_at_any_place(place: str, crashes: tuple[pathlib.Path, dict[str,
         connection.save_changes(flow, flow, lease=lease)
         connection.give_back_lease(lease)
         names = sorted(os.listdir(root / "flows" / uuid))
-        assert [name.partition(".")[0] for name in names] == ["head", "records"]
+        kept_besides = [name.partition(".")[0] for name in names if name != "outline"]
+        assert kept_besides == ["head", "records"]
+        assert connection.get_outline(uuid) is None or "outline" in names
         assert connection.get_flow_details(uuid).meta["next"] is True
     for book in list(connection.get_logbooks()):
         connection.destroy_logbook(book.uuid)
     assert os.listdir(root / "flows") == os.listdir(root / "books") == []
+    assert list(root.glob("wishes/*")) == []
 
 
 # -- a disk that is full, or failing ---------------------------------------------------------------

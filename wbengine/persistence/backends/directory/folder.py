@@ -225,7 +225,7 @@ class FlowFolder:
         found = [
             os.path.join(self.path, name)
             for name in files.names_in(self.path)
-            if _GENERATIONS(name) is not None or name.startswith((".records.", "head."))
+            if _GENERATIONS(name) is not None or name.startswith((".records.", "head.", "outline."))
         ]
         return [path for path in found if path not in kept]
 
