@@ -380,6 +380,18 @@ def test_labels_are_bounded() -> None:
     assert len(bounded("x" * 1000)) <= 120
 
 
+def test_no_name_spoils_a_page(registry: CollectorRegistry) -> None:
+    """Half a character cannot be written."""
+    for name in ("a\ud800", "", 'b"\n\\', "nul\0", "\u00e9"):
+        engine = engines.load(linear_flow.Flow(name).add(sample_tasks.Nothing("n")))
+        with metrics.observe(engine, registry):
+            engine.run()
+    found = scraped(registry, metrics.FleetCollector(list, lambda: [("q\udfff", 1)]))
+    named = {dict(theirs)["flow"] for name, theirs in found if name == "wbengine_flows_total"}
+    assert named == {"a?", "", 'b"\n\\', "nul\0", "\u00e9"}
+    assert value(found, "wbengine_queue_messages", queue="q?") == 1
+
+
 def test_topics_are_named_by_their_queues() -> None:
     queue = describing.queue_name("exchange", "video.hd", ["a.Task"])
     assert queue != "video.hd" and labels.of_topic(queue) == "video.hd"

@@ -310,6 +310,21 @@ def test_it_may_be_asked_for_anew_elsewhere(memory: spans.Memory) -> None:
     assert (len(memory.spans), other.spans) == (2, [])
 
 
+def test_all_of_a_span_can_be_written(memory: spans.Memory) -> None:
+    """Whatever things are called: an exporter drops all that it sends with what it cannot write."""
+    place = f"memory://{uuid.uuid4().hex}"
+    observer = processing.WorkerTracing(memory.provider)
+    flow = linear_flow.Flow("f\ud800").add(sample_tasks.Nothing("n\udfff"))
+    with workers.worker_in_thread(place, sample_tasks, observer=observer):
+        engine = engines.load(flow, engine="worker-based", url=place)
+        with tracing.instrument(engine, memory.provider):
+            engine.run()
+    assert spans.tree(memory.spans) == [["flow f?", ["execute n?", ["send t", ["process t"]]]]]
+    for span in memory.spans:
+        told = "".join((span.name, *map(str, span.attributes.values())))
+        assert told == told.encode("utf-8", "replace").decode()
+
+
 def test_nothing_is_kept_of_what_ended(memory: spans.Memory) -> None:
     from wbengine.telemetry import contexts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine.telemetry import labels
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -34,13 +35,14 @@ CONVERSATION: Final = "messaging.message.conversation_id"
 
 
 def flow(uuid: str, name: str) -> dict[str, Any]:
-    return {FLOW_UUID: uuid, FLOW_NAME: name}
+    return {FLOW_UUID: labels.text(uuid), FLOW_NAME: labels.text(name)}
 
 
 def message(
     operation: str, system: str, topic: str, id: str, epoch: int, routing_key: str
 ) -> dict[str, Any]:
     """Of a span that sends or processes (`operation`) a message."""
+    id = labels.text(id)  # as whoever sent it likes
     found: dict[str, Any] = {
         SYSTEM: system,
         OPERATION: operation,

@@ -98,6 +98,7 @@ def _called(ask: Callable[[], Iterable[Any]]) -> list[Any]:
 
 
 def _add(counts: dict[str, float], name: str, count: float) -> None:
+    name = labels.text(name)
     if name not in counts and len(counts) >= MOST:
         name = labels.OTHER
     counts[name] = counts.get(name, 0) + count

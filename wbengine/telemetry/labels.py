@@ -9,7 +9,7 @@ from typing import Any, Final
 from wbengine import _names
 from wbengine import task as task_module
 
-__all__ = ["OTHER", "Bounded", "of_task", "of_topic", "of_worker"]
+__all__ = ["OTHER", "Bounded", "of_task", "of_topic", "of_worker", "text"]
 
 #: What stands for all values beyond those that a label may have.
 OTHER: Final = "other"
@@ -40,7 +40,7 @@ class Bounded:
     def __call__(self, value: str) -> str:
         if value in self._known:  # and so has no uuid, and is short
             return value
-        value = _UUID.sub("*", value)[:_LONGEST]
+        value = text(_UUID.sub("*", value)[:_LONGEST])
         if value in self._known:
             return value
         with self._lock:
@@ -48,6 +48,12 @@ class Bounded:
                 return OTHER
             self._known.add(value)
         return value
+
+
+def text(value: str) -> str:
+    """The same, or what can be written of it: halves of characters would spoil all that goes out
+    with it."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
 def of_task(task: Any) -> str:

@@ -110,8 +110,8 @@ class WorkerTracing:
         topic, system = _topic(job), self.system
         found = attributes.message("process", system, topic, job.id, job.epoch, _queue(job))
         found |= {
-            attributes.FLOW_UUID: job.flow,
-            attributes.ATOM_NAME: job.name,
+            attributes.FLOW_UUID: labels.text(job.flow),
+            attributes.ATOM_NAME: labels.text(job.name),
             attributes.ATTEMPT: job.attempt,
             attributes.WORKER: self.worker,
         }
@@ -123,8 +123,8 @@ class WorkerTracing:
     def _begin_for(self, job: GuestJob, system: str) -> instruments.Operation:
         found = attributes.message("process", system, job.queue, job.id, job.epoch, job.queue)
         found |= {
-            attributes.CONVERSATION: job.flow or job.id,
-            attributes.TASK: job.task,
+            attributes.CONVERSATION: labels.text(job.flow or job.id),
+            attributes.TASK: labels.text(job.task),
             attributes.ATTEMPT: job.attempt,
             attributes.WORKER: self.worker,
         }

@@ -118,7 +118,7 @@ class FlowTracing(base.Listener):
         first = _context_of(storage.flow_meta.get(META))
         links = [trace.Link(first)] if first is not None else []
         span = self._tracer.start_span(
-            f"flow {name}", attributes=attributes.flow(uuid, name), links=links
+            labels.text(f"flow {name}"), attributes=attributes.flow(uuid, name), links=links
         )
         self._run = span
         if first is None and span.get_span_context().is_valid:
@@ -164,7 +164,7 @@ class FlowTracing(base.Listener):
             self._span(key, name, _BEGUN[state])
             return
         if state in (states.RETRYING, states.IGNORE) and self._run is not None:
-            self._run.add_event(state.lower(), {attributes.ATOM_NAME: name})
+            self._run.add_event(state.lower(), {attributes.ATOM_NAME: labels.text(name)})
         with self._lock:
             span = self._atoms.pop(key, None)
         contexts.leave(key)
@@ -182,7 +182,7 @@ class FlowTracing(base.Listener):
             run, span = self._run, self._atoms.get(key)
             if span is not None or run is None:
                 return span
-            storage = self._engine.storage
+            storage, name = self._engine.storage, labels.text(name)
             span = self._atoms[key] = self._tracer.start_span(
                 f"{direction} {name}",
                 below(run),
@@ -218,7 +218,7 @@ class FlowTracing(base.Listener):
                 **attributes.message(
                     "send", system, topic, entry.id, entry.epoch, envelope.routing_key
                 ),
-                attributes.ATOM_NAME: call.task.name,
+                attributes.ATOM_NAME: labels.text(call.task.name),
             },
         )  # fmt: skip
         propagate.inject(envelope.headers, context=below(span))
