@@ -84,6 +84,8 @@ class FlowTracing(base.Listener):
         self._measures = measures
         self._lock = threading.Lock()
         self._run: Span | None = None
+        # What all spans say of the flow.
+        self._flow: dict[str, Any] = {}
         self._atoms: dict[contexts.Key, Span] = {}
         self._sends: dict[str, instruments.Operation] = {}
         executor = engine.executor
@@ -117,8 +119,9 @@ class FlowTracing(base.Listener):
         storage = self._engine.storage
         first = _context_of(storage.flow_meta.get(META))
         links = [trace.Link(first)] if first is not None else []
+        self._flow = attributes.flow(uuid, name)
         span = self._tracer.start_span(
-            labels.text(f"flow {name}"), attributes=attributes.flow(uuid, name), links=links
+            labels.text(f"flow {name}"), attributes=self._flow, links=links
         )
         self._run = span
         if first is None and span.get_span_context().is_valid:
@@ -182,12 +185,12 @@ class FlowTracing(base.Listener):
             run, span = self._run, self._atoms.get(key)
             if span is not None or run is None:
                 return span
-            storage, name = self._engine.storage, labels.text(name)
+            name = labels.text(name)
             span = self._atoms[key] = self._tracer.start_span(
                 f"{direction} {name}",
                 below(run),
                 attributes={
-                    **attributes.flow(storage.flow_uuid, storage.flow_name),
+                    **self._flow,
                     attributes.ATOM_UUID: key[0],
                     attributes.ATOM_NAME: name,
                     attributes.DIRECTION: direction,
