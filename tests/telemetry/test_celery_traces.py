@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,20 +22,6 @@ FAILS = "tests.sample_tasks.Fail"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-@pytest.fixture
-def memory() -> spans.Memory:
-    return spans.Memory()
-
-
-def traced(folder: Path, url: Any, *more: str) -> Any:
-    """A worker that runs tasks for Celery's clients, and prints its spans."""
-    arguments = ["--celery-queue", "celery", "--celery-broker", str(url), "--traces", *more]
-    arguments += ["--celery-result-backend", str(url)]
-    for module in ("tests.celery_errands", "tests.telemetry.joined_tasks", "tests.sample_tasks"):
-        arguments += ["--tasks", module]
-    return workers.workers(folder, *arguments, environment={"OTEL_TRACES_EXPORTER": "console"})
-
-
 def signature(name: str) -> dict[str, Any]:
     return {
         "task": name, "args": [], "kwargs": {}, "options": {"task_id": str(uuid.uuid4())},
@@ -42,52 +29,76 @@ def signature(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_what_a_client_began_goes_on_in_a_worker_and_its_children(
-    tmp_path: Path, redis_url: Any
-) -> None:
-    client = celery_errands.Client(redis_url, redis_url)
-    with traced(tmp_path, redis_url, "--processes", "1") as (worker,):
-        headers = {"traceparent": f"00-{TRACE}-{SPAN}-01"}  # as instrumented clients send it
-        after = signature(TELLS)
-        told = client.send(TELLS, extra=headers, chain=(after,))
-        seen = [client.ended(name)["result"] for name in (told, after["options"]["task_id"])]
-        failed = client.send(FAILS, extra=headers)
-        assert client.ended(failed)["status"] == "FAILURE"
-        alone = client.ended(client.send(TELLS))["result"]
-        assert worker.stop() == 0
-        found = spans.printed(worker.text)
-    first, second, bad, other = found
-    assert {span.name for span in found} == {"process celery"}
+@dataclass(frozen=True)
+class Ran:
+    """What one worker, whose tasks run in a child, did for a client and for a flow."""
+
+    #: The number of its process, and its spans, in the order in which they ended.
+    pid: int
+    spans: list[spans.Spent]
+    #: The id of the first task, and what tasks saw: that, the next one of its chain, and one that
+    #: was sent without a word of where it belongs.
+    first: str
+    seen: list[Any]
+    #: The spans of a flow, and what its task saw.
+    flow: list[spans.Spent]
+    there: Any
+
+
+@pytest.fixture(scope="module")
+def ran(broker_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    with broker_servers["redis"].place() as url:
+        arguments = ["--celery-queue", "celery", "--celery-broker", str(url), "--processes", "1"]
+        arguments += ["--celery-result-backend", str(url), "--traces"]
+        for module in ("tests.telemetry.joined_tasks", "tests.sample_tasks"):
+            arguments += ["--tasks", module]
+        environment = {"OTEL_TRACES_EXPORTER": "console"}
+        folder = tmp_path_factory.mktemp("worker")
+        with workers.workers(folder, *arguments, environment=environment) as (worker,):
+            client = celery_errands.Client(url, url)
+            headers = {"traceparent": f"00-{TRACE}-{SPAN}-01"}  # as instrumented clients send it
+            after = signature(TELLS)
+            first = client.send(TELLS, extra=headers, chain=(after,))
+            names = [first, after["options"]["task_id"]]
+            seen = [client.ended(name)["result"] for name in names]
+            assert client.ended(client.send(FAILS, extra=headers))["status"] == "FAILURE"
+            seen.append(client.ended(client.send(TELLS))["result"])
+            memory = spans.Memory()
+            made = CeleryTask(TELLS, str(url), "there", "seen", result_backend=str(url))
+            engine = engines.load(linear_flow.Flow("f").add(made))
+            with tracing.instrument(engine, memory.provider):
+                engine.run()
+            assert worker.stop() == 0
+            printed = spans.printed(worker.text)
+            there = engine.storage.fetch("seen")
+            yield Ran(worker.process.pid, printed, first, seen, memory.spans, there)
+
+
+def test_what_a_client_began_goes_on_in_a_worker_and_its_children(ran: Ran) -> None:
+    assert {span.name for span in ran.spans} == {"process celery"}
+    first, second, bad, other, _ = ran.spans
     assert [span.trace for span in (first, second, bad)] == [f"0x{TRACE}"] * 3
     assert [first.parent, second.parent, bad.parent] == [f"0x{SPAN}", first.id, f"0x{SPAN}"]
     assert [first.links, second.links, other.links] == [[f"0x{SPAN}"], [first.id], []]
     assert (other.parent, other.trace == first.trace) == (None, False)
-    for span, (pid, trace_id, current, parent) in zip(
-        (first, second, other), (*seen, alone), strict=True
-    ):
-        assert pid != worker.process.pid
+    for span, told in zip((first, second, other), ran.seen, strict=True):
+        pid, trace_id, current, parent = told
+        assert pid != ran.pid
         assert (trace_id, current, parent) == (span.trace, span.id, span.id)
-    assert [span.failed for span in found] == [False, False, True, False]
+    assert [span.failed for span in ran.spans] == [False, False, True, False, False]
     assert bad.attributes["error.type"] == "ValueError"
     said = first.attributes
     assert said["messaging.system"] == "redis"
     assert said["messaging.destination.name"] == "celery"
     assert (said["wbengine.task"], said["wbengine.attempt"]) == (TELLS, 1)
-    assert said["messaging.message.id"].startswith(told)
+    assert said["messaging.message.id"].startswith(ran.first)
 
 
-def test_a_flow_and_who_runs_its_celery_tasks_are_one_trace(
-    tmp_path: Path, redis_url: Any, memory: spans.Memory
-) -> None:
-    made = CeleryTask(TELLS, str(redis_url), "there", "seen", result_backend=str(redis_url))
-    with traced(tmp_path, redis_url, "--threads", "1") as (worker,):
-        engine = engines.load(linear_flow.Flow("f").add(made))
-        with tracing.instrument(engine, memory.provider):
-            engine.run()
-        assert worker.stop() == 0
-        found = [*memory.spans, *spans.printed(worker.text)]
+def test_a_flow_and_who_runs_its_celery_tasks_are_one_trace(ran: Ran) -> None:
+    found = [*ran.flow, ran.spans[-1]]
     assert spans.tree(found) == [["flow f", ["execute there", ["process celery"]]]]
-    assert engine.storage.fetch("seen")[2] == found[-1].id
+    assert len({span.trace for span in found}) == 1
+    assert ran.there[2] == found[-1].id
 
 
 def test_nothing_is_said_of_a_flow_that_nobody_traces(redis_url: Any) -> None:
