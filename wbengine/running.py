@@ -56,7 +56,8 @@ Key = tuple[str, int]
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 #: What is called in another process instead of this, so that `around` finds there what it finds
-#: here by that key, by whoever traces; it must not raise, and what it returns has to pickle.
+#: here by that key, by whoever traces; it must not raise, and what it returns has to pickle.  Pools
+#: add one more argument, the last.
 sending: Callable[[Key, Call], Call] | None = None
 
 #: Told of the headers of a message that the body of a task sends, by whoever traces; it may add to

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from concurrent import futures
 from typing import Any
 
 import pytest
 
-from tests import workers
+from tests import sample_tasks, workers
 from tests.telemetry import joined_tasks, spans
-from wbengine import engines
+from wbengine import engines, exceptions
 from wbengine.patterns import linear_flow
 from wbengine.telemetry import processing, tracing
 
@@ -63,6 +64,22 @@ def test_the_children_of_a_worker(memory: spans.Memory) -> None:
         with tracing.instrument(engine, memory.provider):
             engine.run()
         check(engine, memory.spans, {"plain": "process t", "async": "process t"})
+
+
+def test_what_cannot_go_into_a_child_is_named_as_ever(memory: spans.Memory) -> None:
+    told = []
+    for traced in (True, False):
+        made = sample_tasks.Add("a", inject={"x": threading.Lock(), "y": 1})
+        engine = engines.load(
+            linear_flow.Flow("f").add(made), engine="parallel", executor="processes"
+        )
+        listener = tracing.instrument(engine, memory.provider)
+        if not traced:
+            listener.uninstrument()
+        with pytest.raises(exceptions.NotEncodable) as caught:
+            engine.run()
+        told.append((caught.value.path, caught.value.type_name))
+    assert told[0] == told[1] and told[0][1] == "_thread.lock"
 
 
 def test_a_child_forgets_whom_it_belonged_to(memory: spans.Memory) -> None:

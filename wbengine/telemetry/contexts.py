@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import running
@@ -82,14 +82,16 @@ def _sending(key: Key, call: running.Call) -> running.Call:
     if found is None:
         return call
     fn, args = call
-    return _called, (key, carried(found), fn, *args)
+    # Behind the others: errors name arguments by their places.
+    return _called, (*args, key, carried(found), fn)
 
 
-def _called(key: Key, carrier: dict[str, str], fn: Callable[..., Any], *args: Any) -> Any:
-    """Make a call in a child, below a span of its parent."""
+def _called(*given: Any) -> Any:
+    """Make a call in a child, below a span of its parent; the pool adds its `emit`."""
+    *args, key, carrier, fn, emit = given
     enter(key, read(carrier))
     try:
-        return fn(*args)
+        return fn(*args, emit)
     finally:
         leave(key)
 
