@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from tests.dashboard.conftest import client
 from tests.views import records
+from tests.workers import until
 from wbengine.dashboard import keeping, reading
 from wbengine.persistence import atom_details, backends, base, models
 from wbengine.views import masking
@@ -112,6 +113,36 @@ def test_the_pages_that_follow_read_it_once(
         assert browser.get(f"/flows/{wide.uuid}{tab}").status_code == 200
         read, masked = counted.since()
         assert read == 0 and masked < 1_500, tab
+
+
+def test_a_dear_view_is_not_waited_for(
+    wide: Wide, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "DEAR", -1.0)
+    monkeypatch.setattr(keeping, "LINGERS", 0.0)
+    assert browser.get(f"/api/v1/flows/{wide.uuid}?atoms=0").json()["counts"]["SUCCESS"] == RAN
+    with contextlib.closing(wide.backend.get_connection()) as connection:
+        detail = connection.get_flow_details(wide.uuid)
+        atom = next(each for each in detail if each.state == "PENDING")
+        atom.state = "SUCCESS"
+        with keeping._TURN:  # nobody can make it anew
+            connection.save_changes(detail, [atom])
+            assert "1,200 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text
+        until(lambda: "1,201 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text)
+        atom.state = "PENDING"
+        connection.save_changes(detail, [atom])
+
+
+def test_what_did_not_change_is_not_looked_at_again(
+    wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "DEAR", -1.0)
+    monkeypatch.setattr(keeping, "LINGERS", 1e6)
+    path = f"/api/v1/flows/{wide.uuid}?atoms=0"
+    first = browser.get(path).json()
+    counted.since()
+    assert browser.get(path).json() == first
+    assert counted.since()[1] < 10
 
 
 def test_events_are_told_page_by_page(wide: Wide, browser: TestClient, counted: Counted) -> None:

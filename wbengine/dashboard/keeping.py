@@ -70,9 +70,11 @@ class Kept:
                 self.close()
 
     def _made_now(self) -> flows.FlowView:
-        began = time.monotonic()
+        began, cursor = time.monotonic(), self._records.cursor
         with self._lock:
-            self._records.look()
+            found = self._records.look()
+        if self._view is not None and found.cursor == cursor and self._is_young(began):
+            return self._view  # nothing has changed but the time
         detail = self._records.detail
         offered = self._offered() if detail is not None and _on_workers(detail) else None
         self._view = self._records.view(offered=offered)
@@ -84,9 +86,13 @@ class Kept:
         """The flow as it is now, or, where that is dear, as it was a moment ago.  Blocks once."""
         if self._view is None or self._cost <= DEAR:
             return self.fresh()
-        if time.monotonic() - self._made >= LINGERS * self._cost:
+        if not self._is_young(time.monotonic()):
             self.begin()
         return self._view
+
+    def _is_young(self, now: float) -> bool:
+        """Whether the view is a dear one that was made a moment ago."""
+        return self._cost > DEAR and now - self._made < LINGERS * self._cost
 
     def begin(self) -> None:
         """Have the view made, without waiting for it.
