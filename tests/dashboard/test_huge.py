@@ -143,6 +143,15 @@ def test_what_did_not_change_is_not_looked_at_again(
     counted.since()
     assert browser.get(path).json() == first
     assert counted.since()[1] < 10
+    with contextlib.closing(wide.backend.get_connection()) as connection:
+        detail = connection.get_flow_details(wide.uuid)
+        atom = next(each for each in detail if each.state == "PENDING")
+        atom.state = "SUCCESS"
+        connection.save_changes(detail, [atom])
+        assert len(browser.get(f"/api/v1/flows/{wide.uuid}/events").json()["events"]) == 500
+        assert browser.get(path).json()["counts"]["SUCCESS"] == RAN + 1
+        atom.state = "PENDING"
+        connection.save_changes(detail, [atom])
 
 
 def test_events_are_told_page_by_page(wide: Wide, browser: TestClient, counted: Counted) -> None:

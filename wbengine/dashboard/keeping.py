@@ -70,11 +70,11 @@ class Kept:
                 self.close()
 
     def _made_now(self) -> flows.FlowView:
-        began, cursor = time.monotonic(), self._records.cursor
+        began, view = time.monotonic(), self._view
         with self._lock:
             found = self._records.look()
-        if self._view is not None and found.cursor == cursor and self._is_young(began):
-            return self._view  # nothing has changed but the time
+        if view is not None and view.cursor == found.cursor and self._is_young(began):
+            return view  # nothing has changed but the time
         detail = self._records.detail
         offered = self._offered() if detail is not None and _on_workers(detail) else None
         self._view = self._records.view(offered=offered)
