@@ -206,6 +206,12 @@ def test_the_exit_code_of_an_error(error: BaseException, code: int) -> None:
 def test_what_is_said_of_an_error_is_one_line() -> None:
     assert errors.line_of(ValueError("first\n  second\n")) == "first: second"
     assert errors.line_of(KeyError("name")) == "KeyError: 'name'"
+    twice = OSError(
+        "x cannot be used: Not a directory\n  NotADirectoryError: [Errno 20] Not a directory: 'x'"
+    )
+    assert errors.line_of(twice) == "x cannot be used: Not a directory"
+    once = OSError("x is lost\n  OSError: [Errno 5] Input/output error: 'y'")
+    assert errors.line_of(once) == "x is lost: OSError: [Errno 5] Input/output error: 'y'"
     assert errors.line_of(RuntimeError()) == "RuntimeError"
 
 

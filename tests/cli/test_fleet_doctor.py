@@ -393,3 +393,10 @@ def test_the_time_of_all_checks(home: Path, wbengine: Command) -> None:
         assert 5 < time.monotonic() - began < 10
     assert process.returncode == 1 and err == "2 wrong\n"
     assert "✘ broker: " in out and "✘ store: no answer within " in out
+
+
+def test_where_there_are_no_signs(wbengine: Command, served: str) -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    told = wbengine.apart("doctor", "--quiet", "--min-workers", "2", env=plain)
+    signs = {line[0] for line in told.out.splitlines() if not line.startswith(" ")}
+    assert told.code == 1 and signs == {"+", "x"}

@@ -289,6 +289,14 @@ def test_a_run_is_shown_on_a_terminal_and_its_result_is_data(home: Path) -> None
     assert json.loads((home / "result").read_text())["state"] == "SUCCESS"
 
 
+def test_a_list_fits_a_terminal_of_80_columns(home: Path, bad: str) -> None:
+    terminal = Terminal(home, "flow", "ls", "--color", "never")
+    assert terminal.end() == 0
+    head, _, row = [line for line in terminal.told.splitlines() if line.strip()][:3]
+    assert head.split()[:2] == ["UUID", "NAME"]
+    assert row.split()[:3] == [bad[:8], "order", "REVERTED"]
+
+
 def test_ctrl_c_ends_watching(wbengine: Command, home: Path) -> None:
     process = wbengine.begin("flow", "run", SLOW)
     appears(home / "reserve.begun")

@@ -70,6 +70,7 @@ from wbengine.cli import output
 printer = output.Printer(color={color!r})
 print(printer.is_terminal)
 printer.table(("A", "B"), [("x " * 100, "y")])
+printer.table(("WORD", "B"), [("w" * 50, "y"), ("z" * 50, None)])
 """
 
 
@@ -103,7 +104,12 @@ def test_on_a_terminal_it_fits() -> None:
     assert "\x1b[" in told  # the head of the table is bold
     assert told.count("x") == 100
     assert len(told.splitlines()) > 5
-    assert "\x1b[" not in seen("auto", NO_COLOR="1")
+    plain = seen("auto", NO_COLOR="1")
+    assert "\x1b[" not in plain
+    rows = plain.splitlines()[-7:]  # no words are torn apart: a paragraph for each row
+    assert [row.split() for row in rows if row and not set(row) <= set("wz ")] == [
+        ["WORD", "w" * 34], ["B", "y"], ["WORD", "z" * 34], ["B", "-"],
+    ]  # fmt: skip
     assert "\x1b[" not in seen("never")
 
 

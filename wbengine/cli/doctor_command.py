@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _SIGNS: Final = {True: "✔", False: "✘", None: "-"}
+#: Where those cannot be written.
+_PLAIN_SIGNS: Final = {True: "+", False: "x", None: "-"}
 
 
 class _Doctor(base.Command):
@@ -136,6 +138,7 @@ class _Report:
         return errors.UNHEALTHY if wrong else errors.OK
 
     def _print(self, finding: Finding) -> None:
-        self._printer.line(f"{_SIGNS[finding.good]} {finding.check}: {finding.text}")
+        signs = _SIGNS if self._printer.can_write("✔✘") else _PLAIN_SIGNS
+        self._printer.line(f"{signs[finding.good]} {finding.check}: {finding.text}")
         if finding.fix is not None:
             self._printer.line(f"    fix: {finding.fix}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import click
@@ -31,6 +32,10 @@ Exit codes:
   75   it took too long, or somebody else is at it: try again
   78   a setting, in the environment or in a file, is wrong
   130  interrupted"""
+
+
+#: An error of the system: its words.
+_OF_SYSTEM: Final = re.compile(r"\w+: \[Errno \d+\] ([^:]+)")
 
 
 class Failed(Exception):
@@ -117,4 +122,10 @@ def _origin(error: click.BadParameter) -> str:
 
 
 def _joined(text: str) -> str:
-    return ": ".join(line.strip().rstrip(":") for line in text.splitlines() if line.strip())
+    """Its lines, but for an error of the system that those before it tell of."""
+    found = ""
+    for line in (line.strip().rstrip(":") for line in text.splitlines()):
+        told = _OF_SYSTEM.match(line)
+        if line and not (told and told[1] in found):
+            found += f": {line}" if found else line
+    return found

@@ -17,6 +17,10 @@ NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
 
 
+#: So much of a uuid is told to people: it is enough for commands.
+_SHORT: Final = 8
+
+
 @base.command(
     "ls",
     help="""List flows, the newest first.
@@ -48,7 +52,7 @@ def command(
     sort: str,
     after: str | None,
 ) -> None:
-    from wbengine.views import listing, words
+    from wbengine.views import listing
 
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
         try:
@@ -71,11 +75,11 @@ def command(
         return
     rows = [
         (
-            row.uuid,
+            row.uuid[:_SHORT] if printer.is_terminal else row.uuid,
             row.name,
             row.state,
             f"{row.counts.get(states.SUCCESS, 0) + row.counts.get(states.IGNORE, 0)}/{row.total}",
-            words.iso(row.created),
+            _moment(row.created, printer.is_terminal),
             row.owner,
             row.error,
         )
@@ -85,3 +89,9 @@ def command(
     printer.table(columns, rows, empty="There are no such flows.", right=("TASKS",))
     if page.after is not None:
         printer.note(f"there are more: --after '{page.after}'")
+
+
+def _moment(seconds: float | None, short: bool) -> str | None:
+    from wbengine.views import words
+
+    return words.clock(seconds) if short and seconds is not None else words.iso(seconds)

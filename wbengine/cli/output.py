@@ -107,24 +107,32 @@ class Printer:
         empty: str = "",
         right: Sequence[str] = (),
     ) -> None:
-        """A table: as wide as it must be where nobody looks, folded to fit on a terminal.
+        """A table: as wide as it must be where nobody looks, folded to fit on a terminal; on one
+        that is too narrow for its words, a paragraph for each row.
 
         Cells are texts (None: a dash), or what rich renders.  Without rows `empty` is said instead,
         as a remark.
         """
         from rich import box
+        from rich.measure import Measurement
         from rich.table import Table
 
+        rows = list(rows)
         table = Table(box=box.SIMPLE_HEAD if self.is_terminal else None, pad_edge=False)
         for column in columns:
             side = "right" if column in right else "left"
             table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
         for row in rows:
             table.add_row(*(self._cell(cell) for cell in row))
-        if table.row_count or not empty:
+        if not rows and empty:
+            self.note(empty)
+        elif Measurement.get(self.console, self._endless, table).minimum <= self.console.width:
             self.rich(table)
         else:
-            self.note(empty)
+            for number, row in enumerate(rows):
+                if number:
+                    self.line("")
+                self.pairs(zip(columns, row, strict=True))
 
     def pairs(self, rows: Iterable[tuple[str, Any]]) -> None:
         """Names with their values, one below the other."""
@@ -170,6 +178,14 @@ class Printer:
         except ValueError:  # closed
             return False
 
+    def can_write(self, text: str) -> bool:
+        """Whether the standard output has an encoding for that."""
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except (UnicodeError, LookupError):
+            return False
+        return True
+
     @cached_property
     def console(self) -> Console:
         """The standard output, for rich."""
@@ -179,6 +195,11 @@ class Printer:
     def stderr(self) -> Console:
         """The standard error, for rich: progress."""
         return self._console(sys.stderr)
+
+    @property
+    def _endless(self) -> Any:
+        """As wide as it may be."""
+        return self.console.options.update(width=_ENDLESS)
 
     def _console(self, stream: Any) -> Console:
         from rich.console import Console
