@@ -322,7 +322,7 @@ def test_an_extra_that_is_missing(wbengine: Command, redis_url: Any, home: Path)
         found = wrong(wbengine.apart(*doctor, env={"PYTHONPATH": path}))
         assert found[0]["check"] == "extras"
         assert found[0]["fix"] == "pip install 'wbengine[redis]'"
-        assert wrong(wbengine.apart(*doctor)) == []
+        assert wrong(wbengine(*doctor)) == []
 
 
 def test_a_ledger_that_is_down(wbengine: Command, served: str) -> None:

@@ -149,9 +149,9 @@ def test_what_tasks_print_is_beside_the_result(wbengine: Command, home: Path) ->
     for words in ("imported", "made", "said", "written", "undone"):
         assert f"{words}\n" in told.err
     (home / "broken").unlink()
-    again = wbengine.apart("flow", "retry", told.json["uuid"], "-I", "noisy")
+    again = wbengine("flow", "retry", told.json["uuid"], "-I", "noisy")
     assert again.json["state"] == "SUCCESS" and "said\n" in again.err
-    assert wbengine.apart("graph", "noisy:flow", "-f", "json").json["name"] == "noisy"
+    assert wbengine("graph", "noisy:flow", "-f", "json").json["name"] == "noisy"
 
 
 def test_a_failure_is_told(wbengine: Command, home: Path) -> None:
@@ -331,7 +331,7 @@ def test_detached_what_goes_wrong_at_once_is_told(wbengine: Command, home: Path)
         "import pathlib\nfrom tests.cli.shop import order\n"
         "flow = order()\npathlib.Path('vanishing.py').unlink()\n"
     )
-    told = wbengine.apart("flow", "run", "vanishing:flow", "--detach")
+    told = wbengine("flow", "run", "vanishing:flow", "--detach")
     assert (told.code, told.out) == (1, "")
     reason = "what made the flow cannot be found here: there is no module 'vanishing'"
     assert told.error.startswith(f"wbengine flow run: error: it did not begin: {reason}")

@@ -33,6 +33,32 @@ def test_silent_in_the_middle(
     assert running.returncode == 75
 
 
+def test_silent_while_a_flow_runs(
+    wbengine: Command, home: Path, postgresql_server: servers.Server, postgresql_url: str
+) -> None:
+    """Whoever watches it ends; whoever runs it says why nothing happens, and goes on."""
+    with tcp_proxy.threaded(postgresql_server.port) as proxy:
+        url = postgresql_url.replace(f":{postgresql_server.port}/", f":{proxy.port}/")
+        words = ("--persistence", url, "--timeout", "2.5")
+        running = wbengine.begin("flow", "run", "tests.cli.shop:slow", "--flow-id", FLOW, *words)
+        appears(home / "reserve.begun")
+        watching = wbengine.begin("flow", "watch", FLOW, *words)
+        assert watching.stdout is not None and running.stderr is not None
+        assert "RUNNING" in watching.stdout.readline()
+        proxy.stall()
+        _, err = watching.communicate(timeout=10)
+        said, last = err.splitlines()
+        assert said.startswith("waiting for the store: postgresql://") and ":***@" in said
+        assert last == "wbengine flow watch: error: the store does not answer within 2.5 s"
+        assert watching.returncode == 69
+        assert running.stderr.readline() == f"{said}\n"
+        proxy.resume()
+        assert running.stderr.readline() == "the store answers again\n"
+        (home / "go").touch()
+        running.communicate(timeout=30)
+        assert running.returncode == 0
+
+
 def test_slow_is_not_silent(wbengine: Command, home: Path) -> None:
     """A command that takes longer than an answer may, of a store that answers."""
     flow = wbengine.begin("flow", "run", "tests.cli.shop:slow", "--flow-id", FLOW)
