@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import kombu
+from kombu import asynchronous
 
 from wbengine import transports
 from wbengine.engines.worker_based import connecting
 from wbengine.interop.celery import transport_options
 
-__all__ = ["DEFAULT_QUEUE", "Broker", "declare", "queue_named", "redis_options", "redis_url"]
+__all__ = [
+    "DEFAULT_QUEUE",
+    "Broker",
+    "close_hub",
+    "declare",
+    "queue_named",
+    "redis_options",
+    "redis_url",
+]
+
+LOG = logging.getLogger(__name__)
 
 #: Where Celery's clients send what they were not told where to send.
 DEFAULT_QUEUE: Final = "celery"
@@ -139,6 +151,17 @@ def declare(connection: kombu.Connection, queue: kombu.Queue) -> None:
     else:
         with contextlib.suppress(*connection.channel_errors):
             spare.close()
+
+
+def close_hub(hub: asynchronous.Hub) -> None:
+    """Close the hub of a connection that is gone; never raises."""
+    for _ in range(2):  # what was still to be read raises, and leaves the rest open
+        try:
+            hub.close()
+        except Exception as error:
+            LOG.debug("a connection was not left in order (%s)", error)
+        else:
+            return
 
 
 def redis_url(url: str) -> str:

@@ -12,6 +12,8 @@ import kombu
 from kombu import asynchronous
 
 from wbengine import exceptions
+from wbengine.engines.worker_based import connecting
+from wbengine.interop.celery import brokers
 from wbengine.interop.celery.client import orders, outlet, replies, stored
 from wbengine.interop.celery.client.addresses import Address
 from wbengine.interop.celery.client.orders import Order
@@ -179,11 +181,8 @@ class Session:
         """Give back what it has; never raises."""
         if self._stored is not None:
             self._stored.close()
-        for close in (self._connection.release, self._hub.close):
-            try:
-                close()
-            except Exception as error:  # another one takes its place
-                LOG.debug("a connection was not closed in order (%s)", error)
+        connecting.release(self._connection)
+        brokers.close_hub(self._hub)
 
     # What came.
 

@@ -281,10 +281,7 @@ class Awaited(Line):
 
     def close(self) -> None:
         super().close()
-        try:
-            self._hub.close()
-        except Exception as error:  # of what was still to be read
-            LOG.debug("a connection was not left in order (%s)", error)
+        brokers.close_hub(self._hub)
 
 
 def _silence(bell: socket.socket) -> None:
