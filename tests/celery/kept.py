@@ -1,5 +1,5 @@
 """Flows of Celery tasks that one process begins and another goes on with; run as a module, the
-first of them: `python -m tests.celery.kept FOLDER BROKER BACKEND QUEUE NUMBER SECONDS KIND`.
+first of them: `python -m tests.celery.kept FOLDER BROKER BACKEND QUEUE NUMBER SECONDS KIND RAN`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ from wbengine.patterns import unordered_flow
 
 
 def make(url: str, backend: str, queue: str, number: int, seconds: float, mapped: bool) -> Any:
-    """So many tasks, or as many items of a Map, each of which rests for so long."""
+    """So many tasks, or as many items of a Map, each of which rests for so long.
+
+    Their worker stops once `ran` of them have begun.
+    """
     flow = unordered_flow.Flow("kept")
-    common: Any = {"args": ("seconds", "path"), "result_backend": backend, "queue": queue}
+    common: Any = {"args": ("seconds", "path", "ran"), "result_backend": backend, "queue": queue}
     if mapped:
-        inner = CeleryTask(f"{NAME}.rest", url, **common)
+        inner = CeleryTask(f"{NAME}.rest_and_stop", url, **common)
         many = task.Map(inner, over="times", item="seconds", provides="rested", name="m")
         return flow.add(many)
     for n in range(number):
         given = {"seconds": seconds}
-        flow.add(CeleryTask(f"{NAME}.rest", url, f"t{n}", f"r{n}", inject=given, **common))
+        flow.add(CeleryTask(f"{NAME}.rest_and_stop", url, f"t{n}", f"r{n}", inject=given, **common))
     return flow
 
 
 def main(
-    folder: str, url: str, backend: str, queue: str, number: str, seconds: str, mapped: str
-) -> None:
+    folder: str, url: str, backend: str, queue: str, number: str, seconds: str, mapped: str,
+    ran: str,
+) -> None:  # fmt: skip
     engine = engines.load_from_factory(
         make,
         factory_args=[url, backend, queue, int(number), float(seconds), mapped == "mapped"],
-        store={"path": f"{folder}/ran", "times": [float(seconds)] * int(number)},
+        store={"path": f"{folder}/ran", "ran": int(ran), "times": [float(seconds)] * int(number)},
         backend=f"dir://{folder}/store",
         engine="parallel",
     )

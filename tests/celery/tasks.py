@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,6 +146,17 @@ def rest(seconds: float, path: str | None = None) -> float:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, 0.02))
+    return seconds
+
+
+@task
+def rest_and_stop(seconds: float, path: str, number: int) -> float:
+    """As `rest`; once so many have begun, their worker stops itself, and waits for a SIGCONT."""
+    write(path, f"begins in {os.getpid()}")
+    if len(Path(path).read_text(encoding="utf-8").splitlines()) >= number:
+        with contextlib.suppress(FileExistsError), open(f"{path}.stopped", "x", encoding="utf-8"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(seconds)
     return seconds
 
 

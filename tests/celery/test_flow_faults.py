@@ -128,16 +128,16 @@ def interrupted(
 ) -> str:
     """Have another process begin a flow, and end it once so many of its tasks have begun.
 
-    The worker is stopped meanwhile, and until somebody sends it a SIGCONT.
+    The worker has stopped itself then, until somebody sends it a SIGCONT.
     """
     words = [sys.executable, "-m", "tests.celery.kept", str(folder), url, backend, queue]
     with subprocess.Popen(
-        [*words, "30", "0.05", kind],
+        [*words, "30", "0.05", kind, str(ran)],
         cwd=workers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         uuid = process.stdout.readline().strip()
-        until(lambda: len(begun(folder / "ran")) >= ran or process.poll() is not None)
+        until(lambda: (folder / "ran.stopped").exists() or process.poll() is not None)
         worker.signal(signal.SIGSTOP)
         process.send_signal(by)
         told = process.stderr.read()
@@ -208,7 +208,7 @@ def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again
         failures = engine.storage.get_execute_failures().values()
         known = exceptions.WorkerLost, exceptions.Cancelled
         assert len(failures) >= 20 and all(found.check(*known) for found in failures)
-        link.close_all()  # it has told them then
+        link.close_all(30.0)  # it has told them then
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 30
@@ -229,7 +229,7 @@ def test_a_resumed_flow_that_is_given_up_revokes(
         engine = resumed(tmp_path, uuid, kind)
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
-        link.close_all()  # it has told them then
+        link.close_all(30.0)  # it has told them then
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 20
