@@ -20,21 +20,7 @@ from wbengine.interop.celery.protocol import codec, results, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.steps import Send
 from wbengine.interop.celery.protocol.wire import Wire
-from wbengine.interop.celery.worker import holding, mapping, remembering, service
-from wbengine.interop.celery.worker.deeds import (
-    Acknowledge,
-    Cancel,
-    End,
-    GiveBack,
-    Inquire,
-    Mark,
-    Note,
-    Redirect,
-    Reject,
-    Requeue,
-    Run,
-    Tell,
-)
+from wbengine.interop.celery.worker import deeds, holding, mapping, remembering, service
 from wbengine.interop.celery.worker.jobs import Job, Past
 from wbengine.types.failure import Failure
 
@@ -176,32 +162,32 @@ class History:
     def apply(self, effects: list[Any]) -> None:
         for effect in effects:
             match effect:
-                case Run(job):
+                case deeds.Run(job):
                     self.begin(job)
-                case Cancel(job):
+                case deeds.Cancel(job):
                     self.cancelled.add(job)
-                case Acknowledge(receipt) | Reject(receipt):
+                case deeds.Acknowledge(receipt) | deeds.Reject(receipt):
                     self.settle(receipt)
-                case Redirect(receipt, wire, queue):
+                case deeds.Redirect(receipt, wire, queue):
                     assert queue == "java"
                     assert wire is receipt.entry.wire
                     self.elsewhere += 1
                     self.settle(receipt)
-                case Requeue(receipt):
+                case deeds.Requeue(receipt):
                     if receipt.connection == self.connection and not receipt.entry.settled:
                         del self.unsettled[receipt.entry]
                         receipt.entry.redelivered = True
                         self.queue.append(receipt.entry)
-                case Mark(job):
+                case deeds.Mark(job):
                     assert not self.stopped, "nothing begins after it was told to end"
                     assert self.taking, "nor while it is suspended"
                     assert job.receipt.connection == self.connection or self.keeps
                     self.marks.append(job)
-                case Inquire(ids):
+                case deeds.Inquire(ids):
                     self.asked.append(ids)
-                case End() | GiveBack():
+                case deeds.End() | deeds.GiveBack():
                     self.duties.append(effect)
-                case Note() | Tell():
+                case deeds.Note() | deeds.Tell():
                     pass
                 case _:
                     raise AssertionError(effect)
@@ -238,9 +224,9 @@ class History:
         """The sender does the first of its duties."""
         effect = self.duties.popleft()
         job = effect.job
-        if isinstance(effect, GiveBack) and self.is_lost(job.receipt):
+        if isinstance(effect, deeds.GiveBack) and self.is_lost(job.receipt):
             pass  # it comes again
-        elif isinstance(effect, GiveBack):
+        elif isinstance(effect, deeds.GiveBack):
             self.given[job.key] += 1
             copy = Entry(job.wire, "task", True)
             self.queue.append(copy)
@@ -364,21 +350,25 @@ class History:
 
     def step(self) -> None:
         rng = self.rng
-        deeds: list[tuple[Any, float]] = [(self.publish, 3), (self.deliver, 8), (self.pass_time, 3)]
+        choices: list[tuple[Any, float]] = [
+            (self.publish, 3),
+            (self.deliver, 8),
+            (self.pass_time, 3),
+        ]
         if self.duties:
-            deeds.append((self.work, 6))
+            choices.append((self.work, 6))
         if self.asked:
-            deeds.append((self.answer, 6))
+            choices.append((self.answer, 6))
         if self.pool:
-            deeds.append((self.finish, 4))
+            choices.append((self.finish, 4))
         if self.marks:
-            deeds.append((self.mark, 12))
+            choices.append((self.mark, 12))
         if self.number:
-            deeds.append((self.revoke, 0.3))
-        deeds.append((self.lose_connection, 0.3))
-        deeds.append((self.crash, 0.1 * self.crashing))
-        deeds.append((self.suspend if self.taking else self.resume, 0.2 if self.taking else 2))
-        chosen = rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds])
+            choices.append((self.revoke, 0.3))
+        choices.append((self.lose_connection, 0.3))
+        choices.append((self.crash, 0.1 * self.crashing))
+        choices.append((self.suspend if self.taking else self.resume, 0.2 if self.taking else 2))
+        chosen = rng.choices([choice for choice, _ in choices], [weight for _, weight in choices])
         chosen[0]()
         self.check()
 

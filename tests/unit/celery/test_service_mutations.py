@@ -14,21 +14,7 @@ from wbengine.interop.celery import retrying
 from wbengine.interop.celery.canvas import chords
 from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.steps import Send
-from wbengine.interop.celery.worker import mapping, service
-from wbengine.interop.celery.worker.deeds import (
-    Acknowledge,
-    Cancel,
-    End,
-    GiveBack,
-    Inquire,
-    Mark,
-    Note,
-    Redirect,
-    Reject,
-    Requeue,
-    Run,
-    Tell,
-)
+from wbengine.interop.celery.worker import deeds, mapping, service
 from wbengine.interop.celery.worker.jobs import Past
 from wbengine.types.failure import Failure
 
@@ -77,28 +63,28 @@ class Shell:
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:
-                case Run(job):
+                case deeds.Run(job):
                     outcome = invocation.Outcome(rng.choice(OUTCOMES))
                     self.apply(self.core.on_finished(job, outcome, now), rng, now)
-                case Mark(job):
+                case deeds.Mark(job):
                     self.apply(self.core.on_marked([job], now), rng, now)
-                case End(job=job):
+                case deeds.End(job=job):
                     self.settled += 1
                     self.look_at(effect, now)
                     assert self.core.on_done(job, job.receipt) == []
-                case GiveBack(job):
+                case deeds.GiveBack(job):
                     self.settled += 1
                     assert self.core.on_done(job, job.receipt) == []
-                case Acknowledge() | Reject() | Redirect() | Requeue():
+                case deeds.Acknowledge() | deeds.Reject() | deeds.Redirect() | deeds.Requeue():
                     self.settled += 1
-                case Inquire():
+                case deeds.Inquire():
                     self.apply(self.core.on_answers({}, now), rng, now)
-                case Tell(_, fields):
+                case deeds.Tell(_, fields):
                     serializers.dump(fields)
-                case Cancel() | Note():
+                case deeds.Cancel() | deeds.Note():
                     raise AssertionError(effect)
 
-    def look_at(self, end: End, now: float) -> None:
+    def look_at(self, end: deeds.End, now: float) -> None:
         if end.result is not None:
             assert end.result.encoded
         for fallen in end.fallout:
