@@ -114,6 +114,10 @@ def test_an_error_does_not_take_the_place_of_what_is_shown(
         expect(page.locator("#head .badge.state-SUCCESS").first).to_be_visible(timeout=10_000)
         expect(page.locator("#live")).to_have_text("Live")
         assert is_the_same(page)
+        lost = context.new_page()
+        lost.goto(f"{site.address}nothing/here")
+        accessible(lost)
+        lost.close()
         # A day later, in the same tab.
         context.clear_cookies()
         expect(page.locator("h1")).to_have_text("Who is there?", timeout=10_000)
