@@ -100,7 +100,11 @@ def test_an_unknown_option_is_told_in_one_line(wbengine: Command) -> None:
     told = wbengine("config", "show", "--jsn")
     assert told.code == 2
     assert told.error.startswith("wbengine config show: error: ")
-    assert "--jsn" in told.error and "--json" in told.error
+    assert "there is no option '--jsn' (did you mean '--json'?)" in told.error
+    assert (
+        "there is no option '--stat' (did you mean '--state'?)"
+        in wbengine("flow", "ls", "--stat").error
+    )
 
 
 def test_without_a_command_help_is_wrong_usage(wbengine: Command) -> None:

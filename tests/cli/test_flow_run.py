@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Answer, Command, appears
-from wbengine.cli import app
+from wbengine.cli import errors
 
 ORDER = "tests.cli.shop:order"
 SLOW = "tests.cli.shop:slow"
@@ -452,7 +452,7 @@ def test_a_report_is_written(wbengine: Command, home: Path) -> None:
 
 def test_every_exit_code_was_seen_here_or_beside() -> None:
     """Those that the help tells are those that the tests of this folder ask for."""
-    told = {int(line.split()[0]) for line in app.errors.TEXT.splitlines()[1:]}
+    told = {int(line.split()[0]) for line in errors.TEXT.splitlines()[1:]}
     text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     assert {code for code in told if str(code) not in text} == set()
 

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ def test_a_document_begins_with_its_schema(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_json_has_no_form_for_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    output.Printer().event("thing/1", {"n": float("nan"), "s": {1}, "o": 1j, 3: "ü"})
+    content: dict[Any, Any] = {"n": float("nan"), "s": {1}, "o": 1j, 3: "ü"}
+    output.Printer().event("thing/1", content)
     out, _ = printed(capsys)
     assert out.count("\n") == 1
     assert json.loads(out) == {

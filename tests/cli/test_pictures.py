@@ -34,12 +34,12 @@ def view(sizes: list[int], states: dict[str, str]) -> flows.FlowView:
 
 
 def drawn(found: flows.FlowView, rows: int | None = None, encoding: str = "utf-8") -> list[str]:
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    into = io.BytesIO()
+    file = io.TextIOWrapper(into, encoding=encoding)
     console = Console(file=file, width=80, color_system=None)
     console.print(pictures.tree(found, console, rows))
     file.flush()
-    told: bytes = file.buffer.getvalue()  # type: ignore[attr-defined]
-    return told.decode(encoding).splitlines()
+    return into.getvalue().decode(encoding).splitlines()
 
 
 def test_all_of_a_flow_is_drawn() -> None:

@@ -78,6 +78,7 @@ def test_a_flow_is_made_by_a_function_or_is_one() -> None:
     [
         ("tests.operations.flows", ValueError, "there is tests.operations.flows:flow"),
         ("no_such", ValueError, "not of the form MODULE:FACTORY"),
+        ("tests.operations.flows:", ValueError, "there is tests.operations.flows:flow"),
         ("no_such:flow", ImportError, "there is no module 'no_such'"),
         ("tests.operations.no_such:flow", ImportError, "no module 'tests.operations.no_such'"),
         ("tests.operations.flows:stepss", ImportError, "did you mean 'steps'?"),

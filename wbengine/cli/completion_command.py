@@ -20,7 +20,7 @@ __all__ = ["command"]
     fish:  wbengine completion fish > ~/.config/fish/completions/wbengine.fish
     """,
 )
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(("bash", "zsh", "fish")))
 def command(context: context.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from wbengine import exceptions
+from wbengine import _names, exceptions
 
 __all__ = ["Failed", "TEXT", "code_of", "line_of", "reason"]
 
@@ -95,8 +95,12 @@ def reason(error: OSError | UnicodeError) -> str:
 def _of_click(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and _is_of_settings(error):
         return f"{_origin(error)}: {error.message.rstrip('.')}"
-    message = error.format_message()
-    line = message[:1].lower() + message[1:].rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        near = _names.hint(error.option_name, error.possibilities or ())
+        line = f"there is no option {error.option_name!r}{near}"
+    else:
+        message = error.format_message()
+        line = message[:1].lower() + message[1:].rstrip(".")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"{line}; see {error.ctx.command_path} --help"
     return line

@@ -21,8 +21,8 @@ def flow_of(path: str) -> Any:
     :raises ImportError: there is no such module, or it has no such name.
     :raises NotAFlow: that makes no flow.
     """
-    module, colon, _ = path.partition(":")
-    if not colon:
+    module, _, name = path.partition(":")
+    if not name:
         raise ValueError(f"{path!r} is not of the form MODULE:FACTORY{_offer(module)}")
     try:
         found = _names.load(path)
