@@ -22,7 +22,10 @@ from wbengine.engines.worker_based import connecting, describing, topology
 from wbengine.transports import _files
 from wbengine.views import fleet as fleets
 
-__all__ = ["look", "reach"]
+__all__ = ["fleet", "look", "reach"]
+
+#: Seconds in which it is to be reached, however long one answer may take.
+_ANSWER: Final = 5.0
 
 #: Bytes that are to be free where messages are files.
 _LEAST_FREE: Final = 100 * 1024 * 1024
@@ -45,7 +48,7 @@ def reach(place: Place) -> Iterator[Finding]:
         return
     began = time.monotonic()
     try:
-        connection = _fleet(place).connect()
+        connection = fleet(place).connect()
     except exceptions.TransportFailure as error:
         yield _unreached(target, line(error))
         return
@@ -53,14 +56,9 @@ def reach(place: Place) -> Iterator[Finding]:
     yield good("broker", f"{target.shown} reached in {(time.monotonic() - began) * 1000:.0f} ms")
 
 
-def _fleet(place: Place) -> fleets.Fleet:
-    return fleets.Fleet(
-        place.exchange,
-        url=place.url,
-        transport=place.transport,
-        transport_options=place.transport_options,
-        timeout=min(place.timeout, 5.0),
-    )
+def fleet(place: Place) -> fleets.Fleet:
+    """Who works there, not opened."""
+    return fleets.Fleet(timeout=min(place.timeout, _ANSWER), **place.engine_options)
 
 
 def _unreached(target: Any, words: str) -> Finding:
@@ -120,7 +118,7 @@ def _look_at_folder(folder: str) -> Iterator[Finding]:
 
 
 def _look_at_rabbitmq(place: Place) -> Iterator[Finding]:
-    connection = _fleet(place).connect()
+    connection = fleet(place).connect()
     try:
         blocked = _blocked(connection, place.exchange)
         if blocked:

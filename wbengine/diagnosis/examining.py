@@ -12,7 +12,6 @@ from wbengine import exceptions
 from wbengine.diagnosis import brokers, ledgers, packages, round_trip, stores, workers
 from wbengine.diagnosis.findings import Finding, Place, bad, line, note
 from wbengine.diagnosis.lines import Line
-from wbengine.views import fleet as fleets
 
 __all__ = ["examine"]
 
@@ -73,7 +72,7 @@ def _around(place: Place, here: Line, broker: Line, ledger: Line, least: int) ->
         yield note("round trip", f"not tried: the broker {does}")
         return
     try:
-        with fleets.Fleet(timeout=min(place.timeout, 5.0), **place.engine_options) as fleet:
+        with brokers.fleet(place) as fleet:
             # Who may use only some queues may use those of the topics that there are.
             found = fleet.workers(least=least)
             unusable = "ledger" in ledger.wrong(here)
