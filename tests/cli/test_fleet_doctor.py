@@ -384,6 +384,7 @@ def test_a_broker_and_a_store_that_say_nothing(kind: str, home: Path, wbengine: 
     assert "ledger" not in told
 
 
+@pytest.mark.alone
 def test_the_time_of_all_checks(home: Path, wbengine: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
