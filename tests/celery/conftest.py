@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ import pytest
 from tests.brokers import Brokers, Place
 from tests.celery import peers
 from tests.celery.peers import NAME
+from tests.workers import WorkerProcess
+
+#: Starts a worker of ours; it is gone afterwards.
+Ours = Callable[..., contextlib.AbstractContextManager[WorkerProcess]]
 
 
 @dataclass
@@ -151,3 +156,15 @@ def store(broker_servers: Brokers) -> Iterator[Place]:
 @pytest.fixture
 def client(beds: Beds) -> peers.Client:
     return beds.client
+
+
+@pytest.fixture
+def own(url: Place, store: Place, client: peers.Client) -> Bed:
+    """One of the test's own, which nobody serves yet."""
+    return Bed(client, url, store, "nobody")
+
+
+@pytest.fixture
+def ours(own: Bed, tmp_path: Path) -> Ours:
+    """Starts workers of ours that serve it, with more words on their command lines."""
+    return functools.partial(peers.wbengine_worker, tmp_path, own.url, backend=own.backend)

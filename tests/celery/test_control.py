@@ -6,21 +6,17 @@ import contextlib
 import os
 from pathlib import Path
 
-from tests.brokers import Place
 from tests.celery import peers
-from tests.celery.conftest import Bed
+from tests.celery.conftest import Bed, Ours
 from tests.workers import until
 
 NODE = "ours@here"
 
 
-def test_what_a_worker_says(
-    kind: str, url: Place, store: Place, client: peers.Client, tmp_path: Path
-) -> None:
-    bed = Bed(client, url, store, "wbengine")
+def test_what_a_worker_says(own: Bed, ours: Ours, tmp_path: Path) -> None:
     words = "--threads", "2", "--celery-name", NODE
-    with peers.wbengine_worker(tmp_path, url, *words, backend=store) as worker:
-        told = bed.call("answers", str(tmp_path / "path"))
+    with ours(*words) as worker:
+        told = own.call("answers", str(tmp_path / "path"))
     ids = told.pop("ids")
     said = {name: answer[NODE] for name, answer in told.items()}
     assert said["ping"] == {"ok": "pong"}
@@ -43,25 +39,17 @@ def test_what_a_worker_says(
     (queue,) = said["active_queues"]
     assert queue["name"] == peers.QUEUE and queue["routing_key"] == peers.QUEUE
     assert said["conf"] and said["report"]["ok"]
-    for secret in (url, store):
+    for secret in (own.url, own.backend):
         assert secret.split("@")[0].rpartition(":")[2] not in str(said)
     assert said["query"][ids["later"]][0] == "scheduled"
 
 
-def test_the_commands(
-    kind: str,
-    url: Place,
-    store: Place,
-    client: peers.Client,
-    celery: peers.Celery,
-    tmp_path: Path,
-) -> None:
+def test_the_commands(own: Bed, ours: Ours, celery: peers.Celery) -> None:
     """All at once, as each waits for a second to hear of more workers."""
-    bed = Bed(client, url, store, "wbengine")
     words = "--threads", "2", "--celery-name", NODE
-    with peers.wbengine_worker(tmp_path, url, *words, backend=store) as worker:
-        until(lambda: bed.call("inspect", "ping"))
-        later = bed.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
+    with ours(*words) as worker:
+        until(lambda: own.call("inspect", "ping"))
+        later = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
         commands = {
             name: ("inspect", "-d", NODE, name)
             for name in ("ping", "stats", "registered", "report", "active_queues", "conf")
@@ -71,7 +59,7 @@ def test_the_commands(
         commands["rate_limit"] = ("control", "-d", NODE, "rate_limit", f"{peers.NAME}.add", "1/m")
         with contextlib.ExitStack() as stack:
             started = {
-                name: stack.enter_context(celery.command(url, *each))
+                name: stack.enter_context(celery.command(own.url, *each))
                 for name, each in commands.items()
             }
             codes = {name: peer.wait() for name, peer in started.items()}
@@ -83,7 +71,7 @@ def test_the_commands(
         assert f"{peers.NAME}.add" in texts["registered"]
         assert "pong" in texts["ping"]
         assert "error" in texts["rate_limit"].lower(), texts["rate_limit"]
-        assert bed.call("wait", later)[0]["state"] == "REVOKED"
-        with celery.command(url, "control", "-d", NODE, "shutdown"):
+        assert own.call("wait", later)[0]["state"] == "REVOKED"
+        with celery.command(own.url, "control", "-d", NODE, "shutdown"):
             assert worker.wait() == 0
         assert os.path.exists(worker.log)

@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Place
 from tests.celery import peers
-from tests.celery.conftest import Bed
+from tests.celery.conftest import Bed, Ours
 from tests.celery.test_calls import lines
 from tests.workers import until
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_a_worker_is_killed(
-    kind: str, pool: str, url: Place, store: Place, client: peers.Client, tmp_path: Path
-) -> None:
+def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Path) -> None:
     """What it ran is run again if that does no harm, else its client is told; what it only held is
     run as if nothing had been."""
-    bed = Bed(client, url, store, "wbengine")
     again, once, held = tmp_path / "again", tmp_path / "once", tmp_path / "held"
     words = "--pool", pool, "--concurrency", "2"
     soon: list[str] = []
@@ -28,18 +24,18 @@ def test_a_worker_is_killed(
         for what in ("visibility_timeout", "unacked_restore_interval", "unacked_restore_throttle"):
             soon += ["--celery-broker-option", f"{what}=1"]
     name = f"{peers.NAME}."
-    with peers.wbengine_worker(tmp_path, url, *words, *soon, backend=store) as worker:
+    with ours(*words, *soon) as worker:
         ids = [
-            bed.call("start", f"{name}rest_again", (1.0, str(again))),
-            bed.call("start", f"{name}rest", (1.0, str(once))),
+            own.call("start", f"{name}rest_again", (1.0, str(again))),
+            own.call("start", f"{name}rest", (1.0, str(once))),
         ]
         until(lambda: again.exists() and once.exists())
-        ids += [bed.call("start", f"{name}note", (str(held), str(n))) for n in range(5)]
-        ids += [bed.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
+        ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(5)]
+        ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
         worker.signal(signal.SIGKILL)
         worker.wait()
-    with peers.wbengine_worker(tmp_path, url, *words, *soon, backend=store):
-        told = bed.call("wait", *ids)
+    with ours(*words, *soon):
+        told = own.call("wait", *ids)
     assert [each["state"] for each in told] == ["SUCCESS", "FAILURE", *["SUCCESS"] * 6]
     error = told[1]["error"]
     assert (error["module"], error["type"]) == ("billiard.exceptions", "WorkerLostError")
@@ -47,91 +43,69 @@ def test_a_worker_is_killed(
     assert lines(held) == ["0", "1", "2", "3", "4", "later"]
 
 
-def test_a_child_is_killed(
-    kind: str, url: Place, store: Place, client: peers.Client, tmp_path: Path
-) -> None:
+def test_a_child_is_killed(own: Bed, ours: Ours, tmp_path: Path) -> None:
     """A process of the pool dies with its task."""
-    bed = Bed(client, url, store, "wbengine")
     path = tmp_path / "path"
     words = "--pool", "processes", "--concurrency", "1"
-    with peers.wbengine_worker(tmp_path, url, *words, backend=store):
-        task_id = bed.call("start", f"{peers.NAME}.rest", (30, str(path)))
+    with ours(*words):
+        task_id = own.call("start", f"{peers.NAME}.rest", (30, str(path)))
         until(lambda: lines(path))
         peers.Peer(int(lines(path)[0].rpartition(" ")[2]), path).signal(signal.SIGKILL)
-        (told,) = bed.call("wait", task_id)
-        assert bed.run("add", 1, 2)["value"] == 3
+        (told,) = own.call("wait", task_id)
+        assert own.run("add", 1, 2)["value"] == 3
     assert told["error"]["type"] == "WorkerLostError"
     assert len(lines(path)) == 1
 
 
-def test_warm_shutdown(
-    kind: str, url: Place, store: Place, client: peers.Client, tmp_path: Path
-) -> None:
+def test_warm_shutdown(own: Bed, ours: Ours, tmp_path: Path) -> None:
     """What runs is finished; what waits, for room or for its time, is another worker's."""
-    bed = Bed(client, url, store, "wbengine")
     path, held = tmp_path / "path", tmp_path / "held"
     name = f"{peers.NAME}."
-    with peers.wbengine_worker(tmp_path, url, "--threads", "1", backend=store) as first:
-        ids = [bed.call("start", f"{name}rest", (0.5, str(path)))]
+    with ours("--threads", "1") as first:
+        ids = [own.call("start", f"{name}rest", (0.5, str(path)))]
         until(lambda: lines(path))
-        ids += [bed.call("start", f"{name}note", (str(held), str(n))) for n in range(3)]
-        ids += [bed.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
+        ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(3)]
+        ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
         assert first.stop() == 0
-        assert bed.call("state", ids[0]) == "SUCCESS"
+        assert own.call("state", ids[0]) == "SUCCESS"
         assert not held.exists()
-        assert bed.call("depth", peers.QUEUE) == 4
-    with peers.wbengine_worker(tmp_path, url, "--threads", "1", backend=store):
-        told = bed.call("wait", *ids)
+        assert own.call("depth", peers.QUEUE) == 4
+    with ours("--threads", "1"):
+        told = own.call("wait", *ids)
     assert {each["state"] for each in told} == {"SUCCESS"}
     assert len(lines(path)) == 1
     assert lines(held) == ["0", "1", "2", "later"]
 
 
-def test_a_queue_served_by_both(
-    kind: str,
-    url: Place,
-    store: Place,
-    client: peers.Client,
-    celery: peers.Celery,
-    tmp_path: Path,
-) -> None:
+def test_a_queue_served_by_both(own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path) -> None:
     """Chords whose parts are run by both are counted by both, and their bodies called once."""
-    bed = Bed(client, url, store, "both")
     with (
-        celery.worker(url, "threads", backend=store),
-        peers.wbengine_worker(tmp_path, url, "--threads", "2", backend=store),
+        celery.worker(own.url, "threads", backend=own.backend),
+        ours("--threads", "2"),
     ):
-        until(lambda: len(bed.call("inspect", "ping", limit=2) or ()) == 2)
-        assert bed.call("chain", 20) == [20, 19]
-        assert len(bed.call("chords")) == 12
+        until(lambda: len(own.call("inspect", "ping", limit=2) or ()) == 2)
+        assert own.call("chain", 20) == [20, 19]
+        assert len(own.call("chords")) == 12
         for _ in range(5):
-            body, parts = bed.call("spread", 20)
+            body, parts = own.call("spread", 20)
             assert len(parts) == 20 and body in parts
             assert set(parts) == {"celery", "wbengine"}
-        told = bed.call("failing_chord", str(tmp_path), True)
+        told = own.call("failing_chord", str(tmp_path), True)
         assert told["body"]["type"] == "ChordError"
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_celerys_worker_takes_over(
-    kind: str,
-    url: Place,
-    store: Place,
-    client: peers.Client,
-    celery: peers.Celery,
-    tmp_path: Path,
-) -> None:
+def test_celerys_worker_takes_over(own: Bed, ours: Ours, celery: peers.Celery) -> None:
     """What a worker of ours took and did not end is where Celery's look for it."""
-    bed = Bed(client, url, store, "celery")
     soon = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
-    with peers.wbengine_worker(tmp_path, url, backend=store) as worker:
-        until(lambda: bed.call("inspect", "ping"))
-        held = bed.call("start", f"{peers.NAME}.where", countdown=2)
-        until(lambda: held in str(bed.call("inspect", "scheduled")))
+    with ours() as worker:
+        until(lambda: own.call("inspect", "ping"))
+        held = own.call("start", f"{peers.NAME}.where", countdown=2)
+        until(lambda: held in str(own.call("inspect", "scheduled")))
         worker.signal(signal.SIGKILL)
         worker.wait()
-    assert bed.call("depth", peers.QUEUE) == 1
-    with celery.worker(url, "threads", backend=store, broker_transport_options=soon):
-        (told,) = bed.call("wait", held)
+    assert own.call("depth", peers.QUEUE) == 1
+    with celery.worker(own.url, "threads", backend=own.backend, broker_transport_options=soon):
+        (told,) = own.call("wait", held)
     assert told["value"] == "celery"
-    assert bed.call("depth", peers.QUEUE) == 0
+    assert own.call("depth", peers.QUEUE) == 0

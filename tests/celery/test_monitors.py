@@ -5,37 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.brokers import Place
 from tests.celery import peers
-from tests.celery.conftest import Bed
+from tests.celery.conftest import Bed, Ours
 from tests.workers import until
 
 NODE = "ours@here"
 
 
-def test_events_and_flower(
-    kind: str,
-    url: Place,
-    store: Place,
-    client: peers.Client,
-    celery: peers.Celery,
-    tmp_path: Path,
-) -> None:
-    bed = Bed(client, url, store, "wbengine")
+def test_events_and_flower(own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path) -> None:
     words = "--threads", "2", "--celery-name", NODE, "--events", "celery"
     with (
-        celery.command(url, "events", "--dump") as dump,
-        celery.flower(url) as flower,
-        peers.wbengine_worker(tmp_path, url, *words, backend=store) as worker,
+        celery.command(own.url, "events", "--dump") as dump,
+        celery.flower(own.url) as flower,
+        ours(*words) as worker,
     ):
         until(lambda: "heartbeat" in dump.text)
         until(lambda: flower.ask("/api/workers?status=1").get(NODE))
         path = tmp_path / "path"
-        revoked = bed.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
-        runs = bed.call("start", f"{peers.NAME}.rest", (1, str(path)))
-        done = bed.run("add", 20, 22)
-        failed = bed.run("fail", "not today")
-        bed.call("revoke", revoked)
+        revoked = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
+        runs = own.call("start", f"{peers.NAME}.rest", (1, str(path)))
+        done = own.run("add", 20, 22)
+        failed = own.run("fail", "not today")
+        own.call("revoke", revoked)
         until(path.exists)
 
         def states(*ids: str) -> list[Any]:
