@@ -57,21 +57,22 @@ def serving(
     options: Mapping[str, Any] | None = None,
     *,
     threads: int = 2,
+    tasks: Any = celery_errands,
     **given: Any,
 ) -> Iterator[Serving]:
     """A worker that has begun to serve; it ends as one does that is told to.
 
-    `options` are those of its broker, and `given` those of its guest.
+    `options` are those of its broker, `given` those of its guest, and `tasks` a module.
     """
     made = guest.Guest(
         brokers.Broker(url, options),
         ["celery"],
-        mapping.Tasks([celery_errands]),
+        mapping.Tasks([tasks]),
         node="test@here",
         backend=backends.backend_for(results),
         **given,
     )
-    worker = workers.Worker("default", (), [celery_errands], guests=[made], threads_count=threads)
+    worker = workers.Worker("default", (), [tasks], guests=[made], threads_count=threads)
     thread = threading.Thread(target=worker.run, kwargs={"display_banner": False})
     thread.start()
     try:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.celery import peers
+from tests import celery_guests
+from tests.celery import peers, tasks
 from tests.celery.conftest import Bed, Ours
 from tests.celery.test_calls import lines
+from tests.celery_guests import HASTY
 from tests.workers import until
 
 
@@ -19,12 +21,13 @@ def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path
     run as if nothing had been."""
     again, once, held = tmp_path / "again", tmp_path / "once", tmp_path / "held"
     words = "--pool", pool, "--concurrency", "2"
-    soon: list[str] = []
+    soon: dict[str, int] = {}
     if kind == "redis":  # nobody there sees that a worker is gone, but only that time passes
-        for what in ("visibility_timeout", "unacked_restore_interval", "unacked_restore_throttle"):
-            soon += ["--celery-broker-option", f"{what}=1"]
+        names = ("visibility_timeout", "unacked_restore_interval", "unacked_restore_throttle")
+        soon = dict.fromkeys(names, 1)
+    options = [word for what in soon for word in ("--celery-broker-option", f"{what}=1")]
     name = f"{peers.NAME}."
-    with ours(*words, *soon) as worker:
+    with ours(*words, *options) as worker:
         ids = [
             own.call("start", f"{name}rest_again", (1.0, str(again))),
             own.call("start", f"{name}rest", (1.0, str(once))),
@@ -34,7 +37,7 @@ def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
         worker.signal(signal.SIGKILL)
         worker.wait()
-    with ours(*words, *soon):
+    with celery_guests.serving(own.url, own.backend, soon, tasks=tasks, patience=HASTY):
         told = own.call("wait", *ids)
     assert [each["state"] for each in told] == ["SUCCESS", "FAILURE", *["SUCCESS"] * 6]
     error = told[1]["error"]
