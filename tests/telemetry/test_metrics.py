@@ -165,6 +165,21 @@ def test_whatever_fails_is_counted_once(tmp_path: Path, registry: CollectorRegis
     assert ours == {(left, "FAILURE"): 1}
 
 
+def test_what_is_said_as_taskflow_says_it_is_counted_once(registry: CollectorRegistry) -> None:
+    """When a task began is not said then."""
+    place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
+    observer = metrics.WorkerObserver(other)
+    with workers.worker_in_thread(place, sample_tasks, interop="taskflow", observer=observer):
+        engine = engines.load(
+            linear_flow.Flow("f").add(sample_tasks.Nothing("n")),
+            engine="worker-based", url=place, interop="taskflow", topics=["t"],
+        )  # fmt: skip
+        with metrics.observe(engine, registry):
+            engine.run()
+    assert tasks(scraped(registry)) == {}
+    assert tasks(scraped(other)) == {("tests.sample_tasks.Nothing", "SUCCESS"): 1}
+
+
 def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
     """What goes back, or is given up, is somebody else's to count."""
     observer = metrics.WorkerObserver(registry)

@@ -110,7 +110,7 @@ class MetricsListener(base.Listener):
         if "result" not in details:
             return  # it was given back
         action, failed = _DIRECTIONS[state]
-        if details["worker"] not in (invocation.LOCAL, None) and details["runtime"] is not None:
+        if details["worker"] not in (invocation.LOCAL, None) and self._began_there(details):
             return  # a worker ran it, and counts it
         self._meters.task_ended(
             self._label(details["task_name"]),
@@ -120,6 +120,10 @@ class MetricsListener(base.Listener):
             details["attempt"],
             details["runtime"],
         )
+
+    def _began_there(self, details: base.Details) -> bool:
+        executor = self._engine.executor
+        return details["runtime"] is not None or not getattr(executor, "tells_times", True)
 
     def _label(self, name: str) -> str:
         found = self._tasks.get(name)

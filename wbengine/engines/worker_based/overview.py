@@ -34,6 +34,11 @@ class Overview(clerk.Clerk):
         """What carries its messages, such as `rabbitmq`."""
         return self._proxy.target.system
 
+    @property
+    def tells_times(self) -> bool:
+        """Whether its workers tell when a task began and ended: TaskFlow's do not."""
+        return self._interop is None
+
     def look(self, onlooker: onlooking.Onlooker) -> None:
         """Tell `onlooker` what is sent and what ends, from now on; idempotent."""
         with self._lock:
