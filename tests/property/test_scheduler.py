@@ -13,7 +13,7 @@ import pytest
 from tests.property.lives import live
 from wbengine._core.plan import TASK
 
-FLOWS = int(os.environ.get("WBENGINE_FLOWS", "2000"))
+FLOWS = int(os.environ.get("WBENGINE_FLOWS", "5000"))
 SEED = os.environ.get("WBENGINE_SEED")
 
 

@@ -17,7 +17,7 @@ from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.wire import Wire
 
-COUNT = 1_500  # each way; more reach no other lines
+COUNT = 5_000  # each way
 PEER = pathlib.Path(__file__).with_name("peer.py")
 ACCEPTED = serializers.Accepted()
 
