@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from wbengine import drawing
-from wbengine.dashboard import errors, rendering
+from wbengine.dashboard import errors, prefixed, rendering
 from wbengine.dashboard.actions import Actions
 from wbengine.dashboard.api import Api
 from wbengine.dashboard.crew import Crew
@@ -60,11 +60,13 @@ def create_app(
     :param ledger: the place of their ledger (None: that of the broker).
     :param allow_actions: flows may be suspended, cancelled and so on, and workers drained.
     :param show_values: what tasks were given and returned is shown, with secrets masked.
-    :param url_prefix: the path before all pages, where nothing in front takes it away.
+    :param url_prefix: the path before all pages, where nothing in front takes it away; it counts
+        once where the dashboard is also mounted there.
     :param runner: starts flows again; without one they can only be stopped.
     :param closing: to be set when the server is about to end, for it waits for open streams.
     :raises ValueError: the token can be guessed, or the prefix is no path.
     """
+    prefix = prefixed.check_prefix(url_prefix)
     masker = masking.Masker(show_values=show_values)
     crew = Crew(fleet, ledger, masker)
     desk = Desk(
@@ -77,12 +79,7 @@ def create_app(
         closing=closing or threading.Event(),
     )
     guarded = Guard(_inside(desk), desk, hosts)
-    prefix = url_prefix.rstrip("/")
-    if not prefix:
-        return guarded
-    if not prefix.startswith("/") or "//" in prefix or any(c in prefix for c in "{}?# "):
-        raise ValueError(f"url_prefix={url_prefix!r} is no path such as '/flows'")
-    return Starlette(routes=[Mount(prefix, guarded)], lifespan=_closing(desk))
+    return prefixed.Prefixed(guarded, prefix) if prefix else guarded
 
 
 def _inside(desk: Desk) -> Starlette:
