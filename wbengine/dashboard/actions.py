@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import logging
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import parse_qsl
@@ -16,13 +14,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from wbengine import operations
-from wbengine.dashboard import errors, places, possible, refusing
+from wbengine.dashboard import audit, errors, places, possible, refusing
 from wbengine.dashboard.desk import Desk
 
-__all__ = ["AUDIT", "Actions"]
-
-#: One line for each action: who, from where, what, and what came of it.
-AUDIT: Final = logging.getLogger("wbengine.audit")
+__all__ = ["Actions"]
 
 #: Bytes of a form; nothing of ours is as long.
 _LONGEST: Final = 16_384
@@ -51,7 +46,7 @@ class Actions:
         """A token becomes a cookie."""
         form = await _form(request)
         if not self._desk.sessions.accepts(form.get("token")):
-            AUDIT.warning("login refused, from %s", _address(request))
+            self._desk.audit.refused(request, "login")
             return errors.page(request, self._desk, 401, "This is not the token.")
         return self._desk.admit(request, places.href(request, "/"))
 
@@ -83,7 +78,7 @@ class Actions:
                 409,
                 f"The flow is {view.state}: it cannot be told to {action.name} ({words} can be).",
             )
-        by = f"dashboard ({_address(request)})"
+        by = f"dashboard ({audit.address(request)})"
         if action.runs and self._desk.runner is not None:
             self._desk.runner.start(action.name, uuid, self._desk.masker.text)
         elif action.name == "suspend":
@@ -104,7 +99,7 @@ class Actions:
         elif not sessions.knows_form(request.cookies.get(sessions.cookie), form.get("form_token")):
             why = "This form is not one of ours, or it is too old: load the page again."
         if why is not None:
-            AUDIT.warning("%s refused, from %s: %s", what, _address(request), why)
+            self._desk.audit.refused(request, what, why)
             raise HTTPException(403, why)
         return form
 
@@ -113,10 +108,9 @@ class Actions:
             with refusing.refused():
                 await run_in_threadpool(act)
         except HTTPException as error:
-            said = self._desk.masker.text(error.detail)
-            AUDIT.warning("%s failed, from %s: %s", what, _address(request), said)
+            self._desk.audit.failed(request, what, error.detail)
             raise
-        AUDIT.info("%s, from %s", what, _address(request))
+        self._desk.audit.done(request, what)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -144,11 +138,3 @@ async def _body(request: Request) -> bytes:
         if len(body) > _LONGEST:
             raise HTTPException(413, "The form is too long.")
     return bytes(body)
-
-
-def _address(request: Request) -> str:
-    """Who asked, as far as that is an address: a proxy may tell anything."""
-    try:
-        return str(ipaddress.ip_address(request.client.host if request.client else ""))
-    except ValueError:
-        return "an unknown address"

@@ -21,6 +21,7 @@ from wbengine import drawing
 from wbengine.dashboard import errors, prefixed, rendering
 from wbengine.dashboard.actions import Actions
 from wbengine.dashboard.api import Api
+from wbengine.dashboard.audit import Audit
 from wbengine.dashboard.crew import Crew
 from wbengine.dashboard.desk import Desk
 from wbengine.dashboard.fleet_pages import FleetPages
@@ -74,6 +75,7 @@ def create_app(
         crew=crew,
         sessions=Sessions(token),
         masker=masker,
+        audit=Audit(masker.knowing({"token": token})),
         runner=runner,
         allow_actions=allow_actions,
         closing=closing or threading.Event(),

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from wbengine.dashboard import places, rendering
+from wbengine.dashboard.audit import Audit
 from wbengine.dashboard.crew import Crew
 from wbengine.dashboard.reading import Store
 from wbengine.dashboard.runner import Runner
@@ -32,6 +33,7 @@ class Desk:
     crew: Crew
     sessions: Sessions
     masker: masking.Masker
+    audit: Audit
     runner: Runner | None = None
     allow_actions: bool = False
     closing: threading.Event = field(default_factory=threading.Event)

@@ -58,8 +58,11 @@ class Guard:
                 raise ConnectionError("the answer broke off") from None
 
     async def _refusal(self, request: Request, visit: _Visit) -> ASGIApp | None:
-        sessions, path = self._desk.sessions, places.path_of(request)
+        sessions, path, audit = self._desk.sessions, places.path_of(request), self._desk.audit
         if not policy.host_is_known(request.headers, self._hosts):
+            audit.turned_away(
+                request, "the dashboard is not known as", request.headers.get("host", "")
+            )
             return errors.page(request, self._desk, 421)
         if path in _OPEN or path.startswith(_STATIC):
             visit.static = path.startswith(_STATIC)
@@ -72,16 +75,21 @@ class Guard:
         if shown is not None and request.method == "GET" and not visit.static:
             return self._exchanged(request, shown)
         if not known:
+            if "authorization" in request.headers or request.method == "POST":
+                audit.turned_away(request, "it does not show the token")
             return errors.page(request, self._desk, 401)
         if request.method not in ("GET", "HEAD", "POST"):
             return errors.page(request, self._desk, 405)
         if request.method == "POST" and not policy.is_of_our_pages(request.headers):
+            origin = request.headers.get("origin", "")
+            audit.turned_away(request, "it is of no page of ours, but of", origin)
             return errors.page(request, self._desk, 403, "This did not come from our own pages.")
         return None
 
     def _exchanged(self, request: Request, token: str) -> ASGIApp:
         """A token in an address becomes a cookie, and leaves the address."""
         if not self._desk.sessions.accepts(token):
+            self._desk.audit.turned_away(request, "this is not the token")
             return errors.page(request, self._desk, 401, "This is not the token.")
         left = [each for each in request.query_params.multi_items() if each[0] != "token"]
         # Two slashes at the beginning would be the name of another host.
