@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from tests.views import canaries
+from tests.views import canaries, records
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends
+from wbengine.persistence import backends, models
 from wbengine.views import flow as flows
 from wbengine.views import listing, watching
 from wbengine.views.masking import Masker
@@ -80,6 +80,29 @@ def test_a_run_is_watched_turn_by_turn(backend):
         ("atom", "b", "SUCCESS"),
         ("flow", "shop", "SUCCESS"),
     ]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_who_looks_on_knows_when_a_lost_worker_was_given_up(backend, goes_on):
+    """Nobody told when the attempt ended."""
+    book, flow = models.LogBook("b"), models.FlowDetail("f")
+    book.add(flow)
+    lost = records.atom(flow, "a", "RUNNING", attempt=1, submitted=records.T)
+    with backend.get_connection() as connection, Watch(backend, flow.uuid) as watch:
+        connection.save_logbook(book)
+        assert [event.at for event in watch.turn(records.T + 1)] == [records.T]
+        lost.put(states.FAILURE, records.failure())
+        moment = records.T + 60
+        if goes_on:
+            lost.keep_attempt()
+            lost.attempt, lost.action, lost.submitted = 2, "revert", records.T + 50
+            lost.state = states.REVERTING
+            moment = lost.submitted
+        connection.save_changes(flow, [lost])
+        found = watch.turn(records.T + 60)
+        assert (found[0].at, found[0].state) == (moment, states.FAILURE)
+        assert len(found) == 1 + goes_on
+        assert watch.turn(records.T + 61) == []
 
 
 def test_a_watch_goes_on_where_another_one_was(backend):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -119,10 +120,12 @@ def moments_of(
 ) -> Iterator[Moment]:
     """What its record says has happened to an atom since something was told of it, in that order.
 
-    What has no time of its own happened `now`, or when what was before it did.
+    What has no time of its own happened `now`, or when what was before it did: whoever was lost
+    told nobody when an attempt ended, but who looks on sees it given up.
     """
     number, ended, last, at = told.attempt, told.ended, told.state, None
-    for attempt in atom.all_attempts:
+    attempts = atom.all_attempts
+    for attempt, following in itertools.zip_longest(attempts, attempts[1:]):
         if attempt.attempt < number or (attempt.attempt == number and ended):
             continue
         if attempt.attempt > number:
@@ -132,12 +135,21 @@ def moments_of(
         number, ended = attempt.attempt, attempt.state is not None
         if attempt.state is not None:
             last = attempt.state
-            began = attempt.started if attempt.started is not None else attempt.submitted
-            at = attempt.ended if attempt.ended is not None else began
+            at = _ended(attempt, following, now)
             yield Moment(at, last, atom, attempt)
     state = atom.state or states.PENDING
     if state != last:
         yield Moment(at if now is None else now, state, atom)
+
+
+def _ended(attempt: Attempt, following: Attempt | None, now: float | None) -> float | None:
+    """When an attempt ended, as far as anybody knows."""
+    if attempt.ended is not None:
+        return attempt.ended
+    if now is None:
+        return attempt.started if attempt.started is not None else attempt.submitted
+    given_up = None if following is None else following.submitted
+    return now if given_up is None else min(now, given_up)
 
 
 class Teller:
