@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wbengine import engines, exceptions
-from wbengine.interop.celery.client import link
+from wbengine.interop.celery.client import absence, link
 from wbengine.interop.celery.client.task import CeleryTask
 from wbengine.patterns import linear_flow
 
@@ -42,5 +42,5 @@ def test_a_wrong_password_is_told_at_once(
         with pytest.raises(exceptions.TransportFailure, match="refuses this user or password"):
             engines.run(flow, engine=engine)
     # Whoever tries again says so first.
-    told = [one.getMessage() for one in caplog.records if one.name == link.LOG.name]
+    told = [one.getMessage() for one in caplog.records if one.name == absence.LOG.name]
     assert not [line for line in told if "cannot be reached" in line]

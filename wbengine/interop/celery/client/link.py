@@ -20,6 +20,7 @@ from wbengine import exceptions
 from wbengine.engines.worker_based import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.client import stored
+from wbengine.interop.celery.client.absence import Absence
 from wbengine.interop.celery.client.addresses import Address
 from wbengine.interop.celery.client.orders import NEW, Order
 from wbengine.interop.celery.client.session import Session
@@ -65,7 +66,7 @@ class Link:
         self._revoked: dict[str | None, list[str]] = {}
         self._session: Session | None = None
         self._used = self._lasted = 0.0
-        self._told = ""
+        self._absence = Absence(self._broker.shown)
 
     def ask(self, order: Order) -> None:
         """Send an order; its `tell` is called once, unless `drop` came before."""
@@ -77,6 +78,10 @@ class Link:
         """
         with contextlib.suppress(RuntimeError):  # the interpreter ends: nobody can be told
             self._put(lambda: self._forget(order, revoke, signal))
+
+    def fate(self, order: Order) -> str:
+        """What is known of an order that did not end, in words; empty: no more than that."""
+        return self._absence.fate(order)
 
     def revoke(self, name: str, signal: str | None = None) -> None:
         """Tell the workers not to run a task, which may have been sent by anybody."""
@@ -158,7 +163,6 @@ class Link:
         """Serve for as long as the connection lasts."""
         began = time.monotonic()
         connection = self._broker.reach(stopping, within=_ATTEMPT, on_failure=self._complain)
-        self._told = ""
         amqp = self._broker.is_amqp
         session = Session(connection, self.address, self.reply_to, self._waiting, amqp=amqp)
         try:
@@ -166,6 +170,7 @@ class Link:
             session.listen_to(heard, self._take_in)
             self._fresh.clear()  # it is among those that wait
             session.begin(list(self._waiting.values()))
+            self._absence.over()
             self._take_in()
             while not (stopping.is_set() or self._is_over()):
                 session.turn()
@@ -213,6 +218,7 @@ class Link:
         return bool(self._waiting or self._revoked or self._inbox)
 
     def _lost(self, error: Exception) -> None:
+        self._take_in()  # what came before it could be used waits as well
         known: tuple[type[BaseException], ...] = (*self._errors(), OSError)
         shown = self._broker.shown
         if not isinstance(error, amqp_errors.ChannelError):  # it was not what was sent
@@ -221,12 +227,7 @@ class Link:
         if isinstance(error, known) and not self._is_busy:
             LOG.debug("the Celery broker at %s is gone: %s", shown, connecting.explain(error))
         elif isinstance(error, known):
-            LOG.warning(
-                "lost the Celery broker at %s, or its results, with %d tasks under way: %s",
-                shown,
-                len(self._waiting),
-                connecting.explain(error),
-            )
+            self._absence.lost(connecting.explain(error), len(self._waiting))
         else:
             LOG.exception("the link to the Celery broker at %s failed", shown)
 
@@ -237,10 +238,8 @@ class Link:
         return errors
 
     def _complain(self, why: str) -> None:
-        if why != self._told:
-            LOG.warning("the Celery broker at %s cannot be reached: %s", self._broker.shown, why)
-        self._told = why
         self._take_in()
+        self._absence.unreached(why, len(self._waiting))
 
     def _refuses(self, error: Exception, why: BaseException | None) -> bool:
         """Whether that is what waiting does not mend; then nobody waits any more."""

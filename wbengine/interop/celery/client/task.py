@@ -205,8 +205,10 @@ class CeleryTask(Task):
         try:
             value = await asyncio.wait_for(told, self._timeout)
         except asyncio.TimeoutError:
+            fate = way.fate(order)
             way.drop(order, True, self._signal)
             text = f"Celery task {name} ({self.name}) did not end within {self._timeout:g} s"
+            text = f"{text}: {fate}" if fate else text
             return ft.Failure.from_exception(exceptions.RequestTimeout(text))
         except BaseException:  # cancelled, or out of time
             request = self.request
