@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wbengine import _streams
+from wbengine import _streams, exceptions
 from wbengine.cli import config, errors, output
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ class Context:
         :param running: a flow is run on it: when it goes silent, that is only said.
         :param lasting: whoever uses it bears with a store that goes silent; any other command ends
             then.
-        :raises Failed: it is not set as it must be, or cannot be reached or used.
+        :raises Failed: it is not set as it must be, or cannot be reached or used; something was not
+            found, because nothing was ever kept there.
         """
         from wbengine.cli import stores, watchdog
 
@@ -122,7 +123,13 @@ class Context:
             contextlib.closing(opened) as found,
             contextlib.nullcontext() if lasting else watchdog.minded(self, ends=not running),
         ):
-            yield found
+            try:
+                yield found
+            except exceptions.NotFound as error:
+                if stores.is_made(self.settings, found):
+                    raise
+                line = f"{errors.line_of(error)} ({stores.not_made(self.settings)})"
+                raise errors.Failed(line, errors.NO_SUCH) from error
 
 
 class _Late:

@@ -101,7 +101,7 @@ def current(context: contexts.Context) -> None:
 @base.command(
     "check",
     help="""See that the layout of the store is the current one, and that its records can be read.
-    Exits with 1 if something is damaged, with 69 if the store cannot be used.
+    Exits with 1 if something is damaged, with 69 if the store cannot be used, or is not there.
 
     \b
     wbengine db check
@@ -116,6 +116,8 @@ def check(context: contexts.Context) -> int:
         contextlib.closing(backend.get_connection()) as connection,
         _noting(damaged),
     ):
+        if not stores.is_made(settings, backend):
+            raise errors.Failed(stores.not_made(settings), errors.UNAVAILABLE)
         for book in connection.get_logbooks(lazy=True):
             books += 1
             with _noting(damaged):
@@ -189,6 +191,7 @@ def prune(
         gone = operations.prune(
             backend, before=time.time() - older_than, states=chosen, batch=batch, dry_run=dry_run
         )
+        made = stores.is_made(context.settings, backend)
         for row in gone:
             count += 1
             if printer.as_json:
@@ -196,4 +199,7 @@ def prune(
                     "created": words.iso(row.created), "dry_run": dry_run})  # fmt: skip
             else:
                 printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
-    printer.note(f"{count} flows {'would be' if dry_run else 'are'} forgotten")
+    if made:
+        printer.note(f"{count} flows {'would be' if dry_run else 'are'} forgotten")
+    else:
+        printer.note(stores.not_made(context.settings))

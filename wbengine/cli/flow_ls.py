@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from wbengine import states
-from wbengine.cli import base, errors, params
+from wbengine.cli import base, errors, params, stores
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -69,8 +69,12 @@ def command(
             )
         except ValueError as error:
             raise click.UsageError(errors.line_of(error)) from error
+        made = bool(page.flows) or stores.is_made(context.settings, backend)
     printer = context.printer
+    empty = "There are no such flows." if made else stores.not_made(context.settings)
     if printer.as_json:
+        if not made:
+            printer.note(empty)
         printer.document("flow-ls/1", page.to_dict())
         return
     rows = [
@@ -86,7 +90,7 @@ def command(
         for row in page.flows
     ]
     columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN BY", "ERROR")
-    printer.table(columns, rows, empty="There are no such flows.", right=("TASKS",))
+    printer.table(columns, rows, empty=empty, right=("TASKS",))
     if page.after is not None:
         printer.note(f"there are more: --after '{page.after}'")
 

@@ -23,7 +23,9 @@ __all__ = [
     "fetched",
     "glance",
     "is_database",
+    "is_made",
     "is_of_this_process",
+    "not_made",
     "opened",
     "say_silent",
     "silent",
@@ -63,6 +65,29 @@ def glance(backend: persistence.Backend) -> None:
 def _make(backend: persistence.Backend) -> None:
     with contextlib.closing(backend.get_connection()) as connection:
         connection.upgrade()
+
+
+def is_made(settings: Settings, backend: persistence.Backend) -> bool:
+    """Whether there is a store, rather than a place where one can be made; `glance` has seen it.
+
+    :raises StorageFailure: it cannot be reached.
+    """
+    if is_of_this_process(settings):
+        return True
+    revision = getattr(backend, "revision", None)
+    if revision is not None:
+        return revision() is not None
+    with contextlib.closing(backend.get_connection()) as connection:
+        try:
+            connection.validate()
+        except exceptions.StorageFailure:
+            return False
+    return True
+
+
+def not_made(settings: Settings) -> str:
+    """What to say where nothing was ever kept: the place may be misspelt."""
+    return f"there is no store at {settings.store} yet: `wbengine db upgrade` makes it"
 
 
 def fetched(settings: Settings, *, patient: bool = True) -> persistence.Backend:
