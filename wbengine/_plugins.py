@@ -9,9 +9,17 @@ from __future__ import annotations
 import functools
 import sys
 from importlib import metadata
-from typing import Any
+from typing import Any, Final
 
 from wbengine import _names, exceptions
+
+#: The groups of entry points that wbengine looks at.
+GROUPS: Final = (
+    "wbengine.engines",
+    "wbengine.persistence",
+    "wbengine.executors",
+    "wbengine.commands",
+)
 
 
 def names(group: str) -> list[str]:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import Any, Final
+from typing import Any
 
 import click
 
+from wbengine import _plugins
 from wbengine.cli import base, errors
 from wbengine.cli import context as contexts
 from wbengine.cli.lazy import Group, Lazy
 
 __all__ = ["command", "ls"]
-
-#: Groups of entry points that wbengine looks at.
-GROUPS: Final = (
-    "wbengine.engines",
-    "wbengine.persistence",
-    "wbengine.executors",
-    "wbengine.commands",
-)
 
 command = Group(
     "plugins",
@@ -40,7 +33,7 @@ command = Group(
 )
 @click.option("--check", is_flag=True, help="Load each of them.")
 def ls(context: contexts.Context, check: bool) -> int:
-    found = [_look(group, point, check) for group in GROUPS for point in _points(group)]
+    found = [_look(group, point, check) for group in _plugins.GROUPS for point in _points(group)]
     printer = context.printer
     if printer.as_json:
         printer.document("plugins-ls/1", {"plugins": found})

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Final
 
+from wbengine import _plugins
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
 
 __all__ = ["extras", "plugins", "python"]
@@ -30,10 +31,6 @@ _OF_KIND: Final[Mapping[str, str]] = {
 }  # fmt: skip
 #: Those without which everything else works.
 _COMFORTS: Final = ("dashboard", "graph", "metrics", "otel")
-
-_GROUPS: Final = (
-    "wbengine.engines", "wbengine.persistence", "wbengine.executors", "wbengine.commands",
-)  # fmt: skip
 
 
 def python() -> Iterator[Finding]:
@@ -83,7 +80,7 @@ def _missing(extra: str) -> str:
 def plugins() -> Iterator[Finding]:
     """What packages offer to wbengine: each is loaded."""
     count = 0
-    for group in _GROUPS:
+    for group in _plugins.GROUPS:
         for point in metadata.entry_points(group=group):
             count += 1
             try:
