@@ -12,8 +12,11 @@ import click
 import pytest
 
 from tests.cli.conftest import Command
+from wbengine import engines, exceptions, task
 from wbengine.cli import app, errors
 from wbengine.cli.lazy import Group, Lazy
+from wbengine.diagnosis import findings
+from wbengine.patterns import linear_flow
 
 UNKNOWN = "12345678-1234-4123-8123-123456789012"
 
@@ -217,6 +220,22 @@ def test_what_is_said_of_an_error_is_one_line() -> None:
     once = OSError("x is lost\n  OSError: [Errno 5] Input/output error: 'y'")
     assert errors.line_of(once) == "x is lost: OSError: [Errno 5] Input/output error: 'y'"
     assert errors.line_of(RuntimeError()) == "RuntimeError"
+    cause = exceptions.StorageFailure("the disk is full")
+    more = exceptions.StorageFailure("x is lost", cause)
+    assert errors.line_of(more) == "x is lost: StorageFailure: the disk is full"
+    same = exceptions.StorageFailure("x is lost: the disk is full", cause)
+    assert errors.line_of(same) == findings.line(same) == "x is lost: the disk is full"
+
+
+def test_arguments_that_nobody_provides_are_told_of_once() -> None:
+    flow = linear_flow.Flow("many")
+    for number in range(20):
+        flow.add(task.FunctorTask(lambda missing: None, name=f"task-{number}"))
+    with pytest.raises(exceptions.MissingDependencies) as caught:
+        engines.run(flow)
+    line = errors.line_of(caught.value)
+    assert "requires 'missing', but nothing provides it" in line and "17 more" in line
+    assert line.count("requires") == 1
 
 
 def test_an_error_of_a_command_is_its_exit_code_and_line(

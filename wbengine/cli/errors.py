@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import click
 
 from wbengine import _names, exceptions
+from wbengine.diagnosis.one_line import joined
 
 __all__ = ["Failed", "TEXT", "code_of", "line_of", "reason"]
 
@@ -32,10 +32,6 @@ Exit codes:
   75   it took too long, or somebody else is at it: try again
   78   a setting, in the environment or in a file, is wrong
   130  interrupted"""
-
-
-#: An error of the system: its words.
-_OF_SYSTEM: Final = re.compile(r"\w+: \[Errno \d+\] ([^:]+)")
 
 
 class Failed(Exception):
@@ -75,12 +71,14 @@ def code_of(error: BaseException) -> int:
 def line_of(error: BaseException) -> str:
     """What is wrong, in one line."""
     if isinstance(error, Failed):
-        return _joined(error.line)
+        return joined(error.line)
     if isinstance(error, click.ClickException):
-        return _joined(_of_click(error))
+        return joined(_of_click(error))
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return "interrupted"
-    words = _joined(str(error))
+    # Its causes tell one by one what it tells as a whole.
+    whole = isinstance(error, exceptions.MissingDependencies)
+    words = joined(str(error.args[0] if whole else error))
     known = isinstance(error, exceptions.WbengineException | ValueError | OSError | ImportError)
     if known and words:
         return words
@@ -123,13 +121,3 @@ def _origin(error: click.BadParameter) -> str:
     if source is click.core.ParameterSource.ENVIRONMENT:
         return f"${ctx.auto_envvar_prefix}_{str(param.name).upper()}"
     return f"[{'.'.join(ctx.command_path.split()[1:])}] of the settings: {param.name}"
-
-
-def _joined(text: str) -> str:
-    """Its lines, but for an error of the system that those before it tell of."""
-    found = ""
-    for line in (line.strip().rstrip(":") for line in text.splitlines()):
-        told = _OF_SYSTEM.match(line)
-        if line and not (told and told[1] in found):
-            found += f": {line}" if found else line
-    return found

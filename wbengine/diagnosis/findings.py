@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from wbengine import exceptions, transports
+from wbengine.diagnosis.one_line import joined
 
 __all__ = ["Finding", "Place", "bad", "good", "line", "note"]
 
@@ -83,5 +84,4 @@ class Place:
 
 def line(error: BaseException) -> str:
     """An error in one line."""
-    words = ": ".join(part.strip().rstrip(":") for part in str(error).splitlines() if part.strip())
-    return words or type(error).__name__
+    return joined(str(error)) or type(error).__name__
