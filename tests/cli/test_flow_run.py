@@ -409,7 +409,7 @@ def test_revert_undoes_what_was_suspended(wbengine: Command, home: Path) -> None
     [
         (("resume",), "has come to its end: SUCCESS"),
         (("retry",), "there is nothing to run again"),
-        (("revert", "--yes"), "there is nothing to revert"),
+        (("revert", "--yes"), "a flow that succeeded cannot be reverted"),
         (("suspend",), "obody runs"),
         (("cancel",), "obody runs"),
         (("resume", "--dry-run"), "cannot resume"),
@@ -460,3 +460,18 @@ def test_every_exit_code_was_seen_here_or_beside() -> None:
 def test_answers_are_what_they_seem() -> None:
     with pytest.raises(ValueError, match="too many"):
         _ = Answer(1, "", "one\ntwo\n").error
+
+
+# Watching it. -------------------------------------------------------------------------------------
+
+
+def test_a_run_is_traced_where_the_environment_says_so(wbengine: Command) -> None:
+    told = wbengine.apart("flow", "run", ORDER, env={"OTEL_TRACES_EXPORTER": "console"})
+    assert told.code == 0 and told.json["state"] == "SUCCESS"
+    assert f'"wbengine.flow.uuid": "{told.json["uuid"]}"' in told.err
+
+
+def test_an_exporter_that_is_not_installed(wbengine: Command) -> None:
+    told = wbengine.apart("flow", "run", ORDER, env={"OTEL_TRACES_EXPORTER": "nonsense"})
+    assert (told.code, told.out) == (2, "")
+    assert "no exporter of traces 'nonsense' is installed ($OTEL_TRACES_EXPORTER)" in told.error

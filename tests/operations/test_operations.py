@@ -182,7 +182,7 @@ def test_revert_undoes_what_was_done(backend: base.Backend, make: Any) -> None:
         ("resume", "", "SUCCESS"),
         ("resume", "c", "REVERTED; retry runs it anew"),
         ("retry", "", "is in SUCCESS: there is nothing to run again"),
-        ("revert", "", "is in SUCCESS: there is nothing to revert"),
+        ("revert", "", "is in SUCCESS: a flow that succeeded cannot be reverted"),
         ("revert", "c", "is in REVERTED: there is nothing to revert"),
     ],
 )

@@ -78,11 +78,11 @@ def retry(
     "revert",
     help="""Undo what a flow did.
 
-    Whoever runs it is told to; a flow that nobody runs is reverted here.  Exits with 0 once the
-    flow is in REVERTED, else with 1.
+    Whoever runs it is told to; a flow that nobody runs is reverted here.  One that has succeeded
+    cannot be reverted.  Exits with 0 once the flow is in REVERTED, else with 1.
 
     \b
-    wbengine flow revert 3f2a9c --yes --reason 'ordered by mistake'
+    wbengine flow revert 3f2a9c --yes --reason 'the customer does not wait any longer'
     """,
 )
 @_options

@@ -82,7 +82,7 @@ class Running:
         """
         began = time.monotonic()
         failure: BaseException | None = None
-        with self._stopping.installed(), _streams.aside(), self._shown():
+        with self._stopping.installed(), _streams.aside(), self._shown(), self._traced():
             try:
                 self._engine.run(deadline=self._deadline)
             except _NOT_OF_THE_FLOW:
@@ -114,6 +114,13 @@ class Running:
             return errors.INTERRUPTED if self._stopping.told else errors.TRY_AGAIN
         printer.note(f"{state}; what happened: wbengine flow show {self.uuid} --traceback")
         return errors.UNHEALTHY
+
+    @contextlib.contextmanager
+    def _traced(self) -> Iterator[None]:
+        from wbengine.telemetry import programs
+
+        with programs.traced(self._engine):
+            yield
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:

@@ -72,7 +72,11 @@ def revert(
     :raises Exception: as `resume`.
     """
     detail = _detail(backend, uuid)
-    if detail.state in (states.SUCCESS, states.REVERTED, None, states.PENDING):
+    if detail.state == states.SUCCESS:
+        raise exceptions.InvalidState(
+            f"Flow {uuid} is in SUCCESS: a flow that succeeded cannot be reverted"
+        )
+    if detail.state in (states.REVERTED, None, states.PENDING):
         raise exceptions.InvalidState(
             f"Flow {uuid} is in {detail.state or states.PENDING}: there is nothing to revert"
         )
