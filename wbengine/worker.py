@@ -41,6 +41,8 @@ SAME_SIGNAL: Final = 0.1
 _LAST_WAIT: Final = 2.0
 
 #: The kinds of pools (those of `slots`, which this module does not load to say what it takes).
+#: They ask for spans and measurements.
+_OTEL: Final = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER")
 _POOLS: Final = ("threads", "processes", "solo")
 
 #: The fewest bytes that a child process may be limited to: it needs some to live at all.
@@ -174,6 +176,8 @@ def _add_meeting(add: Any) -> None:
     add("--result-ttl", type=_life_of_results, default=7 * 24 * 3600.0, metavar="S",
         help="seconds after which results are removed from the ledger that nobody came back for,"
         " or 'never' (7 days)")  # fmt: skip
+    add("-n", "--name", metavar="NAME",
+        help="what its name begins with (default: the name of the host)")  # fmt: skip
     add("--interop", choices=["taskflow"], help="speak with engines of another kind")
 
 
@@ -225,7 +229,7 @@ def _check(made: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 def _add_pool(made: argparse.ArgumentParser) -> None:
     """Where tasks run."""
     add = made.add_argument
-    add("--pool", choices=_POOLS,
+    add("-P", "--pool", choices=_POOLS,
         help="run tasks in threads (default), in processes that can be killed, or one at a time in"
         " the main thread")  # fmt: skip
     slots = made.add_mutually_exclusive_group()
@@ -233,7 +237,7 @@ def _add_pool(made: argparse.ArgumentParser) -> None:
         help="short for --pool threads --concurrency N")  # fmt: skip
     slots.add_argument("--processes", type=_whole, metavar="N",
         help="short for --pool processes --concurrency N")  # fmt: skip
-    slots.add_argument("--concurrency", type=_whole, metavar="N",
+    slots.add_argument("-c", "--concurrency", type=_whole, metavar="N",
         help="run N tasks at once (threads: 4 for each core, at most 32; processes: one for each"
         " core)")  # fmt: skip
     add("--max-tasks-per-child", type=_count, metavar="N",
@@ -269,8 +273,8 @@ def _add_watching(add: Any) -> None:
     add("--heartbeat-file", type=Path, metavar="PATH",
         help="touch this file whenever the broker was heard: every 10 seconds or so")  # fmt: skip
     add("--traces", action="store_true",
-        help="trace what it runs by OpenTelemetry, configured by $OTEL_... (on, too, where"
-        " $OTEL_TRACES_EXPORTER names an exporter)")  # fmt: skip
+        help="trace what it runs by OpenTelemetry, configured by $OTEL_... (also done"
+        " where $OTEL_TRACES_EXPORTER or $OTEL_METRICS_EXPORTER name an exporter)")  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
@@ -378,17 +382,18 @@ def _make(options: argparse.Namespace) -> tuple[Any, Any]:
         observer=observer if watch is None else watch.observer,
         interop=options.interop,
         ledger=options.ledger,
+        name=options.name,
         result_ttl=options.result_ttl,
     )
     return made, watch
 
 
 def _watch(options: argparse.Namespace, observer: Any) -> Any:
-    traces = options.traces
-    if not traces and os.environ.get("OTEL_TRACES_EXPORTER"):
-        from wbengine.telemetry import processing
+    traces = "otlp" if options.traces else None
+    if traces is None and any(os.environ.get(name) for name in _OTEL):
+        from wbengine.telemetry import providers
 
-        traces = processing.is_wanted()
+        traces = "none" if providers.are_wanted() else None
     wanted = options.metrics_addr, options.health_addr, options.heartbeat_file, traces
     if not any(wanted):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -377,3 +378,21 @@ def test_a_child_process_that_dies_fails_its_task_and_is_replaced(tmp_path: Path
         flow = linear_flow.Flow("f").add(sample_tasks.Add())
         assert engines.run(flow, store={"x": 1, "y": 1}, engine="workers", url=url)["sum"] == 2
         assert worker.stop() == 0
+
+
+def test_measurements_are_wanted_without_traces(url: str, runtime: dict[str, str]) -> None:
+    arguments = [sys.executable, "-m", "wbengine.worker", *serving(url, "--burst")]
+    told = ended(arguments, {**runtime, "OTEL_METRICS_EXPORTER": "nonsense"})
+    assert told.returncode == 2
+    assert "no exporter of metrics 'nonsense' is installed" in told.stderr
+
+
+def test_a_name_is_what_the_name_of_a_worker_begins_with(url: str, runtime: dict[str, str]) -> None:
+    words = serving(url, "--burst", "-n", "shop-7", "-P", "threads", "-c", "3")
+    told = ended([sys.executable, "-m", "wbengine.worker", *words], runtime)
+    assert told.returncode == 0
+    assert re.search(r"shop-7-[0-9]+-[0-9a-f]{8}", told.stderr)
+    assert re.search(r"slots +3 ", told.stderr)
+    told = ended([sys.executable, "-m", "wbengine.worker", *serving(url, "-n", "a b")], runtime)
+    assert told.returncode == 2
+    assert "name='a b' is not 1 to 60 of A-Z a-z 0-9 -" in told.stderr

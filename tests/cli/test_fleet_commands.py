@@ -61,6 +61,19 @@ def test_workers_are_listed(wbengine: Command, one: workers.Worker) -> None:
     assert row.split()[:4] == [one.identity, "idle", "t", "0/3"]
 
 
+def test_a_worker_is_found_by_its_name(wbengine: Command, url: str) -> None:
+    with (
+        worker_in_thread(url, tasks, name="shop-1") as one,
+        worker_in_thread(url, tasks, name="shop-1") as same,
+        worker_in_thread(url, tasks, name="shop-10") as other,
+    ):
+        assert one.identity.startswith("shop-1-") and one.identity != same.identity
+        answer = wbengine("workers", "drain", "shop-10", "--wait")
+        assert answer.code == 0 and answer.out.startswith(other.identity)
+        answer = wbengine("workers", "drain", "shop-1")
+        assert answer.code == 66 and "'shop-1' are several workers: " in answer.error
+
+
 def test_a_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
     answer = wbengine("workers", "show", one.identity[:-2])
     assert answer.code == 0

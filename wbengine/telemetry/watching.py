@@ -23,6 +23,7 @@ LOG: Final = logging.getLogger(__name__)
 class Watch:
     """All that is wanted of it; without anything, nothing is loaded, counted or served.
 
+    `traces` is the exporter of spans where the environment names none; None: nothing is traced.
     `observer`, besides the one that is given, if any, is what the worker has to be made with.
 
     :raises ImportError: a package is missing; says which.
@@ -33,7 +34,7 @@ class Watch:
         metrics: serving.Address | None,
         health: serving.Address | None,
         heartbeat: Path | None,
-        traces: bool = False,
+        traces: str | None = None,
         observer: observing.Observer | None = None,
     ) -> None:
         self._metrics, self._health, self._heartbeat = metrics, health, heartbeat
@@ -47,10 +48,10 @@ class Watch:
             observers.append(self._counter)
         self._providers: Providers | None = None
         self._tracing: WorkerTracing | None = None
-        if traces:
+        if traces is not None:
             from wbengine.telemetry import processing, providers
 
-            self._providers = providers.Providers()
+            self._providers = providers.Providers(traces)
             self._tracing = processing.WorkerTracing()
             observers.append(self._tracing)
         self.observer = observing.Together(observers) if observers else None

@@ -17,6 +17,8 @@ __all__ = ["banner", "host_and_pid", "host_name", "identity", "queue_name", "top
 
 #: The name of a worker: host, process, and what makes it another one each time.
 _IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
+#: What it may begin with.
+_NAME: Final = re.compile("[A-Za-z0-9-]{1,60}")
 
 #: So much of its topic is in the name of a queue, which cannot be longer than a topic.
 _TOPIC_SHOWN: Final = 100
@@ -38,9 +40,16 @@ wbengine {version}, worker {identity}
 """
 
 
-def identity() -> str:
-    """A name that no other worker process has, had, or will have."""
-    return f"{host_name(socket.gethostname())}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+def identity(name: str | None = None) -> str:
+    """A name that no other worker process has, had, or will have.
+
+    :param name: what it begins with, in place of the host's; more than one worker may have it.
+    :raises ValueError: it cannot begin so.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError(f"name={name!r} is not 1 to 60 of A-Z a-z 0-9 -")
+    first = host_name(socket.gethostname()) if name is None else name
+    return f"{first}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 def host_name(name: str) -> str:

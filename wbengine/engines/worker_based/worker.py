@@ -56,6 +56,8 @@ class Worker(portrait.Portrait):
     finishes what runs, says goodbye and deletes its private queue.  What still runs
     `drain_timeout` seconds later is given up.
 
+    `name` is what its `identity` begins with (1 to 60 of A-Z a-z 0-9 -; default: the host's).
+
     `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
 
     `guests` bring tasks in other ways (see `guests`); with some it may have no topic: then it meets
@@ -89,6 +91,7 @@ class Worker(portrait.Portrait):
         observer: observing.Observer | None = None,
         interop: str | None = None,
         ledger: str | None = None,
+        name: str | None = None,
         result_ttl: float | None = ledgers.base.STALE_AFTER,
     ) -> None:
         self._topics = describing.topics(topic)
@@ -107,7 +110,7 @@ class Worker(portrait.Portrait):
             max_memory=max_memory_per_child,
         )
         self._loop = self._prepare_pool()
-        self.identity = describing.identity()
+        self.identity = describing.identity(name)
         self._interop = topology.check_alone(interop, ledger)
         self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
