@@ -18,7 +18,7 @@ from tests.telemetry import spans
 from wbengine import engines, retry, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.telemetry import processing, tracing
+from wbengine.telemetry import processing, providers, tracing
 
 CANARY = "canary-77ab"
 
@@ -348,7 +348,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(ImportError, match=r"pip install 'wbengine\[otel\]'"):
         tracing.instrument(engine)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    assert not processing.is_wanted()
+    assert not providers.are_wanted("traces")
 
 
 def test_a_worker_is_told_what_is_missing(tmp_path: Path) -> None:
@@ -385,4 +385,4 @@ def test_when_the_environment_asks_for_traces(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert processing.is_wanted() is wanted
+    assert providers.are_wanted("traces") is wanted

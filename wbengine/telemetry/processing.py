@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wbengine.telemetry import attributes, contexts, instruments, labels, providers, tracing
+from wbengine.telemetry import attributes, contexts, instruments, labels, tracing
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based.jobs import Job
     from wbengine.engines.worker_based.reporting import GuestJob
 
-__all__ = ["WorkerTracing", "is_wanted"]
+__all__ = ["WorkerTracing"]
 
 #: What stands for the kind of an error where a worker ended before its task did.
 _GIVEN_UP: Final = "given_up"
@@ -152,8 +152,3 @@ def _queue(job: Job) -> str:
 
 def _topic(job: Job) -> str:
     return labels.of_topic(_queue(job))
-
-
-def is_wanted() -> bool:
-    """Whether the environment asks for traces, and they can be made."""
-    return providers.are_wanted("traces")
