@@ -11,8 +11,9 @@ Names are loaded on first use; what is missing is told with the extra that bring
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import _lazily
 
 if TYPE_CHECKING:
     from wbengine.dashboard.app import create_app
@@ -22,23 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["HOST", "PORT", "Runner", "Site", "check_host", "create_app", "serve"]
 
-_HOMES = {
-    "HOST": "serving",
-    "PORT": "serving",
-    "Runner": "runner",
-    "Site": "serving",
-    "check_host": "policy",
-    "create_app": "app",
-    "serve": "serving",
+_PLACES: Final = {
+    "HOST": "wbengine.dashboard.serving",
+    "PORT": "wbengine.dashboard.serving",
+    "Runner": "wbengine.dashboard.runner",
+    "Site": "wbengine.dashboard.serving",
+    "check_host": "wbengine.dashboard.policy",
+    "create_app": "wbengine.dashboard.app",
+    "serve": "wbengine.dashboard.serving",
 }
 
 
+_found, __dir__ = _lazily.names(__name__, _PLACES)
+
+
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        return _found(name)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wbengine"):
             raise

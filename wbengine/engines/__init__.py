@@ -6,8 +6,9 @@ and must not load storage and core with them.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wbengine import _lazily
 
 if TYPE_CHECKING:
     from wbengine.engines.loading import (
@@ -30,12 +31,4 @@ __all__ = [
     "save_factory_details",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("wbengine.engines.loading"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazily.names(__name__, dict.fromkeys(__all__, "wbengine.engines.loading"))

@@ -6,8 +6,9 @@ are found on first use: who only looks a flow up needs no engine.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from wbengine import _lazily
 
 if TYPE_CHECKING:
     from wbengine.operations.finding import find
@@ -41,14 +42,8 @@ _MODULES: Final = {
     "starting": ("start",),
     "wishing": ("Asked", "cancel", "is_run", "suspend"),
 }
-_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazily.names(
+    __name__,
+    {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names},
+)

@@ -6,7 +6,9 @@ themselves (see `plugin`).  Nothing is loaded before it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from wbengine import _lazily
 
 if TYPE_CHECKING:
     from wbengine._clock import ManualClock
@@ -33,15 +35,4 @@ _PLACES: Final = {
     "worker_in_thread": "wbengine.testing.workers",
 }
 
-
-def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(place), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazily.names(__name__, _PLACES)

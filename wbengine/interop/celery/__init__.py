@@ -6,8 +6,9 @@ Celery itself is never imported.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from wbengine import _lazily
 
 if TYPE_CHECKING:
     from wbengine.interop.celery.canvas.signature import Signature
@@ -65,13 +66,6 @@ _PLACES: Final[dict[str, str]] = {
     "encode": "protocol.codec",
 }
 
-
-def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{place}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazily.names(
+    __name__, {name: f"{__name__}.{place}" for name, place in _PLACES.items()}
+)
