@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.parcels import Errand, Parcel
+from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.messages import envelope as env
 
 
 class Told(Errand):

@@ -21,8 +21,8 @@ from wbengine import worker as command
 from wbengine._core import saving
 from wbengine._sql import options as sql_options
 from wbengine.engines import ownership
+from wbengine.engines.worker_based.discovery.snapshots import STATES
 from wbengine.engines.worker_based.engine import WorkerBasedActionEngine
-from wbengine.engines.worker_based.snapshots import STATES
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
@@ -205,10 +205,16 @@ def test_the_floors_name_every_module() -> None:
 def test_the_map_of_the_wire_names_every_module() -> None:
     text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
     _, _, text = text.partition("Where things are, in ``engines/worker_based``")
-    named = set(re.findall(r"``(\w+)/?``", text.partition("Celery, spoken by guests")[0]))
+    rows = text.partition("Celery, spoken by guests")[0].split("\n   * - ")[1:]
     folder = PACKAGE / "engines" / "worker_based"
-    there = {path.stem for path in folder.iterdir() if not path.stem.startswith("_")}
-    assert named - {"base"} == there
+    there = {
+        f"``{room.name}/``" if room != folder else "the top": {
+            path.stem for path in room.glob("*.py") if not path.stem.startswith("_")
+        }
+        for room in [folder, *(init.parent for init in folder.glob("*/__init__.py"))]
+    }
+    cells = [row.partition("\n     - ") for row in rows]
+    assert {room: set(re.findall(r"``(\w+)``", named)) for room, _, named in cells} == there
 
 
 def modules_with_examples() -> list[str]:

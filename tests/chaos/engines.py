@@ -26,7 +26,7 @@ from wbengine import engines as loading
 from wbengine import exceptions, states
 from wbengine.engines.worker_based import engine as engines
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based import terms
+from wbengine.engines.worker_based.requests import terms
 from wbengine.persistence import backends, base, models
 
 ENDED = (states.SUCCESS, states.REVERTED)

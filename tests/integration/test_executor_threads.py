@@ -14,9 +14,9 @@ from tests import resuming_tasks as tasks
 from tests import workers
 from wbengine import _crash, invocation
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import effects as fx
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import types
+from wbengine.engines.worker_based.requests import effects as fx
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,13 @@ from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
 from wbengine._core import brake as brakes
 from wbengine._core import cancelling
-from wbengine.engines.worker_based import clerk, rows
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.engine_side import clerk
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory as memory_ledgers
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import ledger_rows
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends import memory
 
@@ -83,7 +84,7 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
 def test_a_row_that_it_made_too_late_is_in_nobodys_way() -> None:
     """As long as nobody has it."""
     ledger = memory_ledgers.MemoryLedger()
-    made = rows.Rows(ledger, None)
+    made = ledger_rows.Rows(ledger, None)
     ledger.open("id", 1)
     made.open("id", 2048)
     assert ledger.claim("id", 1, "w").verdict == ledgers.STALE

@@ -16,7 +16,7 @@ import pytest
 from tests import sample_tasks
 from tests.workers import REPOSITORY, until, worker_in_thread
 from wbengine import engines, exceptions, task
-from wbengine.engines.worker_based import listening
+from wbengine.engines.worker_based.connections import listening
 from wbengine.engines.worker_based.proxy import Proxy
 from wbengine.patterns import unordered_flow
 

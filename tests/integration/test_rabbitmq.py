@@ -20,9 +20,10 @@ import pytest
 from tests import brokers, errands, tcp_proxy
 from tests.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import confirms, dispatcher, receiving
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.parcels import Parcel
+from wbengine.engines.worker_based import dispatcher
+from wbengine.engines.worker_based.connections import receiving, unconfirmed
+from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
 QUICK = {"heartbeat": 1}
@@ -227,7 +228,7 @@ def test_nothing_counts_as_sent_that_was_not_confirmed(
     through: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection stays, and nobody answers: it is given up, and who wants to know is told."""
-    monkeypatch.setattr(confirms, "CONFIRM_TIMEOUT", 1.0)
+    monkeypatch.setattr(unconfirmed, "CONFIRM_TIMEOUT", 1.0)
     url, between = through
     told: list[str] = []
     with Side(url, "a").running() as a, Side(url, "b").running() as b:
@@ -616,7 +617,7 @@ def test_a_start_that_cannot_succeed_fails_at_once(
 
 @pytest.mark.parametrize("case", ["port", "silent", "name"])
 def test_a_start_that_reaches_nobody_fails_soon(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr("wbengine.engines.worker_based.listening.CONNECT_TIMEOUT", 2.0)
+    monkeypatch.setattr("wbengine.engines.worker_based.connections.listening.CONNECT_TIMEOUT", 2.0)
     with silent() as port:
         host, says = {
             "port": ("127.0.0.1:1", "nothing listens there"),

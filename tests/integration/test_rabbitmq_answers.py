@@ -15,8 +15,8 @@ import pytest
 from tests import brokers, errands, wiretap
 from tests.integration.test_rabbitmq import Side, queues
 from tests.workers import until
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import listening
+from wbengine.engines.worker_based.connections import listening
+from wbengine.engines.worker_based.messages import envelope as env
 
 PUBLISH, ACK = (60, 40), (60, 80)
 

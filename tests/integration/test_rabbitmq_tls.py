@@ -102,7 +102,7 @@ def test_whose_certificate_is_accepted(
 
 
 def test_a_broker_that_speaks_no_tls(rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wbengine.engines.worker_based.listening.CONNECT_TIMEOUT", 1.5)
+    monkeypatch.setattr("wbengine.engines.worker_based.connections.listening.CONNECT_TIMEOUT", 1.5)
     proxy = Proxy("a", "x", {}, url=rabbitmq_url.replace("amqp://", "amqps://"))
     with pytest.raises(exc.TransportFailure, match="cannot be reached: it speaks no TLS"):
         proxy.start()

@@ -13,9 +13,9 @@ from tests import errands, tcp_proxy
 from tests.redis_ends import through
 from tests.workers import until
 from wbengine import transports
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import topology
-from wbengine.engines.worker_based.outbox import Outbox
+from wbengine.engines.worker_based.connections import topology
+from wbengine.engines.worker_based.connections.outbox import Outbox
+from wbengine.engines.worker_based.messages import envelope as env
 
 WAIT = 30.0
 

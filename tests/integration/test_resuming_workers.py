@@ -24,10 +24,12 @@ from tests import resuming_tasks as tasks
 from tests.beside import running
 from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import entries, lineage, parcels
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.connections import parcels
+from wbengine.engines.worker_based.engine_side import lineage
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import entries
 from wbengine.persistence import models
 
 thorough = pytest.mark.skipif(

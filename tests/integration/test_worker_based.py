@@ -20,8 +20,8 @@ from tests import sample_tasks as tasks
 from tests.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, transports
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based import receiving
 from wbengine.engines.worker_based import worker as workers
+from wbengine.engines.worker_based.connections import receiving
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 

@@ -16,10 +16,11 @@ from tests import sample_tasks
 from tests import worker_tasks as tasks
 from tests.workers import until, worker_in_thread
 from wbengine import engines, exceptions
-from wbengine.engines.worker_based import cancelling, controlling, proxy
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based import worker as workers
-from wbengine.engines.worker_based.parcels import Parcel
+from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.messages import cancelling, controlling
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.patterns import linear_flow, unordered_flow
 
 

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import envelope as env
 
 #: Seconds from a publisher to a queue, when nothing holds a message up.
 LATENCY: Final = 0.001

@@ -7,21 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wbengine.engines.worker_based import (
-    deeds,
-    entries,
-    hearing,
-    requests,
-    resending,
-    server,
-    terms,
-    types,
-)
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import server, types
+from wbengine.engines.worker_based.discovery import hearing
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import book, entries, resending, terms
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.worker_side import deeds
 
 
 @dataclass(frozen=True)
@@ -227,7 +221,7 @@ DEFECTS: Final[dict[str, Defect]] = {
     "running-after-success": Defect(
         "RUNNING is taken after the end",
         "any",
-        ((requests.RequestBook, "on_response", _running_after_success),),
+        ((book.RequestBook, "on_response", _running_after_success),),
     ),
     "time-alone": Defect(
         "what is not heard of is sent again in time",
@@ -276,17 +270,15 @@ DEFECTS: Final[dict[str, Defect]] = {
         "ledger",
         ((memory.MemoryLedger, "claim", _claims_any_epoch),),
     ),
-    "no-drop": Defect(
-        "rows are not removed", "ledger", ((requests.RequestBook, "retired", _no_drop),)
-    ),
+    "no-drop": Defect("rows are not removed", "ledger", ((book.RequestBook, "retired", _no_drop),)),
     "no-refill": Defect(
-        "the backlog waits for ever", "any", ((requests.RequestBook, "_refill", _no_refill),)
+        "the backlog waits for ever", "any", ((book.RequestBook, "_refill", _no_refill),)
     ),
-    "never-asks": Defect("nobody is asked", "none", ((requests.RequestBook, "ask", _never_asks),)),
+    "never-asks": Defect("nobody is asked", "none", ((book.RequestBook, "ask", _never_asks),)),
     "revoke-is-enough": Defect(
         "what is claimed times out",
         "ledger",
-        ((requests.RequestBook, "on_revoked", _revoke_is_enough),),
+        ((book.RequestBook, "on_revoked", _revoke_is_enough),),
     ),
     "every-end-counts": Defect(
         "a second end changes the first", "any", ((entries.Entry, "refusal", _late_failure),)

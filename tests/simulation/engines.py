@@ -11,10 +11,12 @@ from tests.simulation.processes import Letter, Process
 from tests.simulation.store import ENDED, PENDING, RENEWAL, RUNNING, Atom, Flow
 from wbengine import exceptions as exc
 from wbengine import invocation
-from wbengine.engines.worker_based import asking, cancelling, requests, rows, types
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import types
+from wbengine.engines.worker_based.messages import asking, cancelling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import book, ledger_rows
+from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.persistence.writing import EPOCHS_PER_RUN
 from wbengine.types.failure import Failure
 
@@ -53,7 +55,7 @@ class Engine(Process):
         #: What it listens on: another one after each time without.
         self.channel: object = None
         self.renewal = self.now + RENEWAL
-        self.rows = rows.Rows(self.line, EXPIRY) if self.line is not None else None
+        self.rows = ledger_rows.Rows(self.line, EXPIRY) if self.line is not None else None
         self.finder = types.ProxyWorkerFinder(
             name,
             self,
@@ -64,7 +66,7 @@ class Engine(Process):
             holds=lambda name: self.book.holds(name),
             clock=self.clock,
         )
-        self.book = requests.RequestBook(
+        self.book = book.RequestBook(
             name,
             self.finder,
             transition_timeout=world.timeout,

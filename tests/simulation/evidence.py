@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.messages import envelope as env
 
 if TYPE_CHECKING:
     from tests.simulation.broker import Message
     from tests.simulation.engines import Engine
-    from wbengine.engines.worker_based import effects as fx
+    from wbengine.engines.worker_based.requests import effects as fx
 
 
 class Sent:

@@ -10,10 +10,10 @@ from tests.simulation.evidence import Evidence
 from tests.simulation.store import ENDED, RUNNING
 from wbengine import exceptions as exc
 from wbengine import invocation
-from wbengine.engines.worker_based import cancelling
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.reasons import LOOK
+from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests.reasons import LOOK
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from tests.simulation.broker import Message
 from tests.simulation.ledgers import Line
 from wbengine import exceptions as exc
 from wbengine._clock import Clock
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import envelope as env
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -22,13 +22,17 @@ from tests.simulation.kinds import One, Six, Two
 from tests.simulation.meters import Meter
 from wbengine import invocation
 from wbengine._clock import ManualClock
-from wbengine.engines.worker_based import asking as asks
-from wbengine.engines.worker_based import cancelling, deeds, endpoint, requests, rows, server, types
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import endpoint, server, types
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import memory
-from wbengine.engines.worker_based.terms import RESEND, Terms
+from wbengine.engines.worker_based.messages import asking as asks
+from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import book as requests
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests import ledger_rows
+from wbengine.engines.worker_based.requests.terms import RESEND, Terms
+from wbengine.engines.worker_based.worker_side import deeds
 
 #: Simulated seconds of a step: a message that is sent in one arrives in the next.
 STEP: Final = 0.1
@@ -110,7 +114,7 @@ class Fleet:
         self.step = 0
         self._progress = progress
         self.ledger = memory.MemoryLedger(self.clock)
-        self._rows = rows.Rows(self.ledger, plan.expiry)
+        self._rows = ledger_rows.Rows(self.ledger, plan.expiry)
         self.finder = types.ProxyWorkerFinder(
             ENGINE,
             self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import entries
+from wbengine.engines.worker_based.requests import entries
 from wbengine.persistence.writing import EPOCHS_PER_RUN
 
 #: Seconds that a lease lasts, and between two renewals.

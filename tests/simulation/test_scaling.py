@@ -16,7 +16,9 @@ import pytest
 
 from tests.acceptance.test_simulate import simulate
 from tests.simulation import growth, meters, prices, scaling
-from wbengine.engines.worker_based import requests, resending, roster
+from wbengine.engines.worker_based.discovery import roster
+from wbengine.engines.worker_based.requests import book as requests
+from wbengine.engines.worker_based.requests import resending
 
 #: What is not to grow with the fleet, and by how much it may all the same.
 STEADY = ("request_us", "beat_us", "join_us", "loss_us", "round_us", "messages", "calls", "bytes")

@@ -20,9 +20,10 @@ from tests.simulation.processes import Process
 from tests.simulation.steps import STEPS
 from tests.simulation.store import RUNNING, Atom, Flow, Store
 from wbengine._clock import Clock
-from wbengine.engines.worker_based import asking, terms
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import memory
+from wbengine.engines.worker_based.messages import asking
+from wbengine.engines.worker_based.requests import terms
 
 #: All ends within so many seconds after the world was healed.
 HEALED: Final = 400.0

@@ -19,9 +19,11 @@ from tests import celery_errands, fragile_tasks, sample_tasks, workers
 from tests.telemetry import scraping
 from tests.telemetry.scraping import value
 from wbengine import engines, exceptions, invocation, retry, task
-from wbengine.engines.worker_based import describing, jobs, life, snapshots
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.discovery import snapshots
+from wbengine.engines.worker_based.messages import life
+from wbengine.engines.worker_based.worker_side import describing, jobs
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.telemetry import labels, metrics, names
 

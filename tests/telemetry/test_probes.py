@@ -17,7 +17,8 @@ import pytest
 from tests import sample_tasks, tcp_proxy, workers
 from tests.telemetry import scraping
 from wbengine import engines
-from wbengine.engines.worker_based import portrait, receiving
+from wbengine.engines.worker_based.connections import receiving
+from wbengine.engines.worker_based.worker_side import portrait
 from wbengine.patterns import linear_flow
 from wbengine.telemetry import probes, serving
 

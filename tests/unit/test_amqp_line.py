@@ -18,7 +18,7 @@ from amqp import serialization
 from amqp.transport import TCPTransport
 
 from tests.unit.test_amqp_frames import delivered
-from wbengine.engines.worker_based import lanes, lines
+from wbengine.engines.worker_based.connections import lanes, lines
 from wbengine.transports import _amqp_frames as frames
 
 

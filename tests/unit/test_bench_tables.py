@@ -174,12 +174,12 @@ def test_lines_of_logs_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stack", "part"),
     [
-        ("thread (1): a;run (threading.py:1);go (wbengine/engines/worker_based/outbox.py:2)",
+        ("thread (1): a;run (threading.py:1);go (wbengine/engines/worker_based/executor.py:2)",
          "request book, worker's decisions, their shells"),
         ("f (wbengine/engines/worker_based/ledger/redis.py:3)", "connections, queues, ledger"),
-        ("f (wbengine/engines/worker_based/outbox.py:2);send (redis/connection.py:1)",
+        ("f (wbengine/engines/worker_based/connections/outbox.py:2);send (redis/connection.py:1)",
          "connections, queues, ledger"),
-        ("f (wbengine/engines/worker_based/envelope.py:2)", "JSON"),
+        ("f (wbengine/engines/worker_based/messages/envelope.py:2)", "JSON"),
         ("f (wbengine/_core/machine.py:3);wait (threading.py:320)", "threads: locks, wake-ups"),
         ("f (wbengine/_core/machine.py:3);sorted (somewhere.py:320)", "schedule and records"),
         ("main (drive.py:3)", profiling.OTHER),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from amqp import exceptions as amqp_errors
 
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wbengine.engines.worker_based.connecting import Echo
+from wbengine.engines.worker_based.connections.connecting import Echo
 
 
 def made() -> Echo:

@@ -9,13 +9,14 @@ import pytest
 
 from tests.unit.test_requests import JOB, T0, WALL, Bench, Job, failures, settled
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import book as books
-from wbengine.engines.worker_based import cancelling, schedule
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.recovering import UNKNOWN, Seen
+from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests import parts as books
+from wbengine.engines.worker_based.requests import schedule
+from wbengine.engines.worker_based.requests.recovering import UNKNOWN, Seen
 
 UTC = dt.timezone.utc
 

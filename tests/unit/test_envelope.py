@@ -10,8 +10,8 @@ import pytest
 
 from wbengine import _codec
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import envelope as env
 
 
 @dataclass

@@ -10,8 +10,9 @@ import pytest
 
 from wbengine import task
 from wbengine._clock import ManualClock
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import skew, types
+from wbengine.engines.worker_based import types
+from wbengine.engines.worker_based.discovery import clocks
+from wbengine.engines.worker_based.messages import envelope as env
 
 
 class Resize(task.Task):
@@ -747,9 +748,9 @@ def test_a_clock_that_differs_is_named_once(caplog: pytest.LogCaptureFixture) ->
     now = world.clock.time()
     world.hear("w1", **{env.WBE_TIME: now + 1000})
     assert not caplog.records  # where there is a ledger nobody looks
-    world.finder.clocks = skew.Clocks(world.finder.missed)
+    world.finder.clocks = clocks.Clocks(world.finder.missed)
     world.echo()
-    world.hear("w1", **{env.WBE_TIME: now + skew.MOST})
+    world.hear("w1", **{env.WBE_TIME: now + clocks.MOST})
     world.hear("w2", **{env.WBE_TIME: "noon"})
     assert not caplog.records
     for _ in range(2):
@@ -762,7 +763,7 @@ def test_what_waited_while_nothing_was_heard_says_nothing_of_a_clock(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    world.finder.clocks = skew.Clocks(world.finder.missed)
+    world.finder.clocks = clocks.Clocks(world.finder.missed)
     world.echo()
     written = world.clock.time()
     world.clock.advance(60)

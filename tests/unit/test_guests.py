@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from wbengine.engines.worker_based import describing, guests, server
+from wbengine.engines.worker_based import server
+from wbengine.engines.worker_based.worker_side import describing, guests
 
 
 class Visitor:

@@ -20,8 +20,8 @@ from kombu.utils import json as kombu_json
 from tests.unit.test_codec import same
 from wbengine import _codec, _json_text
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import plain
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import kombu_json as plain
 
 fast = pytest.mark.skipif(_json_text.orjson is None, reason="orjson is not there")
 

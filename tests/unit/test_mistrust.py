@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.workers import until
-from wbengine.engines.worker_based import dispatcher, listening, receiving
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.parcels import ECHO, Parcel
+from wbengine.engines.worker_based import dispatcher
+from wbengine.engines.worker_based.connections import listening, receiving
+from wbengine.engines.worker_based.connections.parcels import ECHO, Parcel
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
 

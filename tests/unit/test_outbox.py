@@ -16,11 +16,11 @@ from tests import errands
 from tests.workers import until
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import outbox as outboxes
-from wbengine.engines.worker_based import topology
-from wbengine.engines.worker_based.outbox import UNHURRIED, Outbox
-from wbengine.engines.worker_based.parcels import Errand, Parcel
+from wbengine.engines.worker_based.connections import outbox as outboxes
+from wbengine.engines.worker_based.connections import topology
+from wbengine.engines.worker_based.connections.outbox import UNHURRIED, Outbox
+from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import memory
 
 WAIT = 20.0

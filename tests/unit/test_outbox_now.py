@@ -12,8 +12,8 @@ import pytest
 
 from tests import errands
 from tests.unit.test_outbox import WAIT, Place
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.parcels import Parcel
+from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.messages import envelope as env
 
 SOON = 10.0  # nothing here is done sooner because somebody else had to do something
 

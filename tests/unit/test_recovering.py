@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.test_requests import T0, Bench, Job, failures, settled
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import entries, recovering
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests import entries, recovering
 
 FENCE = 2048
 

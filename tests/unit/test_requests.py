@@ -10,14 +10,15 @@ import pytest
 
 from wbengine import exceptions as exc
 from wbengine import invocation, task
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import entries, requests, types
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.reasons import EXPIRE, LOOK
-from wbengine.engines.worker_based.recovering import PATIENCE, Seen
-from wbengine.engines.worker_based.terms import Terms
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import book, entries
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests.reasons import EXPIRE, LOOK
+from wbengine.engines.worker_based.requests.recovering import PATIENCE, Seen
+from wbengine.engines.worker_based.requests.terms import Terms
 from wbengine.types.failure import Failure
 
 T0 = 1000.0
@@ -116,7 +117,7 @@ class Bench:
         self.fleet = Fleet()
         if workers:
             self.fleet.set("q", 1, 1, JOB)
-        self.book = requests.RequestBook(
+        self.book = book.RequestBook(
             "engine",
             self.fleet,
             transition_timeout=timeout,
@@ -468,7 +469,7 @@ def test_nobody_at_all_is_said_plainly() -> None:
 def test_after_five_seconds_one_line_says_what_waits(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(workers=False, timeout=None)
     bench.submit()
-    assert bench.book.next_alarm() == T0 + requests.WARN_AFTER
+    assert bench.book.next_alarm() == T0 + book.WARN_AFTER
     with caplog.at_level(logging.WARNING):
         assert bench.book.tick(T0 + 5) == []
         assert bench.book.tick(T0 + 500) == []

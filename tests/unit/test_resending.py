@@ -9,13 +9,15 @@ import pytest
 from tests.unit.test_recovering import AGAIN, Again, asked_of, kinds
 from tests.unit.test_requests import JOB, T0, Bench, Job, failures, settled
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import book as books
-from wbengine.engines.worker_based import cancelling, entries, resending, types
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.recovering import UNKNOWN, Seen
+from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests import entries, resending
+from wbengine.engines.worker_based.requests import parts as books
+from wbengine.engines.worker_based.requests.recovering import UNKNOWN, Seen
 
 LATER = T0 + 2 * books.PATIENCE
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from wbengine.engines.worker_based.roster import Roster, TopicWorker
+from wbengine.engines.worker_based.discovery.roster import Roster, TopicWorker
 
 
 def after(moments: tuple[float, float], since: float) -> int:

@@ -15,8 +15,9 @@ import pytest
 
 from wbengine import exceptions, invocation, limits, running, task
 from wbengine._core import executors
-from wbengine.engines.worker_based import endpoint, entries
+from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.requests import entries
 
 WAIT = 20.0
 KINDS = ["serial", "threads", "given threads", "processes", "given processes"]

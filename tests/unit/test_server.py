@@ -9,10 +9,12 @@ import pytest
 
 from wbengine import __version__, invocation, task
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import asking, endpoint, recent, server
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.messages import asking
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side import recent
 from wbengine.types.failure import Failure
 
 LEDGER = "ledger-1"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from wbengine.engines.worker_based import proxy, taking
+from wbengine.engines.worker_based import proxy
+from wbengine.engines.worker_based.connections import taking
 
 
 class Broken:

@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.test_requests import Bench, Job
 from wbengine import engines, limits
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based import traces
-from wbengine.engines.worker_based.terms import NAMES, Terms
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import traces
+from wbengine.engines.worker_based.requests.terms import NAMES, Terms
 from wbengine.patterns import linear_flow
 
 WRONG: list[tuple[str, Any, type[Exception]]] = [

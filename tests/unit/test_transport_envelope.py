@@ -13,7 +13,7 @@ from kombu.transport import base
 from tests.unit.test_codec import same
 from wbengine import _json_text
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import _envelope
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.brokers import Place
 from wbengine import exceptions
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import wary
 
 #: To who expands it, a thousand times as much.

@@ -14,15 +14,10 @@ import pytest
 
 from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import (
-    controlling,
-    describing,
-    endpoint,
-    jobs,
-    patience,
-    reporting,
-)
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import endpoint
+from wbengine.engines.worker_based.messages import controlling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side import describing, jobs, patience, reporting
 from wbengine.types.failure import Failure
 
 CALLED: list[Any] = []

@@ -63,7 +63,7 @@ def check(settings: Settings, options: Mapping[str, Any]) -> None:
     :raises TransportFailure: it cannot be reached in time.
     :raises Failed: it cannot be there.
     """
-    from wbengine.engines.worker_based import connecting
+    from wbengine.engines.worker_based.connections import connecting
 
     known = ("exchange", "url", "transport", "transport_options")
     place = {name: options[name] for name in known if options.get(name) is not None}

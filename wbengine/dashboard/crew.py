@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wbengine import exceptions
-from wbengine.engines.worker_based import life
+from wbengine.engines.worker_based.messages import life
 from wbengine.views import ledgers, queues
 from wbengine.views.ledgers import RowPage
 from wbengine.views.masked import masked

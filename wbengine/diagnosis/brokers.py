@@ -18,7 +18,8 @@ from wbengine import exceptions
 from wbengine.diagnosis import redis_settings
 from wbengine.diagnosis.clocks import ahead
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
-from wbengine.engines.worker_based import connecting, describing, topology
+from wbengine.engines.worker_based.connections import connecting, topology
+from wbengine.engines.worker_based.worker_side import describing
 from wbengine.transports import _files
 from wbengine.views import fleet as fleets
 

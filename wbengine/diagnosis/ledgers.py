@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from wbengine import exceptions
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
-from wbengine.engines.worker_based import describing
 from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.worker_side import describing
 from wbengine.views import ledgers
 
 __all__ = ["digest", "look"]

@@ -10,7 +10,8 @@ from typing import Any
 
 from wbengine import engines, exceptions, task
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
-from wbengine.engines.worker_based import connecting, worker
+from wbengine.engines.worker_based import worker
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.patterns import linear_flow
 
 __all__ = ["Echo", "look"]

@@ -9,7 +9,7 @@ import wbengine
 from wbengine.diagnosis import ledgers
 from wbengine.diagnosis.clocks import ahead
 from wbengine.diagnosis.findings import Finding, Place, bad, good, note
-from wbengine.engines.worker_based import connecting, counting
+from wbengine.engines.worker_based.connections import connecting, counting
 from wbengine.views import fleet as fleets
 
 __all__ = ["look"]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wbengine.engines.worker_based import life
+from wbengine.engines.worker_based.messages import life
 from wbengine.telemetry import labels, meters, names
 
 if TYPE_CHECKING:

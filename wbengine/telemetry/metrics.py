@@ -21,10 +21,10 @@ from wbengine.telemetry import fleet, labels, meters
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from wbengine.engines.worker_based import envelope as env
-    from wbengine.engines.worker_based.entries import Entry
-    from wbengine.engines.worker_based.jobs import Job
-    from wbengine.engines.worker_based.reporting import GuestJob
+    from wbengine.engines.worker_based.messages import envelope as env
+    from wbengine.engines.worker_based.requests.entries import Entry
+    from wbengine.engines.worker_based.worker_side.jobs import Job
+    from wbengine.engines.worker_based.worker_side.reporting import GuestJob
 
 __all__ = ["FleetCollector", "MetricsListener", "WorkerObserver", "observe", "render"]
 

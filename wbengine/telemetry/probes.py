@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from wbengine.telemetry.serving import Answer, Route
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.portrait import Portrait
+    from wbengine.engines.worker_based.worker_side.portrait import Portrait
 
 __all__ = ["Pulse", "routes"]
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from wbengine import invocation
-    from wbengine.engines.worker_based.jobs import Job
-    from wbengine.engines.worker_based.reporting import GuestJob
+    from wbengine.engines.worker_based.worker_side.jobs import Job
+    from wbengine.engines.worker_based.worker_side.reporting import GuestJob
 
 __all__ = ["WorkerTracing"]
 

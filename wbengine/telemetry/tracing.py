@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
-    from wbengine.engines.worker_based import envelope as env
-    from wbengine.engines.worker_based.entries import Entry
+    from wbengine.engines.worker_based.messages import envelope as env
+    from wbengine.engines.worker_based.requests.entries import Entry
 
 __all__ = ["META", "FlowTracing", "below", "instrument", "tracer_of"]
 

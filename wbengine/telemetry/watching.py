@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine.engines.worker_based import observing
+from wbengine.engines.worker_based.worker_side import observing
 from wbengine.telemetry import probes, serving
 
 if TYPE_CHECKING:

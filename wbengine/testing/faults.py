@@ -13,7 +13,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.jobs import Job
+    from wbengine.engines.worker_based.worker_side.jobs import Job
 
 __all__ = ["AT", "KINDS", "STATES", "Fault", "Gate", "Saboteur"]
 

@@ -42,7 +42,7 @@ def wbe_worker(wbe_broker: Broker) -> Iterator[Callable[..., workers.Worker]]:
     other options are those of `Worker`.  Where none says where tasks run, they do in 4 threads.
     All are stopped at the end of the test.
     """
-    from wbengine.engines.worker_based.observing import Together
+    from wbengine.engines.worker_based.worker_side.observing import Together
     from wbengine.testing.workers import worker_in_thread
 
     with contextlib.ExitStack() as started:

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import _names, exceptions, transports
-from wbengine.engines.worker_based import (
-    connecting,
-    controlling,
-    describing,
-    executor,
-    life,
-    snapshots,
-)
+from wbengine.engines.worker_based import executor
+from wbengine.engines.worker_based.connections import connecting
+from wbengine.engines.worker_based.discovery import snapshots
+from wbengine.engines.worker_based.messages import controlling, life
+from wbengine.engines.worker_based.worker_side import describing
 from wbengine.views import words
 
 __all__ = ["Fleet", "PingView", "WorkView", "WorkerView"]

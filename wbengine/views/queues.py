@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from wbengine import _names, exceptions
-from wbengine.engines.worker_based import connecting, counting, describing
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based.connections import connecting, counting
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side import describing
 from wbengine.views import fleet as fleets
 
 __all__ = ["ENGINE", "REQUESTS", "WORKER", "QueueView", "look", "purge", "tells_all"]

@@ -16,7 +16,7 @@ from tests.brokers import Broker, Place
 from tests.celery_errands import NOTE, REST, REST_AGAIN, WAIT, Client, lines
 from tests.celery_guests import HASTY, Serve, Start
 from tests.workers import WorkerProcess, until
-from wbengine.engines.worker_based import life as lives
+from wbengine.engines.worker_based.messages import life as lives
 from wbengine.interop.celery.protocol.message import TaskMessage
 
 

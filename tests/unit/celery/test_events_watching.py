@@ -13,10 +13,11 @@ import pytest
 from tests.workers import until, worker_in_thread
 from wbengine import engines, invocation, task
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import endpoint, observing, server
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side import observing
 from wbengine.interop.celery.monitoring import events, state, watching
 from wbengine.patterns import linear_flow
 from wbengine.types.failure import Failure

@@ -10,7 +10,8 @@ import kombu
 import pytest
 
 from wbengine import exceptions
-from wbengine.engines.worker_based import envelope, protocol
+from wbengine.engines.worker_based import protocol
+from wbengine.engines.worker_based.messages import envelope
 from wbengine.interop.celery.protocol import wire
 from wbengine.interop.celery.protocol.wire import Undecodable, Wire
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from wbengine import _names, invocation, limits, running
 from wbengine import exceptions as exc
 from wbengine import task as task_module
-from wbengine.engines.worker_based import envelope as env
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.jobs import Job
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from wbengine._core import saving
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import terms
-from wbengine.engines.worker_based.lineage import Lineage
-from wbengine.engines.worker_based.share import Share
+from wbengine.engines.worker_based.engine_side.lineage import Lineage
+from wbengine.engines.worker_based.engine_side.share import Share
+from wbengine.engines.worker_based.requests import terms
 
 LOG = logging.getLogger(__name__)
 

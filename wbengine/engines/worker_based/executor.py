@@ -12,24 +12,16 @@ from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import (
-    dispatcher,
-    entries,
-    heir,
-    listening,
-    proxy,
-    requests,
-    serving,
-    tenure,
-    topology,
-    types,
-)
-from wbengine.engines.worker_based import effects as fx
-from wbengine.engines.worker_based import envelope as env
+from wbengine.engines.worker_based import dispatcher, proxy, types
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.parcels import Errand, Parcel
-from wbengine.engines.worker_based.terms import Terms
+from wbengine.engines.worker_based.connections import listening, serving, topology
+from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.engine_side import heir, tenure
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import book, entries
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests.terms import Terms
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -93,7 +85,7 @@ class WorkerTaskExecutor(tenure.Tenure):
             holds=lambda worker: self._book.holds(worker),
             served=serving.inquiry(self._proxy.target, exchange) if interop else None,
         )
-        self._book = requests.RequestBook(
+        self._book = book.RequestBook(
             uuid, self._finder, transition_timeout=transition_timeout, terms=self._terms
         )
         self._book.plain = interop is not None

@@ -18,7 +18,7 @@ from automaton import machines
 
 from wbengine import _codec, _names, running
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import schemas
+from wbengine.engines.worker_based.messages import schemas
 from wbengine.types import _description
 from wbengine.types import failure as ft
 

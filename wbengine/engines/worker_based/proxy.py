@@ -18,17 +18,11 @@ from typing import Any, Final
 from wbengine import _options, transports
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import (
-    confirming,
-    dispatcher,
-    listening,
-    protocol,
-    taking,
-    topology,
-)
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based.outbox import UNHURRIED, Chore, Outbox
-from wbengine.engines.worker_based.parcels import ECHO, NOTHING, Errand, Parcel
+from wbengine.engines.worker_based import dispatcher, protocol
+from wbengine.engines.worker_based.connections import confirming_outbox, listening, taking, topology
+from wbengine.engines.worker_based.connections.outbox import UNHURRIED, Chore, Outbox
+from wbengine.engines.worker_based.connections.parcels import ECHO, NOTHING, Errand, Parcel
+from wbengine.engines.worker_based.messages import envelope as env
 
 LOG = logging.getLogger(__name__)
 
@@ -84,7 +78,7 @@ class Proxy(listening.Listening):
             exchange, topic, bindings, interop, direct=self._target.check()
         )
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
-        kind = confirming.ConfirmingOutbox if self._target.amqp else Outbox
+        kind = confirming_outbox.ConfirmingOutbox if self._target.amqp else Outbox
         super().__init__(
             self._target,
             self._topology,

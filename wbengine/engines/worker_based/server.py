@@ -17,12 +17,14 @@ from typing import Any
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import announcing, asking, presence, recent
 from wbengine.engines.worker_based import endpoint as endpoints
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import life as lives
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.deeds import (
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.messages import asking
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import life as lives
+from wbengine.engines.worker_based.worker_side import announcing, presence, recent
+from wbengine.engines.worker_based.worker_side.deeds import (
     Acknowledge,
     Cancel,
     Check,
@@ -35,8 +37,7 @@ from wbengine.engines.worker_based.deeds import (
     Return,
     Run,
 )
-from wbengine.engines.worker_based.jobs import Job, Jobs
-from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs
 from wbengine.types import failure as ft
 
 __all__ = [

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from wbengine import _names
 from wbengine._clock import SYSTEM, Clock
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import hearing, life, outlook, skew
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.roster import NO_IDENTITY, Roster, TopicWorker, nameless
+from wbengine.engines.worker_based.discovery import clocks, hearing, outlook, roster
+from wbengine.engines.worker_based.discovery.roster import NO_IDENTITY, Roster, TopicWorker
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import life
 from wbengine.transports import _routing as routing
 
 __all__ = ["NO_IDENTITY", "ProxyWorkerFinder", "TopicWorker"]
@@ -96,7 +97,7 @@ class ProxyWorkerFinder(outlook.Outlook):
         #: Whether somebody waits for what they say next: they are asked more often than they beat.
         self.urgent = False
         #: Who looks whether their clocks are right, if anybody does.
-        self.clocks: skew.Clocks | None = None
+        self.clocks: clocks.Clocks | None = None
         super().__init__()
         self._strangers: dict[str, float] = {}
         # When known workers last told something of a request.
@@ -401,7 +402,7 @@ class ProxyWorkerFinder(outlook.Outlook):
         """The topics of silent plain peers that somebody takes from.  Costs a round trip each."""
         if self._served is None or not (self._interop and silent):
             return set()
-        asked = [topic for topic in self.topics() if nameless(topic) in silent]
+        asked = [topic for topic in self.topics() if roster.nameless(topic) in silent]
         return {topic for topic in asked if self._served(topic)}
 
     def _silent(self, worker: TopicWorker, now: float) -> bool:

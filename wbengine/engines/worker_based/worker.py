@@ -11,25 +11,23 @@ from concurrent import futures
 from typing import Any, Final
 
 from wbengine import loops, pools
-from wbengine.engines.worker_based import (
+from wbengine.engines.worker_based import endpoint, proxy, server
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.connections import topology
+from wbengine.engines.worker_based.messages import controlling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side import (
     attending,
     beating,
-    controlling,
     describing,
-    endpoint,
     observing,
     patience,
     performing,
     portrait,
-    proxy,
     reporting,
-    server,
-    topology,
 )
-from wbengine.engines.worker_based import envelope as env
-from wbengine.engines.worker_based import guests as visitors
-from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.slots import default_slots, make_pool
+from wbengine.engines.worker_based.worker_side import guests as visitors
+from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
 
 __all__ = ["Worker", "default_slots"]
 

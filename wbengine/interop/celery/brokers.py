@@ -13,7 +13,7 @@ import kombu
 from kombu import asynchronous
 
 from wbengine import transports
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import transport_options
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import Final
 from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.client import stored
 from wbengine.interop.celery.client.absence import Absence

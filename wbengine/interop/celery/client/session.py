@@ -12,7 +12,7 @@ import kombu
 from kombu import asynchronous
 
 from wbengine import exceptions
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.client import orders, outlet, replies, stored
 from wbengine.interop.celery.client.addresses import Address

@@ -15,7 +15,7 @@ from typing import Any, Final
 import kombu
 
 from wbengine import version
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery import clock as clocks
 from wbengine.interop.celery.monitoring import events

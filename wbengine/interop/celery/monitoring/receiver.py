@@ -15,7 +15,7 @@ import kombu
 from kombu import pidbox
 
 from wbengine import exceptions
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery import clock as clocks
 from wbengine.interop.celery.monitoring import events

@@ -12,7 +12,7 @@ from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine import invocation
-    from wbengine.engines.worker_based.jobs import Job, Key
+    from wbengine.engines.worker_based.worker_side.jobs import Job, Key
 
 __all__ = ["Watch"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import kombu
 
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.worker import amqp_line, lines
 

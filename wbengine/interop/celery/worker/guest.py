@@ -14,7 +14,7 @@ from typing import Any, Final
 import kombu
 
 from wbengine import pools, running
-from wbengine.engines.worker_based import guests, reporting
+from wbengine.engines.worker_based.worker_side import guests, reporting
 from wbengine.interop.celery import brokers, clock, retrying
 from wbengine.interop.celery.monitoring import publisher
 from wbengine.interop.celery.protocol import serializers

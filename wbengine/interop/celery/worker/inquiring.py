@@ -13,7 +13,7 @@ from kombu import exceptions as kombu_errors
 from kombu import pidbox
 
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.worker import control, doubting
 

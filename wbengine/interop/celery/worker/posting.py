@@ -10,7 +10,7 @@ from typing import Final
 import kombu
 
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import connecting
+from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.confirms import Confirms
 from wbengine.interop.celery.protocol.wire import Wire

@@ -1,0 +1,201 @@
+"""An AMQP connection as one thread reads it, and others write on it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import kombu
+
+from wbengine.engines.worker_based.connections import lanes
+from wbengine.transports import _amqp_buffer, _amqp_delivery
+from wbengine.transports import _amqp_frames as frames
+
+__all__ = ["STALL", "Line"]
+
+#: Seconds that a broker may take to read what it is sent, and to answer what it is asked.
+STALL: Final = 10.0
+
+_BEGIN: Final = struct.Struct(">BH")
+_METHOD: Final = struct.Struct(">II")
+_RECEIPT: Final = struct.Struct(">QB")
+
+
+class Line:
+    """An AMQP connection of one thread, which it can wait on, and others can ring and write on.
+
+    The thread calls `wait` and `read` in turn, at least once in a heartbeat: both sides of a
+    connection give it up when they hear nothing for two.
+    """
+
+    def __init__(self, connection: kombu.Connection) -> None:
+        # Taken once: asked for them again, kombu would connect again, without our consumers.
+        self._raw = connection.connection
+        self._transport = connection.transport
+        self.socket: Any = self._raw.transport.sock
+        # Whoever waits for an answer inside of py-amqp waits no longer than this.
+        self.socket.settimeout(STALL)
+        self._buffer = _amqp_buffer.Buffer(self._raw.transport, STALL, self.ring)
+        self._pending: Callable[[], int] = getattr(self.socket, "pending", lambda: 0)
+        self._lanes: dict[int, lanes.Lane] = {}
+        heartbeat = float(self._raw.heartbeat or 0)
+        self._period = heartbeat / 4 if heartbeat else None
+        self._due = time.monotonic()
+        self._bell, self._ear = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ear.setblocking(False)
+        # Whether the thread waits, was rung, and was rung in a way that wakes it.
+        self._sleeps = False
+        self._rung = False
+        self._belled = False
+        self._poll, self._bells = select.poll(), select.poll()
+        self._poll.register(self.socket, select.POLLIN)
+        self._poll.register(self._ear, select.POLLIN)
+        self._bells.register(self._ear, select.POLLIN)
+        self._number = self.socket.fileno()
+        self._blocked_out = False
+
+    @property
+    def raw(self) -> Any:
+        """The connection of py-amqp."""
+        return self._raw
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the broker does not read what it is sent, for now."""
+        return self._buffer.is_stuck
+
+    def lane(self, exchange: str = "") -> lanes.Lane:
+        """A new channel, which publishes to an exchange."""
+        made = lanes.Lane(self, self._raw.channel(), exchange, self._raw.frame_max)
+        self._lanes[made.number] = made
+        return made
+
+    # Writing; any thread.
+
+    def put(self, data: bytes) -> None:
+        """Whole frames, which go out with the next `flush`."""
+        self._buffer.put(data)
+
+    def flush(self) -> None:
+        """Send what was put.
+
+        :raises OSError: the connection is lost; only to its own thread, others leave it to it.
+        """
+        self._raw.bytes_sent += 1
+        self._buffer.flush()
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Write what this thread writes meanwhile in one go."""
+        return self._buffer.corked()
+
+    def ring(self) -> None:
+        """Let `wait` return at once; from any thread."""
+        self._rung = True
+        if self._sleeps and not self._belled:
+            self._belled = True
+            with contextlib.suppress(OSError):  # one that is full rings already
+                self._bell.send(b"\0")
+
+    # Reading.
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the broker or a ring; whether there is something to read.
+
+        Sends the heartbeat that is due.
+
+        :raises Exception: one of kombu's connection errors: the broker is silent for too long.
+        """
+        if self._buffer.is_busy:
+            self._buffer.proceed()
+        if self._period is not None:
+            now = time.monotonic()
+            if now >= self._due:
+                self._due = now + self._period
+                self._transport.heartbeat_check(self._raw)
+            left = self._due - now
+            timeout = left if timeout is None else min(timeout, left)
+        if self._buffer.is_stuck != self._blocked_out:
+            self._mind_stuck()
+        if self._buffer.pending or self._pending():
+            return True
+        return self._sleep(self._poll, timeout)
+
+    def rest(self, seconds: float) -> None:
+        """Wait for a ring only, so long at most, whatever the broker says meanwhile."""
+        self._sleep(self._bells, seconds)
+
+    def _sleep(self, poll: select.poll, timeout: float | None) -> bool:
+        self._sleeps = True  # first: who rings from now on does so aloud
+        try:
+            readable = False
+            for number, event in poll.poll(0 if self._rung else _milliseconds(timeout)):
+                if number != self._number:
+                    with contextlib.suppress(OSError):
+                        self._ear.recv(4096)
+                    self._belled = False
+                elif event & ~select.POLLOUT:
+                    readable = True
+        finally:
+            self._sleeps = self._rung = False
+        return readable
+
+    def _mind_stuck(self) -> None:
+        self._blocked_out = not self._blocked_out
+        wanted = select.POLLIN | select.POLLOUT if self._blocked_out else select.POLLIN
+        self._poll.modify(self.socket, wanted)
+
+    def read(self) -> None:
+        """Take in all that came, and tell whoever it is for.
+
+        :raises Exception: one of kombu's connection errors, or of a channel's.
+        """
+        buffer, raw = self._buffer, self._raw
+        buffer.fill()
+        raw.bytes_recv += 1
+        while buffer.pending:
+            data, at = buffer.got, buffer.at
+            kind, number = _BEGIN.unpack_from(data, at)
+            lane = self._lanes.get(number) if kind == frames.METHOD else None
+            if lane is None or not self._is_known(lane, data, at):
+                raw.on_inbound_frame(buffer.frame())
+
+    def _is_known(self, lane: lanes.Lane, data: bytes, at: int) -> bool:
+        """Whether it is one of those that come all the time; if so, it is seen to."""
+        size, method = _METHOD.unpack_from(data, at + 3)
+        if method == frames.DELIVER:
+            found = _amqp_delivery.read(data, at, lane)
+            if found is not None:
+                self._buffer.at = found[1]
+                lane.deliver(found[0])
+                return True
+        elif method == frames.ACK and lane.on_receipt is not None:
+            tag, bits = _RECEIPT.unpack_from(data, at + 11)
+            self._buffer.at = at + 8 + size
+            lane.on_receipt(tag, bool(bits & 1))
+            return True
+        return False
+
+    # The end.
+
+    def drop(self) -> None:
+        """End a connection that is of no use, without a word to the broker."""
+        with contextlib.suppress(OSError):
+            self.socket.settimeout(0.1)
+        self._raw.collect()
+
+    def close(self) -> None:
+        """Nobody waits any more, and nobody else writes; the connection stays."""
+        self._buffer.close()
+        self._bell.close()
+        self._ear.close()
+
+
+def _milliseconds(timeout: float | None) -> int | None:
+    return None if timeout is None else max(0, math.ceil(timeout * 1000))

@@ -1,0 +1,250 @@
+"""Publishing to RabbitMQ without waiting: what is sent is noted, until the broker confirms it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp import exceptions as amqp_errors
+
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based.connections import topology, writing
+from wbengine.transports import _amqp_frames as frames
+
+if TYPE_CHECKING:
+    from wbengine.engines.worker_based.connections import lanes
+    from wbengine.engines.worker_based.connections.parcels import Parcel
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds that a broker has to confirm what it was sent.
+CONFIRM_TIMEOUT: Final = 15.0
+
+#: At most so many parcels are on their way at once.
+WINDOW: Final = 2000
+
+#: Seconds after which what it confirmed meanwhile is read together: nobody waits for one of them.
+_REST: Final = 0.02
+
+_TRANSIENT: Final = 1
+_PERSISTENT: Final = 2
+
+#: Channel errors that are about what was published, and come again with it.
+_REFUSALS: Final = (amqp_errors.PreconditionFailed, amqp_errors.AccessRefused)
+
+
+class Sent:
+    """A parcel that is written to the broker, or is about to be."""
+
+    __slots__ = ("at", "frames", "name", "number", "parcel", "returned")
+
+    def __init__(self, parcel: Parcel, frames: bytes, name: str | None) -> None:
+        self.parcel = parcel
+        self.frames = frames
+        #: What the broker calls it that gives it back.
+        self.name = name
+        self.number = 0
+        self.at = 0.0
+        self.returned = False
+
+
+class Post:
+    """What is published on one AMQP channel, in the broker's confirm mode.
+
+    `settle([sent, ...])` is called, in order, for what was confirmed.  `window` is how many may be
+    on their way at once.  A connection that breaks, or a broker that confirms nothing in time, is
+    raised to whoever reads; `unconfirmed` then tells of what nobody knows whether it arrived.
+
+    Of the thread that reads the connection; `prepare` and `send` of any, where the layout is ours.
+    """
+
+    def __init__(
+        self,
+        lane: lanes.Lane,
+        layout: topology.Topology,
+        settle: Callable[[list[Sent]], None],
+        window: int,
+    ) -> None:
+        self.lane = lane
+        self._line = lane.line
+        self._plain = layout.interop is not None
+        self._introductions = writing.Introductions(layout, amqp=True)
+        self._settle = settle
+        self._window = window
+        self._channel = lane.channel
+        self._channel.confirm_select()
+        self._channel.events["basic_ack"].add(self._on_ack)
+        self._channel.events["basic_nack"].add(self._on_nack)
+        self._channel.events["basic_return"].add(self._on_return)
+        lane.on_receipt = self._on_ack
+        self._line.raw.on_blocked = self._on_blocked
+        self._line.raw.on_unblocked = self._on_unblocked
+        #: Whether the broker takes no messages on this connection.
+        self.blocked = False
+        # When it did so again; before that it confirmed nothing.
+        self._freed = 0.0
+        self._number = 0
+        self._names = itertools.count(1)
+        self._confirmed: list[Sent] = []
+        # Numbers are given in the order in which frames are written.
+        self._lock = threading.Lock()
+        self._closed = False
+        layout.declare_exchange(self._channel)
+        self.unconfirmed: deque[Sent] = deque()
+
+    @property
+    def room(self) -> int:
+        """How many parcels more may be written."""
+        if self.blocked or self._closed or self._line.is_stuck:
+            return 0
+        return self._window - len(self.unconfirmed)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all was confirmed, and whoever wanted to know is told."""
+        return not (self.unconfirmed or self._confirmed)
+
+    def prepare(self, parcel: Parcel) -> Sent:
+        """A parcel as it is sent.
+
+        :raises Exception: it cannot be sent, now or ever.
+        """
+        envelope = parcel.envelope
+        if self._plain:
+            self._introductions.make(self._channel, envelope)
+        mandatory = parcel.errand.mandatory
+        name = str(next(self._names)) if mandatory else None
+        head = frames.properties(
+            envelope.type,
+            envelope.headers,
+            _PERSISTENT if self._plain or envelope.persistent else _TRANSIENT,
+            envelope.priority,
+            envelope.correlation_id,
+            envelope.reply_to,
+            name,
+        )
+        said = self.lane.frames(envelope.routing_key, mandatory, head, envelope.encoded)
+        return Sent(parcel, said, name)
+
+    def send(self, sent: Sent, then: bytes = b"") -> bool:
+        """Write what was prepared, and `then` right behind it; False: it is too late for that.
+
+        It goes out with the next `flush` of the line.
+        """
+        with self._lock:
+            if self._closed:
+                return False
+            self._number += 1
+            sent.number = self._number
+            sent.at = time.monotonic()
+            self.unconfirmed.append(sent)
+            self._line.put(sent.frames + then if then else sent.frames)
+        sent.frames = b""
+        return True
+
+    def close(self) -> list[Sent]:
+        """Send nothing more.  Returns what was sent and not confirmed."""
+        with self._lock:
+            self._closed = True
+            return list(self.unconfirmed)
+
+    def widen(self) -> None:
+        """Let many be on their way from now on."""
+        self._window = WINDOW
+
+    def rest(self) -> None:
+        """Let confirms gather for a moment, unless many are waited for, or somebody rings."""
+        if self.room > self._window // 2:
+            self._line.rest(_REST)
+
+    def read(self, timeout: float | None) -> bool:
+        """Take in what the broker says; wait for it, or for a ring, so long if it says nothing.
+
+        Returns whether it said something.
+        """
+        if timeout is None or timeout > 0:
+            timeout = self._patience(timeout)
+        try:
+            spoke = self._line.wait(timeout)
+            if spoke:
+                self._line.read()
+        finally:  # what was confirmed is, whatever became of the connection since
+            self.report()
+        # Who was stopped for a while has to read first.
+        if not spoke and self.is_late(time.monotonic()):
+            why = " (it blocks publishers: an alarm)" if self.blocked else ""
+            raise exc.TransportFailure(
+                f"the broker confirmed nothing for {CONFIRM_TIMEOUT:.0f} s{why}"
+            )
+        return spoke
+
+    def is_late(self, now: float) -> bool:
+        """Whether the broker should have confirmed something by now."""
+        first = self._first()
+        return first is not None and now - max(first.at, self._freed) > CONFIRM_TIMEOUT
+
+    def _first(self) -> Sent | None:
+        try:
+            return self.unconfirmed[0]
+        except IndexError:
+            return None
+
+    def _patience(self, timeout: float | None) -> float | None:
+        first = self._first()
+        if first is None:
+            return timeout
+        since = max(first.at, self._freed)
+        left = max(0.01, since + CONFIRM_TIMEOUT - time.monotonic())
+        return left if timeout is None else min(timeout, left)
+
+    def report(self) -> None:
+        """Tell of what was confirmed until now."""
+        if self._confirmed:
+            self._settle(self._confirmed)
+            self._confirmed.clear()
+
+    # What the broker says, in the midst of reading: nothing may be published here.
+
+    def _on_ack(self, number: int, multiple: bool) -> None:
+        waiting = self.unconfirmed
+        if multiple or (waiting and waiting[0].number == number):
+            while waiting and waiting[0].number <= number:
+                self._confirmed.append(waiting[0])  # before it leaves: see `is_idle`
+                waiting.popleft()
+            return
+        with self._lock:
+            for sent in waiting:
+                if sent.number == number:
+                    self._confirmed.append(sent)
+                    waiting.remove(sent)
+                    return
+
+    def _on_nack(self, number: int, multiple: bool) -> None:
+        raise exc.TransportFailure("the broker refused to keep a message")
+
+    def _on_return(self, error: Exception, exchange: str, key: str, message: Any) -> None:
+        name = str(message.properties.get("message_id"))
+        with self._lock:
+            for sent in self.unconfirmed:
+                if sent.name == name:
+                    sent.returned = True
+                    return
+
+    def _on_blocked(self, reason: str) -> None:
+        self.blocked = True
+        LOG.warning("the broker takes no messages for now: it is short of memory or disk")
+
+    def _on_unblocked(self) -> None:
+        self.blocked = False
+        self._freed = time.monotonic()
+        LOG.warning("the broker takes messages again")
+
+
+def refuses(error: BaseException) -> bool:
+    """Whether the broker will refuse the same message for ever."""
+    return isinstance(error, _REFUSALS)

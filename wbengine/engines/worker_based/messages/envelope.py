@@ -1,0 +1,370 @@
+"""One message as the sans-I/O parts see it: a body, an address, and the headers that are ours.
+
+And the answers of workers, as they are made, kept, and read again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from wbengine import _codec, _json_text
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import kombu_json
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine import invocation
+    from wbengine.engines.worker_based.worker_side.jobs import Job
+
+LOG = logging.getLogger(__name__)
+
+#: The version of everything that travels in headers.  A peer that sends none speaks plain TaskFlow.
+VERSION: Final = "1"
+
+#: Numbers in headers above this one are no numbers of anything.
+_MOST: Final = 2**53
+
+#: A value of a user may nest as deep as the codec allows, and stands a few levels inside its body.
+_BODY_DEPTH: Final = _codec.MAX_DEPTH + 8
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+#: For TaskFlow's peers, who are sent what is no number as Python writes it.
+_encode: Final = _json_text.writer(allow_nan=True)
+
+#: Encoded bodies above this many bytes are refused before they are published.
+MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
+
+# Headers of Celery's protocol, where it has a word for the thing.
+#: The language of the task: `py`.
+LANG: Final = "lang"
+#: The class of the task.
+TASK: Final = "task"
+#: The id of the request.
+ID: Final = "id"
+#: The id of the flow.
+ROOT_ID: Final = "root_id"
+#: How often the task was tried before: the number of this attempt, less one.
+RETRIES: Final = "retries"
+#: `[hard, soft]`: seconds, or null.
+TIMELIMIT: Final = "timelimit"
+#: Unix seconds after which a request is not to be started any more; where there is no ledger.
+EXPIRES: Final = "expires"
+#: The arguments, for people; masked and cut (see `traces`).
+ARGSREPR: Final = "argsrepr"
+KWARGSREPR: Final = "kwargsrepr"
+
+# Ours.
+#: The version of everything else here.
+WBE_VERSION: Final = "wbe-version"
+#: Number of this execution or reversion of the atom, for the life of its flow.
+WBE_ATTEMPT: Final = "wbe-attempt"
+#: Fencing number: rises each time the engine dispatches the same attempt again.
+WBE_EPOCH: Final = "wbe-epoch"
+#: Number of this answer among the answers to one (id, epoch), from 1.
+WBE_SEQ: Final = "wbe-seq"
+#: Identity of the worker process that speaks.
+WBE_WORKER: Final = "wbe-worker"
+#: How many tasks that worker runs at once, and how many it runs now.
+WBE_SLOTS: Final = "wbe-slots"
+WBE_RUNNING: Final = "wbe-running"
+#: The ids of the requests that it runs for the engine it speaks to; absent where it speaks to all.
+WBE_IDS: Final = "wbe-ids"
+#: The time of that worker as it speaks, in unix seconds.
+WBE_TIME: Final = "wbe-time"
+#: The life of that worker (see `life`).
+WBE_LIFE: Final = "wbe-life"
+#: In a terminal FAILURE: nobody ran the request to its end, and nobody can tell how far it came.
+WBE_LOST: Final = "wbe-lost"
+#: The queue from which that worker takes requests of the topic it announces.
+WBE_QUEUE: Final = "wbe-queue"
+#: Seconds between two beats (a worker's own, or what an engine asks for).
+WBE_PERIOD: Final = "wbe-period"
+#: The least that an engine asks for, and that a worker agrees to.
+LEAST_PERIOD: Final = 0.5
+#: READY, STOPPED, or BEAT: what a worker's NOTIFY is about.
+WBE_STATE: Final = "wbe-state"
+#: The version of wbengine that a worker runs, where it tells what it offers.
+WBE_SOFTWARE: Final = "wbe-software"
+#: Digest of the ledger in which the request has its row; or of the one that a worker has, where it
+#: tells what it offers.
+WBE_LEDGER: Final = "wbe-ledger"
+#: The number under which an engine asked for a request, in the answer to that; 0: unasked.
+WBE_ASK: Final = "wbe-ask"
+#: Set by an engine that speaks to itself, to hear whether it still hears anything.
+WBE_ECHO: Final = "wbe-echo"
+#: Unix seconds at which a task started and ended, on the worker's clock.
+WBE_STARTED: Final = "wbe-started"
+WBE_ENDED: Final = "wbe-ended"
+
+READY: Final = "ready"
+STOPPED: Final = "stopped"
+BEAT: Final = "beat"
+
+#: Routing keys of the topic exchange that reach every worker, and every engine.
+ALL_WORKERS: Final = "wbe.workers"
+ALL_ENGINES: Final = "wbe.engines"
+
+
+@dataclass(slots=True, eq=False)
+class Envelope:
+    """A message to be published, or one that came.
+
+    `body` is a tree that JSON can hold.  `priority` is 0 to 9, 9 first.  A `persistent` one is to
+    survive the broker's end, where brokers can do that.  Outgoing ones are encoded once, on first
+    use of `encoded` and `encoded_headers`, and not changed any more then.
+    """
+
+    type: str
+    body: Mapping[str, Any]
+    routing_key: str = ""
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    headers: dict[str, Any] = field(default_factory=dict)
+    priority: int = 0
+    redelivered: bool = False
+    persistent: bool = False
+    _encoded: bytes | None = None
+    _encoded_headers: bytes | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        if self._encoded is None:
+            # User values hold no lone surrogates, failure texts may.
+            if WBE_VERSION in self.headers:
+                self._encoded = _json_text.encode(self.body, "replace", finite=True)
+            else:
+                self._encoded = _encode(self.body).encode("utf-8", "replace")
+        return self._encoded
+
+    @property
+    def encoded_headers(self) -> bytes:
+        """
+        :raises ValueError, TypeError: they are no JSON.
+        """
+        if self._encoded_headers is None:
+            self._encoded_headers = _json_text.encode(self.headers)
+        return self._encoded_headers
+
+    @property
+    def ours(self) -> bool:
+        """Whether the peer speaks more than plain TaskFlow."""
+        return WBE_VERSION in self.headers
+
+    def number(self, header: str, default: int = 0) -> int:
+        """A header that counts something; whatever is not a count reads as `default`."""
+        value = self.headers.get(header)
+        return value if type(value) is int and 0 <= value <= _MOST else default
+
+    def seconds(self, header: str) -> float | None:
+        """A header that holds seconds, not negative and finite, or None."""
+        value: Any = self.headers.get(header)
+        if type(value) in (float, int) and 0 <= value <= _MOST:
+            return float(value)
+        return None
+
+    def text(self, header: str) -> str | None:
+        """A header that holds a short text, or None."""
+        value = self.headers.get(header)
+        return value if isinstance(value, str) and len(value) <= 512 else None
+
+
+def is_number(value: Any) -> TypeGuard[int]:
+    """Whether it may count something, and be sent."""
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAGE_SIZE) -> None:
+    """Refuse a body that no broker should be asked to carry.
+
+    :raises TooLarge: naming the task, what is too large, and by how much.
+    """
+    size = len(envelope.encoded)
+    if size > limit:
+        raise exc.TooLarge(
+            f"{what} of task {task!r} is too large to send: {size:,} bytes, at most {limit:,};"
+            f" keep the data elsewhere and pass a reference to it"
+        )
+
+
+def packer(ours: bool) -> Any:
+    """How user values are written for a peer: typed for our own, as kombu's JSON for TaskFlow's."""
+    return _codec.pack if ours else kombu_json.pack
+
+
+def unpacker(ours: bool) -> Any:
+    """How user values of a peer are read."""
+    return _codec.unpack if ours else kombu_json.unpack
+
+
+def parse(body: bytes | str, interop: str | None = None) -> Any:
+    """The tree of an encoded body that came.
+
+    :raises InvalidFormat: it is not strict JSON in UTF-8 (`interop`: nor what TaskFlow sends).
+    """
+    if interop is not None:
+        return kombu_json.parse(body, depth=_BODY_DEPTH)
+    return _codec.parse(body, depth=_BODY_DEPTH)
+
+
+def body_of(message: Any, interop: str | None = None) -> Any:
+    """The tree of the body of a message that came.
+
+    :raises InvalidFormat: it is not strict JSON in UTF-8 (see `parse`), or compressed.
+    """
+    if getattr(message, "compressed", False):
+        raise exc.InvalidFormat("it is compressed")
+    return parse(message.body, interop)
+
+
+def freeze(envelope: Envelope) -> bytes:
+    """What a ledger keeps of a terminal answer, so that it can be given again."""
+    # Both were encoded to be sent, or will be; the body may be large.
+    return b'{"headers":%b,"body":%b}' % (envelope.encoded_headers, envelope.encoded)
+
+
+def thaw(frozen: bytes, correlation_id: str, reply_to: str = "") -> Envelope:
+    """The answer that `freeze` kept."""
+    data = json.loads(frozen)
+    return Envelope(
+        pr.RESPONSE,
+        data["body"],
+        routing_key=reply_to,
+        correlation_id=correlation_id,
+        headers=data["headers"],
+    )
+
+
+def received(data: Any, message: Any) -> Envelope:
+    """The envelope of a message that came, with `data` its decoded body; they share headers."""
+    find = message.properties.get
+    correlation_id, reply_to = find("correlation_id"), find("reply_to")
+    info = message.delivery_info or _NOTHING
+    return Envelope(
+        find("type", ""),
+        data,
+        str(info.get("routing_key", "")),
+        correlation_id if isinstance(correlation_id, str) else None,
+        reply_to if isinstance(reply_to, str) else None,
+        message.headers or {},
+        0,
+        bool(info.get("redelivered", False)),
+    )
+
+
+def copy_of(message: Any) -> Envelope:
+    """What was delivered, to be published again to where it came from, as if for the first time."""
+    found = received({}, message)
+    found._encoded = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+    properties = message.properties
+    priority = properties.get("priority")
+    found.priority = min(9, max(0, priority)) if type(priority) is int else 0
+    found.persistent = properties.get("delivery_mode") == 2
+    return found
+
+
+class Answers:
+    """Makes the answers of one worker; bodies above `max_size` bytes are refused."""
+
+    def __init__(self, identity: str, max_size: int) -> None:
+        self._identity = identity
+        self._max_size = max_size
+
+    def running(self, job: Job, asked: int | None = None) -> Envelope:
+        return self._make(job, pr.RUNNING, {}, asked=asked)
+
+    def elsewhere(self, job: Job) -> Envelope:
+        """Somebody else has it; nobody asked."""
+        return self._make(job, pr.PENDING, {}, asked=0)
+
+    def event(self, job: Job, event_type: str, details: Mapping[str, Any]) -> Envelope:
+        """
+        :raises InvalidFormat: it cannot be sent.
+        """
+        if not isinstance(event_type, str):
+            raise exc.InvalidFormat(f"{event_type!r:.80} is not the name of an event")
+        packed = packer(job.ours)(dict(details), "details")
+        made = self._make(job, pr.EVENT, {"event_type": event_type, "details": packed})
+        check_size(made, job.name, "an event", self._max_size)
+        return made
+
+    def succeeded(self, job: Job, outcome: invocation.Outcome) -> Envelope:
+        """
+        :raises InvalidFormat: the result cannot be sent.
+        """
+        data = {"result": packer(job.ours)(outcome.value, "result")}
+        made = self._make(job, pr.SUCCESS, data, outcome)
+        check_size(made, job.name, "the result", self._max_size)
+        return made
+
+    def failed(
+        self,
+        job: Job,
+        failure: ft.Failure,
+        outcome: invocation.Outcome | None = None,
+        *,
+        lost: bool = False,
+    ) -> Envelope:
+        """`lost`: nobody can tell how far it came."""
+        made = self._make(job, pr.FAILURE, {"result": pr.failure_to_dict(failure)}, outcome)
+        if len(made.encoded) > self._max_size:
+            short = exc.TooLarge(
+                f"the failure of task {job.name!r} is too large to send"
+                f" ({len(made.encoded):,} bytes): {failure.exception_str[:1000]}"
+            )
+            data = {"result": ft.Failure.from_exception(short).to_dict(include_args=False)}
+            made = self._make(job, pr.FAILURE, data, outcome)
+        if lost and job.ours:
+            made.headers[WBE_LOST] = 1
+        return made
+
+    def _make(
+        self,
+        job: Job,
+        state: str,
+        data: Mapping[str, Any],
+        outcome: invocation.Outcome | None = None,
+        asked: int | None = None,
+    ) -> Envelope:
+        job.seq += 1
+        headers: dict[str, Any] = {}
+        if job.ours:
+            headers = {
+                WBE_VERSION: VERSION,
+                WBE_WORKER: self._identity,
+                WBE_EPOCH: job.epoch,
+                WBE_SEQ: job.seq,
+            }
+            if outcome is not None and outcome.started is not None:
+                headers[WBE_STARTED] = outcome.started
+                headers[WBE_ENDED] = outcome.ended
+            if asked is not None:
+                headers[WBE_ASK] = asked
+        body = {"state": state, "data": data}
+        return Envelope(pr.RESPONSE, body, job.reply_to, job.id, None, headers)
+
+
+def value_of(answer: Envelope) -> Any:
+    """The result in a terminal answer, or its failure; never raises: what came is an end."""
+    data = answer.body["data"]["result"]
+    try:
+        if answer.body["state"] == pr.FAILURE:
+            return ft.Failure.from_dict(data)
+        return unpacker(answer.ours)(data)
+    except Exception as error:
+        return ft.Failure.from_exception(error)
+
+
+def details_of(answer: Envelope) -> dict[str, Any] | None:
+    """The details in an EVENT, or None if they cannot be read."""
+    try:
+        details = unpacker(answer.ours)(answer.body["data"]["details"])
+    except exc.InvalidFormat as error:
+        LOG.warning("an event of request %s cannot be read: %s", answer.correlation_id, error)
+        return None
+    return details if isinstance(details, dict) else None

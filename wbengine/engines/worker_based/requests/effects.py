@@ -1,0 +1,135 @@
+"""What a `RequestBook` asks of whoever has sockets, clocks and a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wbengine import invocation
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests.entries import Entry
+from wbengine.types import failure as ft
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """Open the row `(entry.id, epoch)`, set `entry.opened`, then publish `envelope`, at which
+    `entry.sent_at` is set to the time.
+
+    Report to `on_unrouted` when the broker had no queue for it; and, where there is no ledger, to
+    `on_unconfirmed` when it is not known whether the broker has it (with one, publish it again).
+
+    All of it only while `entry.live` and `entry.epoch == epoch`.
+    """
+
+    entry: Entry
+    epoch: int
+    envelope: env.Envelope
+
+
+@dataclass(slots=True)
+class Settle:
+    """Tell whoever submitted it: `done(invocation, outcome)`."""
+
+    entry: Entry
+    outcome: invocation.Outcome
+
+
+@dataclass(slots=True)
+class Tell:
+    """Pass on what a running task told."""
+
+    entry: Entry
+    event_type: str
+    details: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Began:
+    """Let those know who look at the store that a worker has begun a task: `tell` them."""
+
+    entry: Entry
+    worker: str
+
+    def tell(self) -> None:
+        events: Any = self.entry.invocation.events
+        events.began(self.worker)
+
+
+@dataclass(slots=True)
+class Acknowledge:
+    """Nothing more is needed of a message."""
+
+    receipt: Any
+
+
+@dataclass(slots=True)
+class Revoke:
+    """Withdraw the row if nobody claimed it, and report to `on_revoked`."""
+
+    entry: Entry
+
+
+@dataclass(slots=True)
+class Inspect:
+    """Look who holds the row, and report to `on_row`, with `lost` as it is here.
+
+    `lost` is the identity of the worker whose loss is the reason to look.
+    """
+
+    entry: Entry
+    lost: str | None = None
+
+
+@dataclass(slots=True)
+class Reopen:
+    """Take the row from its holder, who is lost; report to `on_reopened` the answer if it is done.
+
+    A ledger that cannot be reached is not reported: the row is looked at again some time.
+
+    Only for what may be run twice.
+    """
+
+    entry: Entry
+    epoch: int
+
+
+@dataclass(slots=True)
+class Conclude:
+    """End a request with `failure` in the place of its holder, who is lost: should he only have
+    been frozen, he does not begin it any more.  Report to `on_concluded` that it was done.
+
+    A ledger that cannot be reached is not reported, nor a row that is his no more: it is looked at
+    again some time.
+    """
+
+    entry: Entry
+    holder: str
+    failure: ft.Failure
+
+
+@dataclass(slots=True)
+class Ask:
+    """Publish a question (see `asking`)."""
+
+    question: env.Envelope
+
+
+@dataclass(slots=True)
+class Cancel:
+    """Publish a message that ends requests (see `cancelling`)."""
+
+    message: env.Envelope
+
+
+@dataclass(slots=True)
+class Drop:
+    """Remove the row: its outcome is saved."""
+
+    request_id: str
+
+
+Effect = (
+    Dispatch | Settle | Tell | Began | Acknowledge | Revoke | Inspect | Reopen | Conclude | Ask
+    | Cancel | Drop
+)  # fmt: skip

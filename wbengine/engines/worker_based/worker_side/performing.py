@@ -1,0 +1,438 @@
+"""What a worker's `Server` asks for, done: on the broker, in the ledger, and in the pool."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import exceptions as exc
+from wbengine import invocation, running
+from wbengine._crash import crashpoint
+from wbengine.engines.worker_based import endpoint, proxy, server
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker_side import beating, doubts, reporting
+from wbengine.engines.worker_based.worker_side.slots import Pool
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine import loops
+
+__all__ = ["CANCEL_GRACE", "Performer"]
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds that a cancelled task has to end by itself where it can be killed.
+CANCEL_GRACE: Final = 10.0
+
+
+class Performer:
+    """The hands of one `Server`, which it locks; any thread may use it.
+
+    `on_drain()` is called when the worker should end.
+    """
+
+    def __init__(
+        self,
+        core: server.Server,
+        wire: proxy.Proxy,
+        pool: Pool,
+        loop: loops.Loop | None,
+        reports: reporting.Reports,
+        beats: beating.Beats,
+        on_drain: Callable[[], None],
+    ) -> None:
+        self.core = core
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self.ledger: ledgers.Ledger | None = None
+        #: When the last request came, on the monotonic clock.
+        self.taken = -math.inf
+        self._proxy = wire
+        self._pool = pool
+        self._loop = loop
+        self._reports = reports
+        self._beats = beats
+        self._on_drain = on_drain
+        self._closed = threading.Event()
+        self._answering, self._storing, self._ending = (
+            _Answering(self), _Storing(self), _Ending(self),
+        )  # fmt: skip
+        self._doubts = doubts.Doubts(self, wire, beats, self._closed)
+        self._unacked = 0
+        self._reporting = 0
+        #: How many RUNNING answers were left out, because the end was told with the same breath.
+        self.folded = 0
+
+    # For its worker.
+
+    def take(self, data: Any, message: Any) -> None:
+        """A REQUEST came."""
+        request = env.received(data, message)
+        self.taken = time.monotonic()
+        if env.WBE_PERIOD in request.headers:
+            self._beats.obey(request)
+        with self.lock:
+            self._unacked += 1
+            effects = self.core.on_request(
+                request, message, time.time(), claimed=getattr(message, "claim", None) is not None
+            )
+        self.apply(effects)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs, or is not acknowledged yet, or not reported."""
+        return bool(self.core.running or self._unacked or self._reporting)
+
+    def admit(self) -> bool:
+        """Whether one more task may begin that no request asked for; if so, it is counted."""
+        with self.lock:
+            admitted, effects = self.core.admit()
+        self.apply(effects)
+        return admitted
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is under way; False if time ran out, or it was closed."""
+        with self.lock:
+            self._changed.wait_for(lambda: not self.busy or self._closed.is_set(), timeout)
+            return not self.busy
+
+    def close(self) -> None:
+        """Nobody waits for anything any more."""
+        self._closed.set()
+        self._reports.tell()
+        with self.lock:
+            self._changed.notify_all()
+
+    def apply(self, effects: Iterable[server.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case server.Claim(job):
+                    self._claim(job)
+                case server.Run(job):
+                    self._run(job)
+                case server.Reply(job, envelope, terminal):
+                    self._reply(job, envelope, terminal)
+                case server.Finish(job, answer):
+                    self._finish(job, answer)
+                case server.Acknowledge(receipt):
+                    self._acknowledge(receipt)
+                case server.Cancel(job):
+                    self.cancel(job)
+                case server.Check(job):
+                    self._doubts.check(job)
+                case server.Release(job):
+                    self._doubts.release(job)
+                case server.Return(job):
+                    self._proxy.give_back(job.receipt, self.returned)
+                case server.Drain():
+                    self._on_drain()
+
+    # The ledger.
+
+    def _claim(self, job: server.Job) -> None:
+        assert self.ledger is not None
+        crashpoint("worker.before-claim")
+        now = time.monotonic()
+        # From before the claim: this process may be stopped at any moment after it.
+        job.fresh = (getattr(job.receipt, "taken", None) or now) + self._beats.period
+        # What the ledger said when the message was taken, where taking asks it.
+        claim: ledgers.Claim | None = getattr(job.receipt, "claim", None)
+        if claim is None:
+            try:
+                # After a long rest its last beat is old: who looks at the row would take it for
+                # dead.
+                if now >= self._beats.due:
+                    self._beats.renew(now)
+                claim = self.ledger.claim(job.id, job.epoch, self.core.identity)
+            except exc.LedgerFailure as error:
+                LOG.warning("request %s cannot be claimed: %s", job.id, error)
+                self._doubts.let_go(job)
+                return
+            except Exception:
+                LOG.exception("failed to claim request %s", job.id)
+                self._doubts.let_go(job)
+                return
+        crashpoint("worker.after-claim")
+        with self.lock:
+            effects = self.core.on_claim(job, claim)
+        self.apply(effects)
+
+    def _finish(self, job: server.Job, answer: env.Envelope) -> None:
+        if getattr(job.receipt, "claim", None) is not None:
+            self._send_end(Parcel(answer, self._ending, job))
+            return
+        parcel = Parcel(answer, self._storing, job)
+        if not self._proxy.target.ours:
+            # Another place, which may let one wait: beats have to go out meanwhile.
+            self.store((parcel,))
+            if parcel.withdrawn:
+                return
+        self._send_end(parcel)
+
+    def store(self, parcels: Sequence[Parcel]) -> None:
+        """Store what is about to be published; what must not be used is withdrawn."""
+        assert self.ledger is not None
+        crashpoint("worker.before-finish")
+        told = self.ledger.finish_many(
+            self.core.identity,
+            [(p.matter.id, p.matter.epoch, env.freeze(p.envelope)) for p in parcels],
+        )
+        crashpoint("worker.after-finish")
+        for parcel, stored in zip(parcels, told, strict=True):
+            job = parcel.matter
+            parcel.errand = self._answering  # once: publishing may take several attempts
+            parcel.withdrawn = not stored and self._is_fenced(job)
+            if isinstance(stored, exc.LedgerFailure):  # the engine is answered all the same
+                LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
+            with self.lock:
+                effects = self.core.on_stored(job, parcel.withdrawn)
+            self.apply(e for e in effects if not (isinstance(e, server.Reply) and e.terminal))
+
+    def end(
+        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+    ) -> Iterable[bool]:
+        """Store, publish and acknowledge in one step what was claimed as it was taken."""
+        crashpoint("worker.before-finish")
+        jobs: list[server.Job] = [parcel.matter for parcel in parcels]
+        ended = [
+            ((job.id, job.epoch, env.freeze(parcel.envelope)), job.receipt, message)
+            for job, parcel, message in zip(jobs, parcels, messages, strict=True)
+        ]
+        order = None
+        if self._pool.private:
+            order = self._proxy.order([job.receipt for job in jobs])
+        else:
+            self.ended(jobs)
+        counts = channel.end_many(ended, order)
+        crashpoint("worker.after-finish")
+        try:
+            for job, count in zip(jobs, counts, strict=True):
+                if count < 0:
+                    _tell_fenced(job)
+                with self.lock:
+                    effects = self.core.on_told(job, count < 0)
+                self.apply(effects)
+        finally:
+            if order is not None:  # before it may seem that there is nothing to do any more
+                order.deliver()
+        return (True for _ in jobs)
+
+    def _is_fenced(self, job: server.Job) -> bool:
+        """Why a row took no result: it is somebody else's, or is not there any more.
+
+        Whoever removed it has no use for the answer; if it was lost, its engine may wait for that.
+        """
+        assert self.ledger is not None
+        try:
+            row = self.ledger.state(job.id)
+        except exc.LedgerFailure:
+            return False  # nobody knows, and the engine does
+        if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
+            return False
+        _tell_fenced(job)
+        return True
+
+    # The pool.
+
+    def _run(self, job: server.Job) -> None:
+        assert job.endpoint is not None
+        job.began = time.time()
+        if reporting.LOG.isEnabledFor(logging.DEBUG):
+            self._reports.started(job)
+        call: running.Call = (
+            job.endpoint.begin,
+            (job.unit, self._loop, job.expires, job.fresh),
+        )
+        if running.sending is not None and self._loop is None:  # it goes into a child
+            call = running.sending(job.key, call)
+        try:
+            job.ticket = self._pool.submit(
+                *call,
+                functools.partial(self._ran, job),
+                functools.partial(self._told, job),
+                job.limit,
+                job.name,
+                lazily=True,
+            )
+        except Exception as error:  # a given executor may be shut down by whoever gave it
+            self._ran(job, ft.Failure.from_exception(error))
+        if job.cancelled:  # meanwhile
+            self.cancel(job)
+
+    def cancel(self, job: server.Job) -> None:
+        """Let a task that runs end soon."""
+        if job.ticket is not None:
+            job.ticket.cancel(CANCEL_GRACE)
+
+    def _told(self, job: server.Job, event_type: str, details: dict[str, Any]) -> None:
+        with self.lock:
+            effects = self.core.on_event(job, event_type, details)
+        self.apply(effects)
+
+    def _ran(self, job: server.Job, value: Any) -> None:
+        if value is endpoint.Turn.MISSED:
+            with self.lock:
+                effects = self.core.on_unstarted(job)
+            self.apply(effects)
+            return
+        if isinstance(value, invocation.Outcome):
+            outcome = value
+        else:  # nobody was left who could say when, such as a child that died
+            outcome = invocation.Outcome(value, started=job.began, ended=time.time())
+        with self.lock:
+            effects = self.core.on_finished(job, outcome)
+            # It may have failed at being sent, and may have been given up before.
+            ended, job.outcome = job.outcome, None
+            failed = ended is not None and ended.failed
+            self._reporting += failed
+        if ended is not None and not failed and reporting.LOG.isEnabledFor(logging.INFO):
+            self._reports.ended(job, ended)
+        self.apply(effects)
+        if ended is not None and failed:
+            self._pool.call_others()  # whoever is told may take his time
+            self._reports.ended(job, ended)
+            with self.lock:
+                self._reporting -= 1
+                self._changed.notify_all()
+
+    # The broker.
+
+    def _reply(self, job: server.Job | None, envelope: env.Envelope, terminal: bool) -> None:
+        if job is None:
+            if envelope.type == pr.NOTIFY:
+                envelope.headers[env.WBE_TIME] = time.time()
+            self._proxy.send(Parcel(envelope), first=True)
+        elif terminal:
+            self._send_end(Parcel(envelope, self._answering, job))
+        elif (
+            envelope.body["state"] == pr.RUNNING
+            and job.ours
+            and env.WBE_ASK not in envelope.headers
+        ):
+            # Nobody is in a hurry to hear that it runs, and it may have ended before.
+            job.running = Parcel(envelope)
+            self._proxy.send_unhurried(job.running)
+        else:
+            self._withdraw_running(job)
+            self._proxy.send(Parcel(envelope))
+
+    def _send_end(self, parcel: Parcel) -> None:
+        job = parcel.matter
+        self._withdraw_running(job)
+        soon = self._pool.goes_on  # with what comes next
+        plainly = parcel.errand is self._answering and job.is_quiet
+        if plainly and self._proxy.answer(parcel, job.receipt, soon):
+            return
+        here = parcel.errand is self._ending and self._pool.settles
+        if here and soon:
+            self._proxy.send_soon(parcel)
+        elif here or not self.core.running:
+            self._proxy.send_now(parcel)
+        else:
+            self._proxy.send(parcel)  # perhaps together with those of others
+
+    def _withdraw_running(self, job: server.Job) -> None:
+        """Nobody needs to hear any more that it runs, from which follows what is told now."""
+        running, job.running = job.running, None
+        if running is not None and not running.sent:
+            running.withdrawn = True
+            with self.lock:
+                self.folded += 1
+
+    def ended(self, jobs: Sequence[server.Job]) -> None:
+        """They are about to be answered, and run no more: together, their slots are taken once."""
+        self._proxy.release_many([job.receipt for job in jobs])
+
+    def answered(self, jobs: Sequence[server.Job]) -> None:
+        """Their terminal answers are published, or never can be."""
+        if self._proxy.target.ours:  # no slot waits for it
+            for job in jobs:
+                self._proxy.later(self._acknowledge_all, job)
+        else:
+            self._acknowledge_all(jobs)
+
+    def _acknowledge_all(self, jobs: Sequence[server.Job]) -> None:
+        self._proxy.ack_many([job.receipt for job in jobs])
+        self._forget(jobs)
+
+    def done(self, jobs: Sequence[server.Job]) -> None:
+        """They are answered, and acknowledged with that."""
+        self._proxy.forget_many([job.receipt for job in jobs])
+        self._forget(jobs)
+
+    def _forget(self, jobs: Sequence[server.Job]) -> None:
+        with self.lock:
+            for job in jobs:
+                self.core.on_answered(job)
+            self._settled(len(jobs))
+        if self._reports.untold:
+            self._reports.tell()
+
+    def _acknowledge(self, receipt: Any) -> None:
+        self._proxy.ack(receipt)
+        self.returned()
+
+    def returned(self) -> None:
+        with self.lock:
+            self._settled(1)
+
+    def _settled(self, count: int) -> None:
+        self._unacked -= count
+        if not self._unacked:
+            self._changed.notify_all()
+
+
+class _Answering(Errand):
+    """Sees to it that who was answered is acknowledged."""
+
+    def __init__(self, hands: Performer) -> None:
+        self._hands = hands
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        self._hands.ended([parcel.matter for parcel in parcels])
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        self._hands.answered([parcel.matter for parcel in parcels])
+
+    def failed(self, parcel: Parcel, error: BaseException) -> None:
+        self._hands.answered((parcel.matter,))
+
+
+class _Storing(_Answering):
+    """Sees to it that what is answered is in the ledger before."""
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        super().prepare(parcels)
+        self._hands.store(parcels)
+
+
+class _Ending(_Answering):
+    """Does all that is owed to a request in one step."""
+
+    writes = True
+
+    def prepare(self, parcels: Sequence[Parcel]) -> None:
+        """Their slots are taken with that step."""
+
+    def write(
+        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+    ) -> Iterable[bool]:
+        return self._hands.end(channel, parcels, messages)
+
+    def sent(self, parcels: Sequence[Parcel]) -> None:
+        self._hands.done([parcel.matter for parcel in parcels])
+
+
+def _tell_fenced(job: server.Job) -> None:
+    LOG.warning(
+        "request %s was given up by its engine while it ran here: what came of it is not told",
+        job.id,
+    )
