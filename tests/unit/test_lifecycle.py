@@ -114,6 +114,17 @@ def test_begin_and_finish_write_the_record() -> None:
     assert record.past == ((1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None),)
 
 
+def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
+    """Unless somebody else was at it last, of whom no more is known."""
+    lost = ft.Failure.from_exception(exceptions.WorkerLost("gone"))
+    for worker, kept in (("w", ("w", 1.5)), (None, ("w", 1.5)), ("v", ("v", None))):
+        bench = Bench(Plain("a"))
+        record, call = bench.storage.record("a"), bench.begin("a")
+        record.worker, record.started = "w", 1.5
+        bench.life.finish(call, invocation.Outcome(lost, worker))
+        assert (record.worker, record.started, record.ended) == (*kept, None)
+
+
 def test_failures_are_states() -> None:
     """A `Failure` is no result, returned or raised."""
     bench = Bench(Plain("a"))

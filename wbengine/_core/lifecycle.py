@@ -207,9 +207,9 @@ class Lifecycle:
         value = self._storage.keepable(outcome) if self._kept else outcome.value
         executed = call.action == calls.EXECUTE
         old_state = record.state
-        record.worker = outcome.worker
-        record.started = outcome.started
-        record.ended = outcome.ended
+        if outcome.started is not None or outcome.worker not in (None, record.worker):
+            record.worker, record.started = outcome.worker, outcome.started
+        record.ended = outcome.ended  # what was given up keeps who began it, and when
         atom: Any = self._plan.items[call.node]
         if isinstance(value, ft.Failure):
             state = states.FAILURE if executed else states.REVERT_FAILURE
