@@ -135,7 +135,7 @@ def _alone(log: logging.Logger, handler: _Handler) -> bool:
         return False
     found: logging.Logger | None = log
     while found is not None and found.parent is not None:
-        if not found.propagate or found.handlers:
+        if not found.propagate or any(type(h) is not logging.NullHandler for h in found.handlers):
             return False
         found = found.parent
     plain = logging.getLogRecordFactory() is logging.LogRecord

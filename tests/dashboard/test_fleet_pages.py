@@ -13,9 +13,8 @@ from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
 from wbengine import engines, task
-from wbengine.operations import notes
 from wbengine.patterns import linear_flow
-from wbengine.persistence import base
+from wbengine.persistence import base, notes
 from wbengine.views.fleet import Fleet
 
 GO = threading.Event()

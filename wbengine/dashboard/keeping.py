@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from wbengine.invocation import LOCAL
-from wbengine.operations import notes
-from wbengine.persistence import models
+from wbengine.persistence import models, notes
 from wbengine.views import flow as flows
 from wbengine.views import masking, past
 from wbengine.views.glimpse import Glimpse

@@ -76,7 +76,7 @@ def load(
     if store and kept is not None and kept.encodes:
         _codec.pack(dict(store), "store")
     if flow_detail is None:
-        noted = {notes.ENGINE: kind} if kept is not None else None
+        noted = _noted(kind) if kept is not None else None
         flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept, meta=noted)
     elif kept is not None:
         _check_kept(flow_detail, kept)
@@ -192,7 +192,7 @@ def load_from_factory(
     flow = _call(name, factory_args, factory_kwargs)
     kept = _backend(backend)
     kind, _ = _kind_and_options(engine)
-    noted = {notes.FACTORY: _note(name, factory_args, factory_kwargs, kept), notes.ENGINE: kind}
+    noted = {notes.FACTORY: _note(name, factory_args, factory_kwargs, kept), **_noted(kind)}
     flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept, meta=noted)
     return load(
         flow,
@@ -297,6 +297,11 @@ def _factory_name(factory: Factory) -> str:
     if not isinstance(factory, str) and found is not factory:
         raise ValueError(f"Flow factory {factory!r} is not what importing {name!r} gives")
     return name
+
+
+def _noted(kind: str) -> dict[str, str]:
+    """What is to be known of the kind of engine: nothing, of what everybody gets."""
+    return {} if kind == ENGINE_DEFAULT else {notes.ENGINE: kind}
 
 
 def _note(

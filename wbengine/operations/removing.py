@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from wbengine import exceptions, states
-from wbengine.operations.notes import MADE_BY
 from wbengine.persistence import base, owners
+from wbengine.persistence.notes import MADE_BY
 
 __all__ = ["ENDED", "delete", "prune"]
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from wbengine import engines, exceptions
 from wbengine.engines import base as engines_base
 from wbengine.operations import factories
-from wbengine.operations.notes import ENGINE, MADE_BY
 from wbengine.persistence import base, models
+from wbengine.persistence.notes import ENGINE, MADE_BY
 
 __all__ = ["kind_of", "start"]
 

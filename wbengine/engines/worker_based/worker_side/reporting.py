@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 LOG = logging.getLogger(__name__)
+# How each task ended is told to its engine; here it is for whoever keeps a log of the worker.
+LOG.addHandler(logging.NullHandler())
 
 #: So much of an exception's message is in the log.
 _SHOWN = 300
