@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine.engines.worker_based import worker
@@ -139,12 +138,7 @@ class Workshop:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.end()
 
 

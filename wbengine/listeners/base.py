@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _names, states
@@ -119,12 +118,7 @@ class Listener:
         self.register()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         try:
             self.deregister()
         except Exception:
