@@ -143,7 +143,7 @@ class Kills:
         for count, moment in enumerate(moments):
             while stage.counts[audit.ENDED] < moment:
                 stage.tick(0.002)
-                if stage.still > stage.plan.patience or stage.crew.done:
+                if stage.stuck or stage.crew.done:
                     stage.notes["kills that came too late"] = self.kills - count
                     return
             time.sleep(chance.random() * 0.03)
@@ -151,7 +151,7 @@ class Kills:
             stage.crew.kill(chance.choice(living))
             stage.tick(0)
         while stage.counts[audit.ENDED] < self.tasks and not stage.crew.done:
-            if stage.still > stage.plan.patience:
+            if stage.stuck:
                 return
             stage.tick()
 

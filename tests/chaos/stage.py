@@ -23,6 +23,8 @@ from wbengine.persistence import backends
 
 #: Seconds between two looks at what goes on.
 TICK = 0.01
+#: Seconds that processes may take until they do something.
+START = 60.0
 
 
 @dataclass
@@ -104,9 +106,10 @@ class Stage:
             self.tick(min(TICK, left))
 
     @property
-    def still(self) -> float:
-        """For how long nothing was done."""
-        return time.monotonic() - self._moved
+    def stuck(self) -> bool:
+        """Nothing was done for too long; until anybody is hurt, that is a machine that is slow."""
+        patience = self.plan.patience if self.crew.faults else max(self.plan.patience, START)
+        return time.monotonic() - self._moved > patience
 
     def say(self) -> None:
         faults = Counter(fault.kind for fault in self.crew.faults)
