@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import Any
 
 import pytest
+import redis
 from amqp import exceptions as amqp_errors
 
+from wbengine import exceptions
+from wbengine.engines.worker_based import ledger
 from wbengine.engines.worker_based.connections import connecting
+from wbengine.transports import reasons
 
 
 @pytest.mark.parametrize(
@@ -29,9 +34,24 @@ from wbengine.engines.worker_based.connections import connecting
     ],
 )
 def test_reasons_are_one_line(error: Exception, words: str) -> None:
-    told = connecting.explain(error)
+    told = reasons.explain(error)
     assert told.startswith(words)
     assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://127.0.0.1:1/0", "nothing listens there (connection refused)"),
+        ("redis://nobody.invalid/0", "its name cannot be resolved"),
+    ],
+)
+def test_a_redis_that_is_not_there(url: str, words: str) -> None:
+    with pytest.raises(redis.ConnectionError) as found:
+        redis.Redis.from_url(url).ping()
+    assert reasons.explain(found.value).startswith(words)
+    with pytest.raises(exceptions.LedgerFailure, match=re.escape(f": {words}")):
+        ledger.open_ledger(url)
 
 
 def test_a_connection_that_cannot_be_closed_is_left() -> None:

@@ -20,7 +20,7 @@ from wbengine.diagnosis.clocks import ahead
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.worker_side import describing
-from wbengine.transports import _files
+from wbengine.transports import _files, reasons
 from wbengine.views import fleet as fleets
 
 __all__ = ["fleet", "look", "reach"]
@@ -172,7 +172,7 @@ def _permissions(connection: kombu.Connection, place: Place) -> Iterator[Finding
         except connection.channel_errors as error:
             if getattr(error, "code", None) == 404 and refused:
                 continue  # what an earlier step was to make
-            refused.append(f"{right} {what}: {connecting.explain(error)}")
+            refused.append(f"{right} {what}: {reasons.explain(error)}")
     for name in (own, *made):
         with contextlib.suppress(*connection.channel_errors), connection.channel() as channel:
             channel.queue_delete(name)

@@ -25,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wbengine import _names, exceptions
+from wbengine.transports import reasons
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
 try:
@@ -360,7 +361,7 @@ class Pool:
                 # The others were as good as this one.  An answer that is late will not come sooner.
                 self._drop_spare()
                 if again or isinstance(error, errors.TimeoutError):
-                    raise self._kind(f"{self._name}: {error}") from error
+                    raise self._kind(f"{self._name}: {reasons.explain(error)}") from error
                 again = True
             except errors.ResponseError as error:
                 raise self._kind(f"{self._name}: {error}") from error

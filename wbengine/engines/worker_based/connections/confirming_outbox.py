@@ -11,7 +11,6 @@ from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based.connections import (
-    connecting,
     lasting,
     lines,
     outbox,
@@ -19,6 +18,7 @@ from wbengine.engines.worker_based.connections import (
     unconfirmed,
 )
 from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.transports import reasons
 
 __all__ = ["ConfirmingOutbox"]
 
@@ -65,7 +65,7 @@ class ConfirmingOutbox(outbox.Outbox):
                 lent = self._lent = True  # in this order: it may be interrupted (Ctrl-C)
             self._send(post, self._prepared([parcel]))
         except self._links.errors as error:
-            self._links.tell(connecting.explain(error))
+            self._links.tell(reasons.explain(error))
         finally:
             if lent:
                 with self._lock:
@@ -102,7 +102,7 @@ class ConfirmingOutbox(outbox.Outbox):
                 self._blame(post, error)
             if isinstance(error, self._links.errors):
                 raise
-            raise exc.TransportFailure(connecting.explain(error)) from error
+            raise exc.TransportFailure(reasons.explain(error)) from error
         finally:
             with self._lock:
                 self._line = None
@@ -127,7 +127,7 @@ class ConfirmingOutbox(outbox.Outbox):
                 try:
                     wanted = self._prepared(parcels)
                 except self._links.errors as error:  # of the ledger, say: the line is not to blame
-                    self._links.tell(connecting.explain(error))
+                    self._links.tell(reasons.explain(error))
                     pause = time.monotonic() + lasting.PAUSE
                     continue
                 pause = 0.0

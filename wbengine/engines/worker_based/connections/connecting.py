@@ -17,6 +17,7 @@ from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
 from wbengine import transports
+from wbengine.transports import reasons
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def reach(
 
     def tell(state: tenacity.RetryCallState) -> None:
         if on_failure is not None and state.outcome is not None:
-            on_failure(explain(state.outcome.exception()))
+            on_failure(reasons.explain(state.outcome.exception()))
 
     stop: Any = tenacity.stop_when_event_set(stopping)
     if within is not None:
@@ -82,7 +83,7 @@ def reach(
         raise
     except Exception as error:
         raise exc.TransportFailure(
-            f"the broker at {target.shown} cannot be reached: {explain(error)}"
+            f"the broker at {target.shown} cannot be reached: {reasons.explain(error)}"
         ) from error
 
 
@@ -138,34 +139,6 @@ def release(connection: kombu.Connection) -> None:
         connection.release()
     except Exception as error:  # another one takes its place
         LOG.debug("a connection was not closed in order (%s)", error)
-
-
-def explain(error: BaseException | None) -> str:
-    """In a few words why a broker was not reached, or left."""
-    match error:
-        case socket.gaierror():
-            return f"its name cannot be resolved ({error.strerror or error})"
-        case ssl.SSLCertVerificationError():
-            return f"its certificate is not accepted ({error.verify_message})"
-        case ssl.SSLError() if "PEM" in str(error):
-            return f"our own certificate or key cannot be used ({error})"
-        case ssl.SSLError():
-            return f"it speaks no TLS that we do ({error.reason or error})"
-        case ConnectionRefusedError():
-            return "nothing listens there (connection refused)"
-        case TimeoutError():
-            return "it does not answer"
-        case amqp_errors.ConsumerCancelled():
-            return "a queue that was consumed is gone"
-        case amqp_errors.AccessRefused() if "access to" in str(error):
-            return f"it does not permit that ({error})"
-        case amqp_errors.AccessRefused():
-            return f"it refuses this user or password ({error})"
-        case amqp_errors.NotAllowed():
-            return f"it has no such virtual host for this user ({error})"
-    if type(error).__name__ == "AuthenticationError":  # of a Redis
-        return f"it refuses this user or password ({error})"
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 class Echo:

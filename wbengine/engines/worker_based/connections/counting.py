@@ -12,7 +12,7 @@ from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based.connections import connecting
+from wbengine.transports import reasons
 
 __all__ = ["Counted", "count", "exchanges", "purge", "tells_all"]
 
@@ -92,11 +92,11 @@ def _asking(connection: kombu.Connection, target: transports.Target, name: str) 
         if getattr(error, "code", None) in (404, "404"):
             return
         raise exc.TransportFailure(
-            f"queue {name} at {target.shown}: {connecting.explain(error)}"
+            f"queue {name} at {target.shown}: {reasons.explain(error)}"
         ) from error
     except (*connection.recoverable_connection_errors, OSError) as error:
         raise exc.TransportFailure(
-            f"the broker at {target.shown} was lost: {connecting.explain(error)}"
+            f"the broker at {target.shown} was lost: {reasons.explain(error)}"
         ) from error
 
 

@@ -12,6 +12,7 @@ import kombu
 from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based.connections import connecting
+from wbengine.transports import reasons
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Lasting:
                     if not self._closed.is_set():
                         use(connection)
             except self.errors as error:
-                self.tell(connecting.explain(error))
+                self.tell(reasons.explain(error))
             except Exception:
                 if self._closed.is_set():
                     return

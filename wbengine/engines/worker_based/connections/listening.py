@@ -22,6 +22,7 @@ from wbengine.engines.worker_based.connections import (
     topology,
     unconfirmed,
 )
+from wbengine.transports import reasons
 
 __all__ = ["Listening"]
 
@@ -192,7 +193,7 @@ class Listening:
 
     def _after(self, error: Exception, connection: kombu.Connection, early: bool) -> None:
         """Whether and when to connect again; `early`: the first start may still succeed."""
-        why = connecting.explain(error)
+        why = reasons.explain(error)
         lost = isinstance(error, tuple(connection.recoverable_connection_errors))
         refused = isinstance(error, tuple(connection.channel_errors))
         # Others may be stopping, and remove what we have just declared.

@@ -24,6 +24,7 @@ from wbengine.interop.celery.client.absence import Absence
 from wbengine.interop.celery.client.addresses import Address
 from wbengine.interop.celery.client.orders import NEW, Order
 from wbengine.interop.celery.client.session import Session
+from wbengine.transports import reasons
 from wbengine.types import failure as ft
 
 __all__ = ["Link", "close_all", "link_to"]
@@ -225,9 +226,9 @@ class Link:
             for order in self._waiting.values():
                 order.tries = 0
         if isinstance(error, known) and not self._is_busy:
-            LOG.debug("the Celery broker at %s is gone: %s", shown, connecting.explain(error))
+            LOG.debug("the Celery broker at %s is gone: %s", shown, reasons.explain(error))
         elif isinstance(error, known):
-            self._absence.lost(connecting.explain(error), len(self._waiting))
+            self._absence.lost(reasons.explain(error), len(self._waiting))
         else:
             LOG.exception("the link to the Celery broker at %s failed", shown)
 
@@ -251,7 +252,7 @@ class Link:
         if not isinstance(error, exceptions.TransportFailure):
             told = (
                 f"the Celery broker at {self._broker.shown}, or the Redis of its results, cannot be"
-                f" used: {connecting.explain(error)}"
+                f" used: {reasons.explain(error)}"
             )
             error = exceptions.TransportFailure(told, error)
         for order in waiting:

@@ -15,10 +15,10 @@ from typing import Any, Final
 import kombu
 
 from wbengine import version
-from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery import clock as clocks
 from wbengine.interop.celery.monitoring import events
+from wbengine.transports import reasons
 
 __all__ = ["PERIOD", "EventPublisher"]
 
@@ -163,7 +163,7 @@ class EventPublisher:
             except Exception as error:  # whatever it is, it is the connection's end
                 if self._stopping.is_set():  # what is left will not be told
                     return
-                self._fail(connecting.explain(error))
+                self._fail(reasons.explain(error))
                 self._stopping.wait(_PAUSE)
 
     def _fail(self, why: str) -> None:

@@ -15,12 +15,12 @@ import kombu
 from kombu import pidbox
 
 from wbengine import exceptions
-from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery import clock as clocks
 from wbengine.interop.celery.monitoring import events
 from wbengine.interop.celery.monitoring import state as states
 from wbengine.interop.celery.protocol import wire
+from wbengine.transports import reasons
 
 __all__ = ["EventReceiver", "Handler"]
 
@@ -121,7 +121,7 @@ class EventReceiver:
                 with self._connect() as (connection, channel):
                     yield from self._listen(connection, channel)
             except Exception as error:  # whatever it is, it is the connection's end
-                self._fail(connecting.explain(error))
+                self._fail(reasons.explain(error))
                 self._stopping.wait(_PAUSE)
             finally:
                 self._ready.clear()

@@ -18,6 +18,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.worker import amqp_line, lines
+from wbengine.transports import reasons
 
 __all__ = ["Consumer", "Owner"]
 
@@ -123,7 +124,7 @@ class Consumer:
             raise
         except Exception as error:
             raise exc.TransportFailure(
-                f"the broker at {self._broker.shown} cannot be used: {connecting.explain(error)}"
+                f"the broker at {self._broker.shown} cannot be used: {reasons.explain(error)}"
             ) from error
         self._thread.start()
 
@@ -249,7 +250,7 @@ class Consumer:
                 return
             if self._is_beyond(error):
                 return
-            self._tell(connecting.explain(error))
+            self._tell(reasons.explain(error))
             LOG.debug("the connection to %s ended", self._broker.shown, exc_info=error)
             self._leave()
             self._stopping.wait(_AILING_PAUSE)
