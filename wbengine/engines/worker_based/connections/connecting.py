@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import socket
 import ssl
@@ -116,6 +117,9 @@ def _open(target: transports.Target, number: int, seconds: float) -> kombu.Conne
 
 def _resolve(host: str | None, seconds: float) -> None:
     """Ask for the address of `host`, which may take the system minutes, for so long only."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host or "")
+        return  # it is one
     failed: list[OSError] = []
 
     def ask() -> None:
