@@ -13,8 +13,10 @@ import pytest
 
 import wbengine
 from tests import worker_tasks as tasks
+from tests.views import held
 from tests.workers import until, worker_in_thread
 from wbengine import engines, exceptions
+from wbengine.engines.worker_based.messages import envelope, pinging
 from wbengine.patterns import linear_flow
 from wbengine.views import fleet as fleets
 
@@ -47,23 +49,45 @@ def looking(url: str) -> Iterator[fleets.Fleet]:
         yield found
 
 
-def busy(place: dict[str, Any], rest: float) -> tuple[Any, threading.Thread]:
-    """An engine with one task, and the thread that runs it."""
-    flow = linear_flow.Flow("f").add(tasks.Where(name="slow"))
-    made = engines.load(flow, store={"rest": rest}, engine="worker-based", **place)
-    made.prepare()
+class Busy:
+    """A flow whose one task runs on a worker until it may end; run in a thread."""
 
-    def run() -> None:
-        with pytest.raises(exceptions.WorkerLost):
-            made.run()
+    def __init__(self, place: dict[str, Any], folder: Path) -> None:
+        self._begun, self._go = folder / "begun", folder / "go"
+        flow = linear_flow.Flow("f").add(held.Held(name="slow"))
+        store = {"begun": str(self._begun), "go": str(self._go)}
+        self.engine = engines.load(flow, store=store, engine="worker-based", **place)
+        self.lost = False
+        self._thread = threading.Thread(target=self._run)
 
-    thread = threading.Thread(target=made.run if rest < 5 else run)
-    thread.start()
-    return made, thread
+    def _run(self) -> None:
+        try:
+            self.engine.run()
+        except exceptions.WorkerLost:
+            self.lost = True
+
+    def __enter__(self) -> Busy:
+        self._thread.start()
+        until(self._begun.exists)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._go.touch()
+        self.join()
+
+    def go_on(self) -> None:
+        """Its task may end; the flow does."""
+        self._go.touch()
+        self.join()
+
+    def join(self) -> None:
+        """Until the flow has ended."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
 
 
 def test_who_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
-    assert looking.workers(wait=0.2) == []
+    assert looking.workers(wait=0.1) == []
     with (
         worker_in_thread(
             place["url"],
@@ -74,7 +98,7 @@ def test_who_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
         ) as one,
         worker_in_thread(place["url"], tasks, topic="t", ledger=place.get("ledger")) as other,
     ):
-        found = {seen.name: seen for seen in looking.workers(least=2, wait=10)}
+        found = {seen.name: seen for seen in looking.workers(least=2, wait=30)}
         assert list(found) == sorted([one.identity, other.identity])
         seen = found[one.identity]
         assert (seen.topics, seen.slots, seen.running, seen.state) == (("a", "b"), 3, 0, "idle")
@@ -88,40 +112,65 @@ def test_who_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
     until(lambda: not looking.workers())
 
 
-def test_what_a_worker_does(place: dict[str, Any], looking: fleets.Fleet) -> None:
+def test_what_a_worker_does(place: dict[str, Any], looking: fleets.Fleet, tmp_path: Path) -> None:
     ledger = place.get("ledger")
-    with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
-        began = time.time()
-        _, thread = busy(place, 1.0)
-        until(lambda: one.life.current)
-        looking.workers(least=1, wait=10)
-        looking.ping()  # whoever is asked tells what he does now
-        (seen,) = looking.workers()
-        (work,) = seen.current
-        assert (seen.state, seen.running) == ("busy", 1)
-        assert work.task == "slow"
-        assert work.began is not None and began - 0.2 <= work.began <= time.time() + 0.2
-        thread.join(20)
-        looking.ping()
-        (seen,) = looking.workers()
+    with worker_in_thread(place["url"], held, ledger=ledger):
+        began, first = time.time(), time.monotonic()
+        with Busy(place, tmp_path) as busy:
+            runs = time.monotonic()
+            looking.workers(least=1, wait=30)
+            looking.ping(timeout=30)  # whoever is asked tells what he does now
+            (seen,) = looking.workers()
+            (work,) = seen.current
+            assert (seen.state, seen.running) == ("busy", 1)
+            assert work.task == "slow"
+            assert work.began is not None and began - 0.2 <= work.began <= time.time() + 0.2
+            ran = time.monotonic() - runs
+            busy.go_on()
+
+        def after() -> fleets.WorkerView:
+            looking.ping(timeout=30)
+            return looking.workers()[0]
+
+        until(lambda: after().succeeded)  # what was asked for before may be answered now
+        seen = after()
         assert (seen.succeeded, seen.current, seen.running) == (1, (), 0)
-        assert 1.0 <= seen.working < 5.0
+        assert ran <= seen.working < time.monotonic() - first
 
 
 def test_round_trips(place: dict[str, Any], looking: fleets.Fleet) -> None:
     ledger = place.get("ledger")
     with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
-        (told,) = looking.ping(timeout=10)
+        began = time.monotonic()
+        (told,) = looking.ping(timeout=30)
         assert told.name == one.identity
-        assert told.seconds is not None and 0 < told.seconds < 5
-        assert told.ahead is not None and abs(told.ahead) < 0.5
-        one_again = looking.ping([one.identity[:-3]], timeout=10)
+        assert told.seconds is not None and 0 < told.seconds < time.monotonic() - began
+        assert told.ahead is not None and abs(told.ahead) < 0.2 + told.seconds / 2
+        one_again = looking.ping([one.identity[:-3]], timeout=30)
         assert [ping.name for ping in one_again] == [one.identity]
+
+
+def test_who_has_answered_is_known_by_what_he_told(near: str) -> None:
+    looking = fleets.Fleet(url=near)
+    known: list[bool] = []
+
+    class Pings(pinging.Pings):
+        def hear(self, headers: Any) -> None:
+            told = headers.get(envelope.WBE_WORKER)
+            if told is not None:
+                known.append(told in {each.identity for each in looking._executor.workers()})
+            super().hear(headers)
+
+    looking._executor._pings = Pings()
+    with worker_in_thread(near, tasks), looking:
+        looking.workers(least=1, wait=30)
+        assert looking.ping(timeout=30)[0].seconds is not None
+        assert len(known) > 1 and all(known)
 
 
 def test_who_is_gone_does_not_answer(near: str) -> None:
     with fleets.Fleet(url=near) as looking, worker_in_thread(near, tasks) as one:
-        looking.workers(least=1, wait=10)
+        looking.workers(least=1, wait=30)
         one.suspend()
         # Nobody takes its messages any more, and it could not say so.
         one._proxy._stopping.set()
@@ -141,34 +190,35 @@ def test_workers_obey(
         worker_in_thread(place["url"], tasks, ledger=ledger) as one,
         worker_in_thread(place["url"], tasks, ledger=ledger) as other,
     ):
-        looking.workers(least=2, wait=10)
+        looking.workers(least=2, wait=30)
         for what in orders:
             told = looking.control(what, [one.identity])
             assert [worker.name for worker in told] == [one.identity]
-            assert looking.obeyed(what, told, 10, to_the_end=what == "drain") == []
+            assert looking.obeyed(what, told, 30, to_the_end=what == "drain") == []
             until(lambda what=what: one.life.state == states[what])  # type: ignore[misc]
             assert other.life.state == "idle"
         looking.control("suspend")
         until(lambda: other.life.state == "suspended")
 
 
-def test_stop_gives_up_what_runs(place: dict[str, Any], looking: fleets.Fleet) -> None:
+def test_stop_gives_up_what_runs(
+    place: dict[str, Any], looking: fleets.Fleet, tmp_path: Path
+) -> None:
     ledger = place.get("ledger")
-    with worker_in_thread(place["url"], tasks, ledger=ledger) as one:
-        made, thread = busy(place, 6.0)
-        until(lambda: one.life.current)
-        began = time.monotonic()
+    with (
+        worker_in_thread(place["url"], held, ledger=ledger) as one,
+        Busy(place, tmp_path) as busy,
+    ):
         told = looking.control("drain", [one.identity])
-        assert looking.obeyed("drain", told, 10) == []
+        assert looking.obeyed("drain", told, 30) == []
         assert looking.obeyed("drain", told, 0.3, to_the_end=True) == [one.identity]
         # It is not too late to be in a hurry.
         told = looking.control("stop", [one.identity])
-        assert looking.obeyed("stop", told, 10) == []
-        thread.join(20)
-        assert not thread.is_alive()
-        assert time.monotonic() - began < 5
-        assert one.gave_up.wait(5)
-        assert made.storage.get_flow_state() == "REVERTED"
+        assert looking.obeyed("stop", told, 30) == []
+        busy.join()
+        assert busy.lost
+        assert one.gave_up.wait(30)
+        assert busy.engine.storage.get_flow_state() == "REVERTED"
 
 
 @pytest.mark.parametrize("what", ["die", "drian", ""])
@@ -218,5 +268,5 @@ def test_nothing_is_left(kind: str, request: pytest.FixtureRequest) -> None:
         worker_in_thread(str(url), tasks, ledger="memory://fleet"),
         fleets.Fleet(url=str(url)) as looking,
     ):
-        assert looking.workers(least=1, wait=10)
+        assert looking.workers(least=1, wait=30)
     assert url.left() == []

@@ -90,9 +90,9 @@ def test_names(place: dict[str, Any], looking: fleets.Fleet) -> None:
     with worker_in_thread(place["url"], tasks, ledger=place.get("ledger")) as one:
         (queue,) = one.queues.values()
         if queues.tells_all(looking):  # others are asked for what is named
-            assert [each.name for each in queues.look(looking, ["t."], wait=5)] == [queue]
+            assert [each.name for each in queues.look(looking, ["t."], wait=30)] == [queue]
         with pytest.raises(exceptions.NotFound, match=f"no queue 'x{queue}' .did you mean"):
-            queues.look(looking, [f"x{queue}"], wait=5)
+            queues.look(looking, [f"x{queue}"], wait=30)
 
 
 def test_nothing_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:

@@ -177,8 +177,9 @@ class WorkerTaskExecutor(tenure.Tenure):
     # What comes.
 
     def _on_notify(self, data: Any, message: Any) -> None:
-        self._pings.hear(message.headers or {})
         self._finder.process_response(data, message)
+        # Last: who waits for an answer reads what it told.
+        self._pings.hear(message.headers or {})
 
     def _on_response(self, data: Any, message: Any) -> None:
         if not self._reads():

@@ -1,0 +1,18 @@
+"""A task that runs until it may end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from wbengine import task
+
+
+class Held(task.Task):
+    """Tells that it has begun by a file; waits for another one."""
+
+    def execute(self, begun: str, go: str) -> None:
+        Path(begun).touch()
+        until = time.monotonic() + 100
+        while not Path(go).exists() and time.monotonic() < until:
+            time.sleep(0.01)
