@@ -138,6 +138,20 @@ class PingView:
         return {"name": self.name, "seconds": self.seconds, "ahead": self.ahead}
 
 
+class _Looks:
+    """The time of who looks again and again.  A long while between two looks does not count: this
+    process, or all of its host, stood still, and nobody could be heard."""
+
+    def __init__(self) -> None:
+        self._seconds, self._before = 0.0, time.monotonic()
+
+    def seconds(self) -> float:
+        """How much has passed, by this look."""
+        before, self._before = self._before, time.monotonic()
+        self._seconds += min(self._before - before, 5 * _LOOK)
+        return self._seconds
+
+
 class Fleet:
     """Looks at an exchange, and tells its workers what to do.
 
@@ -221,15 +235,17 @@ class Fleet:
         return sorted(found, key=lambda worker: worker.name)
 
     def _settle(self, least: int, wait: float) -> None:
-        until = time.monotonic() + wait
-        if least or not self._settled:
-            self._executor.wait_for_workers(max(1, least), wait)
-        known, changed = -1, time.monotonic()
+        looks = _Looks()
+        missing = bool(least or not self._settled)
+        while missing:
+            missing = self._executor.wait_for_workers(max(1, least), _LOOK) > 0
+            missing = missing and looks.seconds() < wait
+        known, changed = -1, 0.0
         while not self._settled:
-            now, count = time.monotonic(), len(self._executor.workers())
+            now, count = looks.seconds(), len(self._executor.workers())
             if count != known:
                 known, changed = count, now
-            self._settled = now >= until or now - changed >= _QUIET
+            self._settled = now >= wait or now - changed >= _QUIET
             if not self._settled:
                 time.sleep(_LOOK)
 
