@@ -29,7 +29,7 @@ __all__ = [
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
+def until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     """Wait for what another thread or process does and tells nobody of."""
     deadline = time.monotonic() + timeout
     while not condition():
@@ -99,7 +99,7 @@ class WorkerProcess:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = 60) -> int:
         return self.process.wait(timeout)
 
     def stop(self) -> int:

@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wbengine.cli import app
+
+#: Seconds that a broker or a store may take to answer.
+PATIENCE = 50.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Command:
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
         self._capture = capture
+        self._begun: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str) -> Answer:
         """In this process."""
@@ -64,8 +68,8 @@ class Command:
         return Answer(code, out, err)
 
     def begin(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """In a process of its own."""
-        return subprocess.Popen(
+        """In a process of its own, which ends with the test."""
+        process = subprocess.Popen(
             [sys.executable, "-m", "wbengine", *map(str, words)],
             cwd=self.folder,
             env={**os.environ, **(env or {})},
@@ -74,6 +78,8 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._begun.append(process)
+        return process
 
     def apart(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
         """As `begin`, to its end."""
@@ -81,9 +87,17 @@ class Command:
         out, err = process.communicate(timeout=60)
         return Answer(process.returncode, out, err)
 
+    def close(self) -> None:
+        """End what was begun."""
+        (self.folder / "go").touch()  # what is detached ends as well
+        for process in self._begun:
+            process.kill()
+            with process:  # waits for it, and closes its pipes
+                pass
+
 
 def appears(path: Path) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < until, f"there is no {path.name}"
         time.sleep(0.01)
@@ -91,7 +105,7 @@ def appears(path: Path) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to be in, and a user who has set nothing."""
+    """A folder to be in, and a user who has set nothing but patience."""
     folder = tmp_path / "here"
     folder.mkdir()
     for name in [name for name in os.environ if name.startswith("WBENGINE_")]:
@@ -101,6 +115,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
+    # What is there may be slow; who waits for what never comes says for how long.
+    monkeypatch.setenv("WBENGINE_TIMEOUT", str(PATIENCE))
     root = str(Path(app.__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
     monkeypatch.chdir(folder)
@@ -109,5 +125,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def wbengine(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(home, capsys)
+def wbengine(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    made = Command(home, capsys)
+    yield made
+    made.close()

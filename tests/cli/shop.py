@@ -36,7 +36,7 @@ class Slow(Step):
 
     def execute(self) -> str:
         Path(f"{self.name}.begun").touch()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 100
         while not Path("go").exists() and time.monotonic() < until:
             time.sleep(0.01)
         return super().execute()

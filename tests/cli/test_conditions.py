@@ -101,7 +101,7 @@ stored = pytest.mark.parametrize("words", [*OF_A_STORE, SHOWS], ids=name)
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    """What the commands import takes its time on a busy host, and once."""
+    """What the commands import takes its time, and once."""
     for found in ALL.values():
         importlib.import_module(found.path.partition(":")[0])
     for module in ("views.queues", "views.ledgers", "worker", "dashboard", "diagnosis.examining"):
@@ -112,9 +112,10 @@ def loaded() -> None:
 
 @pytest.fixture(autouse=True)
 def quickly(loaded: None) -> Iterator[None]:
+    """Which of them wait for a second, and which for ever: a busy host takes its time."""
     began = time.monotonic()
     yield
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 45
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,8 @@ def user_file(home: Path, text: str) -> Path:
 def test_who_is_believed_first(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("WBENGINE_TIMEOUT")
+
     def timeout(*flags: str) -> tuple[Any, str]:
         return setting(wbengine("config", "show", "--json", *flags), "timeout")
 
@@ -43,7 +45,10 @@ def test_who_is_believed_first(
     assert timeout("--timeout", "5.5") == (5.5, "flag")
 
 
-def test_a_file_that_is_named_replaces_the_others(wbengine: Command, home: Path) -> None:
+def test_a_file_that_is_named_replaces_the_others(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WBENGINE_TIMEOUT")
     (home / "wbengine.toml").write_text("timeout = 3\n")
     (home / "other.toml").write_text("exchange = 'x'\n")
     told = wbengine("--config", "other.toml", "config", "show", "--json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import wbengine as package
 from tests import worker_tasks as tasks
+from tests.cli import shop
 from tests.cli.conftest import Command
 from tests.workers import until, worker_in_thread
 from wbengine import engines
@@ -88,8 +90,9 @@ def test_a_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
 
 
 def test_workers_are_pinged(wbengine: Command, one: workers.Worker) -> None:
+    began = time.monotonic()
     (found,) = wbengine("workers", "ping", "--json").json["workers"]
-    assert found["name"] == one.identity and 0 < found["seconds"] < 5
+    assert found["name"] == one.identity and 0 < found["seconds"] < time.monotonic() - began
     assert one.identity in wbengine("workers", "ping", one.identity).out
 
 
@@ -105,7 +108,7 @@ def test_workers_are_told(wbengine: Command, one: workers.Worker) -> None:
     }
     assert one.life.state == "idle"
     assert wbengine("workers", "drain", one.identity, "--wait").code == 0
-    assert one.ended.wait(5)
+    assert one.ended.wait(60)
 
 
 def test_what_runs_is_not_given_up_unasked(
@@ -115,7 +118,7 @@ def test_what_runs_is_not_given_up_unasked(
     assert refused.code == 2 and "say --yes" in refused.error
     assert one.life.state == "idle"
     assert wbengine("workers", "stop", "--all", "--yes").code == 0
-    assert one.ended.wait(5)
+    assert one.ended.wait(60)
 
 
 @pytest.mark.parametrize("words", [(), ("--all", "w")])
@@ -124,16 +127,18 @@ def test_who_is_meant_is_said(wbengine: Command, url: str, words: tuple[str, ...
     assert answer.code == 2 and "--all" in answer.error
 
 
-def test_orders_that_take_too_long(wbengine: Command, one: workers.Worker, url: str) -> None:
-    flow = unordered_flow.Flow("f").add(tasks.Where(name="t"))
-    made = engines.load(flow, store={"rest": 1.5}, engine="worker-based", url=url)
+def test_orders_that_take_too_long(wbengine: Command, home: Path, url: str) -> None:
+    flow = unordered_flow.Flow("f").add(shop.Slow("t"))
+    made = engines.load(flow, engine="worker-based", url=url)
     thread = threading.Thread(target=made.run)
-    thread.start()
-    until(lambda: one.life.current)
-    answer = wbengine("workers", "drain", one.identity, "--wait", "--within", "0.2")
+    with worker_in_thread(url, shop) as one:
+        thread.start()
+        until(lambda: one.life.current)
+        answer = wbengine("workers", "drain", one.identity, "--wait", "--within", "0.2")
+        (home / "go").touch()
+        thread.join(60)
     assert answer.code == 75 and f"drain of {one.identity}" in answer.error
     assert answer.out == f"{one.identity}  drain  not yet\n"
-    thread.join(20)
     assert made.storage.get_flow_state() == "SUCCESS"
 
 
@@ -142,8 +147,8 @@ def test_status(wbengine: Command, one: workers.Worker) -> None:
     assert (told["workers"], told["slots"], told["running"]) == (1, 3, 0)
     assert told["topics"] == {"t": 1}
     assert "0 of 3 busy" in wbengine("status").out
-    few = wbengine("status", "--min-workers", "2", "--timeout", "0.3")
-    assert few.code == 69 and "1 workers answer within 0.3 s, and not 2" in few.error
+    few = wbengine("status", "--min-workers", "2", "--timeout", "2")
+    assert few.code == 69 and "1 workers answer within 2 s, and not 2" in few.error
 
 
 def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: str) -> None:
@@ -151,13 +156,13 @@ def test_status_waits_for_workers(wbengine: Command, one: workers.Worker, url: s
 
     def work() -> None:
         with worker_in_thread(url, tasks):
-            seen.wait(40)
+            seen.wait(60)
 
     later = threading.Timer(0.5, work)
     later.start()
-    told = wbengine("status", "--min-workers", "2", "--timeout", "30", "--json")
+    told = wbengine("status", "--min-workers", "2", "--json")
     seen.set()
-    later.join(20)
+    later.join(60)
     assert told.code == 0 and told.json["workers"] == 2
 
 
@@ -262,14 +267,14 @@ def test_a_worker_takes_settings(wbengine: Command, home: Path, url: str) -> Non
     )
     process = wbengine.begin("worker", "--tasks", "wares")
     try:
-        until(lambda: wbengine("status", "--json").code == 0)
+        assert wbengine("status", "--min-workers", "1").code == 0
         told = wbengine("workers", "ls", "--json").json
         (found,) = told["workers"]
         assert (told["exchange"], found["topics"], found["slots"]) == ("shop", ["first"], 2)
         assert found["tasks"] == ["wares.Price"]
     finally:
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
     assert "exchange  shop" in err
 

@@ -42,7 +42,7 @@ def page(address: str) -> int:
     try:
         # A browser keeps what lets it in.
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        with browser.open(address, timeout=20) as answer:
+        with browser.open(address, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -50,7 +50,7 @@ def page(address: str) -> int:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     return process.returncode, err
 
 
@@ -65,8 +65,13 @@ def test_dev(wbengine: Command, wares: Path) -> None:
         where = ("--url", told["broker"], "--persistence", told["persistence"])
         ran = wbengine("flow", "run", "wares:order", "--engine", "workers", "--json", *where)
         assert ran.code == 0 and ran.json["results"]["price"] == 7, ran
-        (found,) = wbengine("workers", "ls", "--json", *where).json["workers"]
-        assert found["name"] == told["worker"] and found["succeeded"] == 1
+
+        def succeeded() -> int:
+            (found,) = wbengine("workers", "ls", "--json", *where).json["workers"]
+            assert found["name"] == told["worker"]
+            return int(found["succeeded"])
+
+        until(lambda: succeeded() == 1)
         folder = Path(told["broker"].partition("://")[2]).parent
         assert folder.is_dir()
     finally:
@@ -126,7 +131,6 @@ def test_dashboard(wbengine: Command, home: Path) -> None:
     finally:
         code, err = ended(process)
     assert code == 0, err
-    until(lambda: process.poll() is not None)
 
 
 @pytest.mark.parametrize(

@@ -184,9 +184,9 @@ def test_a_stream_goes_on_where_it_was_left(wbengine: Command, home: Path) -> No
         before.append(json.loads(watch.stdout.readline()))
         cursor = before[-1]["cursor"]
     watch.terminate()
-    watch.communicate(timeout=30)
+    watch.communicate(timeout=60)
     (home / "go").touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     told = wbengine("flow", "watch", flow, "--json", "--cursor", cursor)
     assert told.code == 0
     after = [(event["name"], event["state"]) for event in told.lines]
@@ -205,7 +205,7 @@ def test_watching_ends_when_the_flow_is_suspended(wbengine: Command, home: Path)
     process.terminate()
     assert process.stderr is not None and process.stderr.readline()
     (home / "go").touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     (flow,) = listed(wbengine)
     told = wbengine("flow", "watch", flow, "--no-json")
     assert told.code == 75
@@ -219,13 +219,13 @@ def test_watching_ends_when_whoever_ran_it_died(wbengine: Command, home: Path) -
     watch = wbengine.begin("flow", "watch", flow, "--json", "--interval", "0.05")
     assert watch.stdout is not None and watch.stdout.readline()
     process.kill()
-    process.communicate(timeout=30)
-    watch.communicate(timeout=30)
+    process.communicate(timeout=60)
+    watch.communicate(timeout=60)
     assert watch.returncode == 75
 
 
 class Terminal:
-    """A command on a terminal of 80 columns."""
+    """A command on a terminal of 80 columns, which ends with the test."""
 
     def __init__(self, home: Path, *words: str, result: Path | None = None) -> None:
         """`result`: what gets the standard output, if that is not the terminal."""
@@ -247,7 +247,7 @@ class Terminal:
 
     def until(self, pattern: str) -> None:
         """Read until it shows what is looked for."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not re.search(pattern, self.told):
             assert time.monotonic() < until, self.told
             try:
@@ -261,37 +261,45 @@ class Terminal:
                 self.told += os.read(self._ours, 65536).decode()
             except OSError:
                 break
+        return self.process.wait(timeout=60)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
         os.close(self._ours)
-        return self.process.wait(timeout=30)
 
 
 def test_a_terminal_shows_a_tree_that_lives(wbengine: Command, home: Path) -> None:
     process = wbengine.begin("flow", "run", SLOW)
     appears(home / "reserve.begun")
     (flow,) = listed(wbengine)
-    terminal = Terminal(home, "flow", "watch", flow, "--interval", "0.1", "--color", "always")
-    terminal.until(r"RUNNING.*0 of 4 tasks done, 1 running")
-    assert "send" in terminal.told
-    (home / "go").touch()
-    process.communicate(timeout=30)
-    assert terminal.end() == 0
+    words = ("flow", "watch", flow, "--interval", "0.1", "--color", "always")
+    with Terminal(home, *words) as terminal:
+        terminal.until(r"RUNNING.*0 of 4 tasks done, 1 running")
+        assert "send" in terminal.told
+        (home / "go").touch()
+        process.communicate(timeout=60)
+        assert terminal.end() == 0
     assert "4 of 4 tasks done" in terminal.told
     assert terminal.told.count("4 of 4 tasks done") >= 1
 
 
 def test_a_run_is_shown_on_a_terminal_and_its_result_is_data(home: Path) -> None:
     words = ("flow", "run", SLOW, "--color", "always", "--progress")
-    terminal = Terminal(home, *words, result=home / "result")
-    terminal.until(r"slow.*0 of 4 tasks done, 1 running")
-    (home / "go").touch()
-    assert terminal.end() == 0
+    with Terminal(home, *words, result=home / "result") as terminal:
+        terminal.until(r"slow.*0 of 4 tasks done, 1 running")
+        (home / "go").touch()
+        assert terminal.end() == 0
     assert "slow: SUCCESS, 4 of 4 tasks done" in terminal.told
     assert json.loads((home / "result").read_text())["state"] == "SUCCESS"
 
 
 def test_a_list_fits_a_terminal_of_80_columns(home: Path, bad: str) -> None:
-    terminal = Terminal(home, "flow", "ls", "--color", "never")
-    assert terminal.end() == 0
+    with Terminal(home, "flow", "ls", "--color", "never") as terminal:
+        assert terminal.end() == 0
     head, _, row = [line for line in terminal.told.splitlines() if line.strip()][:3]
     assert head.split()[:2] == ["UUID", "NAME"]
     assert row.split()[:3] == [bad[:8], "order", "REVERTED"]
@@ -304,10 +312,10 @@ def test_ctrl_c_ends_watching(wbengine: Command, home: Path) -> None:
     watch = wbengine.begin("flow", "watch", flow, "--json")
     assert watch.stdout is not None and watch.stdout.readline()
     watch.send_signal(2)
-    _, err = watch.communicate(timeout=30)
+    _, err = watch.communicate(timeout=60)
     assert (watch.returncode, err.strip()) == (130, "wbengine flow watch: error: interrupted")
     (home / "go").touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 

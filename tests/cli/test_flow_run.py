@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Answer, Command, appears
+from tests.workers import until
 from wbengine.cli import errors
 
 ORDER = "tests.cli.shop:order"
@@ -36,6 +36,10 @@ def done(home: Path) -> list[str]:
 
 def state(wbengine: Command, flow: str) -> str:
     return str(wbengine("flow", "show", flow, "--json").json["state"])
+
+
+def wish(wbengine: Command, flow: str) -> object:
+    return wbengine("flow", "show", flow, "--json").json["wish"]
 
 
 def failed(wbengine: Command, home: Path) -> str:
@@ -75,15 +79,13 @@ def test_workers_run_it_and_are_shown(
     monkeypatch.setenv("WBENGINE_EXCHANGE", "here")
     options = [f"--transport-option=data_folder_{end}={home}/broker" for end in ("in", "out")]
     words = ("--exchange", "here", "--topic", "t", "--tasks", "tests.cli.shop", "--quiet")
-    worker = subprocess.Popen([sys.executable, "-m", "wbengine.worker", *words, *options], cwd=home)
-    try:
-        told = wbengine("flow", "run", ORDER, "--engine", "workers")
-        assert (told.code, told.json["state"]) == (0, "SUCCESS")
-        assert len(done(home)) == 4
-        assert f"-{worker.pid}-" in wbengine("flow", "show", told.json["uuid"]).out
-    finally:
-        worker.terminate()
-        assert worker.wait(timeout=30) == 0
+    worker = wbengine.begin("worker", *words, *options)
+    told = wbengine("flow", "run", ORDER, "--engine", "workers")
+    assert (told.code, told.json["state"]) == (0, "SUCCESS")
+    assert len(done(home)) == 4
+    assert f"-{worker.pid}-" in wbengine("flow", "show", told.json["uuid"]).out
+    worker.terminate()
+    assert worker.wait(timeout=60) == 0
 
 
 KEPT = "12345678-1234-4123-8123-123456789012"
@@ -217,11 +219,11 @@ def test_modules_of_the_current_folder_are_found(wbengine: Command, home: Path) 
 
 
 def test_a_deadline(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW, "--deadline", "0.3")
+    process = wbengine.begin("flow", "run", SLOW, "--deadline", "2")
     appears(home / "reserve.begun")
-    time.sleep(0.3)  # that is what is waited for
+    time.sleep(2)  # that is what is waited for
     (home / "go").touch()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert json.loads(out)["state"] == "REVERTED"
     assert done(home) == ["reserve", "-reserve"]
@@ -240,7 +242,7 @@ def test_ctrl_c_suspends_and_says_how_to_go_on(wbengine: Command, home: Path) ->
     assert process.stderr is not None
     assert "suspending" in process.stderr.readline()
     (home / "go").touch()
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     flow = json.loads(out)["uuid"]
     assert (process.returncode, json.loads(out)["state"]) == (130, "SUSPENDED")
     assert err == f"suspended; to go on: wbengine flow resume {flow}\n"
@@ -258,7 +260,7 @@ def test_a_second_ctrl_c_gives_up(wbengine: Command, home: Path) -> None:
     assert "suspending" in process.stderr.readline()
     time.sleep(0.15)  # closer together they are one
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     (flow,) = wbengine("flow", "ls", "--json").json["flows"]
     assert err == f"given up; to go on: wbengine flow resume {flow['uuid']}\n"
@@ -294,12 +296,11 @@ def test_ctrl_c_does_not_end_what_is_detached(wbengine: Command, home: Path) -> 
     process = wbengine.begin("flow", "run", "late:flow", "--flow-id", KEPT, "--detach")
     appears(home / "loading")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "interrupted; process " in err and f"wbengine flow watch {KEPT}" in err
     (home / "go").touch()
-    while state(wbengine, KEPT) == "PENDING":
-        pass
+    until(lambda: state(wbengine, KEPT) != "PENDING")
     assert wbengine("flow", "watch", KEPT).code == 0
 
 
@@ -342,9 +343,7 @@ def test_whoever_runs_it_is_asked(command: str, code: int, wbengine: Command, ho
     flow = detached(wbengine, home)
     told = wbengine("flow", command, flow, "--reason", "the shop is closed", "--wait", "0.1s")
     assert told.code == 75 and "has not ended within 0.1 s" in told.error
-    until = time.monotonic() + 30
-    while wbengine("flow", "show", flow, "--json").json["wish"] is not None:
-        assert time.monotonic() < until, "nobody heard it"
+    until(lambda: wish(wbengine, flow) is None)
     (home / "go").touch()
     assert wbengine("flow", "watch", flow).code == code
     assert state(wbengine, flow) == {75: "SUSPENDED", 1: "REVERTED"}[code]
@@ -355,12 +354,12 @@ def test_whoever_reverts_it_is_told_why_it_was_not(wbengine: Command, home: Path
     flow = str(uuid.uuid4())
     running = wbengine.begin("flow", "run", SLOW, "--flow-id", flow)
     appears(home / "reserve.begun")
+    running.send_signal(signal.SIGSTOP)  # it hears of nothing any more
     revert = wbengine.begin("flow", "revert", flow, "--yes", env={"WBENGINE_QUIET": ""})
-    while wbengine("flow", "show", flow, "--json").json["wish"] is None:
-        assert revert.poll() is None
+    until(lambda: wish(wbengine, flow) is not None)
     running.kill()
-    running.communicate(timeout=30)
-    _, err = revert.communicate(timeout=30)
+    running.communicate(timeout=60)
+    _, err = revert.communicate(timeout=60)
     assert revert.returncode == 1
     assert "whoever ran it ended before it was reverted: it is in RUNNING; once more:" in err
     (home / "go").touch()
@@ -390,7 +389,7 @@ def test_revert_undoes_what_was_suspended(wbengine: Command, home: Path) -> None
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None and process.stderr.readline()
     (home / "go").touch()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     flow = json.loads(out)["uuid"]
     dry = wbengine("flow", "revert", flow, "--dry-run", "--json").json
     assert (dry["run"], dry["revert"]) == ([], ["reserve"])

@@ -230,7 +230,7 @@ class Held:
     def _wait(self, *_: Any, **__: Any) -> None:
         if len(flows.DONE) == 2:
             self.waits.set()
-            self._on.wait(30)
+            self._on.wait(60)
 
     def _run(self) -> None:
         with contextlib.suppress(exceptions.Cancelled):
