@@ -210,8 +210,8 @@ class _Stopping:
             threading.Thread(target=self._give_up, daemon=True).start()
 
     def _suspend(self) -> None:
-        output.say_behind_ctrl_c("suspending: what runs is finished; once more to give it up")
         self._running.suspend()
+        output.say_behind_ctrl_c("suspending: what runs is finished; once more to give it up")
 
     def _give_up(self) -> None:
         output.say_behind_ctrl_c(f"given up; to go on: wbengine flow resume {self._running.uuid}")
