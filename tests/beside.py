@@ -28,7 +28,7 @@ def running(engine: Any, let: threading.Event | None = None) -> Iterator[None]:
     finally:
         if let is not None:
             let.set()
-        thread.join(30)
+        thread.join(60)
     assert not thread.is_alive()
     if errors:
         raise errors[0]

@@ -152,7 +152,7 @@ def read_while_another_folds(path: str) -> list[int]:
     ours, theirs = multiprocessing.Pipe()
     child = _fork(_fold_often, path, kept.flow.uuid, theirs)
     seen = [0]
-    while seen[-1] < 120:
+    while len(set(seen)) < 30:  # how many are written meanwhile is a matter of luck
         flow = kept.connection.get_flow_details(kept.flow.uuid)
         seen.append(flow.meta.get("turn", 0))
         assert {atom.results for atom in flow} == {seen[-1] or None}
@@ -215,9 +215,9 @@ def share_with_a_child(path: str) -> int | None:
     ours, theirs = multiprocessing.Pipe()
     with kept.backend._store.writing(kept.flow.uuid, keep=True):
         child = _fork(write)
-        assert ours.poll(20.0)
+        assert ours.poll(60.0)
     ours.send("go on")
-    child.join(timeout=20.0)
+    child.join(timeout=60.0)
     ended: int | None = child.exitcode
     child.kill()
     kept.turn(lease)

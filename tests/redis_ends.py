@@ -56,7 +56,7 @@ class End:
             self.channel.basic_consume(name, False, receive, consumer_tag=name)
         return self
 
-    def drain(self, count, timeout=10.0):
+    def drain(self, count, timeout=60.0):
         end = time.monotonic() + timeout
         while len(self.got) < count:
             self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
@@ -92,7 +92,7 @@ class End:
 class Taker:
     def __init__(self, url, holder="w", exchange="ex"):
         self.url = url
-        self.target = resolve(str(url), None, {"dead_after": 1.5}, exchange=exchange)
+        self.target = resolve(str(url), exchange=exchange)
         self.ledger = ledgers.for_target(self.target)
         assert isinstance(self.ledger, redis.RedisLedger)
         self.fused = ledgers.fuse(self.ledger, self.target, holder)
@@ -114,7 +114,7 @@ class Taker:
         self.channel.basic_qos(0, prefetch, False)
         self.channel.basic_consume("q", False, self.messages.append, consumer_tag="q")
         while len(self.messages) < count:
-            self.connection.drain_events(timeout=5)
+            self.connection.drain_events(timeout=30)
         return [message.claim for message in self.messages]
 
     def close(self):

@@ -48,8 +48,8 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
         with pool:
             yield functools.partial(engines.load, engine="parallel", executor=pool)
     elif kind == "worker process":
-        url = request.getfixturevalue("remote")
-        yield functools.partial(engines.load, engine="worker-based", url=url)
+        options = {"engine": "worker-based", "url": request.getfixturevalue("remote")}
+        yield functools.partial(engines.load, transition_timeout=300, **options)
     else:
         url = f"memory://{tmp_path.name}"
         count = "threads_count" if kind == "worker threads" else "processes_count"
@@ -296,7 +296,7 @@ def test_suspension_lets_coroutines_end(tmp_path: Path) -> None:
     loaded.suspend()
     assert thread.is_alive()
     (tmp_path / "release").touch()
-    thread.join(20)
+    thread.join(60)
     assert loaded.storage.get_flow_state() == states.SUSPENDED
     assert loaded.storage.get_atoms_states(["w", "d"])["w"][0] == states.SUCCESS
     loaded.run()
@@ -512,16 +512,17 @@ def test_cancelling_at_any_time() -> None:
 
 def test_a_timeout_around_an_engine(tmp_path: Path) -> None:
     """`asyncio.wait_for` cancels: so it suspends."""
-    store = {"started": str(tmp_path / "started"), "release": str(tmp_path / "release")}
+    release = tmp_path / "release"
+    store = {"started": str(tmp_path / "started"), "release": str(release)}
     loaded = engines.load(tasks.WaitFor("w"), store=store)
+    loaded.notifier.register(states.SUSPENDING, lambda *_, **__: release.touch())
 
     async def main() -> None:
-        timer = threading.Timer(0.1, (tmp_path / "release").touch)
-        timer.start()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(loaded.arun(), 0.03)
 
     asyncio.run(main())
+    release.touch()  # if time was up before anything ran
     # Its only task ended: there is nothing left to suspend.
     assert loaded.storage.get_flow_state() in (states.SUSPENDED, states.SUCCESS)
     loaded.run()

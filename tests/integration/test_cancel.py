@@ -81,7 +81,7 @@ class Runner(threading.Thread):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.join(30)
+        self.join(60)
         assert not self.is_alive()
 
 

@@ -5,6 +5,7 @@ undone, and nobody is asked about its end.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from tests import cancelled_tasks, ending_tasks
 from tests.integration.test_cancel import LINE, WIDE, Log, Runner, load
 from tests.workers import until, worker_in_thread
-from wbengine import exceptions, retry, states, task
+from wbengine import _clock, exceptions, retry, states, task
 
 KINDS = ("threads", "processes", "memory", "filesystem")
 
@@ -113,9 +114,21 @@ def test_an_error_of_its_own_counts(kind: dict[str, Any], log: Log, tmp_path: Pa
     assert log.lines.count("+b") == 1
 
 
+class Waiting(_clock.Clock):
+    """Stands still until a task has begun."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self._log, self._name = log, name
+        self._start = time.monotonic()
+
+    def monotonic(self) -> float:
+        return time.monotonic() if f"+{self._name}" in self._log.lines else self._start
+
+
 def test_time_is_up(kind: dict[str, Any], log: Log) -> None:
     engine = load(WIDE("f").add(ending_tasks.Early("b")), log, kind)
-    with Runner(engine, deadline=1.0) as run:
+    engine._clock = Waiting(log, "b")
+    with Runner(engine, deadline=0.2) as run:
         pass
     assert isinstance(run.error, exceptions.DeadlineExceeded)
     assert log.lines[-1] == "-b"

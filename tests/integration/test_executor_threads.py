@@ -36,7 +36,7 @@ def meanwhile(do: Callable[[], object], seconds: float | None = None) -> threadi
     """Something happens on another thread; wait until it did, or that long."""
     thread = threading.Thread(target=do, daemon=True)
     thread.start()
-    thread.join(20 if seconds is None else seconds)
+    thread.join(60 if seconds is None else seconds)
     assert seconds is not None or not thread.is_alive()
     return thread
 
@@ -58,7 +58,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Any]:
     url = f"memory://{request.node.name.partition('[')[0][:60]}"
     found = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks, threads_count=1):
-        found.wait_for_workers(1, 10)
+        found.wait_for_workers(1, 60)
         yield found
         _crash.install(None)
         found.disown()
@@ -78,7 +78,7 @@ def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
         if not looked.is_set():
             assert row is None
             looked.set()
-            assert started.wait(20)
+            assert started.wait(60)
         return row
 
     def lose_another() -> None:
@@ -89,14 +89,14 @@ def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
     def publishing(name: str) -> None:
         if name == "executor.before-open":
             executor._proxy.call_soon(lose_another)
-            assert looked.wait(20)
+            assert looked.wait(60)
 
     monkeypatch.setattr(ledger, "state", slowly)
     _crash.install(publishing)
     executor.submit(call, ends)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-p"])
     started.set()
-    assert ends.get(timeout=20) == "done-p"
+    assert ends.get(timeout=60) == "done-p"
 
 
 def test_row_that_was_just_revoked_is_no_lost_one(
@@ -107,7 +107,7 @@ def test_row_that_was_just_revoked_is_no_lost_one(
     executor.submit(first, lambda *_: None)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
     executor.submit(call, ends)
-    assert executor._proxy.flush(10)
+    assert executor._proxy.flush(60)
     entry, looking = call.ticket, []
 
     def look(name: str) -> None:
@@ -117,8 +117,8 @@ def test_row_that_was_just_revoked_is_no_lost_one(
 
     _crash.install(look)
     executor.cancel([call])
-    looking[0].join(20)
-    outcome = ends.get(timeout=20)
+    looking[0].join(60)
+    outcome = ends.get(timeout=60)
     assert outcome.check(exc.Cancelled), outcome
     (tmp_path / "gate-execute").touch()
 
@@ -136,18 +136,18 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
     def end(name: str) -> None:
         if name == "executor.before-open":
             (tmp_path / "gate-execute").touch()
-            assert ends.get(timeout=20) == "done-a"
+            assert ends.get(timeout=60) == "done-a"
             meanwhile(lambda: executor.retire([call]))
         elif name == "executor.after-open":
             claims.append(ledger.claim(entry.id, 1, "another"))
 
     _crash.install(end)
     executor._apply([fx.Dispatch(entry, 1, again)])
-    assert executor._proxy.flush(20)
+    assert executor._proxy.flush(60)
     assert not any(claim.granted for claim in claims)
     if not tmp_path.joinpath("gate-execute").exists():
         end("executor.before-open")
-    assert executor._proxy.flush(20)
+    assert executor._proxy.flush(60)
     assert ledger.ids() == set()
 
 
@@ -159,7 +159,7 @@ def test_nobody_waits_for_what_is_forgotten(
     executor.submit(made(tasks.Gated("a"), tmp_path, "a"), ends)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
     executor.submit(made(tasks.Plain("b"), tmp_path, "b"), ends)
-    assert executor._proxy.flush(10)
+    assert executor._proxy.flush(60)
     waiting = meanwhile(lambda: executor.finish("flow"), 0.1)
     assert waiting.is_alive()
     if how == "disown":
@@ -167,7 +167,7 @@ def test_nobody_waits_for_what_is_forgotten(
     else:
         assert len(executor.withdraw("flow")) == 1
         (tmp_path / "gate-execute").touch()
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
     (tmp_path / "gate-execute").touch()
 
@@ -188,7 +188,7 @@ def test_rows_of_a_flow_that_is_lost_are_left_alone(
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
     call, ledger = made(tasks.Plain("b"), tmp_path, "b"), executor._ledger
     executor.submit(call, ends)
-    assert executor._proxy.flush(10)
+    assert executor._proxy.flush(60)
     lost.append("now")
     request_id = call.ticket.id
     if how == "cancel":

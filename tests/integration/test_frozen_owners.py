@@ -71,10 +71,10 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
 
     with workers.worker_in_thread(url, tasks) as held:
         executor.guard("flow", guard.check)
-        executor.wait_for_workers(1, 10)
+        executor.wait_for_workers(1, 60)
         _crash.install(freeze)
         submitted(executor, tasks.Plain("p"), folder=str(tmp_path))
-        assert executor._proxy.flush(10)
+        assert executor._proxy.flush(60)
         executor.disown()
         executor.stop()
     assert guard.lost and not held.counts
@@ -110,10 +110,10 @@ def test_a_row_that_it_makes_late_does_not_keep_the_next_owner_from_running(tmp_
         atom, "execute", "atom", 1, {"folder": str(tmp_path)}, epoch=2048, recovered=True
     )
     with workers.worker_in_thread(url, tasks):
-        executor.wait_for_workers(1, 10)
+        executor.wait_for_workers(1, 60)
         _crash.install(thaw)
         executor.submit(call, lambda _, outcome: ended.put(outcome.value))
-        assert ended.get(timeout=20) == "done-p"
+        assert ended.get(timeout=60) == "done-p"
         executor.retire([call])
         executor.stop()
     assert tasks.runs(tmp_path) == ["execute-p"]
@@ -134,11 +134,11 @@ def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
 
     with workers.worker_in_thread(url, tasks, threads_count=1):
         executor.guard("flow", guard.check)
-        executor.wait_for_workers(1, 10)
+        executor.wait_for_workers(1, 60)
         submitted(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         call = submitted(executor, tasks.Plain("b"), "b", folder=str(tmp_path))
-        assert executor._proxy.flush(10)
+        assert executor._proxy.flush(60)
         _crash.install(freeze)
         assert executor.withdraw() == []
         _crash.install(None)
@@ -162,7 +162,7 @@ def answer(executor: Any, call: invocation.Invocation | None, epoch: int) -> Any
     message.delivery_info = {}
     message.headers = {env.WBE_VERSION: env.VERSION, env.WBE_WORKER: "w", env.WBE_EPOCH: epoch}
     executor._on_response({"state": pr.SUCCESS, "data": {"result": 1}}, message)
-    assert executor._proxy.flush(10)
+    assert executor._proxy.flush(60)
     return message
 
 
@@ -226,15 +226,15 @@ def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
 
     with workers.worker_in_thread(url, tasks, threads_count=1):
         executor.guard("flow", check)
-        executor.wait_for_workers(1, 10)
+        executor.wait_for_workers(1, 60)
         submitted(executor, tasks.Gated("a"), "a", folder=str(tmp_path))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         submitted(executor, tasks.Gated("b"), "b", folder=str(tmp_path))
-        assert executor._proxy.flush(10)
+        assert executor._proxy.flush(60)
         armed.set()
         withdrawing.start()
-        withdrawing.join(20)
-        suspending.join(20)
+        withdrawing.join(60)
+        suspending.join(60)
         (tmp_path / "gate-execute").touch()
         assert not withdrawing.is_alive() and not suspending.is_alive()
         executor.stop()
@@ -263,7 +263,7 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
         running.start()
         workers.until(lambda: any(job.asked > 1 for job in held._server._roll.jobs.values()))
         (tmp_path / "gate-execute").touch()
-        running.join(30)
+        running.join(60)
     assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]
     assert again.storage.get_flow_state() == states.SUCCESS
     assert not ledger_folders.rows(tmp_path / "broker/ledger")
@@ -274,7 +274,7 @@ def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: P
     url, told = "memory://taken-away", queue.SimpleQueue[Any]()
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks) as held:
-        executor.wait_for_workers(1, 10)
+        executor.wait_for_workers(1, 60)
         call = invocation.Invocation(
             tasks.Gated("a"), "execute", "atom", 1, {"folder": str(tmp_path)}, flow_uuid="flow"
         )
@@ -284,7 +284,7 @@ def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: P
         assert executor._ledger.reopen(call.ticket.id, 2048) is None
         (tmp_path / "gate-execute").touch()
         workers.until(lambda: held.counts.get("fenced"))
-        assert held._proxy.flush(10) and executor._proxy.flush(10)
+        assert held._proxy.flush(60) and executor._proxy.flush(10)
         executor.disown()
         executor.stop()
     assert told.empty()

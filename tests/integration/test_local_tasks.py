@@ -81,7 +81,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def remote(broker: str) -> Iterator[dict[str, Any]]:
     """A worker that offers sample tasks, and none of the above."""
     with worker_in_thread(broker, sample_tasks):
-        yield {"engine": "worker-based", "url": broker, "transition_timeout": 5}
+        yield {"engine": "worker-based", "url": broker}
 
 
 @pytest.mark.parametrize(
