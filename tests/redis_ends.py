@@ -13,7 +13,11 @@ import pytest
 
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import redis
-from wbengine.transports import resolve
+from wbengine.transports import _redis_link, resolve
+
+#: Seconds after which something that is waited for does not come; far less than who is patient
+#: polls (see the fixture `patient`), so that what does come came by itself.
+SOON = 30.0
 
 
 def through(url, server, port):
@@ -56,11 +60,15 @@ class End:
             self.channel.basic_consume(name, False, receive, consumer_tag=name)
         return self
 
-    def drain(self, count, timeout=60.0):
-        end = time.monotonic() + timeout
-        while len(self.got) < count:
-            self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
+    def drain(self, count, timeout=SOON):
+        self.drain_until(lambda: len(self.got) >= count, timeout)
         return self.got
+
+    def drain_until(self, condition, timeout=SOON):
+        """Let things come; no single wait ends by itself before the time is over."""
+        end = time.monotonic() + timeout
+        while not condition():
+            self.connection.drain_events(timeout=max(0.0, end - time.monotonic()))
 
     def nothing_comes(self, timeout=0.05):
         with pytest.raises(TimeoutError):
@@ -85,14 +93,24 @@ class End:
             self.connection.transport.wake()
             thread.join()
 
+    def hurry(self, seconds):
+        """Have it lose patience so soon: with what it waits for already, and from now on."""
+        hurry(self.store._client, seconds)
+        self.store._bell._late = time.monotonic() + seconds
+
     def close(self):
         self.connection.release()
+
+
+def hurry(client, seconds):
+    """Have a connection that was made lose patience so soon."""
+    _redis_link._leave_to_system(client._link._connection._sock, seconds)
 
 
 class Taker:
     def __init__(self, url, holder="w", exchange="ex"):
         self.url = url
-        self.target = resolve(str(url), exchange=exchange)
+        self.target = resolve(str(url), None, {"dead_after": 600}, exchange=exchange)
         self.ledger = ledgers.for_target(self.target)
         assert isinstance(self.ledger, redis.RedisLedger)
         self.fused = ledgers.fuse(self.ledger, self.target, holder)
@@ -114,7 +132,7 @@ class Taker:
         self.channel.basic_qos(0, prefetch, False)
         self.channel.basic_consume("q", False, self.messages.append, consumer_tag="q")
         while len(self.messages) < count:
-            self.connection.drain_events(timeout=30)
+            self.connection.drain_events(timeout=SOON)
         return [message.claim for message in self.messages]
 
     def close(self):

@@ -42,10 +42,10 @@ WARNS = "ignore:The ``noload`` loader strategy is deprecated"
 def test_a_database_as_broker(tmp_path: Path) -> None:
     url = f"sqlalchemy+sqlite:///{tmp_path}/broker.db"
     with worker_in_thread(url, sample_tasks) as worker:
-        names = [f"n{number}" for number in range(50)]
+        names = [f"n{number}" for number in range(10)]
         flow = unordered_flow.Flow("f").add(*[sample_tasks.Nothing(name=name) for name in names])
         engines.run(flow, engine="worker-based", url=url)
-        assert worker.counts["SUCCESS"] == 50
+        assert worker.counts["SUCCESS"] == 10
 
 
 @contextlib.contextmanager
