@@ -95,16 +95,16 @@ class End:
 
     def hurry(self, seconds):
         """Have it lose patience so soon: with what it waits for already, and from now on."""
-        hurry(self.store._client, seconds)
+        hurry(self.store._client._link, seconds)
         self.store._bell._late = time.monotonic() + seconds
 
     def close(self):
         self.connection.release()
 
 
-def hurry(client, seconds):
+def hurry(link, seconds):
     """Have a connection that was made lose patience so soon."""
-    _redis_link._leave_to_system(client._link._connection._sock, seconds)
+    _redis_link._leave_to_system(link._connection._sock, seconds)
 
 
 class Taker:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests import brokers, tcp_proxy
-from tests.redis_ends import Taker, through
+from tests.redis_ends import SOON, Taker, hurry, through
 from tests.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
@@ -132,17 +132,15 @@ def test_a_server_that_comes_back_has_all_rows(redis_server, redis_url, opened):
         "state": lambda: ledger.state(f"{ID}0"),
     }
     for call in calls.values():
-        started = time.monotonic()
-        with pytest.raises(exceptions.LedgerFailure, match=r"127\.0\.0\.1"):
+        with pytest.raises(exceptions.LedgerFailure, match=r"127\.0\.0\.1.*refused"):
             call()
-        assert time.monotonic() - started < 5
     with pytest.raises(exceptions.LedgerFailure):
         ledgers.open_ledger(str(redis_url))
     ledger.drop(f"{ID}19")  # nobody waits for that
     redis_server.start()
     # Without anybody asking: the row is dropped, the claim taken back, the result stored.
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        until(lambda: client.zcard("wbe:{wbengine}:rows") == 19, 5)
+        until(lambda: client.zcard("wbe:{wbengine}:rows") == 19)
     assert ledger.state(f"{ID}1") == base.Row(f"{ID}1", 1, "open")
     assert ledger.state(f"{ID}0") == base.Row(f"{ID}0", 1, "done", None, b"r")
     assert len(ledger.ids()) == 19
@@ -157,20 +155,21 @@ def test_what_is_owed_is_done_by_who_opens_it_next(redis_server, redis_url, open
     redis_server.start()
     assert other.ids() == {ID}
     opened(str(redis_url))
-    until(lambda: not other.ids(), 5)
+    until(lambda: not other.ids())
 
 
-def test_a_server_that_does_not_answer_costs_five_seconds_at_most(redis_url, redis_server, opened):
+def test_a_server_that_does_not_answer_is_given_up(redis_url, redis_server, opened):
+    """After a while; see `test_patience_has_a_limit_whatever_is_asked_for`."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        ledger = opened(f"{through(redis_url, redis_server, proxy.port)}?socket_timeout=1")
+        ledger = opened(through(redis_url, redis_server, proxy.port))
         ledger.open(ID, 1)
         proxy.stall()
-        started = time.monotonic()
+        (link,) = ledger._pool._spare
+        hurry(link, 0.5)
         with pytest.raises(exceptions.LedgerFailure, match=r"(?i)time"):
             ledger.claim(ID, 1, "w")
-        assert time.monotonic() - started < 5
         proxy.resume()
-        assert ledger.claim(ID, 1, "w").granted
+        assert ledger.claim(ID, 1, "w").holder == "w"
         ledger.close()
 
 
@@ -185,8 +184,9 @@ def test_nobody_was_silent_while_the_server_was_away(redis_url, redis_server, op
             assert ledger.silence("w") >= min(9.0, running - 1)
             client.zincrby("wbe:{p}:beats", -9_000_000, "w")
             assert running - 2 <= ledger.silence("w") < running + 60  # it could not be heard before
+            before = time.monotonic()
             proxy.cut()
-            assert ledger.silence("w") < 5
+            assert ledger.silence("w") <= time.monotonic() - before
         ledger.close()
 
 
@@ -305,7 +305,7 @@ def test_rows_that_nobody_can_have_written_are_not_claimed(taker, row):
 
 
 def test_requests_are_claimed_while_they_are_taken(taker):
-    ledger = taker.ledger
+    ledger, before = taker.ledger, time.monotonic()
     for id in ("open", "done", "held", "stale", "newer"):
         ledger.open(id, 2)
     ledger.claim("done", 2, "other")
@@ -325,7 +325,7 @@ def test_requests_are_claimed_while_they_are_taken(taker):
         base.Claim("HELD", 2, None, "w"),
     ]
     assert ledger.state("open") == base.Row("open", 2, "claimed", "w")
-    assert 0 <= ledger.silence("w") < 5
+    assert 0 <= ledger.silence("w") <= time.monotonic() - before + 0.01
     assert taker.messages[0].decode() == {}
     assert ledger.finish("open", 2, "w", b"r")
 
@@ -341,7 +341,7 @@ def test_a_late_answer_is_known_by_when_it_was_asked_for(redis_url, redis_server
         before = time.monotonic()
         taker.send(ID)
         while not slow.messages:
-            slow.connection.drain_events(timeout=5)
+            slow.connection.drain_events(timeout=SOON)
             after = time.monotonic()
         assert slow.messages[0].claim.granted
         assert before < slow.messages[0].taken < after
@@ -417,7 +417,7 @@ def test_claims_that_nobody_heard_of_are_taken_back(redis_url, redis_server, eat
     with pytest.raises(LOST):
         while True:
             with contextlib.suppress(TimeoutError):
-                lossy.connection.drain_events(timeout=5)
+                lossy.connection.drain_events(timeout=SOON)
     assert taker.ledger.state("unheard").holder == "lossy"
     if when == "later":
         redis_server.kill()

@@ -9,7 +9,7 @@ import pytest
 from redis import exceptions as errors
 
 from tests import brokers, tcp_proxy
-from tests.redis_ends import Both, through
+from tests.redis_ends import Both, hurry, through
 from tests.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
@@ -57,12 +57,13 @@ def test_a_beginning_whose_answer_was_lost_can_be_made_again(lossy, both):
 def test_what_was_withdrawn_is_not_begun_by_what_comes_late(redis_url, redis_server, client):
     """It is in the network, or the server has not read it, when its connection is given up."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
-        url = f"{through(redis_url, redis_server, proxy.port)}?socket_timeout=0.3"
+        url = through(redis_url, redis_server, proxy.port)
         with contextlib.closing(Both(url)) as late, contextlib.closing(Both(redis_url)) as other:
             late.post("first")
             other.take(1)
             late.openings.doubt = other.ledger.doubt  # that of an engine has another connection
             proxy.stall()
+            hurry(late.store._client._link, 0.3)
             with pytest.raises(errors.TimeoutError):
                 late.post("a")
             assert other.ledger.revoke("a", 1) is False

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests import sample_tasks
-from tests.redis_ends import Both, through
+from tests.redis_ends import SOON, Both, through
 from tests.workers import until
 from wbengine import engines
 from wbengine.engines.worker_based import worker as workers
@@ -86,7 +86,7 @@ def test_who_has_room_takes_for_himself(both):
         both.connection.drain_events(timeout=0.01)
     assert both.channel.order(both.messages) is None
     both.post("b")
-    both.connection.drain_events(timeout=5)
+    both.connection.drain_events(timeout=SOON)
     assert ids(both.messages) == ["a", "b"]
 
 
@@ -100,7 +100,7 @@ def test_who_waits_hears_that_an_order_found_nothing(both):
     assert both.end(both.messages[0], order=order) == [1]
     order.deliver()
     both.post("b")
-    both.connection.drain_events(timeout=5)
+    both.connection.drain_events(timeout=SOON)
     assert ids(both.messages) == ["a", "b"]
 
 
@@ -116,7 +116,7 @@ def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, cli
             lossy.channel.end_many(both.told(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED
     with pytest.raises(LOST, match="did not come"):
-        both.connection.drain_events(timeout=5)
+        both.connection.drain_events(timeout=SOON)
     both.connection.release()
     with contextlib.closing(Both(redis_url)) as other:
         assert waits(other, client) == {True: set(), False: set(IDS[2:])}
@@ -188,14 +188,14 @@ def test_who_waits_hears_at_once_that_an_answer_was_lost(both):
 
     def drain():
         try:
-            both.connection.drain_events(timeout=30)
+            both.connection.drain_events(timeout=2 * SOON)
         except LOST as error:
             failed.append(error)
 
     waiting = threading.Thread(target=drain)
     waiting.start()
     both.channel.miss(order)
-    waiting.join(5)
+    waiting.join(SOON)
     assert failed
 
 
@@ -243,7 +243,7 @@ def test_who_was_forgotten_gets_nothing_and_finds_that_out(both, client):
     assert both.end(*both.messages, order=order) == [1]
     order.deliver()
     assert len(both.messages) == 1
-    both.connection.drain_events(timeout=5)
+    both.connection.drain_events(timeout=SOON)
     assert ids(both.messages) == IDS[:2]
 
 
@@ -259,7 +259,7 @@ def test_a_server_that_refuses_takes_nothing(both, client):
         client.config_set("min-replicas-to-write", 0)
     assert both.channel.order(both.messages) is None
     assert both.end(*both.messages) == [1]
-    both.connection.drain_events(timeout=5)
+    both.connection.drain_events(timeout=SOON)
     assert ids(both.messages) == IDS[:2]
 
 
@@ -281,7 +281,7 @@ def test_what_is_raised_while_it_is_handed_out(both, client, caplog):
     assert ids(seen) == ["r2"]
     assert "what is this?" in caplog.text
     with pytest.raises(LOST):
-        both.connection.drain_events(timeout=5)
+        both.connection.drain_events(timeout=SOON)
     both.connection.release()
     assert waits(both, client) == {True: {"r2"}, False: {"r3", "r4", "r5"}}
     states = [both.ledger.state(id).state for id in IDS[2:6]]
@@ -308,7 +308,7 @@ def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
         def work():
             with contextlib.closing(both.target.connect()) as connection:
                 channel = connection.channel()
-                while found.acquire(timeout=10):
+                while found.acquire(timeout=2 * SOON):
                     with lock:
                         if not waiting:
                             return
