@@ -77,7 +77,7 @@ def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
             store={"folder": str(tmp_path)},
             engine="worker-based",
             url=url,
-            worker_expiry=2,
+            worker_expiry=5,
         )
         loaded.run()
         assert loaded.storage.fetch("how") == "survived"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import amqp
@@ -21,7 +22,7 @@ from tests import brokers, errands, tcp_proxy
 from tests.workers import REPOSITORY, until
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based.connections import receiving, unconfirmed
+from wbengine.engines.worker_based.connections import listening, receiving, unconfirmed
 from wbengine.engines.worker_based.connections.parcels import Parcel
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
@@ -47,8 +48,8 @@ class Side:
             self.proxy.take_from(self.queues, slots)
 
     def _on_message(self, data: Any, message: Any) -> None:
-        self.got.append(data["n"])
         self.messages.append(message)
+        self.got.append(data["n"])  # whoever waits for this looks at that
         if not self.keeps:
             self.proxy.ack(message)
 
@@ -56,12 +57,12 @@ class Side:
     def running(self: AnySide) -> Iterator[AnySide]:
         thread = threading.Thread(target=self.proxy.start, daemon=True)
         thread.start()
-        assert self.proxy.wait(20)
+        assert self.proxy.wait(60)
         try:
             yield self
         finally:
             self.proxy.stop()
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
     def arrives(self, to: str) -> bool:
@@ -74,7 +75,7 @@ class Side:
         rests = threading.Event()
         self.proxy.stop_taking()
         self.proxy.call_soon(rests.set)
-        assert rests.wait(10)
+        assert rests.wait(30)
 
     def send(self, number: int, to: str, **options: Any) -> Parcel:
         more = {name: options.pop(name) for name in ("priority", "persistent") if name in options}
@@ -122,7 +123,7 @@ def test_everything_is_confirmed_in_order_and_nothing_is_left(rabbitmq_url: Any)
         started = time.perf_counter()
         for number in range(3000):
             a.send(number, "b", after=lambda n=number: after.append(n))
-        assert a.proxy.flush(30)
+        assert a.proxy.flush(60)
         print(f"{3000 / (time.perf_counter() - started):.0f} confirmed publishes a second")
         until(lambda: len(b.got) == 3000)
         assert b.got == after == list(range(3000))
@@ -140,7 +141,7 @@ def test_what_no_queue_takes_is_told(rabbitmq_url: str) -> None:
                 after=lambda n=number: told.append(f"after {n}"),
                 unrouted=lambda n=number: told.append(f"unrouted {n}"),
             )
-        assert a.proxy.flush(10)
+        assert a.proxy.flush(60)
         assert sorted(told) == ["after 1", "after 3", "unrouted 2"]
         until(lambda: a.got == [1, 3])
 
@@ -165,7 +166,7 @@ def test_what_the_broker_refuses_for_ever_fails_alone(
         rabbitmq_server.ask("PUT", "topic-permissions", vhost, brokers.USER, body=only)
         for number in range(5):
             a.send(number, "not-allowed" if number == 2 else "a", failed=failed.append)
-        assert a.proxy.flush(20)
+        assert a.proxy.flush(60)
         until(lambda: set(a.got) == {0, 1, 3, 4})
     assert len(failed) == 1
     assert "ACCESS_REFUSED" in str(failed[0])
@@ -180,7 +181,7 @@ def test_cut_connections_lose_nothing_and_keep_the_order(through: Any) -> None:
             if number % 400 == 250:
                 until(lambda n=number: len(after) > n / 2)
                 between.cut()
-        assert a.proxy.flush(30)
+        assert a.proxy.flush(60)
         until(lambda: len(set(b.got)) == 2000)
         assert sorted(after) == list(range(2000))
         assert list(dict.fromkeys(b.got)) == list(range(2000))
@@ -194,7 +195,7 @@ def test_what_was_confirmed_before_the_connection_ended_is(through: Any, rabbitm
 
     def done(number: int) -> None:
         after.append(number)
-        assert goes_on.wait(20)
+        assert goes_on.wait(60)
 
     with Side(url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
         with a.proxy._outbox._lock:
@@ -203,14 +204,15 @@ def test_what_was_confirmed_before_the_connection_ended_is(through: Any, rabbitm
         until(lambda: len(b.got) >= 16 and after)
         between.half_close()
         goes_on.set()
-        assert a.proxy.flush(20)
+        assert a.proxy.flush(60)
         assert sorted(after) == list(range(40))
 
 
-def test_what_never_arrived_is_published_again_in_order(through: Any) -> None:
+def test_what_never_arrived_is_published_again_in_order(through: Any, rabbitmq_url: str) -> None:
     url, between = through
-    with Side(url, "a").running() as a, Side(url, "b").running() as b:
+    with Side(url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
         a.send(0, "b")
+        assert a.proxy.flush(60)
         until(lambda: b.got == [0])
         between.stall()
         post = a.proxy._outbox._post
@@ -233,7 +235,7 @@ def test_nothing_counts_as_sent_that_was_not_confirmed(
     told: list[str] = []
     with Side(url, "a").running() as a, Side(url, "b").running() as b:
         a.send(0, "b")
-        assert a.proxy.flush(10)
+        assert a.proxy.flush(60)
         between.stall()
         a.send(1, "b", after=lambda: told.append("after 1"))
         unsure = {"uncertain": lambda: told.append("uncertain 2")}
@@ -242,7 +244,7 @@ def test_nothing_counts_as_sent_that_was_not_confirmed(
         assert told == ["uncertain 2"]
         assert a.proxy.flush(0) is False
         between.resume()
-        assert a.proxy.flush(20)
+        assert a.proxy.flush(60)
         until(lambda: 1 in b.got)
         assert told == ["uncertain 2", "after 1"]
     assert "confirmed nothing" in caplog.text
@@ -255,11 +257,11 @@ def test_a_stalled_connection_is_noticed_while_idle(
     url, between = through
     with Side(url, "a", transport_options=QUICK).running() as a:
         between.stall()
-        until(lambda: "lost the broker" in caplog.text, 10)
-        until(lambda: "cannot publish" in caplog.text, 10)
+        until(lambda: "lost the broker" in caplog.text)
+        until(lambda: "cannot publish" in caplog.text)
         between.resume()
         a.send(1, "a")
-        until(lambda: a.got == [1])
+        until(lambda: 1 in a.got)
 
 
 @pytest.mark.skipif(not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1")
@@ -305,6 +307,7 @@ def test_what_somebody_removed_is_declared_again(
 ) -> None:
     """Also by whoever publishes nothing but what he sends to himself."""
     monkeypatch.setattr(receiving, "QUIET", 0.3)
+    monkeypatch.setattr(receiving, "DEAF", 600.0)  # nobody begins anew because of that
     with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b", queues=("q",)).running():
         if removed == "exchange":
             rabbitmq_server.ask("DELETE", "exchanges", rabbitmq_url.rpartition("/")[2], "x")
@@ -313,7 +316,6 @@ def test_what_somebody_removed_is_declared_again(
                 for name in ("a", "b", "q"):
                     connection.channel().queue_unbind(name, "x", name)
         found: list[str] = []
-        began = time.monotonic()
 
         def reached(name: str) -> bool:
             told = {"after": lambda: found.append(name), "unrouted": lambda: None}
@@ -322,7 +324,6 @@ def test_what_somebody_removed_is_declared_again(
 
         for name in ("a", "b", "q"):
             until(lambda n=name: reached(n))
-        assert time.monotonic() - began < receiving.DEAF / 2
     assert "oneself" not in caplog.text
 
 
@@ -336,7 +337,7 @@ def test_the_broker_ends_under_load_and_comes_back(
         until(lambda: len(after) > 300)
         rabbitmq_server.kill()
         rabbitmq_server.start()
-        assert a.proxy.flush(30)
+        assert a.proxy.flush(60)
         until(lambda: len(set(b.got)) == 3000)
         assert sorted(after) == list(range(3000))
 
@@ -349,7 +350,7 @@ def test_no_more_is_taken_than_there_are_slots(rabbitmq_url: str) -> None:
     with side.running() as w:
         for number in range(10):
             w.send(number, "q")
-        assert w.proxy.flush(10)
+        assert w.proxy.flush(30)
         until(lambda: len(w.got) == 3)
         for taken in range(3, 10):
             assert waiting(rabbitmq_url, "q") == 10 - taken
@@ -366,6 +367,7 @@ def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptu
     with Side(url, "w", queues=("q",), slots=2, keeps=True).running() as w:
         for number in range(4):
             w.send(number, "q")
+        assert w.proxy.flush(30)
         until(lambda: w.got == [0, 1])
         between.cut()
         w.send(9, "w")
@@ -464,7 +466,7 @@ def test_the_highest_priority_comes_first(rabbitmq_url: str) -> None:
         w.rest()
         for number, priority in enumerate([0, 5, 9, 5, 0, 9]):
             w.send(number, "q", priority=priority)
-        assert w.proxy.flush(10)
+        assert w.proxy.flush(30)
         w.proxy.take_again()
         until(lambda: len(w.got) == 6)
         assert w.got == [2, 5, 1, 3, 0, 4]
@@ -479,7 +481,7 @@ def test_the_first_queue_is_emptied_first(rabbitmq_url: str) -> None:
         for number in range(5):
             for start, queue in ((30, "r"), (20, "q"), (10, "p")):
                 w.send(start + number, queue)
-        assert w.proxy.flush(10)
+        assert w.proxy.flush(30)
         w.proxy.take_again()
         done = 1
         while done < 16:
@@ -488,7 +490,7 @@ def test_the_first_queue_is_emptied_first(rabbitmq_url: str) -> None:
             done += 1
             if done == 8:  # one that comes late passes all of the queues behind its own
                 w.send(15, "p")
-                assert w.proxy.flush(10)
+                assert w.proxy.flush(30)
         until(lambda: len(w.got) == 17)
         w.proxy.ack(w.messages[16])
         assert w.got[1:6] == [10, 11, 12, 13, 14]
@@ -511,7 +513,7 @@ def test_who_stops_leaves_what_others_use(rabbitmq_url: Any) -> None:
         until(lambda: v.got == [1])
         v.rest()
         v.send(2, "other")
-        assert v.proxy.flush(10)
+        assert v.proxy.flush(30)
     assert rabbitmq_url.left() == ["exchange x", "queue other"]  # somebody waits for that
 
 
@@ -572,8 +574,8 @@ def test_who_is_frozen_does_not_keep_what_is_for_its_heir(rabbitmq_url: str) -> 
         with Side(rabbitmq_url, "shared", transport_options=QUICK).running() as heir:
             for number in range(20):
                 heir.send(number, "shared")
-            assert heir.proxy.flush(10)
-            until(lambda: sorted(set(heir.got)) == list(range(20)), 15)
+            assert heir.proxy.flush(30)
+            until(lambda: sorted(set(heir.got)) == list(range(20)))
     finally:
         frozen.kill()
         frozen.communicate()
@@ -591,19 +593,23 @@ def silent() -> Iterator[int]:
 
 def refusal(url: str) -> str:
     proxy = Proxy("a", "x", {}, url=url)
-    started = time.monotonic()
     with pytest.raises(exc.TransportFailure) as caught:
         proxy.start()
-    assert time.monotonic() - started < 10.5
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
+@pytest.fixture
+def connect_within(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Say how long a first connection may take."""
+    return functools.partial(monkeypatch.setattr, listening, "CONNECT_TIMEOUT")
+
+
 @pytest.mark.parametrize("wrong", ["password", "vhost"])
 def test_a_start_that_cannot_succeed_fails_at_once(
-    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str, wrong: str
+    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str, wrong: str, connect_within: Any
 ) -> None:
-    started = time.monotonic()
+    connect_within(3600.0)  # it is not the time that ends it
     if wrong == "password":
         text = refusal(rabbitmq_url.replace(rabbitmq_server.password, "s3cret"))
         assert "it refuses this user or password" in text
@@ -612,12 +618,12 @@ def test_a_start_that_cannot_succeed_fails_at_once(
         text = refusal(rabbitmq_url.rpartition("/")[0] + "/missing")
         assert "it has no such virtual host" in text
         assert rabbitmq_server.password not in text
-    assert time.monotonic() - started < 3
 
 
 @pytest.mark.parametrize("case", ["port", "silent", "name"])
-def test_a_start_that_reaches_nobody_fails_soon(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr("wbengine.engines.worker_based.connections.listening.CONNECT_TIMEOUT", 2.0)
+def test_a_start_that_reaches_nobody_fails_soon(connect_within: Any, case: str) -> None:
+    connect_within(2.0)
+    started = time.monotonic()
     with silent() as port:
         host, says = {
             "port": ("127.0.0.1:1", "nothing listens there"),
@@ -625,6 +631,7 @@ def test_a_start_that_reaches_nobody_fails_soon(monkeypatch: pytest.MonkeyPatch,
             "name": ("no-such-host.invalid", "cannot be resolved"),
         }[case]
         text = refusal(f"amqp://me:s3cret@{host}//")
+    assert time.monotonic() - started < 30
     assert says in text
     assert f"amqp://me:**@{host}" in text
     assert "s3cret" not in text

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tenacity
 
 from tests import brokers
 from wbengine import exceptions as exc
@@ -62,7 +63,10 @@ def wrapped(port: int, folder: Path, name: str) -> Iterator[int]:
                 copy(safe, far)
 
         threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)  # who accepts hears of that
 
 
 @pytest.mark.parametrize(
@@ -95,14 +99,15 @@ def test_whose_certificate_is_accepted(
             return
         thread = threading.Thread(target=proxy.start, daemon=True)
         thread.start()
-        assert proxy.wait(10)
+        assert proxy.wait(60)
         proxy.stop()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
 def test_a_broker_that_speaks_no_tls(rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wbengine.engines.worker_based.connections.listening.CONNECT_TIMEOUT", 1.5)
+    # One attempt, with all the time that one may take.
+    monkeypatch.setattr(tenacity, "stop_after_delay", lambda _: tenacity.stop_after_attempt(1))
     proxy = Proxy("a", "x", {}, url=rabbitmq_url.replace("amqp://", "amqps://"))
     with pytest.raises(exc.TransportFailure, match="cannot be reached: it speaks no TLS"):
         proxy.start()

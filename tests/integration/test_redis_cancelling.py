@@ -72,7 +72,7 @@ def test_what_was_cancelled_before_it_began_never_begins(redis_url, redis_server
         executor = executors.WorkerTaskExecutor("e", "default", ["t"], url=url)
         stack.callback(executor.stop)
         executor.start()
-        executor.wait_for_workers(1, 10)
+        assert executor.wait_for_workers(1, 60) == 0
         chance = random.Random(seed)
         threads = []
         with Slowly(seed, disturb(proxy)):

@@ -10,10 +10,10 @@ import threading
 import pytest
 
 from tests import sample_tasks
+from tests.beside import running
 from tests.redis_ends import SOON, Both, through
-from tests.workers import until
+from tests.workers import until, worker_in_thread
 from wbengine import engines
-from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.ledger import base
 from wbengine.patterns import unordered_flow
 from wbengine.transports import _redis_puts
@@ -211,23 +211,26 @@ def test_who_takes_by_orders_only_is_known_to_live(both, client):
     assert client.zscore(f"{prefix}beats", "w") > 1
 
 
-def test_a_busy_worker_takes_by_orders(redis_url, client):
+def test_a_busy_worker_takes_by_orders(redis_url, client, tmp_path):
     """Of 60 requests, all but a few come with the end of others."""
-    flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(name=f"n{i}") for i in range(60)))
+    release = tmp_path / "release"
+    first = [
+        sample_tasks.WaitFor(
+            f"w{i}", inject={"started": str(tmp_path / f"w{i}"), "release": str(release)}
+        )
+        for i in range(2)
+    ]
+    rest = [sample_tasks.Nothing(name=f"n{i}") for i in range(58)]
+    flow = unordered_flow.Flow("f").add(*first, *rest)
     engine = engines.load(flow, engine="worker-based", url=str(redis_url))
-    worker = workers.Worker("default", "t", [sample_tasks], url=str(redis_url), threads_count=2)
-    thread = threading.Thread(target=worker.run, kwargs={"display_banner": False})
-    engine.compile()
-    engine.prepare()
-    client.config_set("slowlog-log-slower-than", 0)
-    client.config_set("slowlog-max-len", 10000)
-    try:
-        thread.start()
-        assert worker.wait(10)
-        engine.run()
-    finally:
-        worker.stop()
-        thread.join(10)
+    with worker_in_thread(str(redis_url), sample_tasks, threads_count=2) as worker:
+        (queue,) = worker.queues.values()
+        with running(engine), contextlib.ExitStack() as stack:
+            stack.callback(release.touch)
+            until(lambda: client.zcard(f"wbe:{{default}}:q:{queue}") == len(rest))
+            until(lambda: len(list(tmp_path.iterdir())) == 2)
+            client.config_set("slowlog-log-slower-than", 0)
+            client.config_set("slowlog-max-len", 10000)
         client.config_set("slowlog-log-slower-than", 10000)
     said = [entry["command"].split() for entry in client.slowlog_get(10000)]
     ends = [words for words in said if words[:2] == [b"EVALSHA", _redis_puts.END.digest.encode()]]

@@ -59,15 +59,28 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
                 outbox.flush(0.05)
 
     def cut() -> None:
+        """Again and again, when a few more were published."""
         chance = random.Random(seed)
-        while not over.wait(chance.random() * 0.2):
+        while not over.is_set():
+            count = len(now_by) + chance.randint(1, 80)
+            until(lambda: over.is_set() or len(now_by) >= count)  # noqa: B023
             proxy.cut()
+
+    def published_here() -> bool:
+        """Not so before there is a connection."""
+        envelope = env.Envelope("TEST", {"n": ["first", 0]}, routing_key="me")
+        by: list[str] = []
+        told = lambda: by.append(threading.current_thread().name)  # noqa: E731
+        outbox.put_now(errands.parcel(envelope, after=told))
+        now_by.extend(by)
+        return by == [threading.current_thread().name]
 
     sent_not: set[Any] = set()
     with tcp_proxy.threaded(redis_server.port) as proxy:
         target = transports.resolve(through(redis_url, redis_server, proxy.port), None, None)
         outbox = Outbox(target, layout, "test")
         outbox.start()
+        until(published_here)
         threads = [threading.Thread(target=work, args=(who,)) for who in range(3)]
         threads.append(threading.Thread(target=cut))
         for thread in threads:

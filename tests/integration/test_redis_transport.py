@@ -85,7 +85,7 @@ def test_each_of_those_who_wait_is_woken(ends, redis_server):
             for taker in takers:
                 stack.enter_context(taker.drained())
             with redis_server.client() as client:
-                until(lambda: waiting(client) == 4)  # noqa: B023
+                until(lambda: waiting(client) == 4)
             for number in range(4):
                 sender.send(number)
             until(lambda: all(len(taker.got) == round for taker in takers), SOON)  # noqa: B023
