@@ -165,9 +165,10 @@ def test_a_task_nobody_offers_fails_and_says_what_is_known(
     url: str, offered: tuple[Any, ...], words: list[str]
 ) -> None:
     with contextlib.ExitStack() as stack:
+        loaded = load(linear_flow.Flow("f").add(tasks.Nothing(name="n")), url, transition_timeout=1)
         if offered:
             stack.enter_context(worker(url, offer=offered))
-        loaded = load(linear_flow.Flow("f").add(tasks.Nothing(name="n")), url, transition_timeout=1)
+            assert loaded.executor.wait_for_workers(1, timeout=30) == 0
         with pytest.raises(exceptions.RequestTimeout) as caught:
             loaded.run()
     for word in words:
@@ -214,7 +215,7 @@ def test_one_engine_runs_again_after_its_executor_stopped(url: str) -> None:
 def test_workers_are_counted_and_topics_are_chosen(url: str) -> None:
     with worker(url, topic="video.hd"), worker(url, topic="video.sd"), worker(url, topic="audio"):
         loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), url, topics=["video.*"])
-        assert loaded.executor.wait_for_workers(2, timeout=10) == 0
+        assert loaded.executor.wait_for_workers(2, timeout=30) == 0
         assert loaded.executor.finder.topics() == ["video.hd", "video.sd"]
         loaded.run()
         assert loaded.executor.wait_for_workers(9, timeout=0.01) > 0
@@ -321,7 +322,7 @@ def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_pa
     store = {"started": str(started), "release": str(release)}
     shared = executors.WorkerTaskExecutor("shared", "default", url=url)
     with worker(url, threads_count=2):
-        assert shared.wait_for_workers(1, 20) == 0
+        assert shared.wait_for_workers(1, 60) == 0
         slow = load(
             linear_flow.Flow("slow").add(tasks.WaitFor()), url, executor=shared, store=store
         )
@@ -333,7 +334,7 @@ def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_pa
         suspended = load(linear_flow.Flow("s").add(tasks.Nothing()), url, executor=shared)
         next(suspended.run_iter())  # closed at once, so suspended
         release.touch()
-        running.join(20)
+        running.join(60)
     assert slow.storage.get_flow_state() == other.storage.get_flow_state() == "SUCCESS"
     assert slow.executor is shared
     shared.stop()
@@ -367,7 +368,7 @@ def test_a_full_disk_delays_answers_but_loses_none(
             release.touch()
             until(lambda: len(refused) > 5)
             assert running.is_alive()
-        running.join(20)
+        running.join(60)
     assert loaded.storage.fetch("waited") == "released"
 
 

@@ -45,6 +45,10 @@ def rests(count: int = 1) -> Any:
     )
 
 
+def holds() -> Any:
+    return linear_flow.Flow("holds").add(tasks.Holds("holds"))
+
+
 def many(count: int = 40) -> Any:
     return unordered_flow.Flow("many").add(
         *(tasks.Add(f"t{n}", provides=f"p{n}", inject={"x": n, "y": 1}) for n in range(count))
@@ -77,7 +81,7 @@ def flaky() -> Any:
 
 FLOWS = {
     made.__name__: made
-    for made in (adds, swaps, fails, steps, rests, many, where, exits, odd, limited, flaky)
+    for made in (adds, swaps, fails, steps, rests, holds, many, where, exits, odd, limited, flaky)
 }
 
 

@@ -102,6 +102,18 @@ class Rests(task.Task):
         return self.name
 
 
+class Holds(task.Task):
+    """Leaves a line when it runs, and then waits for a file."""
+
+    default_provides = "held"
+
+    def execute(self, path: str, go: str) -> str:
+        note(path, f"{self.name} runs")
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        return self.name
+
+
 class Where(task.Task):
     default_provides = "where"
 

@@ -104,7 +104,7 @@ def test_where_nobody_is_and_where_somebody_was(
 ) -> None:
     """A worker that is busy is as silent as one that was killed, and is waited for."""
     path = tmp_path / "path"
-    soon = {"worker_expiry": 1, "transition_timeout": 10}
+    soon = {"worker_expiry": 1}
     with (
         taskflow.worker(url, "dead") as dead,
         taskflow.worker(url, "busy", threads=1),
@@ -141,11 +141,12 @@ def test_a_flow_is_cancelled_when_their_worker_is_done(
     taskflow: peers.TaskFlow, url: Place, tmp_path: Path
 ) -> None:
     """It hears nothing of that; nor does a queue come to be that nobody reads."""
-    path = tmp_path / "path"
+    path, go = tmp_path / "path", tmp_path / "go"
     with taskflow.worker(url):
-        run = our_run(url, "rests", {"seconds": 0.5, "path": str(path)})
+        run = our_run(url, "holds", {"path": str(path), "go": str(go)})
         until(path.exists)
         run.engine.cancel()
+        go.touch()
         assert run.told()["state"] == states.REVERTED
         assert isinstance(run.error, exc.Cancelled)
         assert [left for left in url.left() if "wbe" in left] == []
@@ -187,9 +188,12 @@ def check_mixed(taskflow: peers.TaskFlow, url: Place) -> None:
     """One of each kind on a topic: both get something to do, from engines of both kinds."""
     with taskflow.worker(url):
         until(lambda: len(sides_of(our_run(url, "where", {}, made={"count": 8}).told())) == 2)
-        made = {"count": 16}
-        with taskflow.engine(url, "where", {"seconds": 0.05}, made) as engine:
-            assert len(sides_of(engine.told())) == 2
+
+        def both_of_theirs() -> bool:
+            with taskflow.engine(url, "where", {"seconds": 0.05}, {"count": 16}) as engine:
+                return len(sides_of(engine.told())) == 2
+
+        until(both_of_theirs)
 
 
 def sides_of(told: Mapping[str, Any]) -> set[str]:
