@@ -63,6 +63,7 @@ class Loop:
         # Given up, and the loop did not come to hear of it yet.
         self._overdue: set[Ticket] = set()
         self._ending = False
+        self._winding_up = False
 
     def submit(
         self,
@@ -277,12 +278,13 @@ class Loop:
                 except BaseException:  # SystemExit in a task that a call left behind
                     LOG.exception("something ran out of event loop %r", self._name)
             if not loop.is_closed():
+                self._winding_up = True
                 _wind_up(loop)
         finally:
             with self._lock:
                 if self._loop is loop:
                     self._loop = None
-                    self._ending = False
+                    self._ending = self._winding_up = False
             loop.close()
 
     def _begin(self) -> None:
@@ -386,7 +388,7 @@ class Loop:
             return self._ending and not self._live and not self._queue
 
     def _end_if_idle(self) -> None:
-        if self._is_idle():
+        if self._is_idle() and not self._winding_up:  # somebody may have said so twice
             asyncio.get_running_loop().stop()
 
 

@@ -228,6 +228,34 @@ def test_stop_may_cancel_what_runs(loop: loops.Loop) -> None:
     assert ended.get_nowait().check(asyncio.CancelledError)
 
 
+def test_stop_again_while_it_ends(loop: loops.Loop, caplog: pytest.LogCaptureFixture) -> None:
+    """What it does at its end comes to an end."""
+    ends, gate, story = threading.Event(), threading.Event(), list[str]()
+    kept: list[Any] = []
+
+    async def lingers() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ends.set()
+            while not gate.is_set():
+                await asyncio.sleep(0.001)
+            story.append("cancelled")
+
+    async def body() -> None:
+        kept.append(asyncio.create_task(lingers()))
+        await asyncio.sleep(0)
+
+    loop.run(body)
+    loop.stop(timeout=0)
+    assert ends.wait(30)
+    loop.stop(timeout=0)
+    gate.set()
+    loop.stop()
+    assert story == ["cancelled"]
+    assert "ran out of" not in caplog.text
+
+
 def test_stop_by_a_receiver_does_not_wait_for_itself(loop: loops.Loop) -> None:
     stopped = threading.Event()
 
