@@ -104,6 +104,7 @@ class Redis(Broker):
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
         number = str(next(self._numbers))  # there are 4,096 of them
+        self.mend()
         try:
             yield Place.of(self.url(number), lambda: self.left(number))
         finally:
@@ -138,6 +139,7 @@ class Rabbitmq(Broker):
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
         name = f"test-{next(self._numbers)}"
+        self.mend()
         self.ask("PUT", "vhosts", name)
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
         self.ask("PUT", "permissions", name, USER, body=everything)

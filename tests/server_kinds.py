@@ -96,6 +96,7 @@ class Keeper:
             if self.server.poll() is None:
                 return {"error": "it runs"}
             if not self.serve():
+                self.do("kill")  # it may only be slow: who asks again finds none that runs
                 return {"error": self.log.read_text(errors="replace")[-2000:]}
         elif word in ("pause", "resume"):
             self.server.send_signal(signal.SIGSTOP if word == "pause" else signal.SIGCONT)
