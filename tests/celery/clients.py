@@ -22,7 +22,7 @@ from celery import result as results
 from tests.celery import tasks
 
 #: Nobody waits longer than that for what should come.
-SOON = 30.0
+SOON = 60.0
 
 NAME = tasks.__name__
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -181,14 +181,23 @@ def links(app: celery.Celery, folder: str) -> dict[str, Any]:
     }
 
 
-def ignored(app: celery.Celery, path: str) -> dict[str, Any]:
-    """Nothing is said of those whose results nobody wants."""
+def ignored(app: celery.Celery, path: str, kept: bool) -> dict[str, Any]:
+    """Nothing is said of those whose results nobody wants, unless they are kept all the same."""
     quiet = tasks.note.apply_async((path, "quiet"), ignore_result=True)
     failed = tasks.fail.apply_async(ignore_result=True)
     tasks.note.apply_async((path, "loud")).get(timeout=SOON)
     _until(lambda: _lines(path) == ["loud", "quiet"])
-    time.sleep(0.05)
-    return {"states": [app.AsyncResult(each.id).state for each in (quiet, failed)]}
+    _until(lambda: not _under_way(app))
+    sent = [app.AsyncResult(each.id) for each in (quiet, failed)]
+    for each in sent if kept else ():
+        each.get(timeout=SOON, propagate=False)
+    return {"states": [each.state for each in sent]}
+
+
+def _under_way(app: celery.Celery) -> list[Any]:
+    """What a worker runs, or is about to."""
+    found = [inspect(app, what) for what in ("active", "reserved")]
+    return [each for told in found for tasks_of_one in told.values() for each in tasks_of_one]
 
 
 def _lines(path: str) -> list[str]:
@@ -225,7 +234,7 @@ def chain(app: celery.Celery, length: int) -> list[Any]:
     """One adds to what the one before it made: the last value, and how many tasks the last knows
     before it."""
     last = celery.chain(tasks.add.s(0, 1), *(tasks.add.s(1) for _ in range(length - 1)))()
-    value = last.get(timeout=2 * SOON)
+    value = last.get(timeout=SOON)
     before = 0
     while last.parent is not None:
         last, before = last.parent, before + 1
@@ -313,9 +322,9 @@ def failing_chord(app: celery.Celery, folder: str, chained: bool) -> dict[str, A
     return {"id": result.id, "body": told(error), "state": result.state, "parts": states}
 
 
-def spread(app: celery.Celery, parts: int) -> list[Any]:
-    """A chord whose parts take a moment each: who ran them, and its body."""
-    header = [tasks.where.s(0.05) for _ in range(parts)]
+def spread(app: celery.Celery, parts: int, folder: str) -> list[Any]:
+    """A chord whose parts wait for each other: who ran them, and its body."""
+    header = [tasks.meet.s(folder) for _ in range(parts)]
     found: list[Any] = celery.chord(header, tasks.joined.s())().get(timeout=SOON)
     return found
 
@@ -324,43 +333,54 @@ def spread(app: celery.Celery, parts: int) -> list[Any]:
 
 
 def limited(app: celery.Celery, folder: str) -> dict[str, Any]:
-    """Tasks that take longer than they may: soft 1 and hard 3, or less."""
+    """Tasks that take longer than they may, and one that does not."""
     sent = {
-        "soft": tasks.rest.apply_async((30,), soft_time_limit=1, time_limit=3),
-        "gentle": tasks.gentle.apply_async((30,), soft_time_limit=0.5),
-        "in time": tasks.rest.apply_async((0.1,), soft_time_limit=5, time_limit=10),
+        "soft": tasks.rest.apply_async((90,), soft_time_limit=1, time_limit=60),
+        "gentle": tasks.gentle.apply_async((90,), soft_time_limit=1),
+        "in time": tasks.rest.apply_async((0.1,), soft_time_limit=40, time_limit=60),
     }
     return {name: ended(each) for name, each in sent.items()}
 
 
 def stubborn(app: celery.Celery, path: str) -> dict[str, Any]:
     """One that lets no soft limit stop it, and another that has a hard one only."""
-    first = tasks.stubborn.apply_async((30, path), soft_time_limit=1, time_limit=2)
-    second = tasks.rest.apply_async((30,), time_limit=1)
+    first = tasks.stubborn.apply_async((90, path), soft_time_limit=1, time_limit=4)
+    second = tasks.rest.apply_async((90,), time_limit=1)
     return {"both": ended(first), "hard": ended(second)}
 
 
 def revoked(app: celery.Celery, path: str) -> dict[str, Any]:
     """Tasks that are revoked before they start: one waits for its time, and its worker knows it;
     the other is sent when it is revoked already."""
-    _until(lambda: inspect(app, "ping"))
-    waits = tasks.note.apply_async((path, "waits"), countdown=2)
-    runs = tasks.note.apply_async((path, "runs"), countdown=2)
-    later = str(uuid.uuid4())
-    _until(lambda: waits.id in str(inspect(app, "scheduled")))
-    app.control.revoke([waits.id, later], reply=True, timeout=2, limit=1)
+    inspect(app, "ping")
+    for wait in (1, 4, 16):  # as long as it takes to revoke it before its time has come
+        due = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=wait)
+        runs = tasks.note.apply_async((path, "runs"), eta=due)
+        waits = tasks.note.apply_async((path, "waits"), eta=due)
+        later = str(uuid.uuid4())
+        while waits.id not in str(inspect(app, "scheduled")) and _is_before(due):
+            pass
+        _revoke(app, waits.id, later)
+        if _is_before(due):
+            break
+        ended(waits)
+        Path(path).unlink()
     sent = tasks.note.apply_async((path, "later"), task_id=later)
     return {name: ended(each) for name, each in (("waits", waits), ("later", sent), ("runs", runs))}
 
 
+def _is_before(moment: dt.datetime) -> bool:
+    return dt.datetime.now(dt.timezone.utc) < moment
+
+
 def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:
     """One that is revoked as it runs."""
-    runs = tasks.rest.delay(30, path)
+    runs = tasks.rest.delay(90, path)
     _until(lambda: Path(path).exists())
     if options:
         runs.revoke(**options)
         return ended(runs)
-    app.control.revoke(runs.id, reply=True, timeout=2, limit=1)
+    _revoke(app, runs.id)
     time.sleep(0.3)
     told = {"state": runs.state, "active": str(inspect(app, "active")).count(runs.id)}
     runs.revoke(terminate=True)
@@ -381,9 +401,24 @@ def revoke(app: celery.Celery, *ids: str, **options: Any) -> None:
     app.control.revoke(list(ids), **options)
 
 
-def inspect(app: celery.Celery, what: str, *args: Any, **kwargs: Any) -> Any:
-    """What all workers answer."""
-    return getattr(app.control.inspect(timeout=1.5, limit=kwargs.pop("limit", 1)), what)(*args)
+def inspect(
+    app: celery.Celery, what: str, *args: Any, limit: int = 1, at: str | None = None
+) -> Any:
+    """What so many workers answer, or the one that is named; they are asked until they do."""
+    found: dict[str, Any] = {}
+    asked = app.control.inspect(timeout=1.5, limit=limit, destination=at and [at])
+
+    def answered() -> bool:
+        found.update(getattr(asked, what)(*args) or {})
+        return len(found) >= limit
+
+    _until(answered)
+    return found
+
+
+def _revoke(app: celery.Celery, *ids: str) -> None:
+    """Returns when a worker knows it."""
+    _until(lambda: app.control.revoke(list(ids), reply=True, timeout=1.5, limit=1))
 
 
 def control(app: celery.Celery, what: str, **kwargs: Any) -> Any:
@@ -392,17 +427,18 @@ def control(app: celery.Celery, what: str, **kwargs: Any) -> Any:
 
 def answers(app: celery.Celery, path: str) -> dict[str, Any]:
     """What a worker says of itself, while it has something to do; what it has no more."""
-    _until(lambda: inspect(app, "ping"))
-    gone = str(uuid.uuid4())
-    app.control.revoke(gone, reply=True, timeout=2, limit=1)
-    later = tasks.add.apply_async((1, 2), countdown=60)
-    runs = [tasks.rest.apply_async((1.0, path)) for _ in range(3)]  # it has two slots
+    inspect(app, "ping")
+    gone, gate = str(uuid.uuid4()), f"{path}.gate"
+    _revoke(app, gone)
+    later = tasks.add.apply_async((1, 2), countdown=3600)
+    runs = [tasks.hold.apply_async((path, gate)) for _ in range(3)]  # it has two slots
     _until(lambda: len(_lines(path)) == 2 and later.id in str(inspect(app, "scheduled")))
     names = ("ping", "active", "reserved", "scheduled", "revoked", "registered", "stats")
     told = {name: inspect(app, name) for name in (*names, "active_queues", "conf", "report")}
     told["query"] = inspect(app, "query_task", later.id)
     told["ids"] = {"gone": gone, "later": later.id, "runs": [each.id for each in runs]}
     app.control.revoke(later.id)
+    Path(gate).touch()
     wait(app, *told["ids"]["runs"])
     return told
 

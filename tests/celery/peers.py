@@ -35,7 +35,7 @@ class Peer(Forked):
         except (FileNotFoundError, ValueError):
             return None
 
-    def wait(self, timeout: float = 30.0) -> int | None:
+    def wait(self, timeout: float = 60.0) -> int | None:
         """Until it has ended; its exit code."""
         workers.until(lambda: not self.lives, timeout)
         return self.code
@@ -68,7 +68,7 @@ class Client:
         :raises CallFailed: it raised an exception.
         """
         self._connection.send((name, dict(conf), args, kwargs))
-        if not self._connection.poll(90):
+        if not self._connection.poll(110):
             raise AssertionError(f"no answer to {name}: {self._peer.text[-3000:]}")
         kind, value = self._connection.recv()
         if kind == "error":
@@ -102,12 +102,12 @@ class Flower(Peer):
 
 class _OverUnix(http.client.HTTPConnection):
     def __init__(self, where: Path) -> None:
-        super().__init__("localhost", timeout=20)
+        super().__init__("localhost", timeout=60)
         self._socket_path = str(where)
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20)
+        self.sock.settimeout(60)
         self.sock.connect(self._socket_path)
 
 
@@ -177,7 +177,7 @@ class Celery:
         finally:
             peer.kill()
 
-    def run(self, url: str, *arguments: str, timeout: float = 30.0, **conf: Any) -> tuple[int, str]:
+    def run(self, url: str, *arguments: str, timeout: float = 60.0, **conf: Any) -> tuple[int, str]:
         """The exit code of a command, and what it wrote."""
         with self.command(url, *arguments, **conf) as peer:
             code = peer.wait(timeout)
@@ -211,7 +211,7 @@ class Celery:
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)
         self._process.stdout.close()
         self._errors.close()
 

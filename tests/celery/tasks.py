@@ -149,6 +149,31 @@ def rest(seconds: float, path: str | None = None) -> float:
     return seconds
 
 
+def until_there(gate: str) -> None:
+    """Wait until somebody makes a file, but not for ever: a slot is not for one test only."""
+    end = time.monotonic() + 100
+    while not Path(gate).exists():
+        if time.monotonic() > end:
+            raise TimeoutError(gate)
+        time.sleep(0.02)
+
+
+@task
+def hold(path: str, gate: str) -> str:
+    """Says when it begins, and ends once its gate is there; which kind of worker runs it."""
+    write(path, f"begins in {os.getpid()}")
+    until_there(gate)
+    return MINE
+
+
+@task(idempotent=True)
+def hold_again(path: str, gate: str) -> str:
+    """As `hold`, which may be run again when its worker was lost."""
+    write(path, f"begins in {os.getpid()}")
+    until_there(gate)
+    return MINE
+
+
 @task
 def rest_and_stop(seconds: float, path: str, number: int) -> float:
     """As `rest`; once so many have begun, their worker stops itself, and waits for a SIGCONT."""
@@ -156,14 +181,6 @@ def rest_and_stop(seconds: float, path: str, number: int) -> float:
     if len(Path(path).read_text(encoding="utf-8").splitlines()) >= number:
         with contextlib.suppress(FileExistsError), open(f"{path}.stopped", "x", encoding="utf-8"):
             os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(seconds)
-    return seconds
-
-
-@task(idempotent=True)
-def rest_again(seconds: float, path: str) -> float:
-    """As `rest`, which may be run again when its worker was lost."""
-    write(path, f"begins in {os.getpid()}")
     time.sleep(seconds)
     return seconds
 
@@ -209,9 +226,12 @@ async def wait(seconds: float, clean: bool = False) -> str:
 
 
 @task
-def where(rest: float = 0.0) -> str:
-    """Which kind of worker runs it."""
-    time.sleep(rest)
+def meet(folder: str) -> str:
+    """Which kind of worker runs it; it waits until both kinds have begun one."""
+    for kind in ("begun", MINE):
+        Path(folder, kind).touch()
+    for kind in ("wbengine", "celery"):
+        until_there(f"{folder}/{kind}")
     return MINE
 
 

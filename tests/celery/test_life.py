@@ -20,6 +20,7 @@ def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path
     """What it ran is run again if that does no harm, else its client is told; what it only held is
     run as if nothing had been."""
     again, once, held = tmp_path / "again", tmp_path / "once", tmp_path / "held"
+    gate = tmp_path / "gate"
     words = "--pool", pool, "--concurrency", "2"
     soon: dict[str, int] = {}
     if kind == "redis":  # nobody there sees that a worker is gone, but only that time passes
@@ -29,14 +30,15 @@ def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path
     name = f"{peers.NAME}."
     with ours(*words, *options) as worker:
         ids = [
-            own.call("start", f"{name}rest_again", (1.0, str(again))),
-            own.call("start", f"{name}rest", (1.0, str(once))),
+            own.call("start", f"{name}hold_again", (str(again), str(gate))),
+            own.call("start", f"{name}hold", (str(once), str(gate))),
         ]
         until(lambda: again.exists() and once.exists())
         ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(5)]
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
         worker.signal(signal.SIGKILL)
         worker.wait()
+    gate.touch()
     with celery_guests.serving(own.url, own.backend, soon, tasks=tasks, patience=HASTY):
         told = own.call("wait", *ids)
     assert [each["state"] for each in told] == ["SUCCESS", "FAILURE", *["SUCCESS"] * 6]
@@ -62,14 +64,17 @@ def test_a_child_is_killed(own: Bed, ours: Ours, tmp_path: Path) -> None:
 
 def test_warm_shutdown(own: Bed, ours: Ours, tmp_path: Path) -> None:
     """What runs is finished; what waits, for room or for its time, is another worker's."""
-    path, held = tmp_path / "path", tmp_path / "held"
+    path, held, gate = tmp_path / "path", tmp_path / "held", tmp_path / "gate"
     name = f"{peers.NAME}."
     with ours("--threads", "1") as first:
-        ids = [own.call("start", f"{name}rest", (0.5, str(path)))]
+        ids = [own.call("start", f"{name}hold", (str(path), str(gate)))]
         until(lambda: lines(path))
         ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(3)]
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
-        assert first.stop() == 0
+        first.signal(signal.SIGTERM)
+        until(lambda: "taking nothing new" in first.text)
+        gate.touch()
+        assert first.wait() == 0
         assert own.call("state", ids[0]) == "SUCCESS"
         assert not held.exists()
         assert own.call("depth", peers.QUEUE) == 4
@@ -86,27 +91,35 @@ def test_a_queue_served_by_both(own: Bed, ours: Ours, celery: peers.Celery, tmp_
         celery.worker(own.url, "threads", backend=own.backend),
         ours("--threads", "2"),
     ):
-        until(lambda: len(own.call("inspect", "ping", limit=2) or ()) == 2)
+        own.call("inspect", "ping", limit=2)
         assert own.call("chain", 20) == [20, 19]
-        assert len(own.call("chords")) == 12
-        for _ in range(5):
-            body, parts = own.call("spread", 20)
+        for number in range(5):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            body, parts = own.call("spread", 20, str(folder))
             assert len(parts) == 20 and body in parts
             assert set(parts) == {"celery", "wbengine"}
+            told = own.call("chords")
+            assert (told["chord"], told["in order"]) == (870, list("abcdefghijklmno"))
+            assert (told["in the midst"], told["two"]) == (32, 6)
+            assert (told["chains as parts"], told["a chain as body"]) == ([20, 4, 9], 21)
         told = own.call("failing_chord", str(tmp_path), True)
         assert told["body"]["type"] == "ChordError"
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_celerys_worker_takes_over(own: Bed, ours: Ours, celery: peers.Celery) -> None:
+def test_celerys_worker_takes_over(
+    own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path
+) -> None:
     """What a worker of ours took and did not end is where Celery's look for it."""
     soon = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    path, gate = tmp_path / "path", tmp_path / "gate"
     with ours() as worker:
-        until(lambda: own.call("inspect", "ping"))
-        held = own.call("start", f"{peers.NAME}.where", countdown=2)
-        until(lambda: held in str(own.call("inspect", "scheduled")))
+        held = own.call("start", f"{peers.NAME}.hold", (str(path), str(gate)))
+        until(lambda: lines(path))
         worker.signal(signal.SIGKILL)
         worker.wait()
+    gate.touch()
     assert own.call("depth", peers.QUEUE) == 1
     with celery.worker(own.url, "threads", backend=own.backend, broker_transport_options=soon):
         (told,) = own.call("wait", held)

@@ -16,14 +16,14 @@ def test_events_and_flower(own: Bed, ours: Ours, celery: peers.Celery, tmp_path:
     words = "--threads", "2", "--celery-name", NODE, "--events", "celery"
     with (
         celery.command(own.url, "events", "--dump") as dump,
-        celery.flower(own.url) as flower,
+        celery.flower(own.url, "--inspect_timeout=50000") as flower,
         ours(*words) as worker,
     ):
         until(lambda: "heartbeat" in dump.text)
         until(lambda: flower.ask("/api/workers?status=1").get(NODE))
-        path = tmp_path / "path"
-        revoked = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=60)
-        runs = own.call("start", f"{peers.NAME}.rest", (1, str(path)))
+        path, gate = tmp_path / "path", tmp_path / "gate"
+        revoked = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=3600)
+        runs = own.call("start", f"{peers.NAME}.hold", (str(path), str(gate)))
         done = own.run("add", 20, 22)
         failed = own.run("fail", "not today")
         own.call("revoke", revoked)
@@ -34,13 +34,16 @@ def test_events_and_flower(own: Bed, ours: Ours, celery: peers.Celery, tmp_path:
             return [known.get(each, {}).get("state") for each in ids]
 
         until(lambda: states(runs) == ["STARTED"])
+        gate.touch()
         expected = ["SUCCESS", "FAILURE", "REVOKED", "SUCCESS"]
         until(lambda: states(done["id"], failed["id"], revoked, runs) == expected)
         known = flower.ask("/api/tasks")
         task = known[done["id"]]
         assert (task["name"], task["worker"]) == (f"{peers.NAME}.add", NODE)
         assert (task["args"], task["kwargs"], task["result"]) == ("(20, 22)", "{}", "42")
-        assert task["runtime"] < 5 and task["received"] and task["started"] and task["succeeded"]
+        assert (
+            0 < task["runtime"] < 60 and task["received"] and task["started"] and task["succeeded"]
+        )
         assert "ValueError" in known[failed["id"]]["exception"]
         assert "raise ValueError" in known[failed["id"]]["traceback"]
         told = flower.ask(f"/api/workers?refresh=1&workername={NODE}")[NODE]
