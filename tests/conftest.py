@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import tally
 from tests.brokers import (  # noqa: F401  (fixtures)
@@ -32,9 +32,10 @@ from tests.servers import (  # noqa: F401  (fixtures)
 pytest.register_assert_rewrite("tests.contract.flows.case", "tests.contract.flows.trace")
 
 # Speed is not what properties are about; the machine may be busy.
-settings.register_profile("local", deadline=None)
+_ANY_SPEED: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("local", **_ANY_SPEED)
 # A change must not fail because of luck; new examples are found on people's machines.
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("ci", **_ANY_SPEED, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # A shell that runs a script's command in the background has it ignore Ctrl-C, and with it all that

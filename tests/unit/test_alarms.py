@@ -75,11 +75,21 @@ def name_of(value: Any) -> str:
 def test_calls_that_end_about_when_their_limit_does(strays: list[Any]) -> None:
     """Each gives its value or the exception; calls between them, without limits, never that."""
     chance, told = random.Random(7), queue.SimpleQueue[Any]()
-    seconds = 0.0002
+    seconds = near = 0.0002
+    places = threading.Semaphore(6)
+
+    def tell(value: Any) -> None:
+        # However fast this machine is, the limits stay near the ends of the calls.
+        nonlocal near
+        near *= 0.98 if value == "ended" else 1 / 0.98
+        told.put(("limited", name_of(value)))
+        places.release()
+
     with pools.ThreadPool(3) as pool:
         for number in range(MANY):
-            limit = limits.TimeLimit(seconds * chance.uniform(0.6, 1.6), None)
-            pool.submit(spin, (seconds,), lambda v: told.put(("limited", name_of(v))), None, limit)
+            places.acquire()
+            limit = limits.TimeLimit(near * chance.uniform(0.6, 1.6), None)
+            pool.submit(spin, (seconds,), tell, None, limit)
             if number % 3 == 0:
                 pool.submit(spin, (0.0,), lambda v: told.put(("free", name_of(v))))
     counts = collections.Counter(told.get(timeout=WAIT) for _ in range(told.qsize()))
@@ -87,7 +97,7 @@ def test_calls_that_end_about_when_their_limit_does(strays: list[Any]) -> None:
     assert counts.pop(("free", "ended")) == free
     assert set(counts) == {("limited", "ended"), ("limited", "SoftTimeLimitExceeded")}
     assert sum(counts.values()) == MANY
-    assert min(counts.values()) > MANY // 50, "the limits are too far from the ends of the calls"
+    assert min(counts.values()) > MANY // 50, "the limits are far from the ends of the calls"
     until(lambda: len(watch.of_process()) == 0)  # the last strike may still have to be calmed
     assert pool.lost == 0
 
@@ -207,10 +217,14 @@ def test_both_limits_of_one_call(sort: str, signals: None) -> None:
 
     def body() -> str:
         try:
+            made.hold()  # nothing is raised in the watch itself
             watch.of_process().after(0.005, made.ring)
+            made.let_go()
             return spin(WAIT)
         except SOFT:
+            made.hold()
             watch.of_process().after(0.005, functools.partial(made.ring, HARD))
+            made.let_go()
             return spin(WAIT)
 
     assert alarms.call(made, body, ()).check(HARD)
@@ -257,7 +271,7 @@ def test_locks_of_everybody_are_not_left_locked(sort: str, signals: None) -> Non
         assert handler.lock is not None
         free = threading.Thread(target=handler.use, daemon=True)
         free.start()
-        free.join(5)
+        free.join(WAIT)
         assert not free.is_alive(), "the lock of a handler of the log was left locked"
 
 
@@ -290,7 +304,7 @@ f()
 @pytest.mark.parametrize("how", ["waiting", "disarmed"])
 def test_a_call_that_hears_of_nothing_does_not_stop_whoever_is_traced(how: str) -> None:
     """On Python 3.11 a traced thread stands still while an exception waits for another one."""
-    subprocess.run([sys.executable, "-c", TRACED, how], timeout=20, check=True)
+    subprocess.run([sys.executable, "-c", TRACED, how], timeout=100, check=True)
 
 
 class _Slow(logging.Handler):

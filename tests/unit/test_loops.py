@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,9 @@ import pytest
 from tests.workers import interrupted
 from wbengine import exceptions, limits, loops
 from wbengine.types import failure as ft
+
+
+WAIT = 60.0
 
 
 @pytest.fixture
@@ -67,13 +69,14 @@ def test_a_value_and_a_failure(loop: loops.Loop) -> None:
 
 
 def test_nothing_is_started_before_the_first_call(loop: loops.Loop) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     loop.stop()
     assert loop.withdraw() == []
+    assert set(threading.enumerate()) <= before
     loop.run(echo, 1)
-    assert threading.active_count() == before + 1
+    assert [thread.name for thread in {*threading.enumerate()} - before] == ["test-loop"]
     assert [loop.run(echo, n) for n in range(3)] == [0, 1, 2]
-    assert threading.active_count() == before + 1
+    assert [thread.name for thread in {*threading.enumerate()} - before] == ["test-loop"]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +180,11 @@ def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: loops.Loop) 
         held.wait()  # so that the next two begin in one step of the loop
 
     loop.submit(holds, (), lambda _: None)
-    assert holding.wait(10)
+    assert holding.wait(WAIT)
     loop.submit(cancels, (), lambda _: None)
     loop.submit(echo, (1,), ended.put)
     held.set()
-    assert ended.get(timeout=10).check(asyncio.CancelledError)
+    assert ended.get(timeout=WAIT).check(asyncio.CancelledError)
 
 
 def test_withdraw_takes_back_what_has_not_begun(loop: loops.Loop) -> None:
@@ -264,7 +267,7 @@ def test_stop_by_a_receiver_does_not_wait_for_itself(loop: loops.Loop) -> None:
         stopped.set()
 
     loop.submit(echo, (1,), done)
-    assert stopped.wait(10)
+    assert stopped.wait(WAIT)
 
 
 def test_leftovers_are_cancelled_with_the_loop(loop: loops.Loop) -> None:
@@ -296,7 +299,7 @@ def test_leftovers_are_cancelled_with_the_loop(loop: loops.Loop) -> None:
         return "over"
 
     assert loop.run(body) == "over"
-    assert goes_on.wait(10)
+    assert goes_on.wait(WAIT)
     assert story == []
     loop.stop()
     assert story == ["cancelled", "closed"]
@@ -470,16 +473,14 @@ begun.wait()
 
 def test_a_loop_that_nobody_stopped_ends_with_the_interpreter() -> None:
     """Without a word on stderr, and without hanging."""
-    began = time.monotonic()
     found = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.split() == ["cancelled", "Failure"]
-    assert time.monotonic() - began < 30
 
 
 # Limits and cancelling ---------------------------------------------------------------------------
@@ -502,8 +503,8 @@ async def naps(told: list[str]) -> str:
 def test_an_interruption_is_not_a_cancellation(loop: loops.Loop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
-    loop.submit(naps, (told,), ended.put, limits.TimeLimit(0.02, 20))
-    assert ended.get(timeout=20) == "rested"
+    loop.submit(naps, (told,), ended.put, limits.TimeLimit(0.02, WAIT))
+    assert ended.get(timeout=WAIT) == "rested"
     assert told == ["interrupted", "0"]
 
 
@@ -512,7 +513,7 @@ async def swallows(told: list[str]) -> str:
 
     async def inner() -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(20)
+            await asyncio.sleep(3600)
         told.append("inner ended")
 
     try:
@@ -526,7 +527,7 @@ def test_an_interruption_that_is_swallowed_comes_nevertheless(loop: loops.Loop) 
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
     loop.submit(swallows, (told,), ended.put, limits.TimeLimit(0.02, None))
-    assert ended.get(timeout=20) == "ended"
+    assert ended.get(timeout=WAIT) == "ended"
     assert told == ["inner ended", "interrupted"]
 
 
@@ -542,7 +543,7 @@ def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
         door.wait()
 
     made.submit(blocks, (), ended.put, limits.TimeLimit(None, 0.02))
-    assert ended.get(timeout=20).check(exceptions.TimeLimitExceeded)
+    assert ended.get(timeout=WAIT).check(exceptions.TimeLimitExceeded)
     made.stop()
     assert "event loop 'blocked-loop' is blocked by what was given up" in caplog.messages
     door.set()
@@ -553,7 +554,7 @@ def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
 def test_what_was_given_up_does_not_hold_up_the_end(loop: loops.Loop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     loop.submit(asyncio.sleep, (3600,), ended.put, limits.TimeLimit(None, 0.02))
-    assert ended.get(timeout=20).check(exceptions.TimeLimitExceeded)
+    assert ended.get(timeout=WAIT).check(exceptions.TimeLimitExceeded)
 
 
 def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
@@ -571,10 +572,10 @@ def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
     for _ in range(2):
         loop.cancel(second)
         loop.cancel(first)
-    assert ended.get(timeout=20).check(exceptions.Cancelled)
+    assert ended.get(timeout=WAIT).check(exceptions.Cancelled)
     assert (first.cancelled, third.cancelled) == (True, False)
     door.set()
-    assert [ended.get(timeout=20) for _ in range(2)] == ["held", 3]
+    assert [ended.get(timeout=WAIT) for _ in range(2)] == ["held", 3]
     assert ended.empty()
 
 
@@ -588,11 +589,11 @@ def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> No
             self.recovered = recovered
 
     async def holds(call: Call) -> None:
-        held.wait(10)
+        held.wait(WAIT)
 
     async def waits(call: Call) -> None:
         seen.append("began")
-        await asyncio.sleep(10)
+        await asyncio.sleep(3600)
 
     loop.submit(holds, (Call(False),), lambda value: None)
     tickets = [loop.submit(waits, (Call(recovered),), ended.put) for recovered in (False, True)]
@@ -600,7 +601,7 @@ def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> No
         loop.cancel(ticket)
     held.set()
     try:
-        first, second = ended.get(timeout=10), ended.get(timeout=10)
+        first, second = ended.get(timeout=WAIT), ended.get(timeout=WAIT)
     finally:
         loop.stop()
     assert first.check(exceptions.Cancelled) and second.check(asyncio.CancelledError)

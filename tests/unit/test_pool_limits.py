@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import queue
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 from concurrent import futures
@@ -14,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from wbengine import _pool_children, exceptions, limits, loops, pools
+from wbengine import _pool_children, _pool_threads, exceptions, limits, loops, pools, watch
 from wbengine.types import failure as ft
 
-WAIT = 25.0
+WAIT = 60.0
 SOFT = exceptions.SoftTimeLimitExceeded
 HARD = exceptions.TimeLimitExceeded
 MIB = 2**20
@@ -60,17 +62,26 @@ def asleep(emit: Any) -> None:
     time.sleep(3600)
 
 
-def sleep(seconds: float, emit: Any) -> int:
-    time.sleep(seconds)
+def stopped(emit: Any) -> None:
+    """None of its threads goes on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def meet(folder: str, emit: Any) -> int:
+    """Wait for one in another process."""
+    (pathlib.Path(folder) / str(os.getpid())).touch()
+    while len(os.listdir(folder)) < 2:
+        time.sleep(0.001)
     return os.getpid()
 
 
 def serving(pool: Any) -> set[int]:
     """The children of a pool of two that make calls."""
     box = Box()
-    for _ in range(2):
-        pool.submit(sleep, (0.1,), box)
-    return {box.get(), box.get()}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(2):
+            pool.submit(meet, (folder,), box)
+        return {box.get(), box.get()}
 
 
 def blocked(door: threading.Lock, emit: Any) -> str:
@@ -190,13 +201,12 @@ def pool(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def processes() -> Any:
-    made, box = pools.ProcessPool(2), Box()
-    for _ in range(2):
-        made.submit(sleep, (0.05,), box)  # a child's first call takes longer
-    for _ in range(2):
-        box.get()
-    yield made
-    made.stop(kill=True)
+    made = pools.ProcessPool(2)
+    try:
+        serving(made)  # a child's first call takes longer
+        yield made
+    finally:
+        made.stop(kill=True)
 
 
 # All pools --------------------------------------------------------------------------------------
@@ -221,7 +231,10 @@ def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None
     assert isinstance(box.get(), int)
 
 
-def test_a_coroutine_is_interrupted_where_it_waits(pool: Any) -> None:
+def test_a_coroutine_is_interrupted_where_it_waits(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pool_threads, "_GRACE", WAIT)  # its thread comes back, sooner or later
     box = Box()
     before = getattr(pool, "lost", 0)
     pool.submit(sleeps_in_loop, (True,), box, None, limit(0.15))
@@ -308,9 +321,7 @@ def test_a_lost_thread_is_named_and_counted_and_replaced(
     assert box.get() == os.getpid()
     assert (pool.lost, pool.idle) == (1, 1)
     assert sum("is lost: it still ran blocked" in line for line in caplog.messages) == 1
-    started = time.monotonic()
     pool.stop()
-    assert time.monotonic() - started < WAIT / 2
     lost = [thread for thread in threading.enumerate() if thread.name.startswith("p-")]
     door.release()
     for thread in (*lost, serving):
@@ -338,14 +349,12 @@ def test_the_interpreter_ends_in_spite_of_a_lost_thread() -> None:
         "from wbengine import limits, pools\n"
         "told = threading.Event()\n"
         "pool = pools.ThreadPool(1)\n"
-        "pool.submit(lambda emit: time.sleep(60), (), lambda v: told.set(), None,"
+        "pool.submit(lambda emit: time.sleep(600), (), lambda v: told.set(), None,"
         " limits.TimeLimit(None, 0.05))\n"
-        "assert told.wait(30)\n"
+        "assert told.wait(60)\n"
         "pool.stop()\n"
     )
-    started = time.monotonic()
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=50)
-    assert time.monotonic() - started < 30
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=100)
 
 
 def test_a_solo_pool_is_served_once() -> None:
@@ -380,14 +389,11 @@ def test_only_the_child_that_is_stuck_is_killed(processes: Any) -> None:
     other = Box()
     ticket = processes.submit(obedient, (), other, other.event)
     pid = other.begun()
-    for fn in (asleep, stubborn, spin):
-        box = Box()
-        processes.submit(fn, (), box, box.event, limit(None, 0.5), what="stuck")
-        victim = box.begun()
-        if fn is asleep:
-            os.kill(victim, signal.SIGSTOP)
+    for fn in (stopped, stubborn, spin):
+        box, victim = Box(), submit(processes, quick)
+        processes.submit(fn, (), box, None, limit(None, 0.2), what="stuck")
         text = box.failure(HARD)
-        assert "task 'stuck' did not end within its hard limit of 0.5 s" in text
+        assert "task 'stuck' did not end within its hard limit of 0.2 s" in text
         assert f"its process {victim} was killed" in text
         assert submit(processes, quick) not in (victim, pid)
     ticket.cancel()
@@ -397,13 +403,10 @@ def test_only_the_child_that_is_stuck_is_killed(processes: Any) -> None:
 
 def test_the_soft_limit_interrupts_a_child_that_sleeps(processes: Any) -> None:
     """And it goes on to serve."""
-    box = Box()
-    processes.submit(asleep, (), box, box.event, limit(0.2))
-    pid = box.begun()
-    started = time.monotonic()
+    box, before = Box(), serving(processes)
+    processes.submit(asleep, (), box, None, limit(0.1))
     box.failure(SOFT)
-    assert time.monotonic() - started < WAIT / 2
-    assert pid in serving(processes)
+    assert serving(processes) == before
 
 
 def test_calls_that_end_about_when_their_limit_does() -> None:
@@ -447,15 +450,15 @@ def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
 
 
 def test_one_that_obeys_in_time_is_not_killed(processes: Any) -> None:
+    """Nor later, when it makes another call."""
     for _ in range(5):
-        box = Box()
+        box, before = Box(), len(watch.of_process())
         ticket = processes.submit(obedient, (), box, box.event)
         pid = box.begun()
-        ticket.cancel(0.2)
+        ticket.cancel(WAIT)
         assert box.get() == "obeyed"
         assert pid in serving(processes)
-    time.sleep(0.25)  # longer than the grace
-    assert pid in serving(processes)
+        assert len(watch.of_process()) <= before, "it is still to be killed when the grace is over"
 
 
 def test_a_child_makes_no_more_calls_than_it_may() -> None:

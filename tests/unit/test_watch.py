@@ -6,32 +6,50 @@ import functools
 import os
 import queue
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from wbengine import watch
 
-WAIT = 30.0
+WAIT = 60.0
 
 
 def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
     clock, told = watch.Watch("test-watch"), queue.SimpleQueue[Any]()
+    begun, door = threading.Event(), threading.Event()
 
     def tell(seconds: float) -> None:
         told.put((seconds, threading.current_thread().name))
 
-    for seconds in (0.3, 0.1, 0.2):
+    def hold() -> None:
+        begun.set()
+        door.wait(WAIT)
+
+    clock.after(0.0, hold)  # until all others are due
+    assert begun.wait(WAIT)
+    for seconds in (0.0, -200.0, -100.0):
         clock.after(seconds, functools.partial(tell, seconds))
+    door.set()
     found = [told.get(timeout=WAIT) for _ in range(3)]
-    assert found == [(seconds, "test-watch") for seconds in (0.1, 0.2, 0.3)]
+    assert found == [(seconds, "test-watch") for seconds in (-200.0, -100.0, 0.0)]
     assert len(clock) == 0
 
 
+def test_nothing_is_called_before_its_time() -> None:
+    clock, told = watch.Watch(), queue.SimpleQueue[float]()
+    for seconds in (0.02, 0.05):
+        due = time.monotonic() + seconds
+        clock.after(seconds, lambda: told.put(time.monotonic()))
+        assert told.get(timeout=WAIT) >= due
+
+
 def test_no_thread_before_the_first_timer() -> None:
-    before = threading.active_count()
-    watch.Watch()
-    assert threading.active_count() == before
+    made = watch.Watch("not-yet")
+    assert "not-yet" not in [thread.name for thread in threading.enumerate()]
+    made.call_off(made.after(3600, int))
+    assert "not-yet" in [thread.name for thread in threading.enumerate()]
 
 
 def test_an_earlier_timer_wakes_the_thread() -> None:
