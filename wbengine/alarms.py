@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import gc
 import signal
 import sys
 import threading
@@ -27,8 +28,8 @@ NUMBER: Final[int] = signal.SIGRTMAX - 1 if hasattr(signal, "SIGRTMAX") else sig
 
 # While the call is in one of these modules, it is spared: an exception at the wrong moment leaves
 # their locks locked.
-#: Nobody stays there for long, and the locks are everybody's.
-_SHARED: Final = frozenset({"logging", "importlib._bootstrap"})
+#: Nobody stays there for long, and the locks are everybody's; or what is raised goes nowhere.
+_SHARED: Final = frozenset({"logging", "importlib._bootstrap", "weakref", "_weakrefset"})
 #: Calls wait there, for long perhaps, and not for ever are they spared.
 _OWN: Final = frozenset({"queue", "threading", "concurrent.futures.thread"})
 #: Seconds between two looks at whether it left them, and after how many that matters less.
@@ -313,10 +314,11 @@ def held() -> Iterator[None]:
 def _shelter(frame: FrameType | None) -> frozenset[str] | None:
     """The sort of shelter that the call is in, if it is in one."""
     found = None
+    collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None and frame.f_code is not call.__code__:
-        name = frame.f_globals.get("__name__")
-        # Nobody hears of what is raised while an object is finalized.
-        if name in _SHARED or frame.f_code.co_name == "__del__":
+        name, code = frame.f_globals.get("__name__"), frame.f_code
+        # Nobody hears of what is raised while an object is finalized, or the collector calls back.
+        if name in _SHARED or code.co_name == "__del__" or code in collecting:
             return _SHARED
         if name in _OWN:
             found = _OWN

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -273,6 +274,47 @@ def test_locks_of_everybody_are_not_left_locked(sort: str, signals: None) -> Non
         free.start()
         free.join(WAIT)
         assert not free.is_alive(), "the lock of a handler of the log was left locked"
+
+
+@pytest.mark.parametrize("sort", ["thread", "signal"])
+@pytest.mark.parametrize("who", ["the collector", "a weak reference"])
+def test_no_limit_is_lost_where_nobody_hears_of_errors(sort: str, who: str, signals: None) -> None:
+    """A call that does little but be called back is interrupted all the same, outside of that."""
+
+    class Thing:
+        pass
+
+    def back(*_: object) -> None:
+        spin(0.0001)
+
+    def body() -> str:
+        end = time.monotonic() + WAIT / 2
+        while time.monotonic() < end:
+            spin(0.00005)
+            if who == "the collector":
+                gc.collect(0)
+            else:
+                weakref.finalize(Thing(), back)
+        return "never interrupted"
+
+    def run() -> None:
+        while len(values) < 10 and "never interrupted" not in values:
+            values.append(name_of(alarms.limited(limits.TimeLimit(0.002, None), body, ())))
+
+    values: list[str] = []
+    if who == "the collector":
+        gc.callbacks.append(back)
+    try:
+        if sort == "thread":
+            other = threading.Thread(target=run)
+            other.start()
+            other.join()
+        else:
+            run()
+    finally:
+        if who == "the collector":
+            gc.callbacks.remove(back)
+    assert values == ["SoftTimeLimitExceeded"] * 10
 
 
 TRACED = """

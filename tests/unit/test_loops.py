@@ -22,7 +22,6 @@ from tests.workers import interrupted
 from wbengine import exceptions, limits, loops
 from wbengine.types import failure as ft
 
-
 WAIT = 60.0
 
 
