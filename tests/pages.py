@@ -122,7 +122,7 @@ def printed(found: list[Block], folder: Path, environment: dict[str, str]) -> li
         env={**environment, "PYTHONUNBUFFERED": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     told: list[str] = json.loads(ended.stdout)

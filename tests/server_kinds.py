@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0
+PATIENCE = 100.0
 ATTEMPTS = 3
 #: Below those from which the system takes the near ends of connections: who tries again and again
 #: to reach a server that is down would at some time be connected to itself, and keep its port.
@@ -372,7 +372,7 @@ def end(process: subprocess.Popen[bytes], number: int) -> None:
         if number != signal.SIGKILL:
             process.send_signal(signal.SIGCONT)
         try:
-            process.wait(10)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

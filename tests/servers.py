@@ -69,7 +69,7 @@ class Server:
         name = url.rpartition("/")[2]
         if self.kind == "postgresql":
             self.execute(
-                f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
                 f" WHERE datname = '{name}'"
             )
             return

@@ -16,12 +16,15 @@ from tools.benching.systems import System
 
 BENCH = Path(__file__).parents[2] / "tools" / "bench"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc"),
+    pytest.mark.timeout(300),
+]
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH), "--here", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 
 def test_all_cases_are_run_and_written(tmp_path: Path) -> None:
@@ -116,5 +119,5 @@ def test_a_driver_that_takes_too_long_is_killed_with_its_workers(tmp_path: Path)
             driver.run("wide", {"tasks": 1_000_000}, patience=0)
         began = time.monotonic()
         driver.close()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60  # all of it would take longer
         workers.until(lambda: not Path(f"/proc/{worker}").exists())

@@ -184,7 +184,7 @@ def test_an_interrupted_run_cleans_up(number, tmp_path):
         try:
             workers.until(lambda: run.poll() is not None or any(out.glob("partial/*.json")))
             run.send_signal(number)
-            rest, said = run.communicate(timeout=30)
+            rest, said = run.communicate(timeout=60)
         finally:
             run.kill()
 

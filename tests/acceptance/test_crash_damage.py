@@ -8,7 +8,10 @@ import pytest
 
 from tests.crashing.command import crash
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own"),
+    pytest.mark.timeout(300),
+]
 
 
 def test_damaged_records_are_refused_and_the_others_load() -> None:

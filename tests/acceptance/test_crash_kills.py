@@ -12,10 +12,12 @@ import pytest
 
 from tests.crashing.command import crash
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own"),
+    pytest.mark.timeout(300),
+]
 
 
-@pytest.mark.timeout(300)  # it starts several hundred processes
 def test_who_is_killed_at_any_crash_point_is_resumed() -> None:
     told = crash("sweep", "--quick")
     figures = re.search(r"^(\d+) points, (\d+) cases, .* 0 problems$", told, re.MULTILINE)

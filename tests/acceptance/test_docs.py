@@ -33,14 +33,14 @@ GUIDE = sorted(
 )
 
 
-@pytest.mark.timeout(250)
+@pytest.mark.timeout(300)
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     ended = subprocess.run(
         [*command, "-d", tmp_path / "trees", SOURCE, tmp_path / "html"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     for page in GUIDE:
@@ -50,6 +50,7 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
     assert "wbe-attempt" in messages and "task_version" in messages
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
 def test_every_block_of_a_page_runs_and_prints_what_is_shown(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest

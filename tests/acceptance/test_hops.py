@@ -56,7 +56,7 @@ def test_a_task_visits_few_files(tmp_path: Path, transport: str) -> None:
     worker = workers.Worker("default", "t", [tasks], url=url, threads_count=1)
     thread = threading.Thread(target=worker.run, kwargs={"display_banner": False})
     thread.start()
-    assert worker.wait(10)
+    assert worker.wait(60)
     flow = linear_flow.Flow("f").add(
         tasks.Add(),
         tasks.Double(name="first", provides="a"),
@@ -72,7 +72,7 @@ def test_a_task_visits_few_files(tmp_path: Path, transport: str) -> None:
         threading.setprofile(None)
         sys.setprofile(before)
         worker.stop()
-        thread.join(10)
+        thread.join(60)
     assert loaded.storage.fetch("b") == 12
     print(f"{len(trace.files)} files, {sum(trace.calls.values())} calls: {trace.files}")
     assert len(trace.files) <= BUDGET

@@ -21,7 +21,7 @@ def python(folder: Path, program: str) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout

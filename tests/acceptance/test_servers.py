@@ -137,7 +137,7 @@ def test_rabbitmq_has_a_vhost_for_each(rabbitmq_server: Rabbitmq, rabbitmq_url: 
         until(lambda: rabbitmq_server.connections(vhost))
         rabbitmq_server.cut(vhost)
         with pytest.raises(connection.recoverable_connection_errors):
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=60)
 
 
 def _keepers(parent: int) -> list[int]:

@@ -21,7 +21,7 @@ TOOL = Path(workers.REPOSITORY) / "tools" / "simulate"
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(TOOL), "--here", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

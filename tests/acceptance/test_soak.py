@@ -6,16 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import workers
 
 
+@pytest.mark.timeout(300)
 def test_wide_flows_leave_nothing_behind() -> None:
     tool = Path(workers.REPOSITORY) / "tools" / "soak"
     ended = subprocess.run(
-        [sys.executable, str(tool), "--here", "--runs", "3"],
+        [sys.executable, str(tool), "--here", "--runs", "3", "--timeout", "120"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "3 runs, 0 problems" in ended.stdout

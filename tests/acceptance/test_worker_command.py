@@ -130,7 +130,7 @@ def test_worker_and_engine_find_each_other_in_either_order(
         if early is None:
             until(lambda: "wbengine" in worker.text)
         running = early or engine(runtime)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=60)
         assert (running.returncode, out.strip(), err) == (0, "6", "")
         assert worker.stop() == 0
         assert "ERROR" not in worker.text and "Traceback" not in worker.text
@@ -279,7 +279,7 @@ def test_solo_handlers_logs_and_so_many_tasks(tmp_path: Path, url: str) -> None:
         loaded: Any = engines.load(
             linear_flow.Flow("f").add(worker_tasks.Bad(name="b")), engine="workers", url=url
         )
-        assert loaded.executor.wait_for_workers(1, 10) == 0
+        assert loaded.executor.wait_for_workers(1, 60) == 0
         assert memory_of(worker.process.pid) < 60
         with pytest.raises(ValueError, match="bad as ever"):
             loaded.run()
@@ -316,12 +316,10 @@ def test_a_main_thread_that_was_lost_is_not_waited_for(tmp_path: Path, url: str)
     )  # fmt: skip
     with workers.workers(tmp_path, *arguments) as (worker,):
         flow = linear_flow.Flow("f").add(worker_tasks.Deaf(name="d"))
-        started = time.monotonic()
         with pytest.raises(exceptions.TimeLimitExceeded):
             engines.run(flow, store={"started": str(tmp_path / "s")}, engine="workers", url=url)
         worker.signal(signal.SIGTERM)
-        assert worker.wait() == 0
-        assert time.monotonic() - started < 20
+        assert worker.wait(25) == 0  # what it runs there takes half a minute
 
 
 def test_what_still_runs_after_the_drain_timeout_is_given_up(tmp_path: Path, url: str) -> None:
@@ -351,16 +349,16 @@ def test_processes_run_tasks_and_burst_ends(tmp_path: Path, url: str) -> None:
 def test_a_killed_worker_is_noticed_and_what_it_had_not_started_goes_elsewhere(
     tmp_path: Path, url: str
 ) -> None:
-    one = Waiting(tmp_path, url, worker_expiry=2)
+    one = Waiting(tmp_path, url, worker_expiry=4)
     other = engines.load(
         linear_flow.Flow("g").add(sample_tasks.Nothing(name="n")), engine="workers", url=url,
-        worker_expiry=2,
+        worker_expiry=4,
     )  # fmt: skip
     arguments = serving(url, "--threads", "1")
     with workers.workers(tmp_path, *arguments) as (first,):
         states = one.begin()
         queued = sent(other)  # its request waits behind the one that runs
-        until(lambda: {w.period for w in one.engine.executor.finder.workers()} == {0.5})
+        until(lambda: {w.period for w in one.engine.executor.finder.workers()} == {1.0})
         first.process.kill()
         with workers.workers(tmp_path, *arguments) as (second,):
             assert list(queued)[-1] == "SUCCESS"

@@ -93,8 +93,7 @@ class _Life:
         with self._lock:
             if self._left:
                 return self._left.pop()
-            enough = self._work.flows
-            if self._work.enough.exists() or (enough is not None and self._next >= enough):
+            if self._work.enough.exists():
                 return None
             name = self._work.name(self._next)
             self._next += 1

@@ -55,8 +55,6 @@ class Work:
     width: int
     seconds: float
     long: float
-    #: So many flows, or as many as come until there is a file `enough`.
-    flows: int | None = None
     #: The engines of the process share one executor.
     shared: bool = False
     clocks: clocks.Clocks = field(default_factory=lambda: clocks.Clocks(1))
@@ -75,6 +73,7 @@ class Work:
 
     @property
     def enough(self) -> Path:
+        """Flows come until it is there."""
         return self.folder / "enough"
 
 
@@ -146,8 +145,7 @@ class _Life:
         with self._lock:
             if self._left:
                 return self._left.pop()
-            enough = self._work.flows
-            if self._work.enough.exists() or (enough is not None and self._next >= enough):
+            if self._work.enough.exists():
                 return None
             name = self._work.name(self._next)
             self._next += 1

@@ -138,21 +138,18 @@ class Kills:
 
     def __call__(self, stage: Stage) -> None:
         chance = stage.chance
-        # Not at the very end, when there may be nothing left to be hurt.
-        moments = sorted(chance.random() * 0.95 * self.tasks for _ in range(self.kills))
+        moments = sorted(chance.random() * self.tasks for _ in range(self.kills))
         for count, moment in enumerate(moments):
             while stage.counts[audit.ENDED] < moment:
                 stage.tick(0.002)
-                if stage.stuck or stage.crew.done:
+                if stage.stuck:
                     stage.notes["kills that came too late"] = self.kills - count
                     return
             time.sleep(chance.random() * 0.03)
             living = stage.crew.living("worker")
             stage.crew.kill(chance.choice(living))
             stage.tick(0)
-        while stage.counts[audit.ENDED] < self.tasks and not stage.crew.done:
-            if stage.stuck:
-                return
+        while stage.counts[audit.ENDED] < self.tasks and not stage.stuck:
             stage.tick()
 
 

@@ -55,7 +55,6 @@ def chosen(options: Any) -> tuple[stage.Plan, stage.Act]:
 def _many_short(plan: stage.Plan, tasks: int) -> None:
     plan.kinds, plan.seconds, plan.long, plan.expiry = ("plain",), 0.004, 0.02, 2.0
     plan.width = max(4, min(99, tasks // 12))
-    plan.flows = max(1, tasks // (plan.width + 1))
     plan.threads = 4
 
 

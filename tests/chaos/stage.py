@@ -37,9 +37,8 @@ class Plan:
     workers: int = 4
     slots: int = 4
     engines: int = 3
-    #: Flows at a time in each engine's process, and how many in all (None: until it is enough).
+    #: Flows at a time in each engine's process.
     threads: int = 3
-    flows: int | None = None
     kinds: tuple[str, ...] = KINDS
     width: int = 12
     seconds: float = 0.05
@@ -174,7 +173,6 @@ def _set(
             plan.width,
             plan.seconds,
             plan.long,
-            flows=_share(plan.flows, plan.engines, number),
             shared=number % 3 == 2,
             clocks=hands,
             clock=plan.workers + number,
@@ -184,10 +182,6 @@ def _set(
     ]
     hired = crew.Crew(hire, plan.workers, works)
     return Stage(plan, folder, medium, hired, hands, random.Random(plan.seed), reader)
-
-
-def _share(flows: int | None, engines: int, number: int) -> int | None:
-    return None if flows is None else flows // engines + (number < flows % engines)
 
 
 def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:

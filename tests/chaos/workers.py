@@ -70,7 +70,7 @@ def start(hire: Hire, number: int) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED)
 
 
-def stop(pid: int, seconds: float = 30) -> int:
+def stop(pid: int, seconds: float = 60) -> int:
     """Ask one to end; its exit code, or minus the number of the signal it died by."""
     os.kill(pid, signal.SIGTERM)
     code = children.ended(pid, seconds)

@@ -269,7 +269,7 @@ _OF_DEAD_WORKERS = ("ledger/beats/", "holders/")
 def _left(broker: Path, case: Case, before: set[str]) -> list[str]:
     """What is left in a broker, after a moment for the worker to acknowledge."""
     try:
-        children.until(lambda: _inside(broker, case) <= before, 2.0, "")
+        children.until(lambda: _inside(broker, case) <= before, 30.0, "")
     except TimeoutError:
         return [f"the broker still has {left}" for left in sorted(_inside(broker, case) - before)]
     return []

@@ -39,7 +39,7 @@ def start(url: str, log: Path, hits: Path | None = None, kill: children.Kill | N
 def stop(pid: int) -> int:
     """Ask one to end; its exit code, or minus the number of the signal it died by."""
     os.kill(pid, signal.SIGTERM)
-    code = children.ended(pid, 30)
+    code = children.ended(pid, 60)
     if code is None:
         children.kill(pid)
         return -signal.SIGKILL
