@@ -23,15 +23,18 @@ ROOT = f"{Path(wbengine.__file__).parent}/"
 BUDGET = 24
 #: `_crash` says where the process is, and does nothing.
 UNCOUNTED = ("transports/", "_crash.py")
+#: Turns of the loop that hand out a task with an argument and a result, of a class that ran before.
+TURNS = range(3, 8)
 
 
 class Trace:
-    """Files of the package whose functions are called while one given turn of the loop lasts."""
+    """Files of the package whose functions are called, by the turn of the loop that lasts then."""
 
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
+    def __init__(self) -> None:
         self.turns = 0
-        self.calls: collections.Counter[str] = collections.Counter()
+        self.calls: dict[int, collections.Counter[str]] = {
+            turn: collections.Counter() for turn in TURNS
+        }
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
@@ -39,19 +42,21 @@ class Trace:
             name = code.co_filename.removeprefix(ROOT)
             if (name, code.co_name) == ("_core/machine.py", "_schedule"):
                 self.turns += 1
-            if self.turns == self.turn:
-                self.calls[name] += 1
+            if self.turns in self.calls:
+                self.calls[self.turns][name] += 1
 
     @property
     def files(self) -> list[str]:
-        return sorted(name for name in self.calls if not name.startswith(UNCOUNTED))
+        """Those of the turn with the fewest: in another there may have been a beat besides."""
+        found = ([name for name in calls if not name.startswith(UNCOUNTED)]
+                 for calls in self.calls.values())  # fmt: skip
+        return sorted(min(found, key=len))
 
 
 @pytest.mark.parametrize("transport", ["memory", "filesystem"])
 def test_a_task_visits_few_files(tmp_path: Path, transport: str) -> None:
     url = "memory://hops" if transport == "memory" else f"filesystem://{tmp_path / 'broker'}"
-    # The third turn hands out a task with an argument and a result, of a class that ran before.
-    trace = Trace(turn=3)
+    trace = Trace()
     threading.setprofile(trace)
     worker = workers.Worker("default", "t", [tasks], url=url, threads_count=1)
     thread = threading.Thread(target=worker.run, kwargs={"display_banner": False})
@@ -59,8 +64,11 @@ def test_a_task_visits_few_files(tmp_path: Path, transport: str) -> None:
     assert worker.wait(60)
     flow = linear_flow.Flow("f").add(
         tasks.Add(),
-        tasks.Double(name="first", provides="a"),
-        tasks.Double(name="second", provides="b", rebind={"sum": "a"}),
+        tasks.Double(name="double 2", provides="x2"),
+        *(
+            tasks.Double(name=f"double {n}", provides=f"x{n}", rebind={"sum": f"x{n - 1}"})
+            for n in TURNS
+        ),
         tasks.Nothing(name="last"),
     )
     loaded = engines.load(flow, store={"x": 1, "y": 2}, engine="worker-based", url=url)
@@ -73,6 +81,6 @@ def test_a_task_visits_few_files(tmp_path: Path, transport: str) -> None:
         sys.setprofile(before)
         worker.stop()
         thread.join(60)
-    assert loaded.storage.fetch("b") == 12
-    print(f"{len(trace.files)} files, {sum(trace.calls.values())} calls: {trace.files}")
+    assert loaded.storage.fetch(f"x{TURNS[-1]}") == 3 * 2 ** (len(TURNS) + 1)
+    print(f"{len(trace.files)} files: {trace.files}")
     assert len(trace.files) <= BUDGET
