@@ -62,6 +62,7 @@ def test_every_block_of_a_page_runs_and_prints_what_is_shown(
     folder.mkdir()
     # The default place where engine and workers meet is one of this test's own.
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "WBENGINE_URL": ""}
+    environment["WBENGINE_TIMEOUT"] = "60"  # no command gives up because the machine is slow
     environment |= {
         f"XDG_{what}_HOME": str(tmp_path / what) for what in ("CONFIG", "STATE", "DATA")
     }

@@ -73,6 +73,6 @@ class Line:
 
     def _late(self) -> Finding:
         at = self.at
-        if at is None:
+        if at is None or self._began >= self._until:
             return note(self._name, "not tried: what comes before it took all the time")
         return bad(at, f"no answer within {self._until - self._began:.0f} s", _FIX)
