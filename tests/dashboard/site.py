@@ -13,6 +13,9 @@ from typing import Any
 from tests.dashboard import story
 from wbengine.dashboard import Site
 
+#: Seconds that a server, or an answer of it, is waited for: nobody comes near it but who is stuck.
+PATIENCE = 60
+
 
 @contextlib.contextmanager
 def running(backend: Any, **options: Any) -> Iterator[Site]:
@@ -21,12 +24,12 @@ def running(backend: Any, **options: Any) -> Iterator[Site]:
     ready = threading.Event()
     thread = threading.Thread(target=site.run, args=(ready.set,), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE)
     try:
         yield site
     finally:
         site.stop()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -35,7 +38,7 @@ def stream(site: Site, path: str, last: str | None = None) -> Iterator[Iterator[
     """The events of a stream, as they come: `id`, `event`, and what the data say."""
     where = urllib.parse.urlsplit(site.address)
     assert where.hostname is not None
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     headers = {"authorization": f"Bearer {story.TOKEN}"}
     if last is not None:
         headers["last-event-id"] = last

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import OURS, send, token_in
+from tests.dashboard.site import PATIENCE
 from tests.workers import until
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
@@ -25,7 +26,7 @@ GO = threading.Event()
 
 class Waits(task.Task):
     def execute(self) -> None:
-        assert GO.wait(30)
+        assert GO.wait(PATIENCE)
 
 
 class Running:
@@ -66,7 +67,7 @@ def running() -> Iterator[Running]:
     made = Running()
     yield made
     GO.set()
-    made.thread.join(20)
+    made.thread.join(PATIENCE)
     assert not made.thread.is_alive()
 
 

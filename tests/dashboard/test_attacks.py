@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
-from tests.dashboard.site import running
+from tests.dashboard.site import PATIENCE, running
 from tests.dashboard.test_door import everything
 from tests.views import records
 from wbengine.dashboard import actions, reading, stream
@@ -192,7 +192,7 @@ def test_a_form_that_does_not_end_is_not_waited_for(
     monkeypatch.setattr(actions, "PATIENCE", 0.2)
     with running(kept.backend) as site:
         where = urllib.parse.urlsplit(site.address)
-        with socket.create_connection((where.hostname, where.port), timeout=10) as connection:
+        with socket.create_connection((where.hostname, where.port), PATIENCE) as connection:
             connection.sendall(
                 f"POST /login HTTP/1.1\r\nHost: {where.netloc}\r\n"
                 f"Origin: http://{where.netloc}\r\nContent-Length: 100\r\n"

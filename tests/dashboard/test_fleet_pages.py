@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -12,6 +13,7 @@ from tests import workers
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
+from tests.dashboard.site import PATIENCE
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base, notes
@@ -22,7 +24,7 @@ GO = threading.Event()
 
 class Busy(task.Task):
     def execute(self) -> None:
-        assert GO.wait(30)
+        assert GO.wait(PATIENCE)
 
 
 class Other(Busy):
@@ -39,7 +41,28 @@ def browser(kept: story.Kept, url: str) -> Iterator[TestClient]:
     with workers.worker_in_thread(url, Busy, topic="bakery", exchange="town"):
         fleet = Fleet("town", url=url)
         with client(kept, fleet=fleet, allow_actions=True) as found:
-            yield admitted(found)
+            admitted(found)
+            workers.until(lambda: known(found))
+            yield found
+
+
+def known(browser: TestClient) -> list[Any]:
+    """The workers that have told of themselves."""
+    told: list[Any] = browser.get("/api/v1/workers").json()["workers"]
+    return told
+
+
+def only_atom(browser: TestClient, path: str) -> dict[str, Any]:
+    """That of a flow of one; nothing is told of it until it is kept."""
+    (atom,) = browser.get(path).json()["atoms"] or [{"state": None, "waiting": None}]
+    return dict(atom)
+
+
+def stopped(engine: Any, thread: threading.Thread) -> bool:
+    """Whether it ran to its end; it may not have begun yet, and then does not hear."""
+    engine.suspend()
+    thread.join(0.1)
+    return not thread.is_alive()
 
 
 @pytest.fixture
@@ -58,10 +81,12 @@ def working(url: str, browser: TestClient, dough: str) -> Iterator[None]:
     )  # fmt: skip
     thread = threading.Thread(target=engine.run)
     thread.start()
-    workers.until(lambda: browser.get("/api/v1/workers").json()["workers"][0]["running"])
-    yield
-    GO.set()
-    thread.join(20)
+    try:
+        workers.until(lambda: known(browser)[0]["running"])
+        yield
+    finally:
+        GO.set()
+        thread.join(PATIENCE)
 
 
 @pytest.mark.usefixtures("working")
@@ -94,11 +119,10 @@ def test_a_task_that_nobody_offers_says_so(kept: story.Kept, url: str, browser: 
     said = "No worker is known that offers tests.dashboard.story.Fine."
     path = f"/api/v1/flows/{detail.uuid}"
     try:
-        workers.until(lambda: said in str(browser.get(path).json()["atoms"][0]["waiting"]))
+        workers.until(lambda: said in str(only_atom(browser, path)["waiting"]))
         assert said in browser.get(f"/flows/{detail.uuid}").text
     finally:
-        engine.suspend()
-        thread.join(20)
+        workers.until(lambda: stopped(engine, thread), PATIENCE)
 
 
 def test_without_workers_nobody_is_expected_to_offer_anything(
@@ -113,11 +137,11 @@ def test_without_workers_nobody_is_expected_to_offer_anything(
     thread.start()
     path = f"/api/v1/flows/{detail.uuid}"
     try:
-        workers.until(lambda: browser.get(path).json()["atoms"][0]["state"] == "RUNNING")
-        assert "offers" not in str(browser.get(path).json()["atoms"][0]["waiting"])
+        workers.until(lambda: only_atom(browser, path)["state"] == "RUNNING")
+        assert "offers" not in str(only_atom(browser, path)["waiting"])
     finally:
         GO.set()
-        thread.join(20)
+        thread.join(PATIENCE)
 
 
 @pytest.mark.parametrize("dough", [f"knead token={story.CANARY} {story.SCRIPT}"])
@@ -148,15 +172,13 @@ def test_metrics_are_for_who_has_the_token(kept: story.Kept, browser: TestClient
 
 def test_a_worker_is_drained(browser: TestClient) -> None:
     page = browser.get("/workers").text
-    name = browser.get("/api/v1/workers").json()["workers"][0]["name"]
+    name = known(browser)[0]["name"]
     fields = {"form_token": token_in(page), "worker": name}
     assert send(browser, "/workers/drain", {**fields, "worker": "nobody"}).status_code == 404
     answer = send(browser, "/workers/drain", fields)
     assert answer.status_code == 303
     assert "told to drain" in browser.get(answer.headers["location"]).text
-    workers.until(
-        lambda: "idle" not in {w["state"] for w in browser.get("/api/v1/workers").json()["workers"]}
-    )
+    workers.until(lambda: "idle" not in {worker["state"] for worker in known(browser)})
 
 
 def test_a_broker_that_is_away_is_told_without_its_password(

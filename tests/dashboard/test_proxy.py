@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard import story
-from tests.dashboard.site import running
+from tests.dashboard.site import PATIENCE, running
 from wbengine import dashboard
 from wbengine.cli import app
 
@@ -31,7 +31,7 @@ def asked(
 ) -> Any:
     where = urllib.parse.urlsplit(site.address)
     assert where.hostname is not None
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
@@ -89,7 +89,7 @@ def test_who_asked_is_who_asked_the_proxy(
 def test_streams_ask_the_proxy_not_to_hold_them_back(site: dashboard.Site) -> None:
     where = urllib.parse.urlsplit(site.address)
     assert where.hostname is not None
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     headers = {**PROXY, "authorization": f"Bearer {story.TOKEN}"}
     connection.request("GET", "/wbe/stream/flows", headers=headers)
     answer = connection.getresponse()

@@ -14,16 +14,18 @@ import pytest
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
-from wbengine.dashboard import Runner
+from tests.dashboard.site import PATIENCE
+from wbengine.dashboard import Runner, runner
 
 
 def test_a_command_that_cannot_begin_is_told(
-    kept: story.Kept, caplog: pytest.LogCaptureFixture
+    kept: story.Kept, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runner, "PATIENCE", PATIENCE)
     caplog.set_level(logging.INFO)
-    runner = Runner({"WBENGINE_PERSISTENCE": "nothing-of-that-kind://x"})
+    starter = Runner({"WBENGINE_PERSISTENCE": "nothing-of-that-kind://x"})
     path = f"/flows/{kept.uuids['leaking']}"
-    with client(kept, runner=runner, allow_actions=True) as browser:
+    with client(kept, runner=starter, allow_actions=True) as browser:
         page = admitted(browser).get(path).text
         assert ">Retry failed</button>" in page
         answer = send(browser, f"{path}/retry", {"form_token": token_in(page)})
@@ -41,19 +43,25 @@ def commands() -> dict[int, bytes]:
     return found
 
 
-def test_where_things_are_is_not_in_the_command(kept: story.Kept) -> None:
+def test_where_things_are_is_not_in_the_command(
+    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PATIENCE", 0.0)
     path = f"/flows/{kept.uuids['leaking']}"
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a store that does not answer
         place = f"postgresql://wbe:{story.CANARY}@127.0.0.1:{silent.getsockname()[1]}/flows"
-        runner = Runner({"WBENGINE_PERSISTENCE": place})
-        with client(kept, runner=runner, allow_actions=True) as browser:
+        starter = Runner({"WBENGINE_PERSISTENCE": place})
+        with client(kept, runner=starter, allow_actions=True) as browser:
             fields = {"form_token": token_in(admitted(browser).get(path).text)}
             answer = send(browser, f"{path}/retry", fields)
         assert answer.status_code == 303  # it did not say that it could not begin
+        silent.settimeout(PATIENCE)
+        connection, _ = silent.accept()  # it was told where
         seen = commands()
         ours = [pid for pid, words in seen.items() if kept.uuids["leaking"].encode() in words]
         for pid in ours:
             os.kill(pid, signal.SIGKILL)
+        connection.close()
     assert len(ours) == 1
     assert not [words for words in seen.values() if story.CANARY.encode() in words]
 

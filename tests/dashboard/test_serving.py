@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard import story
-from tests.dashboard.site import running
+from tests.dashboard.site import PATIENCE, running
 from wbengine import dashboard
 
 _SERVE = """
@@ -50,7 +50,7 @@ def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
         assert line.startswith("Dashboard: http://127.0.0.1:")
         where = urllib.parse.urlsplit(line.split()[1])
         assert where.hostname is not None and len(where.query) > 40
-        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
         connection.request("GET", f"/?{where.query}")
         answer = connection.getresponse()
         assert answer.status == 303 and answer.headers["set-cookie"]
@@ -58,7 +58,7 @@ def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
         answer.close()
         connection.close()
         process.terminate()
-        _, rest = process.communicate(timeout=10)
+        _, rest = process.communicate(timeout=PATIENCE)
         assert process.returncode in (0, -15)
         assert where.query.partition("=")[2] not in rest
     finally:
@@ -66,11 +66,14 @@ def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
         process.wait()
 
 
-#: From the second one on, a look at the list takes longer than a stream is watched for its end.
+#: From the second one on, a look at the list takes longer than a stream is watched for its end.  On
+#: a slow machine streams may take longer to end than they have.
 _SLOW = """
 import itertools, sys, time
 from wbengine.cli import app
-from wbengine.dashboard import listings
+from wbengine.dashboard import listings, serving, stream
+assert stream.ENDING < serving._GRACE
+stream.ENDING, serving._GRACE = 40, 50
 read, looks = listings.Wanted.read, itertools.count()
 def slow(*given):
     number = next(looks)
@@ -94,14 +97,14 @@ def test_it_ends_without_a_word_although_many_listen(number: signal.Signals) -> 
         assert where.hostname is not None
         headers = {"authorization": f"Bearer {where.query.partition('=')[2]}"}
         for _ in range(5):
-            connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+            connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
             connection.request("GET", "/stream/flows", headers=headers)
             answer = connection.getresponse()
             listening.append((connection, answer))
             assert answer.readline().startswith(b"id:"), "it has begun"
         assert process.stderr.readline() == "looking 5\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=5)
+        _, said = process.communicate(timeout=PATIENCE)
         assert [line for line in said.splitlines() if not line.startswith("looking")] == []
         assert process.returncode in (0, -number)
         for _, answer in listening:
@@ -118,7 +121,7 @@ def test_a_loopback_server_knows_no_other_name(kept: story.Kept) -> None:
     with running(kept.backend) as site:
         where = urllib.parse.urlsplit(site.address)
         assert where.hostname is not None
-        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=10)
+        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
         headers = {"host": "rebound.example", "authorization": f"Bearer {story.TOKEN}"}
         connection.request("GET", "/", headers=headers)
         assert connection.getresponse().status == 421

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.dashboard import story
-from tests.dashboard.site import running, stream
+from tests.dashboard.site import PATIENCE, running, stream
 from wbengine import engines, task
+from wbengine.dashboard import serving
 from wbengine.dashboard import stream as streams
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base
@@ -22,7 +23,7 @@ GO = threading.Event()
 
 class Waits(task.Task):
     def execute(self) -> None:
-        assert GO.wait(30)
+        assert GO.wait(PATIENCE)
 
 
 def states(told: dict[str, Any]) -> dict[str, str]:
@@ -48,7 +49,8 @@ def test_a_stream_tells_what_happens_and_goes_on_after_a_break() -> None:
                     break
         assert seen["before"] == "SUCCESS"
         GO.set()
-        thread.join(10)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
         # Nobody listened meanwhile.
         with stream(site, path, last=told["id"]) as events:
             told = next(events)
@@ -83,7 +85,12 @@ def test_the_list_tells_that_it_has_changed() -> None:
             assert next(events)["id"] != later["id"]
 
 
-def test_a_server_ends_although_somebody_listens(kept: story.Kept) -> None:
+def test_a_server_ends_although_somebody_listens(
+    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself: it has more time than it takes on any machine."""
+    monkeypatch.setattr(streams, "ENDING", 40)
+    monkeypatch.setattr(serving, "_GRACE", 50)
     with running(kept.backend) as site, stream(site, "/stream/flows") as events:
         next(events)
         site.stop()
@@ -104,7 +111,9 @@ def test_no_more_streams_are_served_than_there_is_room_for(
         ]
         asked = "\r\n".join([*asking, "", ""]).encode()
         sockets = [
-            open_ones.enter_context(socket.create_connection((where.hostname, where.port), 10))
+            open_ones.enter_context(
+                socket.create_connection((where.hostname, where.port), PATIENCE)
+            )
             for _ in range(40)
         ]
         for each in sockets:  # all at once
