@@ -13,6 +13,9 @@ from tools import _servers
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+#: Milliseconds that a page, or what is expected of it, is waited for: it only bounds a failure.
+PATIENCE = 60_000
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -23,10 +26,13 @@ def browser() -> Iterator[Browser]:
     program = _servers.find("browser")
     if program is None:
         servers.skip_or_fail(_servers.reason(["browser"]))
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        found = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=PATIENCE
+        )
         try:
             yield found
         finally:

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from tests import workers
 from tests.browser import stage as stages
+from tests.browsers import PATIENCE
 from wbengine.dashboard import Site
 
 SIZE: Any = {"width": 1280, "height": 860}
@@ -73,6 +74,7 @@ def opened(browser: Browser) -> Iterator[Opener]:
 
     def open_page(address: str, **options: Any) -> Page:
         context = browser.new_context(viewport=SIZE, **options)
+        context.set_default_timeout(PATIENCE)
         window = Window(context)
         windows.append((context, window))
         page = window.page()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import workers
+from tests.browser import shop_tasks
 from tests.dashboard.site import running
 from wbengine import dashboard, operations
 from wbengine.persistence import backends
@@ -17,6 +18,9 @@ from wbengine.views.fleet import Fleet
 
 TASKS = "tests.browser.shop_tasks"
 EXCHANGE = "shop"
+
+#: Seconds.
+_PATIENCE = 90
 
 
 class Held(str):
@@ -61,11 +65,15 @@ class Stage:
         return uuid
 
     @contextlib.contextmanager
-    def held(self, factory: str = "night") -> Iterator[Held]:
-        """A flow of which a task runs until it is let go, at the latest when this ends."""
+    def held(self, factory: str = "night", *, reached: bool = True) -> Iterator[Held]:
+        """A flow of which a task runs (or will, unless that was `reached`) until it is let go, at
+        the latest when this ends.
+        """
         gate = self.folder / f"gate-{secrets.token_hex(4)}"
         held = Held(self.begin(factory, {"gate": str(gate)}), gate)
         try:
+            if reached:
+                workers.until(shop_tasks.reached(str(gate)).exists, _PATIENCE)
             yield held
         finally:
             held.let_go()
@@ -74,7 +82,7 @@ class Stage:
     def finish(self, *uuids: str) -> None:
         """Wait for these flows, or for all that were started."""
         for uuid in uuids or list(self._threads):
-            self._threads[uuid].join(60)
+            self._threads[uuid].join(_PATIENCE)
             assert not self._threads[uuid].is_alive()
 
     @staticmethod
@@ -105,7 +113,7 @@ def staged(folder: Path) -> Iterator[Stage]:
     ]  # fmt: skip
     with workers.workers(folder, *arguments, count=2):
         with Fleet(EXCHANGE, url=stage.broker) as fleet:
-            assert len(fleet.workers(least=2, wait=20)) == 2
+            assert len(fleet.workers(least=2, wait=_PATIENCE)) == 2
         try:
             yield stage
         finally:
