@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from xml.etree import ElementTree as ET
@@ -243,8 +244,13 @@ def test_a_thousand_atoms_are_drawn_in_a_second(layout):
     assert spent.least(draw) < 0.3
 
 
+@functools.cache
+def huge():
+    return look(records.wide(20_000))
+
+
 def test_many_atoms_are_collapsed_to_their_flows():
-    view = look(records.wide(20_000))
+    view = huge()
     found = scene.make(view.outline, view)
     assert found.collapsed
     assert len(found.boxes) == 200
@@ -268,7 +274,7 @@ def test_one_giant_flow_is_collapsed_to_counts():
 
 
 def test_a_part_is_drawn_on_its_own():
-    view = look(records.wide(20_000))
+    view = huge()
     part = json.loads(drawing.draw(view.outline, view, format="json", root=1))
     assert part["name"] == "part-0"
     assert len(part["nodes"]) == 101
@@ -428,7 +434,7 @@ def test_the_chart_shows_every_attempt():
 
 
 def test_a_chart_of_many_attempts_stays_small():
-    view = look(records.wide(20_000))
+    view = huge()
     assert len(drawing.chart(timelines.timeline(view))) < 500_000
 
 

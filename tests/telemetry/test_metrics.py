@@ -93,7 +93,7 @@ def test_a_flow_on_two_workers(tmp_path: Path, registry: CollectorRegistry) -> N
     with fleet(tmp_path, 2, "--threads", "1") as started:
         engine = load(flow, tmp_path)
         seen = metrics.FleetCollector(engine.executor.workers)
-        assert engine.executor.wait_for_workers(2, 20) == 0
+        assert engine.executor.wait_for_workers(2, 60) == 0
         fleet_seen = scraped(registry, seen)
         with metrics.observe(engine, registry), pytest.raises(ValueError):
             engine.run()
@@ -227,10 +227,10 @@ def test_a_dead_worker_is_not_shown_and_its_task_counted(
     name = "wbengine_worker_slots"
     with fleet(tmp_path, 2, "--threads", "1"):
         executor = executors.WorkerTaskExecutor(
-            "e", "default", url=url(tmp_path), worker_expiry=2.0
+            "e", "default", url=url(tmp_path), worker_expiry=4.0
         )
         seen = metrics.FleetCollector(executor.workers)
-        assert executor.wait_for_workers(2, 20) == 0
+        assert executor.wait_for_workers(2, 60) == 0
         before = {key for key in scraped(registry, seen) if key[0] == name}
         engine = load(flow, tmp_path, store={"folder": str(tmp_path)}, executor=executor)
         with metrics.observe(engine, registry), pytest.raises(exceptions.WorkerLost):
@@ -375,7 +375,8 @@ def test_engines_that_share_an_executor_count_their_own(
         workers.until(started.exists)
         inner.run()
         release.touch()
-        thread.join(20)
+        thread.join(60)
+        assert not thread.is_alive()
         assert executor._book.onlookers == ()  # it outlives the engines that use it
         executor.stop()
     name = "wbengine_task_queue_wait_seconds_count"

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import time
+import urllib.parse
 import uuid
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,14 @@ def told(worker: Any, path: str) -> tuple[int, Any]:
 def test_all_of_it_at_once(tmp_path: Path) -> None:
     """Both servers may be one; a file is touched; all of it ends with the worker."""
     heartbeat = tmp_path / "heartbeat"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        where = f"127.0.0.1:{free.getsockname()[1]}"
     arguments = ["--url", f"filesystem://{tmp_path}/b", "--topic", "t"]
-    arguments += ["--tasks", "tests.sample_tasks", "--metrics-addr", where, "--health-addr", where]
+    arguments += ["--tasks", "tests.sample_tasks", "--metrics-addr", str(LOCAL)]
+    arguments += ["--health-addr", str(LOCAL)]
     arguments += ["--heartbeat-file", str(heartbeat)]
     with workers.workers(tmp_path, *arguments) as (worker,):
         ready = scraping.place(worker, "/readyz")
-        assert ready == f"http://{where}/readyz"
+        where = urllib.parse.urlsplit(ready).netloc
+        assert where.startswith("127.0.0.1:")
         workers.until(lambda: scraping.get(ready) == (200, '{"status": "ok"}\n'))
         assert scraping.get(f"http://{where}/livez")[0] == 200
         status, page = scraping.get(f"http://{where}/metrics?name[]=x")
@@ -111,21 +112,24 @@ def test_what_has_not_begun_is_not_ready(memory_url: str) -> None:
 
 
 def test_one_that_is_stuck_does_not_live(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "STUCK", 0.1)
     with workers.worker_in_thread(memory_url, sample_tasks) as worker:
         held, over = threading.Event(), threading.Event()
 
         def hold() -> None:
             with worker._hands.lock:
                 held.set()
-                over.wait(10)
+                over.wait(60)
 
         thread = threading.Thread(target=hold)
         thread.start()
-        held.wait(10)
-        assert told(worker, "/livez")[0] == 503
-        over.set()
-        thread.join()
+        try:
+            assert held.wait(60)
+            monkeypatch.setattr(probes, "STUCK", 0.1)
+            assert told(worker, "/livez")[0] == 503
+        finally:
+            over.set()
+            thread.join()
+        monkeypatch.setattr(probes, "STUCK", 60.0)
         assert told(worker, "/livez")[0] == 200
 
 
@@ -230,7 +234,7 @@ def test_the_server_answers_what_it_is_asked(caplog: pytest.LogCaptureFixture) -
     server = serving.Server(LOCAL, routes)
     server.start()
     try:
-        connection = http.client.HTTPConnection(*server.address, timeout=5)
+        connection = http.client.HTTPConnection(*server.address, timeout=60)
         for method, path, status, body in (
             ("GET", "/a", 200, b"text"),
             ("HEAD", "/a", 200, b""),

@@ -82,7 +82,7 @@ def test_one_trace_across_an_engine_and_two_workers(tmp_path: Path, memory: span
     environment = {"OTEL_TRACES_EXPORTER": "console"}
     with workers.workers(tmp_path, *arguments, count=2, environment=environment) as started:
         executor = executors.WorkerTaskExecutor("e", "default", url=place)
-        assert executor.wait_for_workers(2, 20) == 0
+        assert executor.wait_for_workers(2, 60) == 0
         engine = engines.load(flow, engine="worker-based", executor=executor)
         traced = tracing.instrument(engine, memory.provider)
         with pytest.raises(ValueError):

@@ -27,14 +27,16 @@ class Operation:
     def __init__(self, span: Span, measured: Callable[[float, str | None], None]) -> None:
         self.span = span
         self._measured = measured
-        self._began = time.perf_counter()
+        self._began = time.perf_counter_ns()
 
     def end(self, error: str | None = None) -> None:
         """It ended; `error` is the kind of what it failed with."""
         if error is not None:
             attributes.failed(self.span, error)
-        self.span.end()
-        self._measured(time.perf_counter() - self._began, error)
+        took = time.perf_counter_ns() - self._began
+        began = getattr(self.span, "start_time", None)  # of the SDK's, which are kept
+        self.span.end(began + took if isinstance(began, int) else None)
+        self._measured(took / 1e9, error)
 
 
 class Instruments:
