@@ -67,7 +67,7 @@ def wbe_worker(wbe_broker: Broker) -> Iterator[Callable[..., workers.Worker]]:
 def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
     """Makes engines: `wbe_engine(flow, store={...}, **options)`, to be run by the test.
 
-    By default their tasks run on the workers of the test, and a worker is lost after 2 seconds of
+    By default their tasks run on the workers of the test, and a worker is lost after 4 seconds of
     silence.  With `engine='serial'` or another kind they run here, and the broker is not used.
     With a `clock` (see `wbe_clock`), waits between retries take no time.  What happens is kept for
     `assert_flow_trace`.
@@ -78,7 +78,8 @@ def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
     def make(flow: Any, *, clock: ManualClock | None = None, **options: Any) -> base.Engine:
         options.setdefault("engine", "worker-based")
         if options["engine"] in ("worker-based", "workers") and "executor" not in options:
-            options = {**wbe_broker.options, "worker_expiry": 2.0, **options}
+            # Less would lose workers on a machine that stands still for a second or two.
+            options = {**wbe_broker.options, "worker_expiry": 4.0, **options}
         made: Any = engines.load(flow, **options)
         if clock is not None:
             made._clock = clock

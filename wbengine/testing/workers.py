@@ -12,7 +12,7 @@ from wbengine.engines.worker_based import worker as workers
 __all__ = ["worker_in_thread"]
 
 #: Seconds that a worker may take to be there, and to end.
-_PATIENCE: Final = 10.0
+_PATIENCE: Final = 60.0
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def worker_in_thread(
     """A worker for these `tasks` (classes or modules), which takes requests, and has stopped
     afterwards; `options` are those of `Worker`.
 
-    :raises AssertionError: it is not there, or does not end, in 10 seconds.
+    :raises AssertionError: it is not there, or does not end, in a minute.
     """
     made = workers.Worker(exchange, topic, list(tasks), url=url, **options)
     thread = threading.Thread(target=made.run, kwargs={"display_banner": False}, daemon=True)
