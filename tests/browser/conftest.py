@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 from tests import workers
 from tests.browser import stage as stages
 from tests.browsers import PATIENCE
-from wbengine.dashboard import Site
+from wbengine.dashboard import Site, runner
 
 SIZE: Any = {"width": 1280, "height": 860}
 AXE = Axe()
@@ -35,8 +35,9 @@ def site(stage: stages.Stage) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def acting(stage: stages.Stage) -> Iterator[Site]:
-    """One on which things can be done."""
-    with stage.site(allow_actions=True) as found:
+    """One on which things can be done; no command is expected to fail at once."""
+    with pytest.MonkeyPatch.context() as patch, stage.site(allow_actions=True) as found:
+        patch.setattr(runner, "PATIENCE", 0.0)
         yield found
 
 

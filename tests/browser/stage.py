@@ -98,6 +98,7 @@ class Stage:
                 "WBENGINE_PERSISTENCE": self.store,
                 "WBENGINE_URL": self.broker,
                 "WBENGINE_EXCHANGE": EXCHANGE,
+                "WBENGINE_TIMEOUT": str(_PATIENCE),
             }
         )
         return running(self.backend, fleet=fleet, runner=runner, **options)

@@ -13,7 +13,7 @@ from tests.browser.stage import Stage
 from tests.browsers import PATIENCE
 from wbengine.dashboard import Site
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(280)
 
 
 def looks_away(page: Page, away: bool) -> None:
@@ -33,12 +33,12 @@ def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Open
         expect(page.locator("#live")).to_have_text("Live")
         expect(page.locator("tr[data-uuid]")).to_have_count(301)
         done = page.locator("tr[data-uuid] .badge.state-SUCCESS")
-        expect(done).to_have_count(150)
+        expect(done).to_have_count(150, timeout=2 * PATIENCE)
         state = page.locator("#head h1 + .badge")
         expect(state).to_have_text(re.compile("RUNNING"))
         expect(page.locator("tr[data-uuid] .badge.state-RUNNING")).to_have_count(1)
         flow.let_go()
-        expect(done).to_have_count(301)
+        expect(done).to_have_count(301, timeout=2 * PATIENCE)
         expect(state).to_have_text(re.compile("SUCCESS"))
         expect(page.locator("#head .legend")).to_have_text(re.compile("301 SUCCESS"))
         expect(page.locator("#said")).to_have_text("The flow has ended: SUCCESS")
