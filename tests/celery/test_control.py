@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tests.celery import peers
 from tests.celery.conftest import Bed, Ours
-from tests.workers import until
 
 NODE = "ours@here"
 
