@@ -74,8 +74,11 @@ class Server:
             )
             return
         who = f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
+        import pymysql
+
         for (number,) in self.execute(who):
-            self.execute(f"KILL {number}")
+            with contextlib.suppress(pymysql.OperationalError):  # it has ended meanwhile
+                self.execute(f"KILL {number}")
         while self.execute(who):
             time.sleep(0.005)
 

@@ -144,12 +144,12 @@ def test_looking_needs_no_lease() -> None:
 
     def hold() -> str:
         inside.set()
-        assert let.wait(20)
+        assert let.wait(60)
         return "held"
 
     first = engines.load(line(Step("a", hold, provides="x")), backend=backend)
     with running(first, let):
-        assert inside.wait(10)
+        assert inside.wait(30)
         other = again(first, line(Step("a", provides="x")), backend)
         other.prepare()
         other.validate()
@@ -170,13 +170,13 @@ def test_whoever_waits_goes_on_from_what_the_other_left() -> None:
 
     def hold() -> None:
         inside.set()
-        assert let.wait(20)
+        assert let.wait(60)
         first.suspend()
 
     first = engines.load(line(Step("a", hold), Step("b")), backend=backend)
     steps = Step("a"), Step("b")
     with running(first, let):
-        assert inside.wait(10)
+        assert inside.wait(30)
         other = again(first, line(*steps), backend, on_busy="wait")
         threading.Timer(0.05, let.set).start()
         other.run()
@@ -193,12 +193,12 @@ def test_whoever_waits_can_be_suspended(how: str) -> None:
 
     def hold() -> None:
         inside.set()
-        assert let.wait(20)
+        assert let.wait(60)
 
     first = engines.load(line(Step("a", hold)), backend=backend)
     step = Step("a")
     with running(first, let):
-        assert inside.wait(10)
+        assert inside.wait(30)
         other = again(first, line(step), backend, on_busy="wait")
         asked = threading.Event()
         take = other._ownership._take  # type: ignore[attr-defined]
@@ -210,7 +210,7 @@ def test_whoever_waits_can_be_suspended(how: str) -> None:
         other._ownership._take = taking  # type: ignore[attr-defined]
 
         def suspend() -> None:
-            assert asked.wait(10)
+            assert asked.wait(30)
             other.suspend()
 
         if how == "cancel at once":
@@ -222,14 +222,14 @@ def test_whoever_waits_can_be_suspended(how: str) -> None:
                 early.set()
 
             other.suspend = suspend_early  # type: ignore[method-assign]
-            other.compile = lambda: early.wait(10)  # type: ignore[assignment,method-assign]
+            other.compile = lambda: early.wait(30)  # type: ignore[assignment,method-assign]
 
         if how.startswith("cancel"):
 
             async def main() -> None:
                 running = asyncio.ensure_future(other.arun())
                 if how == "cancel":
-                    await asyncio.to_thread(asked.wait, 10)
+                    await asyncio.to_thread(asked.wait, 30)
                 else:
                     await asyncio.sleep(0)
                 running.cancel()
@@ -244,7 +244,7 @@ def test_whoever_waits_can_be_suspended(how: str) -> None:
                 other.run()
             else:
                 assert list(other.run_iter()) == [states.SUSPENDED]
-            thread.join(10)
+            thread.join(60)
         assert kept(first, backend).state == states.RUNNING
     assert step.runs == 0
 
@@ -430,7 +430,7 @@ def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
 
     def hold() -> None:
         inside.set()
-        assert let.wait(20)
+        assert let.wait(60)
 
     steps = [Step("a", hold), Step("b"), Step("c")]
     flow = unordered_flow.Flow("f").add(*steps)
@@ -438,7 +438,7 @@ def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
         flow, backend=backend, engine="parallel", max_workers=1, lease=0.1, durability="end"
     )
     with pytest.raises(exceptions.LeaseLost), running(engine, let):
-        assert inside.wait(10)
+        assert inside.wait(30)
         tenure = engine._ownership.tenure  # type: ignore[attr-defined]
         take_over(engine, backend, 1000)
         assert tenure is not None
@@ -451,7 +451,7 @@ def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
 
         tenure.lost = hear
         if tenure.error is None:
-            assert lost.wait(10)
+            assert lost.wait(30)
     assert [step.runs for step in steps] == [1, 0, 0]
     assert kept(engine, backend).state == states.RUNNING
 
@@ -531,13 +531,13 @@ def test_what_is_given_while_another_runs_waits_and_is_not_lost() -> None:
 
     def hold() -> str:
         inside.set()
-        assert let.wait(20)
+        assert let.wait(60)
         first.storage.update_flow_metadata({"by": "first", "first": 1})
         return "held"
 
     first = engines.load(line(Step("a", hold, provides="r")), store={"x": 1}, backend=backend)
     with running(first, let):
-        assert inside.wait(10)
+        assert inside.wait(30)
         flow = line(Step("a", provides="r"), Step("new"))
         other = again(first, flow, backend)
         other.storage.inject({"y": 2})
@@ -655,7 +655,9 @@ def hold():
 with backends.backend(sys.argv[1]) as backend:
     with backend.get_connection() as connection:
         detail = connection.get_flow_details(sys.argv[2])
-    engines.load(task.FunctorTask(hold, "a"), flow_detail=detail, backend=backend).run()
+    engines.load(
+        task.FunctorTask(hold, "a"), flow_detail=detail, backend=backend, lease=600
+    ).run()
     print("over", flush=True)
 """
 
@@ -663,7 +665,7 @@ with backends.backend(sys.argv[1]) as backend:
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 @pytest.mark.parametrize("kind", ["dir", "sqlite"])
 def test_a_process_that_is_killed_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
-    """While it lives it is named; nobody waits 15 seconds for who is dead."""
+    """While it lives it is named; nobody waits for who is dead until his lease ends."""
     uri = f"dir://{tmp_path / 'store'}" if kind == "dir" else f"sqlite:///{tmp_path / 'store.db'}"
     with backends.backend(uri) as backend:
         first = engines.load(line(Step("a")), backend=backend)
@@ -682,7 +684,7 @@ def test_a_process_that_is_killed_is_replaced_at_once(kind: str, tmp_path: Path)
         finally:
             child.kill()
             child.communicate()
-        engine.run(deadline=10)
+        engine.run()
         found = kept(engine, backend)
         assert (found.state, found.epoch) == (states.SUCCESS, 2)
         assert [(atom.name, atom.attempt) for atom in found] == [("a", 2)]

@@ -75,7 +75,7 @@ def killed(flow: str, folder: Path, until: Any, *options: str) -> None:
 
 def killed_at(flow: str, folder: Path, point: str, hit: int = 1, *options: str) -> None:
     with engine_process(flow, folder, *options, point=point, hit=hit) as process:
-        process.wait(30)
+        process.wait(60)
 
 
 def opened(folder: Path, action: str = "execute") -> None:
@@ -216,7 +216,7 @@ class Hindrance(parcels.Errand):
 
     def prepare(self, parcels: Sequence[parcels.Parcel]) -> None:
         self.met.set()
-        self.let.wait(30)
+        self.let.wait(60)
         for parcel in parcels:
             parcel.withdrawn = True
 
@@ -228,7 +228,7 @@ def test_a_worker_that_cannot_tell_what_came_of_a_task_is_no_dead_one(folder: Pa
     with worker(folder) as held, running(tasks.engine_of("gated", folder), hindrance.let):
         workers.until(lambda: tasks.runs(folder) == ["execute-a"])
         held._proxy.send(parcels.Parcel(env.Envelope(pr.NOTIFY, {}), hindrance))
-        assert hindrance.met.wait(10)
+        assert hindrance.met.wait(30)
         opened(folder)
         workers.until(lambda: not held._server.running)
         assert not done_rows(folder)
@@ -245,7 +245,7 @@ def orphaned(folder: Path, flow: str) -> Any:
                  "--tasks", tasks.__name__)  # fmt: skip
     with workers.workers(folder, *arguments):
         killed(flow, folder, lambda: tasks.runs(folder) == ["execute-a"])
-    return tasks.engine_of(flow, folder, worker_expiry=2)
+    return tasks.engine_of(flow, folder, worker_expiry=5)
 
 
 @thorough
@@ -321,7 +321,7 @@ def test_who_lost_the_flow_touches_nothing(folder: Path) -> None:
             with running(again):
                 workers.until(lambda: was_asked(held))
                 process.send_signal(signal.SIGCONT)
-                assert process.wait(30) == 1  # LeaseLost
+                assert process.wait(60) == 1  # LeaseLost
                 process.wait = lambda *_: -signal.SIGKILL
                 opened(folder)
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
@@ -345,9 +345,9 @@ def test_nothing_is_sent_of_a_flow_that_was_lost(tmp_path: Path) -> None:
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks) as held:
         executor.guard("flow", lost)
-        executor.wait_for_workers(1, 10)
+        assert executor.wait_for_workers(1, 30) == 0
         call = submitted(executor, tasks.Plain("p"), heard, folder=str(tmp_path))
-        assert executor._proxy.flush(10)
+        assert executor._proxy.flush(30)
         assert executor._ledger is not None and not executor._ledger.ids()
         assert executor.withdraw() == [call]
         executor.stop()
@@ -360,12 +360,12 @@ def test_what_is_taken_back_is_not_run_any_more(tmp_path: Path) -> None:
     url = "memory://taken-back"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks, threads_count=1) as held:
-        executor.wait_for_workers(1, 10)
+        assert executor.wait_for_workers(1, 30) == 0
         first = submitted(executor, tasks.Gated("a"), heard, folder=str(tmp_path))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         second = invocation.Invocation(tasks.Plain("b"), "execute", "b", 1)
         executor.submit(second, lambda _, outcome: heard.append(outcome))
-        assert executor._proxy.flush(10)
+        assert executor._proxy.flush(30)
         assert executor.withdraw() == [second]
         opened(tmp_path)
         workers.until(lambda: held.counts.get("MISSING"))
@@ -381,7 +381,7 @@ def test_what_is_disowned_stays_as_it_is(tmp_path: Path) -> None:
     url = "memory://disowned"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
     with workers.worker_in_thread(url, tasks) as held:
-        executor.wait_for_workers(1, 10)
+        assert executor.wait_for_workers(1, 30) == 0
         call = submitted(executor, tasks.Gated("a"), heard, folder=str(tmp_path))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         ledger = executor._ledger

@@ -603,9 +603,9 @@ def test_another_thread_suspends_a_real_wait_at_once(kind: str) -> None:
     engine.atom_notifier.register(states.RETRYING, lambda state, details: sleeps.set())
     runner = threading.Thread(target=engine.run)
     runner.start()
-    assert sleeps.wait(10)
+    assert sleeps.wait(60)
     engine.suspend()
-    runner.join(10)
+    runner.join(60)
     assert not runner.is_alive()
     assert engine.storage.get_flow_state() == states.SUSPENDED
     assert ends(engine, "r") == [states.RETRYING]

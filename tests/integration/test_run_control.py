@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests import sample_tasks as samples
-from tests.workers import until, worker_in_thread
+from tests.workers import worker_in_thread
 from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine._core import executors
 from wbengine._core import machine as machine_module
@@ -146,17 +146,22 @@ def test_what_runs_finishes_and_what_waits_is_withdrawn() -> None:
 def test_elsewhere_what_waits_is_withdrawn_and_what_runs_finishes(
     name: str, tmp_path: Path
 ) -> None:
-    """One slot: one task runs, one that waits for it is never started; a real second passes."""
+    """One slot: one task runs when time is over, and one that waits for it is never started."""
     started, release = tmp_path / "started", tmp_path / "release"
     flow = WIDE("f").add(*[samples.WaitFor(name=name, provides=name) for name in "ab"])
     store = {"started": str(started), "release": str(release)}
+
+    class Clock(_clock.Clock):
+        def monotonic(self) -> float:
+            return time.monotonic() + 1000 * started.exists()
+
     with kind_of(name, tmp_path, slots=1) as options:
-        engine = load(flow, store=store, **options)
+        engine = load(flow, Clock(), store=store, **options)
         engine.atom_notifier.register(
             states.PENDING, lambda state, details: release.write_text("now")
         )
         with pytest.raises(exceptions.DeadlineExceeded):
-            engine.run(deadline=1)
+            engine.run(0.05, deadline=1000)
     assert sorted(map(str, ends(engine, "a", "b"))) == [LEFT, GONE]
     assert engine.statistics["withdrawn"] == 1
 
@@ -770,11 +775,11 @@ def test_an_interruption_in_a_retry_or_task_is_its_failure(
         assert engine.storage.get_flow_state() == states.FAILURE
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
 def test_ctrl_c_while_the_loop_waits() -> None:
     """A real signal: what runs finishes and is kept, the rest waits for the next run."""
     waiting, begun, release = threading.Event(), threading.Event(), threading.Event()
-    loop = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+    loop = threading.get_ident()
 
     class Queue(queue.SimpleQueue):  # type: ignore[type-arg]
         def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -796,17 +801,20 @@ def test_ctrl_c_while_the_loop_waits() -> None:
     def interrupt() -> None:
         assert waiting.wait(30)
         assert begun.wait(30)  # what no thread has begun is put back
-        # Only what sleeps is woken by a signal; what is about to sleep hears of it when it wakes.
-        until(lambda: loop.read_text().rpartition(")")[2].split()[0] == "S")
         os.kill(os.getpid(), signal.SIGINT)
+        # Only what sleeps is woken by a signal; what was about to sleep hears of it when it wakes.
+        while not release.wait(0.05):
+            signal.pthread_kill(loop, signal.SIGUSR1)
 
     flow = LINE("f").add(task.FunctorTask(wait, "w", provides="w"), samples.Nothing(name="n"))
     engine = load(flow, Clock(), **NEAR["threads"])
     helper = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
     helper.start()
     with pytest.raises(KeyboardInterrupt):
         engine.run()
     helper.join()
+    signal.signal(signal.SIGUSR1, before)
     assert engine.storage.get_flow_state() == states.SUSPENDED
     assert ends(engine, "w", "n") == [DONE, LEFT]
     engine.run()

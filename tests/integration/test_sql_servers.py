@@ -51,7 +51,8 @@ def kill_others(url: str) -> None:
     with engine.connect() as connection:
         found = connection.execute(sa.text(KILL[engine.dialect.name])).scalars().all()
         for statement in found if engine.dialect.name == "mysql" else ():
-            connection.exec_driver_sql(str(statement))
+            with contextlib.suppress(sa.exc.OperationalError):  # it has ended meanwhile
+                connection.exec_driver_sql(str(statement))
     engine.dispose()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.beside import running
+from tests.workers import until
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
@@ -85,18 +86,10 @@ def connection(url: str) -> Iterator[base.Connection]:
         yield made
 
 
-def wait_until(true: Callable[[], Any]) -> None:
-    for _ in range(2000):
-        if true():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it never came")
-
-
 def test_suspending(child: Child, connection: base.Connection) -> None:
     """What runs ends, nothing more starts; the history says who wanted it, and why."""
     connection.wish(child.flow, base.Wish("suspend", "lunch", "cook"))
-    wait_until(lambda: not connection.wishes([child.flow]))
+    until(lambda: not connection.wishes([child.flow]))
     child.go.touch()
     assert child.rest() == ["SUSPENDED"]
     history = connection.get_flow_details(child.flow).history
@@ -126,7 +119,7 @@ class Waits(task.Task):
 
     def execute(self) -> None:
         self.began.set()
-        assert self.go.wait(30)
+        assert self.go.wait(60)
 
 
 def test_a_wish_for_an_earlier_run_does_nothing() -> None:
@@ -135,9 +128,9 @@ def test_a_wish_for_an_earlier_run_does_nothing() -> None:
     first, second = Waits("first"), Waits("second")
     engine = engines.load(linear_flow.Flow("f").add(first, second), backend=backend)
     with backend.get_connection() as connection, running(engine):
-        assert first.began.wait(30)
+        assert first.began.wait(60)
         first.go.set()
-        assert second.began.wait(30)
+        assert second.began.wait(60)
         engine.suspend()
         # It is left to whoever looks, and nobody does any more.
         lease = connection.get_lease(engine.storage.flow_uuid)
