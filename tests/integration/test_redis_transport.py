@@ -19,8 +19,8 @@ from tests import brokers, server_kinds, tcp_proxy
 from tests.redis_ends import SOON, End
 from tests.workers import until
 from wbengine import exceptions
+from wbengine.transports import _redis_bell, resolve
 from wbengine.transports import redis as transport
-from wbengine.transports import resolve
 from wbengine.transports._redis_link import LOST, Link, Place
 
 
@@ -168,15 +168,17 @@ def _raw(end, body):
     return _envelope.encode(message, "ex", "k")
 
 
-def test_waiting_asks_for_little(redis_url, redis_server, ends):
+def test_waiting_asks_for_little(redis_url, redis_server, ends, monkeypatch):
+    monkeypatch.setattr(_redis_bell, "POLL", 0.2)
     taker = ends().queue("q", "k").consume("q")
     with redis_server.client() as client:
-        taker.nothing_comes(0.5)
-        before = client.info("stats")["total_commands_processed"]
-        taker.nothing_comes(3.0)
+        taker.nothing_comes(0.3)
+        before, began = client.info("stats")["total_commands_processed"], time.monotonic()
+        taker.nothing_comes(0.8)
+        looks = 1 + (time.monotonic() - began) / _redis_bell.POLL
         after = client.info("stats")["total_commands_processed"]
-    # Commands within scripts count; a look each second, and now and then for the dead.
-    assert after - before < 120
+    # Commands within scripts count; and now and then there is a look for the dead.
+    assert after - before < 40 * looks
 
 
 @pytest.mark.usefixtures("patient")
