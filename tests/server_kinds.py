@@ -247,6 +247,8 @@ class Redis(Keeper):
             "requirepass": self.password,
             "dir": str(self.data),
             "appendonly": "yes",
+            # Told to see to the disk, it puts off writing at all while that is busy.
+            "appendfsync": "no",
             "save": '""',
             "databases": "4096",
             "set-proc-title": "no",  # who looks for it finds it by its folder
