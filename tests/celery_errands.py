@@ -18,11 +18,12 @@ from wbengine.interop.celery.protocol import codec
 from wbengine.interop.celery.protocol.message import TaskMessage
 
 #: The names under which a worker of `--tasks tests.celery_errands` offers them.
-NOTE, REFUSE, REST, REST_AGAIN, WAIT = (
-    f"tests.celery_errands.{name}" for name in ("Note", "Refuse", "Rest", "RestAgain", "Wait")
+NOTE, REFUSE, REST, REST_AGAIN, WAIT, WAIT_AGAIN = (
+    f"tests.celery_errands.{name}"
+    for name in ("Note", "Refuse", "Rest", "RestAgain", "Wait", "WaitAgain")
 )
 
-SOON = 30.0
+SOON = 60.0
 
 
 class Note(task.Task):
@@ -67,6 +68,12 @@ class Wait(task.Task):
 
 
 class RestAgain(Rest):
+    """One that may run twice."""
+
+    idempotent = True
+
+
+class WaitAgain(Wait):
     """One that may run twice."""
 
     idempotent = True

@@ -20,6 +20,9 @@ Serve = Callable[..., contextlib.AbstractContextManager["Serving"]]
 #: A worker that is gone is soon given up: there is none that is only late.
 HASTY = doubting.Patience(pause=0.2, lost_after=1.5, back=0.5)
 
+#: Nobody is given up, however late.
+PATIENT = doubting.Patience(pause=0.3, lost_after=600.0)
+
 
 class Serving:
     """A worker that serves the queue `celery`, and its guest."""
@@ -76,9 +79,9 @@ def serving(
     thread = threading.Thread(target=worker.run, kwargs={"display_banner": False})
     thread.start()
     try:
-        assert worker.wait(20)
+        assert worker.wait(60)
         yield Serving(worker, made)
     finally:
         worker.stop()
-        thread.join(20)
+        thread.join(60)
     assert not thread.is_alive()

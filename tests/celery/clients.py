@@ -376,7 +376,7 @@ def _is_before(moment: dt.datetime) -> bool:
 def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:
     """One that is revoked as it runs."""
     runs = tasks.rest.delay(90, path)
-    _until(lambda: Path(path).exists())
+    _until(lambda: _lines(path))
     if options:
         runs.revoke(**options)
         return ended(runs)

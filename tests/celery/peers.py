@@ -86,6 +86,11 @@ class Flower(Peer):
         super().__init__(pid, log)
         self._where = where
 
+    @property
+    def listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as asked:
+            return not asked.connect_ex(str(self._where))
+
     def ask(self, path: str, method: str = "GET") -> Any:
         """What its API says, such as of '/api/workers'.
 
@@ -192,7 +197,7 @@ class Celery:
         pid, log = self._order("command", conf=conf_of(url, **conf), arguments=words)
         peer = Flower(pid, log, where)
         try:
-            workers.until(lambda: where.exists() or _died(peer))
+            workers.until(lambda: peer.listens or _died(peer))
             yield peer
         finally:
             peer.kill()

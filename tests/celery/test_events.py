@@ -31,12 +31,12 @@ def hearing(url: str, **options: Any) -> Iterator[receiver.EventReceiver]:
     made = receiver.EventReceiver(url, **options)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
-    assert made.wait(20)
+    assert made.wait(60)
     try:
         yield made
     finally:
         made.stop()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -104,7 +104,7 @@ def test_what_celerys_monitors_hear(celery: peers.Celery, url: Place) -> None:
                 made.tell(kind, uuid="u-1", **fields)
             until(lambda: "task succeeded" in dump.text)
             until(lambda: _tasks(flower).get("u-1", {}).get("state") == "SUCCESS")
-            assert _workers(flower) == {"ours@here": True}
+            until(lambda: _workers(flower) == {"ours@here": True})
             assert _tasks(flower)["u-1"]["name"] == "proj.add"
         until(lambda: "shutdown" in dump.text)
         until(lambda: _workers(flower) == {"ours@here": False})
@@ -161,7 +161,7 @@ def test_our_own_requests_as_celerys_monitors_see_them(
         (add,) = (each for each in _tasks(flower).values() if each["name"].endswith("Add"))
         assert (add["result"], add["worker"]) == ("21", "ours@here")
         assert add["root_id"] == loaded.storage.flow_uuid
-        assert _workers(flower) == {"ours@here": True}
+        until(lambda: _workers(flower) == {"ours@here": True})
         found = flower.ask("/api/workers?refresh=1&workername=ours@here")
         assert found["ours@here"]["stats"]["pid"] == ours.process.pid
         assert ours.stop() == 0
@@ -231,15 +231,19 @@ def _overheard(client: Any, pattern: str) -> bytes:
 
 
 def test_nobody_waits_for_a_broker_that_is_frozen(server: Broker, url: Place) -> None:
+    def dropped() -> int:
+        """How many there is no room for, after a thousand more."""
+        for number in range(1000):
+            told.tell("task-started", uuid=str(number))
+        return told.counts["dropped"]
+
     with telling(url, limit=1000) as told:
         until(lambda: told.counts["sent"])
         server.pause()
         try:
-            for number in range(5000):
-                told.tell("task-started", uuid=str(number))
+            until(lambda: dropped() > 3000)
         finally:
             server.resume()
-    assert told.counts["dropped"] >= 3500
 
 
 def test_nothing_is_left_behind(kind: str, url: Place) -> None:

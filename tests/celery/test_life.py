@@ -33,7 +33,7 @@ def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path
             own.call("start", f"{name}hold_again", (str(again), str(gate))),
             own.call("start", f"{name}hold", (str(once), str(gate))),
         ]
-        until(lambda: again.exists() and once.exists())
+        until(lambda: lines(again) and lines(once))
         ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(5)]
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
         worker.signal(signal.SIGKILL)

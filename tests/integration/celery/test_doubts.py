@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import Place, Rabbitmq
-from tests.celery_errands import REST, REST_AGAIN, WAIT, Client, lines
-from tests.celery_guests import HASTY, Serve, Start
+from tests.celery_errands import REST, WAIT, WAIT_AGAIN, Client, lines
+from tests.celery_guests import PATIENT, Serve, Start
 from tests.workers import WorkerProcess, until
 from wbengine.interop.celery.worker import doubting, notes
-
-#: Who was away is asked again soon; it is not given up sooner than usual.
-CURIOUS = doubting.Patience(pause=0.3)
 
 pytestmark = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 
@@ -46,7 +43,7 @@ def test_the_first_one_still_runs_it(
     with start() as (first,):
         name = client.send(WAIT, str(path), str(gate))
         until(lambda: lines(path))
-        with serve(patience=CURIOUS) as second:
+        with serve(patience=PATIENT) as second:
             assert client.consumers == 2
             if restarted:
                 first.signal(signal.SIGSTOP)  # the other one is to be back before it
@@ -80,16 +77,19 @@ def test_the_first_one_was_killed(
     client: Client, start: Start, serve: Serve, tmp_path: Path
 ) -> None:
     """Whatever ran on it fails, unless it may run again."""
-    path, safe = tmp_path / "rest", tmp_path / "safe"
+    path, safe, gate = tmp_path / "rest", tmp_path / "safe", tmp_path / "gate"
+    patience = doubting.Patience(pause=0.2, lost_after=3.0, back=0.5)
     with start() as (first,):
-        name, again = client.send(REST, str(path), 60.0), client.send(REST_AGAIN, str(safe), 1.0)
+        name = client.send(REST, str(path), 600.0)
+        again = client.send(WAIT_AGAIN, str(safe), str(gate))
         until(lambda: lines(path) and lines(safe))
-        with serve(patience=HASTY) as second:
-            first.process.kill()
+        with serve(patience=patience) as second:
             began = time.monotonic()
-            assert client.ended(again)["status"] == "SUCCESS" and client.meta(name) is None
-            told = client.ended(name)
-            assert HASTY.lost_after < time.monotonic() - began < HASTY.lost_after + 8
+            first.process.kill()
+            gate.touch()
+            told, ran = client.ended(name), client.ended(again)
+            assert time.monotonic() - began > patience.lost_after
+            assert ran["status"] == "SUCCESS" and ran["date_done"] < told["date_done"]
             assert (told["status"], told["result"]["exc_type"]) == ("FAILURE", "WorkerLostError")
             until(lambda: second.rests)
     assert lines(path) == ["here"] and lines(safe) == ["here"] * 2
@@ -102,7 +102,7 @@ def test_told_to_end_in_doubt_it_puts_it_back_as_it_was(
     with start() as (first,):
         client.send(REST, str(path), 60.0, id="doubtful")
         until(lambda: lines(path))
-        with serve() as second:
+        with serve(patience=PATIENT) as second:
             first.process.kill()
             first.wait()
             until(lambda: second.counts.get("doubtful") == 1)

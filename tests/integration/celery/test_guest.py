@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from tests import celery_errands, celery_guests
 from tests.brokers import Broker, Place
 from tests.celery_errands import NOTE, REST, REST_AGAIN, WAIT, Client, lines
-from tests.celery_guests import HASTY, Serve, Start
+from tests.celery_guests import HASTY, PATIENT, Serve, Start
 from tests.workers import WorkerProcess, until
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.interop.celery.protocol.message import TaskMessage
@@ -88,8 +88,9 @@ def test_what_is_held_runs_once_whatever_became_of_the_broker(
     """It comes again to one of two workers, which may not be the one that held it."""
     path = tmp_path / "notes"
     with serve() as first, serve() as second:
-        due = _moment(time.time() + 2)
-        sent = [client.send(NOTE, str(path), str(number), eta=due) for number in range(6)]
+        due = _moment(time.time() + 3)
+        sent = list("012345")
+        client.publish(*(TaskMessage(NOTE, name, (str(path), name), eta=due) for name in sent))
         until(lambda: first.held + second.held == 6)
         broker.kill()
         broker.start()
@@ -140,7 +141,7 @@ def test_told_to_end_it_finishes_what_runs_and_gives_back_the_rest(
 def test_what_was_given_back_runs_elsewhere(client: Client, serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "rest"
     with serve() as first:
-        held = client.send(NOTE, str(path), "held", eta=_moment(time.time() + 1.5))
+        held = client.send(NOTE, str(path), "held", eta=_moment(time.time() + 3))
         until(lambda: first.held == 1)
     with serve():
         assert value(client.ended(held)) == "held"
@@ -151,15 +152,13 @@ def test_told_twice_it_ends_at_once(client: Client, start: Start, tmp_path: Path
     """What it gives up fails, unless it may run again: that goes back."""
     path = tmp_path / "rest"
     with start() as (worker,):
-        lost, again = client.send(REST, str(path), 60), client.send(REST_AGAIN, str(path), 60)
+        lost, again = client.send(REST, str(path), 600), client.send(REST_AGAIN, str(path), 600)
         until(lambda: len(lines(path)) == 2)
         worker.signal(signal.SIGTERM)
         until(lambda: "taking nothing new" in worker.text)
         time.sleep(0.2)  # signals that are closer to each other are one
-        began = time.monotonic()
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 1
-        assert time.monotonic() - began < 5
     told = client.ended(lost)
     assert (told["status"], told["result"]["exc_type"]) == ("FAILURE", "WorkerLostError")
     assert [message.headers["id"] for message in client.left()] == [again]
@@ -173,9 +172,9 @@ def test_the_visibility_timeout_of_a_redis(
     """What takes longer stays with its worker, for as long as that lives."""
     path = tmp_path / "rest"
     with start("--threads", "1", options=soon) as (worker,):  # it cannot take it from the others
-        name = client.send(REST, str(path), 60.0 if killed else 3.0)
+        name = client.send(REST, str(path), 600.0 if killed else 3.0)
         until(lambda: lines(path))
-        with serve(soon, threads=1, patience=HASTY) as second:
+        with serve(soon, threads=1, patience=HASTY if killed else PATIENT) as second:
             if killed:
                 worker.process.kill()
                 assert client.ended(name)["result"]["exc_type"] == "WorkerLostError"
@@ -236,10 +235,10 @@ def test_it_ends_by_itself(client: Client, start: Start, tmp_path: Path) -> None
     for number in range(5):
         client.send(NOTE, str(path), str(number))
     with start("--max-tasks", "3") as (worker,):
-        assert worker.wait() == 0
+        assert worker.wait(60) == 0
     assert len(lines(path)) == 3
     with start("--burst") as (worker,):
-        assert worker.wait() == 0
+        assert worker.wait(60) == 0
     assert sorted(lines(path)) == list("01234")
     assert client.left() == []
 
@@ -280,7 +279,7 @@ def test_a_quorum_queue(url: Place, client: Client, serve: Serve, tmp_path: Path
     with kombu.Connection(str(url)) as connection:
         queue(connection.channel()).declare()
     with serve() as there:
-        due = _moment(time.time() + 3)
+        due = _moment(time.time() + 4)
         held = [TaskMessage(NOTE, str(n), (str(path), "held"), eta=due) for n in range(7)]
         client.publish(*held, declare=False)
         until(lambda: there.held == 7)
@@ -375,22 +374,27 @@ def test_what_it_runs_is_its_current_work(client: Client, serve: Serve, tmp_path
 
 def test_an_idle_worker_rests(client: Client, start: Start, tmp_path: Path) -> None:
     """And is awake at once."""
-    with start() as (worker,):
-        client.ended(client.send(NOTE, str(tmp_path / "notes")))
-        time.sleep(0.3)
-        before = _seconds(worker)
-        time.sleep(1)
-        assert _seconds(worker) - before < 0.04
+
+    def took() -> float:
         began = time.monotonic()
         client.ended(client.send(NOTE, str(tmp_path / "notes")))
-        assert time.monotonic() - began < 1.0
+        return time.monotonic() - began
+
+    with start() as (worker,):
+        took()
+        before = _woken(worker)
+        time.sleep(1)
+        assert _woken(worker) - before < 50  # it is some 5
+        assert min(took() for _ in range(3)) < 1.0
         assert worker.stop() == 0
 
 
-def _seconds(worker: WorkerProcess) -> float:
-    """Of processor time that it used."""
-    words = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+def _woken(worker: WorkerProcess) -> int:
+    """How often one of its threads was woken."""
+    told = "".join(
+        path.read_text() for path in Path(f"/proc/{worker.process.pid}/task").glob("*/status")
+    )
+    return sum(map(int, re.findall(r"(?m)^voluntary_ctxt_switches:\s+(\d+)$", told)))
 
 
 def _moment(seconds: float) -> Any:

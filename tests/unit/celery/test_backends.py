@@ -105,9 +105,9 @@ def test_results_are_kept_for_a_while_and_told(
     backend = Redis(redis_url, expires=60)
     heard = kept.pubsub()
     heard.subscribe("celery-task-meta-one")
-    assert heard.get_message(timeout=5)["type"] == "subscribe"
+    assert heard.get_message(timeout=60)["type"] == "subscribe"
     backend.store(post, [Result("one", "STARTED"), Result("one", "SUCCESS", "ü")])
-    said = [json.loads(heard.get_message(timeout=5)["data"])["status"] for _ in range(2)]
+    said = [json.loads(heard.get_message(timeout=60)["data"])["status"] for _ in range(2)]
     assert said == ["STARTED", "SUCCESS"]
     assert json.loads(kept.get("celery-task-meta-one"))["result"] == "ü"
     assert 50 < kept.ttl("celery-task-meta-one") <= 60

@@ -76,7 +76,7 @@ def value_of(
         done.set()
 
     pool.submit(fn, given, settle, None, limit)
-    assert done.wait(30)
+    assert done.wait(60)
     return values[0]
 
 
@@ -307,7 +307,7 @@ def test_what_a_module_costs_is_no_part_of_its_first_call(preloaded: bool) -> No
         if preloaded:
             pool.preload([*heavy.modules, "no.such.module", "__main__"])
         pool.submit(calls.run, given, settle, None, limits.TimeLimit(2.0, None))
-        assert done.wait(30)
+        assert done.wait(60)
     if preloaded:
         assert values[0].value == "slept"
     else:

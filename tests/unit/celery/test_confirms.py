@@ -87,7 +87,7 @@ def test_as_a_broker_counts(broker_servers: Brokers) -> None:
             confirms.expect(number)
             producer.publish("x", routing_key="q", exchange="")
         while len(confirms):
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=60)
     assert sorted(told) == [(number, True) for number in range(300)]
 
 

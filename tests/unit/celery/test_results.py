@@ -182,7 +182,7 @@ def seen() -> dict[str, Any]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     assert child.returncode == 0, child.stderr

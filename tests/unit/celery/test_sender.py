@@ -41,7 +41,7 @@ class Bench:
         job = Job("one", 1, message, codec.encode(message), Mark(), "q", 0.0)
         result = Result("one", "SUCCESS", 1, reply_to="answers", correlation_id="one")
         self.sender.put(deeds.End(job, result, steps, **fields))
-        assert self.sender.flush(20)
+        assert self.sender.flush(60)
         return job
 
     def found(self, queue: str) -> list[Any]:
@@ -97,7 +97,7 @@ def test_what_is_given_back_is_new(bench: Bench) -> None:
     job = Job("back", 1, TaskMessage("t", "back"), wire, Mark(), "there", 0.0)
     bench.sender.put(deeds.GiveBack(job))
     bench.sender.put(deeds.Redirect(mark := Mark(), wire, "elsewhere"))
-    assert bench.sender.flush(20)
+    assert bench.sender.flush(60)
     assert bench.settled == [(job.receipt, True), (mark, True)]
     with kombu.Connection(bench.url) as connection:
         message = connection.channel().basic_get("there", no_ack=True)
@@ -114,7 +114,7 @@ def test_what_comes_again_is_not_sent(bench: Bench) -> None:
     bench.sender.put(deeds.GiveBack(job))
     bench.sender.put(deeds.Redirect(mark := Mark(lost=True), wire, "elsewhere"))
     bench.sender.put(deeds.Redirect(other := Mark(), wire, "elsewhere"))
-    assert bench.sender.flush(20)
+    assert bench.sender.flush(60)
     assert bench.settled == [(job.receipt, True), (mark, True), (other, True)]
     assert (bench.found("there"), bench.found("elsewhere")) == ([], ["back"])
 
@@ -155,7 +155,7 @@ def test_a_broker_that_is_away_is_waited_for(
         until(lambda: "wait for their broker" in caplog.text)
         assert made.sender.busy
         server.start()
-        assert made.sender.flush(30)
+        assert made.sender.flush(60)
         # A Redis may not have written yet what came last before it was killed.
         assert made.found("usual")[-1] == "after"
         assert made.settled[-1] == (job.receipt, True)

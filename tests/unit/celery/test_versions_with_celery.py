@@ -17,7 +17,7 @@ from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.wire import Wire
 
-COUNT = 5_000  # each way
+COUNT = 2_000  # each way
 PEER = pathlib.Path(__file__).with_name("peer.py")
 ACCEPTED = serializers.Accepted()
 
@@ -27,7 +27,7 @@ def celery(lines: list[list[Any]]) -> list[dict[str, Any]]:
     process = subprocess.run(
         [sys.executable, str(PEER)],
         input="\n".join(map(json.dumps, lines)),
-        capture_output=True, text=True, timeout=100,
+        capture_output=True, text=True, timeout=110,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-2000:]
     return [json.loads(line) for line in process.stdout.splitlines()]
