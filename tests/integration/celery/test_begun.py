@@ -56,7 +56,7 @@ def test_what_a_dead_worker_held_runs_elsewhere(
     path = tmp_path / "notes"
     with start(options=soon) as (first,):
         until(lambda: "serving Celery's queues" in first.text)
-        due = dt.datetime.fromtimestamp(time.time() + 3.0, dt.timezone.utc)
+        due = dt.datetime.fromtimestamp(time.time() + 5.0, dt.timezone.utc)
         client.publish(*notes(path, 40, eta=due))
         until(lambda: client.waiting == 0)
         first.process.kill()
