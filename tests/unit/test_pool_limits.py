@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import queue
 import re
 import signal
@@ -16,6 +15,23 @@ from typing import Any
 
 import pytest
 
+from tests.unit.pool_calls import (
+    asleep,
+    blocked,
+    busy,
+    clean_up,
+    deadline,
+    eat,
+    is_cancelled,
+    keep,
+    meet,
+    obedient,
+    quick,
+    sleeps_in_loop,
+    spin,
+    stopped,
+    stubborn,
+)
 from wbengine import _pool_children, _pool_threads, exceptions, limits, loops, pools, watch
 from wbengine.types import failure as ft
 
@@ -23,56 +39,6 @@ WAIT = 60.0
 SOFT = exceptions.SoftTimeLimitExceeded
 HARD = exceptions.TimeLimitExceeded
 MIB = 2**20
-
-
-# What runs in the pools -------------------------------------------------------------------------
-
-
-def quick(emit: Any) -> int:
-    return os.getpid()
-
-
-def spin(emit: Any) -> None:
-    emit("begun", {"pid": os.getpid()})
-    while True:
-        pass
-
-
-def clean_up(emit: Any) -> str:
-    try:
-        spin(emit)
-    except SOFT:
-        emit("cleaning", {})
-        return "clean"
-    return "never"
-
-
-def stubborn(emit: Any) -> None:
-    """Ends at nobody's wish."""
-    emit("begun", {"pid": os.getpid()})
-    while True:
-        try:
-            time.sleep(0.001)
-        except SOFT:
-            pass
-
-
-def asleep(emit: Any) -> None:
-    emit("begun", {"pid": os.getpid()})
-    time.sleep(3600)
-
-
-def stopped(emit: Any) -> None:
-    """None of its threads goes on."""
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def meet(folder: str, emit: Any) -> int:
-    """Wait for one in another process."""
-    (pathlib.Path(folder) / str(os.getpid())).touch()
-    while len(os.listdir(folder)) < 2:
-        time.sleep(0.001)
-    return os.getpid()
 
 
 def serving(pool: Any) -> set[int]:
@@ -84,65 +50,10 @@ def serving(pool: Any) -> set[int]:
         return {box.get(), box.get()}
 
 
-def blocked(door: threading.Lock, emit: Any) -> str:
-    """In C, where no exception gets, until somebody lets it go."""
-    emit("begun", {"pid": os.getpid()})
-    door.acquire()
-    return "late"
-
-
 def closed_door() -> threading.Lock:
     door = threading.Lock()
     door.acquire()
     return door
-
-
-def obedient(emit: Any) -> str:
-    emit("begun", {"pid": os.getpid()})
-    while not emit.cancelled:
-        time.sleep(0.001)
-    return "obeyed"
-
-
-def deadline(emit: Any) -> float | None:
-    found: float | None = emit.deadline
-    return found
-
-
-def is_cancelled(emit: Any) -> bool:
-    return bool(emit.cancelled)
-
-
-def sleeps_in_loop(cleans: bool, emit: Any) -> Any:
-    return loops.of_process().run(_sleeps, cleans)
-
-
-async def _sleeps(cleans: bool) -> str:
-    import asyncio
-
-    try:
-        await asyncio.sleep(3600)
-    except SOFT:
-        await asyncio.sleep(0.001)  # the interruption is over
-        if cleans:
-            return "clean"
-        raise
-    return "never"
-
-
-def eat(amount: int, emit: Any) -> str:
-    emit("begun", {"pid": os.getpid()})
-    food = bytearray(amount)
-    time.sleep(3600)
-    return str(len(food))
-
-
-_kept: list[bytearray] = []
-
-
-def keep(amount: int, emit: Any) -> int:
-    _kept.append(bytearray(amount))
-    return os.getpid()
 
 
 class Box:
@@ -417,21 +328,14 @@ def test_calls_that_end_about_when_their_limit_does() -> None:
         pid = submit(pool, quick)
         for number in range(count):
             soft = 0.0002 + number % 40 * 0.0004
-            pool.submit(_busy, (0.001,), told, None, limit(soft))
-            pool.submit(_busy, (0.0,), told)
+            pool.submit(busy, (0.001,), told, None, limit(soft))
+            pool.submit(busy, (0.0,), told)
         found = [told.get() for _ in range(2 * count)]
         assert submit(pool, quick) == pid
     assert found[1::2] == ["ended"] * count
     ended = sum(value == "ended" for value in found[::2])
     assert ended + sum(isinstance(v, ft.Failure) and bool(v.check(SOFT)) for v in found) == count
     assert 0 < ended < count
-
-
-def _busy(seconds: float, emit: Any) -> str:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-    return "ended"
 
 
 def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
@@ -507,7 +411,7 @@ def test_a_kill_reaches_the_child_of_its_call_and_no_later_one() -> None:
     with pools.ProcessPool(1) as pool:
         submit(pool, quick)
         for number in range(60):
-            pool.submit(_busy, (0.002,), told, None, limit(None, 0.0015 + number % 20 * 0.0001))
+            pool.submit(busy, (0.002,), told, None, limit(None, 0.0015 + number % 20 * 0.0001))
             pool.submit(quick, (), told)
         found = [told.get() for _ in range(120)]
     assert all(isinstance(pid, int) for pid in found[1::2]), found
