@@ -29,6 +29,8 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 FLOWS = int(os.environ.get("WBENGINE_KINDS", "300"))
 SEED = os.environ.get("WBENGINE_SEED")
 SEEDS = range(FLOWS) if SEED is None else [int(SEED)]
+#: How many tests they are shared among, so that none takes minutes.
+PARTS = 6
 
 #: Runs of one flow that is suspended over and over.
 MOST_RUNS = 200
@@ -282,11 +284,12 @@ def _compare(serial: Life, other: Life, free: bool) -> None:
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_flows_live_the_same_lives_on_all_kinds(
-    all_kinds: list[kinds.Kind], tmp_path: Path, request: pytest.FixtureRequest
+    part: int, all_kinds: list[kinds.Kind], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     free = "free" in request.node.name
-    for seed in SEEDS:
+    for seed in SEEDS[part::PARTS]:
         compare(seed, all_kinds, tmp_path, free)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pathlib
 import signal
+import socket
+import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 from wbengine import exceptions, loops
 
+WAIT = 60.0
 SOFT = exceptions.SoftTimeLimitExceeded
 
 
@@ -121,3 +126,192 @@ def busy(seconds: float, emit: Any) -> str:
     while time.perf_counter() < end:
         pass
     return "ended"
+
+
+def double(value: Any, emit: Any) -> Any:
+    return value + value
+
+
+def whoami(emit: Any) -> int:
+    return os.getpid()
+
+
+def tell(count: int, emit: Any) -> str:
+    for index in range(count):
+        emit("step", {"index": index})
+    return "told"
+
+
+def tell_late(emit: Any) -> str:
+    global _late
+    _late = threading.Thread(target=_tell_forever, args=(emit,), daemon=True)
+    _late.start()
+    return "told"
+
+
+def _tell_forever(emit: Any) -> None:
+    while True:
+        emit("late", {})
+
+
+def leave_behind(path: str, emit: Any) -> int:
+    return loops.of_process().run(_leave_behind, path)
+
+
+async def _leave_behind(path: str) -> int:
+    async def lingers() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            pathlib.Path(path).write_text("cancelled")
+
+    _left.append(asyncio.create_task(lingers()))
+    await asyncio.sleep(0)
+    return id(asyncio.get_running_loop())
+
+
+_left: list[Any] = []
+
+
+def tell_lock(emit: Any) -> None:
+    emit("step", {"lock": threading.Lock()})
+
+
+def fork(emit: Any) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which the child does without
+        return os.fork()
+
+
+def bad_exit(emit: Any) -> None:
+    sys.exit("enough")
+
+
+def interrupt(emit: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def boom(emit: Any) -> None:
+    raise LookupError("boom")
+
+
+class Strange(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.lock = threading.Lock()
+
+
+def strange(emit: Any) -> None:
+    raise Strange(1, 2)
+
+
+class Fragile:
+    def __reduce__(self) -> Any:
+        return _explode, ()
+
+
+def _explode() -> None:
+    raise ValueError("cannot be rebuilt")
+
+
+def fragile(emit: Any) -> Any:
+    return Fragile()
+
+
+def accept(value: Any, emit: Any) -> str:
+    return "accepted"
+
+
+def holds_lock(emit: Any) -> Any:
+    return {"a": [1, 2, threading.Lock()]}
+
+
+def leave(code: int, emit: Any) -> None:
+    os._exit(code)
+
+
+def die(signum: int, emit: Any) -> None:
+    os.kill(os.getpid(), signum)
+
+
+def answer_and_die(emit: Any) -> str:
+    emit("bye", {})
+    threading.Timer(0.0, os._exit, (7,)).start()
+    threading.Event().wait()
+    return "never"
+
+
+def leave_heir(emit: Any) -> None:
+    """Die while a forked process still holds our end of the pipe."""
+    emit("heir", {"pid": os.fork() or _hold()})
+    os._exit(5)
+
+
+def _hold() -> int:
+    time.sleep(WAIT)
+    os._exit(0)
+
+
+def knock(path: str, emit: Any) -> int:
+    """Say hello and wait until somebody hangs up."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(path)
+        peer.sendall(f"{os.getpid()}\n".encode())
+        peer.recv(1)
+    return os.getpid()
+
+
+def environment(name: str, emit: Any) -> str | None:
+    return os.environ.get(name)
+
+
+def interrupt_self(number: int, emit: Any) -> str:
+    os.kill(os.getpid(), number)
+    return "unimpressed"
+
+
+def terminate_parent(emit: Any) -> bool:
+    """Whether the process that children are forked from, which is in the group as well, dies."""
+    parent = os.getppid()
+    os.kill(parent, signal.SIGTERM)
+    deadline = time.monotonic() + 0.2
+    while os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return os.getppid() != parent
+
+
+def open_sockets(emit: Any) -> list[str]:
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            continue
+    return [link for link in links if link.startswith("socket:")]
+
+
+def leaked_thread(emit: Any) -> str:
+    threading.Thread(target=time.sleep, args=(10 * WAIT,)).start()
+    return "leaked"
+
+
+_mark = ""
+
+
+def set_mark(value: str) -> None:
+    global _mark
+    _mark = value
+
+
+def get_mark(emit: Any) -> str:
+    return _mark
+
+
+def fail_to_start() -> None:
+    raise RuntimeError("no database")
+
+
+def gather(folder: str, count: int, emit: Any) -> None:
+    (pathlib.Path(folder) / f"{os.getpid()}-{threading.get_ident()}").touch()
+    while len(os.listdir(folder)) < count:
+        time.sleep(0.001)

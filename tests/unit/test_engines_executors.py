@@ -20,6 +20,8 @@ from wbengine import _codec, exceptions, invocation, task
 from wbengine._core import executors
 from wbengine.types import failure as ft
 
+WAIT = 60.0
+
 
 class Echo(task.Task):
     def execute(self, value: Any = None) -> Any:
@@ -86,7 +88,7 @@ def call(made: task.Task, action: Any = "execute", **options: Any) -> invocation
 def one(executor: invocation.TaskExecutor, wanted: invocation.Invocation) -> invocation.Outcome:
     ends = Ends()
     executor.submit(wanted, ends)
-    found, outcome = ends.get(timeout=30)
+    found, outcome = ends.get(timeout=WAIT)
     assert found is wanted
     assert ends.empty()
     assert isinstance(outcome, invocation.Outcome)
@@ -117,7 +119,7 @@ def test_every_call_ends_once(executor: invocation.TaskExecutor) -> None:
     """Many at a time."""
     ends = Ends()
     executor.submit_many((call(Echo("e"), arguments={"value": n}) for n in range(30)), ends)
-    found = sorted(ends.get(timeout=30)[1].value for _ in range(30))
+    found = sorted(ends.get(timeout=WAIT)[1].value for _ in range(30))
     assert found == list(range(30))
     assert ends.empty()
     pool = getattr(executor, "_pool", None)
@@ -127,9 +129,9 @@ def test_every_call_ends_once(executor: invocation.TaskExecutor) -> None:
 def test_futures_of_execute_and_revert(executor: invocation.TaskExecutor) -> None:
     """They hold what happened and the value."""
     future = executor.execute_task(Echo("e"), "uuid", {"value": 1})
-    assert future.result(30) == (invocation.EXECUTED, 1)
+    assert future.result(WAIT) == (invocation.EXECUTED, 1)
     future = executor.revert_task(Echo("e"), "uuid", {}, 2, {})
-    assert future.result(30) == (invocation.REVERTED, (2, []))
+    assert future.result(WAIT) == (invocation.REVERTED, (2, []))
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
@@ -162,7 +164,7 @@ def test_what_is_withdrawn_never_ends(kind: str) -> None:
     assert made.withdraw() == rest
     assert made.withdraw() == []
     leave.set()
-    assert ends.get(timeout=30)[0].task is first
+    assert ends.get(timeout=WAIT)[0].task is first
     made.stop()
     assert ends.empty()
 
@@ -179,11 +181,11 @@ def test_a_pool_that_drops_a_call_fails_it() -> None:
     made.submit(call(Echo("e")), ends)
     pool.shutdown(wait=False, cancel_futures=True)
     leave.set()
-    failure = ends.get(timeout=30)[1].value
+    failure = ends.get(timeout=WAIT)[1].value
     assert isinstance(failure.exception, exceptions.ExecutionFailure)
     assert "'e'" in failure.exception_str
     made.submit(call(Echo("late")), ends)
-    assert ends.get(timeout=30)[1].value.check(RuntimeError)
+    assert ends.get(timeout=WAIT)[1].value.check(RuntimeError)
 
 
 @pytest.mark.parametrize(
@@ -378,15 +380,15 @@ def test_a_thousand_coroutines_need_no_thread_each(given: bool) -> None:
     calls = [call(task.FunctorTask(crowd.enter, name=f"t{n}")) for n in range(1000)]
     made.submit_many(calls, ends)
     for _ in range(1000):
-        assert not ends.get(timeout=30)[1].failed
+        assert not ends.get(timeout=WAIT)[1].failed
     assert crowd.most == 1000
     assert ends.empty()
     assert len([t for t in threading.enumerate() if t.name.startswith("asyncio")]) == 0
     leave.set()
-    ends.get(timeout=30)
+    ends.get(timeout=WAIT)
     made.stop()
     if pool is not None:
-        pool.submit(int).result(10)  # it was not shut down
+        pool.submit(int).result(WAIT)  # it was not shut down
         pool.shutdown()
 
 
@@ -422,7 +424,7 @@ def test_withdraw_takes_coroutines_that_have_not_begun() -> None:
     assert made.withdraw() == rest
     assert made.withdraw() == []
     leave.set()
-    assert ends.get(timeout=30)[0] is first
+    assert ends.get(timeout=WAIT)[0] is first
     made.stop()
     assert ends.empty()
 
@@ -584,7 +586,7 @@ def test_after_an_interrupted_stop_it_starts_anew(kind: type[invocation.TaskExec
         struck = interrupted(step, made.stop)
         made.start()
         made.submit(call(Pauses("p")), ends)
-        assert [ends.get(timeout=30)[1].value for _ in range(2)] == ["rested", "rested"], step
+        assert [ends.get(timeout=WAIT)[1].value for _ in range(2)] == ["rested", "rested"], step
         made.stop()
         if not struck:
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import pathlib
@@ -15,12 +14,43 @@ import sys
 import textwrap
 import threading
 import time
-import warnings
 from typing import Any
 
 import pytest
 
-from wbengine import _pool_process, exceptions, loops, pools
+from tests.unit.pool_calls import (
+    Fragile,
+    Strange,
+    accept,
+    answer_and_die,
+    bad_exit,
+    boom,
+    die,
+    double,
+    environment,
+    fail_to_start,
+    fork,
+    fragile,
+    gather,
+    get_mark,
+    holds_lock,
+    interrupt,
+    interrupt_self,
+    knock,
+    leaked_thread,
+    leave,
+    leave_behind,
+    leave_heir,
+    open_sockets,
+    set_mark,
+    strange,
+    tell,
+    tell_late,
+    tell_lock,
+    terminate_parent,
+    whoami,
+)
+from wbengine import _pool_process, exceptions, pools
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -49,194 +79,8 @@ class Box:
         return value
 
 
-# What runs in the pools -------------------------------------------------------------------------
-
-
-def double(value: Any, emit: Any) -> Any:
-    return value + value
-
-
-def whoami(emit: Any) -> int:
-    return os.getpid()
-
-
-def tell(count: int, emit: Any) -> str:
-    for index in range(count):
-        emit("step", {"index": index})
-    return "told"
-
-
-def tell_late(emit: Any) -> str:
-    global _late
-    _late = threading.Thread(target=_tell_forever, args=(emit,), daemon=True)
-    _late.start()
-    return "told"
-
-
-def _tell_forever(emit: Any) -> None:
-    while True:
-        emit("late", {})
-
-
-def leave_behind(path: str, emit: Any) -> int:
-    return loops.of_process().run(_leave_behind, path)
-
-
-async def _leave_behind(path: str) -> int:
-    async def lingers() -> None:
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            pathlib.Path(path).write_text("cancelled")
-
-    _left.append(asyncio.create_task(lingers()))
-    await asyncio.sleep(0)
-    return id(asyncio.get_running_loop())
-
-
-_left: list[Any] = []
-
-
-def tell_lock(emit: Any) -> None:
-    emit("step", {"lock": threading.Lock()})
-
-
-def fork(emit: Any) -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads, which the child does without
-        return os.fork()
-
-
-def bad_exit(emit: Any) -> None:
-    sys.exit("enough")
-
-
-def interrupt(emit: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def boom(emit: Any) -> None:
-    raise LookupError("boom")
-
-
-class Strange(Exception):
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
-        self.lock = threading.Lock()
-
-
-def strange(emit: Any) -> None:
-    raise Strange(1, 2)
-
-
-class Fragile:
-    def __reduce__(self) -> Any:
-        return _explode, ()
-
-
-def _explode() -> None:
-    raise ValueError("cannot be rebuilt")
-
-
-def fragile(emit: Any) -> Any:
-    return Fragile()
-
-
-def accept(value: Any, emit: Any) -> str:
-    return "accepted"
-
-
-def holds_lock(emit: Any) -> Any:
-    return {"a": [1, 2, threading.Lock()]}
-
-
-def leave(code: int, emit: Any) -> None:
-    os._exit(code)
-
-
-def die(signum: int, emit: Any) -> None:
-    os.kill(os.getpid(), signum)
-
-
-def answer_and_die(emit: Any) -> str:
-    emit("bye", {})
-    threading.Timer(0.0, os._exit, (7,)).start()
-    threading.Event().wait()
-    return "never"
-
-
-def leave_heir(emit: Any) -> None:
-    """Die while a forked process still holds our end of the pipe."""
-    emit("heir", {"pid": os.fork() or _hold()})
-    os._exit(5)
-
-
-def _hold() -> int:
-    time.sleep(WAIT)
-    os._exit(0)
-
-
-def meet(path: str, emit: Any) -> int:
-    """Say hello and wait until somebody hangs up."""
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(path)
-        peer.sendall(f"{os.getpid()}\n".encode())
-        peer.recv(1)
-    return os.getpid()
-
-
-def environment(name: str, emit: Any) -> str | None:
-    return os.environ.get(name)
-
-
-def interrupt_self(number: int, emit: Any) -> str:
-    os.kill(os.getpid(), number)
-    return "unimpressed"
-
-
-def terminate_parent(emit: Any) -> bool:
-    """Whether the process that children are forked from, which is in the group as well, dies."""
-    parent = os.getppid()
-    os.kill(parent, signal.SIGTERM)
-    deadline = time.monotonic() + 0.2
-    while os.getppid() == parent and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return os.getppid() != parent
-
-
-def open_sockets(emit: Any) -> list[str]:
-    links = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except OSError:
-            continue
-    return [link for link in links if link.startswith("socket:")]
-
-
-def leaked_thread(emit: Any) -> str:
-    threading.Thread(target=time.sleep, args=(10 * WAIT,)).start()
-    return "leaked"
-
-
-_mark = ""
-
-
-def set_mark(value: str) -> None:
-    global _mark
-    _mark = value
-
-
-def get_mark(emit: Any) -> str:
-    return _mark
-
-
-def fail_to_start() -> None:
-    raise RuntimeError("no database")
-
-
 class Door:
-    """Where `meet` calls knock: tells who is there, and lets them go."""
+    """Where calls knock: tells who is there, and lets them go."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.path = str(folder / "door")
@@ -380,7 +224,7 @@ def test_receivers_that_raise_do_no_harm(pool: Any, caplog: pytest.LogCaptureFix
 
 def test_withdraw_returns_what_has_not_started(pool: Any, door: Door) -> None:
     box = Box()
-    running = [pool.submit(meet, (door.path,), box) for _ in range(2)]
+    running = [pool.submit(knock, (door.path,), box) for _ in range(2)]
     guests = [door.guest()[1] for _ in range(2)]
     assert pool.idle == 0
     waiting = [pool.submit(double, (n,), box) for n in range(3)]
@@ -395,7 +239,7 @@ def test_withdraw_returns_what_has_not_started(pool: Any, door: Door) -> None:
 def test_counts_idle_slots(pool: Any, door: Door) -> None:
     box = Box()
     assert (pool.size, pool.idle) == (2, 2)
-    pool.submit(meet, (door.path,), box)
+    pool.submit(knock, (door.path,), box)
     _, guest = door.guest()
     assert pool.idle == 1
     guest.close()
@@ -419,7 +263,7 @@ def test_stop_finishes_what_was_submitted(pool: Any) -> None:
 def test_stop_with_kill_fails_what_has_not_started(pool: Any, door: Door) -> None:
     box = Box()
     for _ in range(2):
-        pool.submit(meet, (door.path,), box)
+        pool.submit(knock, (door.path,), box)
     guests = [door.guest()[1] for _ in range(2)]
     for value in range(3):
         pool.submit(double, (value,), box)
@@ -519,7 +363,7 @@ def test_a_child_that_dies_is_replaced_alone(
     processes: Any, door: Door, fn: Any, args: tuple[Any, ...], text: str
 ) -> None:
     other, box = Box(), Box()
-    processes.submit(meet, (door.path,), other)
+    processes.submit(knock, (door.path,), other)
     pid, guest = door.guest()
     processes.submit(whoami, (), box)
     victim = box.get()
@@ -552,7 +396,7 @@ def test_a_child_that_dies_idle_costs_no_call(process: Any) -> None:
 def test_kill_ends_running_calls(door: Door) -> None:
     box = Box()
     pool = pools.ProcessPool(1)
-    pool.submit(meet, (door.path,), box)
+    pool.submit(knock, (door.path,), box)
     door.guest()
     pool.stop(wait=False)
     pool.stop(kill=True)
@@ -604,7 +448,7 @@ def test_exceptions_with_strange_arguments_come_back(process: Any) -> None:
     box = Box()
     process.submit(strange, (), box)
     failure = box.failure()
-    assert failure.check(f"{__name__}.Strange")
+    assert failure.check(f"{Strange.__module__}.Strange")
     assert failure.exception_str == "1 and 2"
 
 
@@ -671,7 +515,7 @@ def test_children_hold_no_sockets_of_the_parent(processes: Any, door: Door) -> N
     box = Box()
     processes.submit(whoami, (), box)
     box.get()
-    processes.submit(meet, (door.path,), box)
+    processes.submit(knock, (door.path,), box)
     _, guest = door.guest()
     processes.submit(open_sockets, (), box)
     assert len(box.get()) == 1
@@ -689,13 +533,13 @@ def test_a_thread_left_behind_does_not_hold_the_stop() -> None:
 PARENT = """
     import os, signal, sys, threading
     sys.path.insert(0, {folder!r})
-    import test_pools
+    import pool_calls
     from wbengine import pools
 
     if __name__ == "__main__":
         pool = pools.ProcessPool(2)
-        pool.submit(test_pools.meet, ({door!r},), print)
-        pool.submit(test_pools.meet, ({door!r},), print)
+        pool.submit(pool_calls.knock, ({door!r},), print)
+        pool.submit(pool_calls.knock, ({door!r},), print)
         if {ending!r} == "kill":
             threading.Event().wait()
         sys.stdin.read()
@@ -708,7 +552,11 @@ def test_children_end_with_their_parent(tmp_path: pathlib.Path, door: Door, endi
     folder = str(pathlib.Path(__file__).parent)
     script.write_text(textwrap.dedent(PARENT).format(folder=folder, door=door.path, ending=ending))
     with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE) as parent:
-        fds = [os.pidfd_open(door.guest()[0]) for _ in range(2)]
+        try:
+            fds = [os.pidfd_open(door.guest()[0]) for _ in range(2)]
+        except BaseException:
+            parent.kill()
+            raise
         if ending == "kill":
             parent.kill()
         assert parent.stdin is not None
@@ -942,12 +790,6 @@ def test_several_at_a_time_are_made_together(kind: str, tmp_path: pathlib.Path) 
         pool.submit(whoami, (), chain)
         for _ in range(4):
             assert not isinstance(chain.ended.get(timeout=WAIT), ft.Failure)
-
-
-def gather(folder: str, count: int, emit: Any) -> None:
-    (pathlib.Path(folder) / f"{os.getpid()}-{threading.get_ident()}").touch()
-    while len(os.listdir(folder)) < count:
-        time.sleep(0.001)
 
 
 def test_who_has_to_rest_leaves_what_he_submitted_to_others() -> None:
