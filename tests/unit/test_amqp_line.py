@@ -27,7 +27,7 @@ class Ends:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        ours.settimeout(5.0)
+        ours.settimeout(60.0)
         transport: Any = TCPTransport("nobody:1")
         transport.sock = ours
         transport._setup_transport()
@@ -94,8 +94,8 @@ def test_no_ring_is_missed(ends: Ends) -> None:
     left = rounds
     while left:
         began = time.monotonic()
-        ends.line.wait(20)
-        assert time.monotonic() - began < 10, "it slept, and there was work"
+        ends.line.wait(90)
+        assert time.monotonic() - began < 45, "it slept, and there was work"
         while work:
             work.popleft()
             done.release()
@@ -109,9 +109,9 @@ def test_who_rests_is_woken_by_a_ring_only(ends: Ends) -> None:
     ends.line.rest(0.05)
     assert time.monotonic() - began > 0.04
     threading.Timer(0.01, ends.line.ring).start()
-    ends.line.rest(20)
-    assert time.monotonic() - began < 10
-    assert ends.line.wait(20) is True
+    ends.line.rest(90)
+    assert time.monotonic() - began < 45
+    assert ends.line.wait(90) is True
 
 
 def frame(kind: int, payload: bytes, channel: int = 7) -> bytes:
@@ -142,7 +142,7 @@ def test_all_that_came_is_told_in_order_to_whoever_it_is_for(ends: Ends) -> None
     )
     for at in range(0, len(said), 1000):
         ends.theirs.send(said[at : at + 1000])
-        assert ends.line.wait(5)
+        assert ends.line.wait(60)
         ends.line.read()
     first, *between, last = told
     assert (first.delivery_tag, first.body, first.headers) == (5, b"body", {"a": 1})
@@ -160,7 +160,7 @@ def test_each_delivery_is_acknowledged_once(ends: Ends) -> None:
     lane.consume("q", "consumer", got.append)
     for tag in range(1, 7):
         ends.theirs.send(delivered(amqp.Message(b"", type="t"), tag))
-    assert ends.line.wait(5)
+    assert ends.line.wait(60)
     ends.line.read()
     assert [each.delivery_tag for each in got] == [1, 2, 3, 4, 5, 6]
     got[1].ack()
@@ -181,7 +181,7 @@ def test_what_is_written_meanwhile_goes_out_together(ends: Ends) -> None:
     lane = ends.lane()
     lane.consume("q", "consumer", got.append)
     ends.theirs.send(delivered(amqp.Message(b"", type="t"), 1))
-    assert ends.line.wait(5)
+    assert ends.line.wait(60)
     ends.line.read()
     with ends.line.together():
         got[0].ack()

@@ -92,7 +92,7 @@ class Run(threading.Thread):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.join(10)
+        self.join(60)
         assert not self.is_alive()
 
     def run(self) -> None:
@@ -338,10 +338,10 @@ def test_what_is_being_reverted_goes_on(kind: str) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert slow.begun.wait(10)
+    assert slow.begun.wait(60)
     assert engine.cancel() is True
     slow.go_on.set()
-    thread.join(10)
+    thread.join(60)
     assert [str(error) for error in errors] == ["b"]
     assert engine.storage.get_flow_state() == states.REVERTED
 
@@ -499,7 +499,7 @@ def test_cancelled_while_it_is_awaited() -> None:
     async def main() -> None:
         engine.atom_notifier.register(states.SUCCESS, lambda state, details: heard.set())
         running = asyncio.ensure_future(engine.arun())
-        await asyncio.to_thread(heard.wait, 10)
+        await asyncio.to_thread(heard.wait, 60)
         engine.cancel()
         await running
 
@@ -635,18 +635,27 @@ def test_a_cancelled_map_goes_on_reverting(tmp_path: Any) -> None:
 
 
 class Brief(Plain):
+    """Ends soon after `about`."""
+
+    def __init__(self, name: str, about: threading.Event | None) -> None:
+        super().__init__(name)
+        self.about = about
+
     def execute(self) -> str:
+        if self.about is not None:
+            self.about.wait(60)
         time.sleep(0.0003)
         return super().execute()
 
 
-def cancelled_while_it_runs(engine: Any) -> str:
+def cancelled_while_it_runs(engine: Any, about: threading.Event) -> str:
     """How it ends, when somebody cancels from the first task on until he is heard."""
     go = threading.Event()
     engine.atom_notifier.register(states.RUNNING, lambda state, details: go.set())
 
     def cancels() -> None:
-        assert go.wait(10)
+        assert go.wait(60)
+        about.set()
         while not engine.cancel() and thread.is_alive():
             if engine.storage.get_flow_state() in (states.SUCCESS, states.REVERTED):
                 return
@@ -658,7 +667,7 @@ def cancelled_while_it_runs(engine: Any) -> str:
         assert engine.storage.get_flow_state() == states.SUCCESS
     except exceptions.Cancelled:
         assert engine.storage.get_flow_state() == states.REVERTED
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     return str(engine.storage.get_flow_state())
 
@@ -668,9 +677,11 @@ def cancelled_while_it_runs(engine: Any) -> str:
 def test_cancelled_at_any_moment(kind: str, size: int) -> None:
     """From another thread: it ends SUCCESS or REVERTED, and says which."""
     ends = set()
-    for _ in range(30):
-        flow = WIDE("f").add(*[Brief(f"t{n}") for n in range(size)])
-        ends.add(cancelled_while_it_runs(engines.load(flow, engine=kind)))
+    for step in range(30):
+        about = threading.Event()
+        waits = about if step % 2 else None
+        flow = WIDE("f").add(*[Brief(f"t{n}", waits) for n in range(size)])
+        ends.add(cancelled_while_it_runs(engines.load(flow, engine=kind), about))
     assert states.REVERTED in ends
 
 
@@ -688,7 +699,7 @@ def test_suspended_and_then_cancelled_at_any_moment() -> None:
         if n % 3 == 0:
             time.sleep(random.random() / 5000)
         cancelled = engine.cancel()
-        thread.join(10)
+        thread.join(60)
         heard += cancelled
         assert cancelled == ("cancelled" in engine.storage.flow_meta)
     assert heard

@@ -219,7 +219,7 @@ def test_a_process_dies_where_it_is_to(tmp_path: Path) -> None:
     # Forked by a process of its own: this one may have threads.
     ended = subprocess.run(
         [sys.executable, "-c", _DIES, str(tmp_path / "log")],
-        capture_output=True, text=True, timeout=60, cwd=points.PACKAGE.parent,
+        capture_output=True, text=True, timeout=100, cwd=points.PACKAGE.parent,
     )  # fmt: skip
     assert ended.stdout.strip() == str(-signal.SIGKILL), ended.stderr
     assert (tmp_path / "log").read_text().split() == ["a", "b", "a", "b"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit import descriptors
 from wbengine import _clock, exceptions, states
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends.directory import DirectoryBackend, opened, store
@@ -219,17 +220,21 @@ def test_few_files_stay_open(backend: DirectoryBackend, monkeypatch: pytest.Monk
         book, flow = make(1)
         connection.save_logbook(book)
         flows.append(flow)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors.opened()
+
+    def more() -> int:
+        return len(descriptors.opened() - before)
+
     held = [connection.take_lease(flow.uuid, OWNER, 60.0) for flow in flows]
     for flow, lease in zip(flows, held, strict=True):
         connection.save_changes(flow, flow, lease=lease)
-    assert len(os.listdir("/proc/self/fd")) == before + 2 * 5
+    assert more() == 2 * 5
     for lease in held:
         connection.give_back_lease(lease)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert more() == 0
     lease = connection.take_lease(flows[0].uuid, OWNER, 60.0)
     backend.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert more() == 0
     connection.save_changes(flows[0], flows[0], lease=lease)
     backend.close()
 

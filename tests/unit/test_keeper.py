@@ -34,7 +34,7 @@ class Store(memory.MemoryBackend):
         class Connection(memory.MemoryConnection):
             def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
                 store.asked.set()
-                store.gate.wait(20)
+                store.gate.wait(600)
                 if store.problem is not None:
                     raise store.problem
                 super().renew_lease(lease, seconds)
@@ -55,7 +55,7 @@ def test_a_lease_is_renewed_until_it_is_dropped() -> None:
     tenure = store.tenure()
     kept.keep(tenure)
     for _ in range(3):
-        assert store.renewals.acquire(timeout=10)
+        assert store.renewals.acquire(timeout=60)
     tenure.check()
     kept.drop(tenure)
     assert kept._kept == {}
@@ -68,7 +68,7 @@ def test_the_thread_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> No
     for store in (Store(), Store()):
         tenure = store.tenure()
         kept.keep(tenure)
-        assert store.renewals.acquire(timeout=10)
+        assert store.renewals.acquire(timeout=60)
         kept.drop(tenure)
         while kept._watching:
             for thread in threading.enumerate():
@@ -84,14 +84,14 @@ def test_a_store_that_hangs_holds_up_nobody_else() -> None:
     kept.keep(stuck)
     tenures = [first.tenure()]
     kept.keep(tenures[0])
-    assert hanging.asked.wait(10)
+    assert hanging.asked.wait(60)
     tenures.append(second.tenure())
     kept.keep(tenures[1])
     for store in (first, second):
         for _ in range(2):
-            assert store.renewals.acquire(timeout=10)
+            assert store.renewals.acquire(timeout=60)
     hanging.gate.set()
-    assert hanging.renewals.acquire(timeout=10)
+    assert hanging.renewals.acquire(timeout=60)
     for tenure in (stuck, *tenures):
         kept.drop(tenure)
 
@@ -111,7 +111,7 @@ def test_whoever_lost_it_is_told_once() -> None:
     with store.get_connection() as connection:
         connection.take_lease(store.flow.uuid, "other", 100, dead=tenure.lease.epoch)
     kept.keep(tenure)
-    assert heard.wait(10)
+    assert heard.wait(60)
     tenure.lose(exceptions.LeaseLost("again"))
     assert told == ["lost"]
     with pytest.raises(exceptions.LeaseLost, match="other took it over"):
@@ -161,7 +161,7 @@ def hear(tenure: keeper.Tenure, *wishes: base.Wish) -> None:
         tenure.hear(wish)
         for thread in threading.enumerate():
             if thread.name == "wbengine-wish":
-                thread.join(10)
+                thread.join(60)
 
 
 def test_a_wish_is_done_once_and_cleared() -> None:
@@ -194,6 +194,6 @@ def test_the_keeper_looks_what_is_wanted() -> None:
     kept.keep(tenure)
     with store.get_connection() as connection:
         connection.wish(store.flow.uuid, base.Wish("cancel"))
-        assert heard.wait(20) and stirred.wait(20)
+        assert heard.wait(60) and stirred.wait(60)
     kept.drop(tenure)
     assert not kept._looks

@@ -23,7 +23,7 @@ from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import memory
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Place:

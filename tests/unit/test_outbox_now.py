@@ -15,7 +15,7 @@ from tests.unit.test_outbox import WAIT, Place
 from wbengine.engines.worker_based.connections.parcels import Parcel
 from wbengine.engines.worker_based.messages import envelope as env
 
-SOON = 10.0  # nothing here is done sooner because somebody else had to do something
+SOON = 60.0  # nothing here is done sooner because somebody else had to do something
 
 
 @pytest.fixture

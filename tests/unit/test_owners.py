@@ -51,14 +51,13 @@ def test_a_run_of_this_process_is_over_when_it_says_so() -> None:
 @linux
 def test_the_death_of_a_process_of_this_host_is_proved() -> None:
     """Also that of one that nobody has buried yet."""
-    process = child()
-    assert process.stdout is not None
-    text = process.stdout.readline().strip()
-    assert not owners.died(text)
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert owners.died(text), "a zombie"
-    process.communicate()
+    with child() as process:
+        assert process.stdout is not None
+        text = process.stdout.readline().strip()
+        assert not owners.died(text)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert owners.died(text), "a zombie"
     assert owners.died(text)
 
 

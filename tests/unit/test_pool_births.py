@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.fresh import REPOSITORY
 from wbengine import pools
 
@@ -38,7 +36,7 @@ def test_a_script_that_its_children_run_again_ends_at_once(tmp_path: Path) -> No
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert ended.returncode == 1
     told = ended.stderr.splitlines()
@@ -53,7 +51,7 @@ def failures(pool: pools.ProcessPool, calls: int) -> list[str]:
     values: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for _ in range(calls):
         pool.submit(os.getpid, (), values.put)
-    return [values.get(timeout=30).exception_str for _ in range(calls)]
+    return [values.get(timeout=60).exception_str for _ in range(calls)]
 
 
 def test_what_ends_by_itself_before_it_is_ready_is_not_made_again() -> None:
@@ -81,18 +79,17 @@ def _leave_if(path: str) -> None:
     Path(path).touch()
 
 
-@pytest.mark.timeout(60)
 def test_a_pool_that_had_children_goes_on_making_them(tmp_path: Path) -> None:
     path = tmp_path / "was here"
     values: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with pools.ProcessPool(1, initializer=_leave_if, initargs=(str(path),), max_calls=1) as pool:
         pool.submit(_number, (), values.put)
-        assert values.get(timeout=30) == 1
+        assert values.get(timeout=60) == 1
         pool.submit(_number, (), values.put)
-        assert "before it was ready" in values.get(timeout=30).exception_str
+        assert "before it was ready" in values.get(timeout=60).exception_str
         path.unlink()
         pool.submit(_number, (), values.put)
-        assert values.get(timeout=30) == 1
+        assert values.get(timeout=60) == 1
 
 
 def _number(emit: Any) -> int:

@@ -142,13 +142,13 @@ def test_a_latch_opens_when_all_have_come():
     gate = latch.Latch(3)
     assert gate.needed == 3 and not gate.wait(0)
     opened: list[bool] = []
-    threads = [threading_utils.daemon_thread(lambda: opened.append(gate.wait(10)))]
+    threads = [threading_utils.daemon_thread(lambda: opened.append(gate.wait(60)))]
     threads[0].start()
     until(lambda: gate._condition._waiters)
     threads += [threading_utils.daemon_thread(gate.countdown) for _ in range(3)]
     for thread in threads[1:]:
         thread.start()
-    threads[0].join(5)
+    threads[0].join(60)
     assert opened == [True] and gate.needed == 0
     gate.countdown()
     assert gate.needed == 0 and gate.wait()
