@@ -27,6 +27,10 @@ _PR_SET_PDEATHSIG = 1
 PATIENCE = 60.0
 
 
+#: The point at which a flow is saved, before each of its turns.
+_SAVE = "storage.before-save"
+
+
 @dataclass(frozen=True)
 class Kill:
     """That a process dies the `hit`-th time it comes to `point`."""
@@ -43,13 +47,23 @@ class Hits:
 
     def __init__(self, kill: Kill | None = None) -> None:
         self.counts: Counter[str] = Counter()
+        #: The most seconds that passed between two saves of a flow.
+        self.rest = 0.0
         self._kill = kill
+        self._saved = time.monotonic()
 
     def install(self) -> None:
         _crash.install(self._hit)
 
+    def save(self) -> None:
+        """A flow is saved, or all are done."""
+        before, self._saved = self._saved, time.monotonic()
+        self.rest = max(self.rest, self._saved - before)
+
     def _hit(self, point: str) -> None:
         self.counts[point] += 1
+        if point == _SAVE:
+            self.save()
         kill = self._kill
         if kill is not None and point == kill.point and self.counts[point] >= kill.hit:
             os.kill(os.getpid(), signal.SIGKILL)

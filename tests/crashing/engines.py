@@ -52,13 +52,15 @@ def live(work: Work, number: int, kill: children.Kill | None = None) -> int:
     """Let the `number`-th engine process live; its pid.
 
     It writes `found-<number>` before it changes anything, `end` when all flows have ended, and
-    `hits-<number>` when all is done.
+    `rest-<number>` and `hits-<number>` when all is done.
     """
 
     def run() -> None:
         hits = children.Hits(kill)
         hits.install()
         _live(work, number)
+        hits.save()
+        write_json(work.path(f"rest-{number}"), hits.rest)
         write_json(work.path(f"hits-{number}"), hits.counts)
 
     return children.fork(run, work.path(f"engine-{number}.log"))
@@ -79,6 +81,12 @@ def cuts(work: Work, number: int, deeds: Mapping[str, int]) -> dict[str, judging
 
 def hits(work: Work, number: int) -> dict[str, int]:
     return read_json(work.path(f"hits-{number}")) or {}
+
+
+def rest(work: Work, number: int) -> float:
+    """The most seconds that a process which came to its end let pass between two saves."""
+    found: float = read_json(work.path(f"rest-{number}"))
+    return found
 
 
 def _live(work: Work, number: int) -> None:
