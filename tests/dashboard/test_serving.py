@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import http.client
 import signal
 import socket
 import subprocess
 import sys
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,11 +42,18 @@ def test_a_taken_port_is_told(kept: story.Kept) -> None:
         dashboard.Site(kept.backend, port=taken.getsockname()[1])
 
 
+@contextlib.contextmanager
+def begun(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of Python; it has ended afterwards, whatever happens."""
+    with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True) as made:
+        try:
+            yield made
+        finally:
+            made.kill()
+
+
 def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", _SERVE], stderr=subprocess.PIPE, text=True
-    )
-    try:
+    with begun("-W", "error", "-c", _SERVE) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         assert line.startswith("Dashboard: http://127.0.0.1:")
@@ -61,9 +70,6 @@ def test_the_address_with_the_token_is_printed_once_and_lets_in() -> None:
         _, rest = process.communicate(timeout=PATIENCE)
         assert process.returncode in (0, -15)
         assert where.query.partition("=")[2] not in rest
-    finally:
-        process.kill()
-        process.wait()
 
 
 #: From the second one on, a look at the list takes longer than a stream is watched for its end.  On
@@ -89,32 +95,25 @@ sys.exit(app.main(["--persistence", "memory://", "dashboard", "--port", "0"]))
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_without_a_word_although_many_listen(number: signal.Signals) -> None:
-    process = subprocess.Popen([sys.executable, "-c", _SLOW], stderr=subprocess.PIPE, text=True)
-    listening = []
-    try:
+    with begun("-c", _SLOW) as process, contextlib.ExitStack() as listening:
         assert process.stderr is not None
         where = urllib.parse.urlsplit(process.stderr.readline().split()[1])
         assert where.hostname is not None
         headers = {"authorization": f"Bearer {where.query.partition('=')[2]}"}
+        answers = []
         for _ in range(5):
             connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
+            listening.callback(connection.close)
             connection.request("GET", "/stream/flows", headers=headers)
-            answer = connection.getresponse()
-            listening.append((connection, answer))
-            assert answer.readline().startswith(b"id:"), "it has begun"
-        assert process.stderr.readline() == "looking 5\n"
+            answers.append(listening.enter_context(connection.getresponse()))
+            assert answers[-1].readline().startswith(b"id:"), "it has begun"
+        assert process.stderr.readline().startswith("looking ")
         process.send_signal(number)
         _, said = process.communicate(timeout=PATIENCE)
         assert [line for line in said.splitlines() if not line.startswith("looking")] == []
         assert process.returncode in (0, -number)
-        for _, answer in listening:
+        for answer in answers:
             answer.read()  # to its end: it did not break off
-    finally:
-        process.kill()
-        process.wait()
-        for connection, answer in listening:
-            answer.close()
-            connection.close()
 
 
 def test_a_loopback_server_knows_no_other_name(kept: story.Kept) -> None:

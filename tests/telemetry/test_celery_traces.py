@@ -19,7 +19,13 @@ from wbengine.telemetry import tracing
 TELLS = "tests.telemetry.joined_tasks.Tells"
 FAILS = "tests.sample_tasks.Fail"
 
+#: Seconds: a worker and its child are to begin first.
+PATIENCE = 90
+
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+pytestmark = pytest.mark.timeout(240)
 
 
 def signature(name: str) -> dict[str, Any]:
@@ -60,9 +66,9 @@ def ran(broker_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             after = signature(TELLS)
             first = client.send(TELLS, extra=headers, chain=(after,))
             names = [first, after["options"]["task_id"]]
-            seen = [client.ended(name)["result"] for name in names]
-            assert client.ended(client.send(FAILS, extra=headers))["status"] == "FAILURE"
-            seen.append(client.ended(client.send(TELLS))["result"])
+            seen = [client.ended(name, PATIENCE)["result"] for name in names]
+            assert client.ended(client.send(FAILS, extra=headers), PATIENCE)["status"] == "FAILURE"
+            seen.append(client.ended(client.send(TELLS), PATIENCE)["result"])
             memory = spans.Memory()
             made = CeleryTask(TELLS, str(url), "there", "seen", result_backend=str(url))
             engine = engines.load(linear_flow.Flow("f").add(made))

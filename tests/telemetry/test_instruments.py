@@ -116,7 +116,7 @@ def test_tasks_of_celerys_clients_are_measured(tmp_path: Path, redis_url: Any) -
     with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
         sent = [client.send(celery_errands.NOTE, str(tmp_path / "notes"), "a")]
         sent.append(client.send(celery_errands.NOTE))  # arguments are missing
-        assert [client.ended(name)["status"] for name in sent] == ["SUCCESS", "FAILURE"]
+        assert [client.ended(name, 90)["status"] for name in sent] == ["SUCCESS", "FAILURE"]
         assert worker.stop() == 0
         text = worker.text
     for name in (CONSUMED, PROCESSED):

@@ -208,7 +208,7 @@ def test_tasks_of_celerys_clients_are_counted(tmp_path: Path, redis_url: Any) ->
         path = str(tmp_path / "notes")
         sent = [client.send(celery_errands.NOTE, path, str(n)) for n in range(3)]
         sent.append(client.send(celery_errands.NOTE))  # arguments are missing
-        ends = [client.ended(name)["status"] for name in sent]
+        ends = [client.ended(name, 90)["status"] for name in sent]
         assert ends == ["SUCCESS"] * 3 + ["FAILURE"]
         page = scraping.place(worker, "/metrics")
         workers.until(lambda: "FAILURE" in scraping.get(page)[1])
