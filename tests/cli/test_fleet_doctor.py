@@ -84,10 +84,13 @@ def test_nothing_is_wrong(wbengine: Command, served: str) -> None:
 def test_a_broker_that_is_down(wbengine: Command, redis_server: Any) -> None:
     with redis_server.place() as url:
         redis_server.kill()
-        found = one(wbengine("doctor", "--url", url, "--timeout", "1", "--json"))
+        try:
+            answer = wbengine("doctor", "--url", url, "--timeout", "1", "--json")
+        finally:
+            redis_server.start()
+        found = one(answer)
         assert found["check"] == "broker" and found["fix"].startswith("start the broker")
         assert redis_server.password not in str(found)
-        redis_server.start()
         assert wrong(wbengine("doctor", "--url", url, "--json")) == []
 
 
