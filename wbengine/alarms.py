@@ -36,6 +36,10 @@ _OWN: Final = frozenset({"queue", "threading", "concurrent.futures.thread"})
 _PAUSE: Final = 0.001
 _LOOKS: Final = 50
 
+#: Whether garbage is collected wherever an object is made: since 3.12, only between two steps of
+#: Python code, and before 3.11 there is no object to make.
+_COLLECTS_ANYWHERE: Final = sys.version_info[:2] == (3, 11)
+
 _NOTHING: Final = object()
 
 _here = threading.local()
@@ -131,7 +135,7 @@ class ThreadAlarm(Alarm):
             elif self._held:
                 self._due = kind
             # Whoever rings has just been woken, and so is not interrupted between these two.
-            elif not self._postponed(sys._current_frames().get(self._thread), kind):
+            elif not self._postponed(_frame_of(self._thread), kind):
                 self._struck = True
                 _strike(self._thread, kind)
 
@@ -309,6 +313,22 @@ def held() -> Iterator[None]:
         yield
     finally:
         alarm.let_go()
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    """The innermost frame of a thread.
+
+    Python 3.11 makes objects of the frames of all threads, under a lock that is also needed by who
+    finalizes a `threading.local`, and by every thread that starts or ends.  If garbage is collected
+    right then, everything stands still, for ever.
+    """
+    if not _COLLECTS_ANYWHERE or not gc.isenabled():
+        return sys._current_frames().get(thread)
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        gc.enable()
 
 
 def _shelter(frame: FrameType | None) -> frozenset[str] | None:
