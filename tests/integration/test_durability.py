@@ -465,7 +465,7 @@ def test_a_disk_that_is_full(kind: str, durability: str, small: Path) -> None:
         ballast.unlink()
         flow = linear_flow.Flow("f").add(Step("a", lambda: "y", provides="r"), Step("b"))
         other = again(engine, flow, backend, on_busy="wait")
-        other.run(deadline=30)
+        other.run(deadline=100)
         assert kept(engine, backend).state == states.SUCCESS
         assert other.storage.fetch("r") in ("y", "x" * 50000)
 
