@@ -267,7 +267,7 @@ with backends.backend(sys.argv[1]) as store:
 def process(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", text, *arguments],
-        capture_output=True, text=True, cwd=workers.REPOSITORY, timeout=60, check=False,
+        capture_output=True, text=True, cwd=workers.REPOSITORY, check=False,
     )  # fmt: skip
 
 
