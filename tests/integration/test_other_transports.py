@@ -112,7 +112,7 @@ def test_redis_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_cannot_be_used_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "CONNECT_TIMEOUT", 2.0)
+    monkeypatch.setattr(listening, "CONNECT_TIMEOUT", 1.0)
     proxy = Proxy("me", "x", url=f"sqlalchemy+sqlite:///{tmp_path}/none/broker.db")
     with pytest.raises(exceptions.TransportFailure, match="unable to open"):
         proxy.start()

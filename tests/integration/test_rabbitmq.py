@@ -622,7 +622,7 @@ def test_a_start_that_cannot_succeed_fails_at_once(
 
 @pytest.mark.parametrize("case", ["port", "silent", "name"])
 def test_a_start_that_reaches_nobody_fails_soon(connect_within: Any, case: str) -> None:
-    connect_within(2.0)
+    connect_within(1.2)
     started = time.monotonic()
     with silent() as port:
         host, says = {
