@@ -15,7 +15,7 @@ from wbengine import engines
 from wbengine.patterns import unordered_flow
 
 #: Seconds within which a batch is dealt with.
-PATIENCE = 30.0
+PATIENCE = 60.0
 #: Megabytes that a process may grow by: it remembers answers, and knows of workers.
 MOST_GROWTH = 100.0
 
@@ -77,7 +77,7 @@ class Attack:
             self._flood(target, count // 2)
             self._loops(target, max(20, count // 100))
             self._stale(max(20, count // 20))
-            if not victims.settled(lambda: not target.busy, 5):
+            if not victims.settled(lambda: not target.busy, PATIENCE):
                 self._blame("the worker still has something to do")
         with victims.engine(url) as other:
             self._flood(other, count - count // 2)
@@ -95,15 +95,18 @@ class Attack:
                 return
             self.report.inputs += few
             if isinstance(target, victims.EngineTarget):
-                with victims.worker(self._sender.url):
+                with victims.worker(self._sender.url) as helper:
                     victims.work(self._sender.url, target.executor)
+                left = helper.worker.identity
+                if not victims.settled(lambda left=left: not target.knows(left), PATIENCE):
+                    self._blame("the engine does not hear that a worker left")
             else:
                 victims.work(self._sender.url)
             start = start or memory()
         self.report.growth += memory() - start
 
     def _send(self, target: victims.Target, made: inputs.Inputs, few: int) -> bool:
-        _quiet(target, 0.05)  # a worker that left has said so
+        _quiet(target, 0.05)  # what a flow needed has been counted
         before, began = target.counted(), time.monotonic()
         ends, lines = target.ends(), Counter(self._ear.lines)
         sent: list[inputs.Input] = []
@@ -119,7 +122,7 @@ class Attack:
             gained, said = target.counted() - before, self._ear.lines - lines
             return _unlike(target, gained, target.ends() - ends, said)
 
-        victims.settled(lambda: not unlike(), 2)  # what is counted is told a moment later
+        victims.settled(lambda: not unlike(), PATIENCE)  # what is counted is told a moment later
         gained = target.counted() - before
         self.report.counted.update({f"{target.name} {what}": n for what, n in gained.items()})
         self.report.problems += unlike()

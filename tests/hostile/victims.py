@@ -126,6 +126,10 @@ class EngineTarget(Target):
     def counted(self) -> Counter[str]:
         return _counted(self.executor._proxy)
 
+    def knows(self, identity: str) -> bool:
+        """Whether it knows a worker."""
+        return any(worker.key[0] == identity for worker in self.executor.finder.workers())
+
     def ends(self) -> int:
         return sum(self.executor.ignored.values())
 
@@ -156,11 +160,11 @@ def work(url: str, executor: WorkerTaskExecutor | None = None, width: int = 5) -
     )
     where: dict[str, Any] = {"url": url} if executor is None else {"executor": executor}
     loaded = engines.load(
-        flow, engine="worker-based", store={"x": 1, "y": 2}, transition_timeout=20, **where
+        flow, engine="worker-based", store={"x": 1, "y": 2}, transition_timeout=60, **where
     )
     done = threading.Thread(target=loaded.run, daemon=True)
     done.start()
-    done.join(30)
+    done.join(90)
     assert not done.is_alive(), "a flow does not end"
     assert loaded.storage.fetch("double") == 6
 
