@@ -1,10 +1,13 @@
-"""Functions of tests that are called in a fresh interpreter: it has no threads, so it may fork."""
+"""A fresh interpreter for tests: a function is called in it (it has no threads, so it may fork), or
+a program runs in it for as long as a test looks on."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,17 @@ def call(module: str, function: str, *arguments: Any) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@contextlib.contextmanager
+def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """What Python does with these arguments; whatever becomes of the test, it has ended then."""
+    with subprocess.Popen([sys.executable, *arguments], **options) as made:
+        try:
+            yield made
+        finally:
+            if made.poll() is None:
+                made.kill()
 
 
 def imported(emit: Any) -> set[str]:

@@ -315,7 +315,7 @@ class Undone(Plain):
 
     def revert(self, result: Any, flow_failures: Any) -> None:
         self.begun.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
 
 
 class Boom(task.Task):

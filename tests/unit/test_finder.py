@@ -451,10 +451,10 @@ def test_waiting_for_workers() -> None:
     assert world.finder.wait_for_workers(1, 0) == 0
     assert world.finder.wait_for_workers(3, 0) == 2
     missing: list[int] = []
-    waiting = threading.Thread(target=lambda: missing.append(world.finder.wait_for_workers(2, 30)))
+    waiting = threading.Thread(target=lambda: missing.append(world.finder.wait_for_workers(2, 60)))
     waiting.start()
     world.hear("w2")
-    waiting.join(30)
+    waiting.join(60)
     assert missing == [0]
 
 

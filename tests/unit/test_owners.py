@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import warnings
 from typing import Any
 
 import pytest
 
+from tests import fresh
 from wbengine import _clock
 from wbengine.persistence import owners
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 
 
-def child(code: str = "") -> subprocess.Popen[str]:
-    """A process that tells who it is, and lives until its input is closed."""
-    program = "from wbengine.persistence import owners; print(owners.new(), flush=True); input()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code or program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+#: A process that tells who it is, and lives until its input is closed.
+OWNER = "from wbengine.persistence import owners; print(owners.new(), flush=True); input()"
 
 
 def test_an_owner_is_a_text_that_can_be_read() -> None:
@@ -51,7 +44,8 @@ def test_a_run_of_this_process_is_over_when_it_says_so() -> None:
 @linux
 def test_the_death_of_a_process_of_this_host_is_proved() -> None:
     """Also that of one that nobody has buried yet."""
-    with child() as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with fresh.process("-c", OWNER, text=True, **pipes) as process:
         assert process.stdout is not None
         text = process.stdout.readline().strip()
         assert not owners.died(text)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests import fresh
 from tests.unit.pool_calls import (
     Fragile,
     Strange,
@@ -551,12 +552,8 @@ def test_children_end_with_their_parent(tmp_path: pathlib.Path, door: Door, endi
     script = tmp_path / "parent.py"
     folder = str(pathlib.Path(__file__).parent)
     script.write_text(textwrap.dedent(PARENT).format(folder=folder, door=door.path, ending=ending))
-    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE) as parent:
-        try:
-            fds = [os.pidfd_open(door.guest()[0]) for _ in range(2)]
-        except BaseException:
-            parent.kill()
-            raise
+    with fresh.process(str(script), stdin=subprocess.PIPE) as parent:
+        fds = [os.pidfd_open(door.guest()[0]) for _ in range(2)]
         if ending == "kill":
             parent.kill()
         assert parent.stdin is not None

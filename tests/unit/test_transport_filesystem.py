@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import kombu
 import pytest
 
+from tests import fresh
 from tests.unit import descriptors
 from tests.workers import until
 from wbengine.transports import _arrivals, _files, _spares, _tree, resolve
@@ -245,9 +245,7 @@ signal.pause()
 def test_the_own_queue_of_a_process_goes_when_it_dies(root, connect):
     watching = _declare(connect())
     watching.basic_consume("q", False, lambda message: None, "tag")
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER, f"filesystem://{root}"], stdout=subprocess.PIPE
-    ) as owner:
+    with fresh.process("-c", OWNER, f"filesystem://{root}", stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"declared\n"
         owner.send_signal(signal.SIGSTOP)  # frozen is not dead
         connect()
@@ -298,9 +296,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive(root, connect):
     """The child closes its copy of the lock; when the parent is gone, its claims come back."""
     channel = _declare(connect())
     _publish(channel, "held")
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKER, f"filesystem://{root}"], stdout=subprocess.PIPE
-    ) as parent:
+    with fresh.process("-c", FORKER, f"filesystem://{root}", stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         try:
             assert channel.basic_get("q") is None
