@@ -15,36 +15,25 @@ from typing import Any
 
 import pytest
 
+from tests.unit.executor_tasks import (
+    Echo,
+    Exits,
+    Fetch,
+    Gives,
+    GivesLater,
+    Hides,
+    Hooked,
+    Odd,
+    Raises,
+    coroutine_of,
+    gift,
+)
 from tests.workers import interrupted
 from wbengine import _codec, exceptions, invocation, task
 from wbengine._core import executors
 from wbengine.types import failure as ft
 
 WAIT = 60.0
-
-
-class Echo(task.Task):
-    def execute(self, value: Any = None) -> Any:
-        self.update_progress(0.5)
-        return value
-
-    def revert(self, result: Any, flow_failures: Any) -> Any:
-        return result, sorted(flow_failures)
-
-
-class Raises(task.Task):
-    def execute(self) -> None:
-        raise LookupError("gone")
-
-
-class Exits(task.Task):
-    def execute(self) -> None:
-        raise SystemExit(2)
-
-
-class Odd(task.Task):
-    def execute(self) -> Any:
-        return lambda: None
 
 
 def local_processes() -> invocation.TaskExecutor:
@@ -215,71 +204,6 @@ def test_what_cannot_be_pickled_is_named(
 
 
 # -- async bodies --------------------------------------------------------------------------------
-
-
-class Fetch(task.Task):
-    """Everything about it is async."""
-
-    async def pre_execute(self) -> None:
-        await asyncio.sleep(0)
-        self.before = asyncio.current_task()
-
-    async def execute(self, value: Any = None) -> Any:
-        assert asyncio.current_task() is self.before
-        self.update_progress(0.5)
-        await asyncio.sleep(0)
-        self.update_progress(1.0)
-        if isinstance(value, BaseException):
-            raise value
-        return os.getpid(), threading.current_thread().name, value
-
-    async def post_execute(self) -> None:
-        assert asyncio.current_task() is self.before
-        del self.before
-
-    async def revert(self, result: Any, flow_failures: Any) -> Any:
-        await asyncio.sleep(0)
-        return result, sorted(flow_failures)
-
-
-class Hooked(task.Task):
-    """Plain, but for its hooks; a hook that is told to, fails."""
-
-    def __init__(self, name: str, fails: str = "") -> None:
-        super().__init__(name)
-        self.fails = fails
-        self.story: list[str] = []
-
-    async def pre_execute(self) -> None:
-        await self.hook("pre_execute")
-
-    def execute(self) -> list[str]:
-        self.story.append(threading.current_thread().name)
-        return self.story
-
-    async def post_execute(self) -> None:
-        await self.hook("post_execute")
-
-    async def hook(self, name: str) -> None:
-        await asyncio.sleep(0)
-        self.story.append(name)
-        if name == self.fails:
-            raise OSError(name)
-
-
-class Hides(task.Task):
-    """Nobody could see that what it returns is to be awaited."""
-
-    def execute(self) -> Any:
-        return coroutine_of(5)
-
-    def revert(self, result: Any, **kwargs: Any) -> Any:
-        return coroutine_of(result)
-
-
-async def coroutine_of(value: Any) -> Any:
-    await asyncio.sleep(0)
-    return value
 
 
 def loop_threads() -> list[threading.Thread]:
@@ -486,21 +410,6 @@ def strict(request: pytest.FixtureRequest) -> Iterator[invocation.TaskExecutor]:
     made.stop()
 
 
-class Gives(task.Task):
-    """Makes here what cannot travel."""
-
-    def execute(self, what: str) -> Any:
-        return {"a": [1, eval(what)]}
-
-    def revert(self, result: Any, **kwargs: Any) -> Any:
-        return "undone" if isinstance(result, ft.Failure) else object()
-
-
-class GivesLater(Gives):
-    async def execute(self, what: str) -> Any:
-        return {"a": [1, eval(what)]}
-
-
 VALUES: list[Any] = [
     (1, (2,)), {1, 2}, frozenset("a"), b"x", {1: 2, (1, 2): 3}, 1.5, None, "ü", [[]], 2 + 3j,
     dt.timedelta(1), float("inf"),
@@ -523,7 +432,7 @@ def test_results_that_cannot_travel_are_refused(
 ) -> None:
     """With the codec's own words, as a worker refuses them; the revert hears of it."""
     with pytest.raises(exceptions.NotEncodable) as expected:
-        _codec.pack({"a": [1, eval(what)]})
+        _codec.pack(gift(what))
     failure = one(strict, call(kind("g"), arguments={"what": what})).value
     assert failure.check(exceptions.NotEncodable)
     assert failure.exception_str == str(expected.value)

@@ -136,9 +136,9 @@ def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
 
 def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None:
     box = Box()
-    pool.submit(stubborn, (), box, None, limit(0.1, 0.3), what="t")
+    pool.submit(stubborn, (), box, None, limit(0.3, 0.4), what="t")
     pool.submit(quick, (), box)
-    assert "task 't' did not end within its hard limit of 0.3 s" in box.failure(HARD)
+    assert "task 't' did not end within its hard limit of 0.4 s" in box.failure(HARD)
     assert isinstance(box.get(), int)
 
 

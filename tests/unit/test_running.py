@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import pathlib
 import queue
 import threading
@@ -15,6 +13,17 @@ from typing import Any
 
 import pytest
 
+from tests.unit.running_tasks import (
+    Obeys,
+    ObeysLater,
+    Odd,
+    Spins,
+    Stubborn,
+    StubbornLater,
+    Tells,
+    TellsLater,
+    Waits,
+)
 from wbengine import exceptions, invocation, limits, running, task
 from wbengine._core import executors
 from wbengine.engines.worker_based import endpoint
@@ -23,86 +32,6 @@ from wbengine.engines.worker_based.requests import entries
 
 WAIT = 60.0
 KINDS = ["serial", "threads", "given threads", "processes", "given processes"]
-
-
-class Tells(task.Task):
-    def execute(self) -> Any:
-        return self.request, self.cancelled
-
-    def revert(self, **kwargs: Any) -> Any:
-        return self.request, self.cancelled
-
-
-class TellsLater(task.Task):
-    async def execute(self) -> Any:
-        await asyncio.sleep(0)
-        return self.request, self.cancelled
-
-
-class Obeys(task.Task):
-    """Until it is cancelled; asked by a thread of its own."""
-
-    def execute(self) -> str:
-        with futures.ThreadPoolExecutor(1) as own:
-            return own.submit(self.wait).result()
-
-    def wait(self) -> str:
-        self.update_progress(0.5)
-        while not self.cancelled:
-            time.sleep(0.001)
-        return "obeyed"
-
-
-class ObeysLater(task.Task):
-    async def execute(self) -> str:
-        self.update_progress(0.5)
-        while not self.cancelled:
-            await asyncio.sleep(0.001)
-        return "obeyed"
-
-
-class Spins(task.Task):
-    timelimit = (0.1, None)
-
-    def execute(self) -> None:
-        while True:
-            pass
-
-
-class Waits(task.Task):
-    """In the event loop."""
-
-    timelimit = (0.1, None)
-
-    async def execute(self) -> None:
-        await asyncio.sleep(3600)
-
-
-class Stubborn(task.Task):
-    """Ends only when a file is there."""
-
-    def execute(self, end: str) -> None:
-        while not os.path.exists(end):
-            try:
-                time.sleep(0.001)
-            except exceptions.SoftTimeLimitExceeded:
-                pass
-
-
-class StubbornLater(task.Task):
-    async def execute(self, end: str) -> None:
-        while not os.path.exists(end):
-            try:
-                await asyncio.sleep(0.001)
-            except exceptions.SoftTimeLimitExceeded:
-                pass
-
-
-class Odd(task.Task):
-    timelimit: Any = ("soon", None)
-
-    def execute(self) -> None:
-        pass
 
 
 @pytest.fixture(params=KINDS)
@@ -136,7 +65,9 @@ def make(kind: str, given_processes: Any) -> Iterator[Any]:
             found = executors.FutureProcessTaskExecutor(given_processes, limit=limit)
         found.start()
         made.append(found)
-        outcome(found, call(Tells("warm")))
+        warm = Tells("warm")
+        warm.timelimit = (None, None)  # a process takes a while to come
+        outcome(found, call(warm))
         return found
 
     yield make
@@ -310,7 +241,7 @@ def test_the_soft_limit_of_a_task(make: Any, made: Any) -> None:
 @pytest.mark.parametrize("made", [Stubborn, StubbornLater])
 def test_the_hard_limit_of_an_executor(make: Any, made: Any, tmp_path: pathlib.Path) -> None:
     """What is told does not wait for who does not end."""
-    executor, end = make(limits.TimeLimit(0.1, 0.2)), tmp_path / "end"
+    executor, end = make(limits.TimeLimit(0.3, 0.4)), tmp_path / "end"
     wanted = call(made("s"), arguments={"end": str(end)})
     assert outcome(executor, wanted).check(exceptions.TimeLimitExceeded)
     end.touch()

@@ -1,0 +1,120 @@
+"""Tasks for all executors; importing them costs processes next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal  # noqa: F401  (for `Gives`)
+import threading
+from typing import Any
+
+from wbengine import task
+from wbengine.types import failure as ft
+
+
+class Echo(task.Task):
+    def execute(self, value: Any = None) -> Any:
+        self.update_progress(0.5)
+        return value
+
+    def revert(self, result: Any, flow_failures: Any) -> Any:
+        return result, sorted(flow_failures)
+
+
+class Raises(task.Task):
+    def execute(self) -> None:
+        raise LookupError("gone")
+
+
+class Exits(task.Task):
+    def execute(self) -> None:
+        raise SystemExit(2)
+
+
+class Odd(task.Task):
+    def execute(self) -> Any:
+        return lambda: None
+
+
+class Fetch(task.Task):
+    """Everything about it is async."""
+
+    async def pre_execute(self) -> None:
+        await asyncio.sleep(0)
+        self.before = asyncio.current_task()
+
+    async def execute(self, value: Any = None) -> Any:
+        assert asyncio.current_task() is self.before
+        self.update_progress(0.5)
+        await asyncio.sleep(0)
+        self.update_progress(1.0)
+        if isinstance(value, BaseException):
+            raise value
+        return os.getpid(), threading.current_thread().name, value
+
+    async def post_execute(self) -> None:
+        assert asyncio.current_task() is self.before
+        del self.before
+
+    async def revert(self, result: Any, flow_failures: Any) -> Any:
+        await asyncio.sleep(0)
+        return result, sorted(flow_failures)
+
+
+class Hooked(task.Task):
+    """Plain, but for its hooks; a hook that is told to, fails."""
+
+    def __init__(self, name: str, fails: str = "") -> None:
+        super().__init__(name)
+        self.fails = fails
+        self.story: list[str] = []
+
+    async def pre_execute(self) -> None:
+        await self.hook("pre_execute")
+
+    def execute(self) -> list[str]:
+        self.story.append(threading.current_thread().name)
+        return self.story
+
+    async def post_execute(self) -> None:
+        await self.hook("post_execute")
+
+    async def hook(self, name: str) -> None:
+        await asyncio.sleep(0)
+        self.story.append(name)
+        if name == self.fails:
+            raise OSError(name)
+
+
+class Hides(task.Task):
+    """Nobody could see that what it returns is to be awaited."""
+
+    def execute(self) -> Any:
+        return coroutine_of(5)
+
+    def revert(self, result: Any, **kwargs: Any) -> Any:
+        return coroutine_of(result)
+
+
+async def coroutine_of(value: Any) -> Any:
+    await asyncio.sleep(0)
+    return value
+
+
+def gift(what: str) -> Any:
+    return {"a": [1, eval(what)]}
+
+
+class Gives(task.Task):
+    """Makes here what cannot travel."""
+
+    def execute(self, what: str) -> Any:
+        return gift(what)
+
+    def revert(self, result: Any, **kwargs: Any) -> Any:
+        return "undone" if isinstance(result, ft.Failure) else object()
+
+
+class GivesLater(Gives):
+    async def execute(self, what: str) -> Any:
+        return gift(what)

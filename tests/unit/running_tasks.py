@@ -1,0 +1,95 @@
+"""Tasks that ask about their own run, or do not end; importing them costs next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from concurrent import futures
+from typing import Any
+
+from wbengine import exceptions, task
+
+
+class Tells(task.Task):
+    def execute(self) -> Any:
+        return self.request, self.cancelled
+
+    def revert(self, **kwargs: Any) -> Any:
+        return self.request, self.cancelled
+
+
+class TellsLater(task.Task):
+    async def execute(self) -> Any:
+        await asyncio.sleep(0)
+        return self.request, self.cancelled
+
+
+class Obeys(task.Task):
+    """Until it is cancelled; asked by a thread of its own."""
+
+    def execute(self) -> str:
+        with futures.ThreadPoolExecutor(1) as own:
+            return own.submit(self.wait).result()
+
+    def wait(self) -> str:
+        self.update_progress(0.5)
+        while not self.cancelled:
+            time.sleep(0.001)
+        return "obeyed"
+
+
+class ObeysLater(task.Task):
+    async def execute(self) -> str:
+        self.update_progress(0.5)
+        while not self.cancelled:
+            await asyncio.sleep(0.001)
+        return "obeyed"
+
+
+class Spins(task.Task):
+    timelimit = (0.1, None)
+
+    def execute(self) -> None:
+        while True:
+            pass
+
+
+class Waits(task.Task):
+    """In the event loop."""
+
+    timelimit = (0.1, None)
+
+    async def execute(self) -> None:
+        await asyncio.sleep(3600)
+
+
+class Stubborn(task.Task):
+    """Ends only when a file is there."""
+
+    def execute(self, end: str) -> None:
+        while True:
+            try:
+                while not os.path.exists(end):
+                    time.sleep(0.001)
+                return
+            except exceptions.SoftTimeLimitExceeded:
+                pass
+
+
+class StubbornLater(task.Task):
+    async def execute(self, end: str) -> None:
+        while True:
+            try:
+                while not os.path.exists(end):
+                    await asyncio.sleep(0.001)
+                return
+            except exceptions.SoftTimeLimitExceeded:
+                pass
+
+
+class Odd(task.Task):
+    timelimit: Any = ("soon", None)
+
+    def execute(self) -> None:
+        pass
