@@ -139,6 +139,8 @@ def interrupted(
         uuid = process.stdout.readline().strip()
         try:
             until(lambda: (folder / "ran.stopped").exists() or process.poll() is not None, 60)
+            if isinstance(backend, brokers.Place):  # else nobody can tell what was sent
+                until(lambda: len(noted(backend)) == 30 or process.poll() is not None)
         except BaseException:
             process.kill()
             raise
@@ -149,6 +151,11 @@ def interrupted(
     if by == signal.SIGINT:
         assert told.rstrip().endswith("KeyboardInterrupt") and told.count("Traceback") == 1, told
     return uuid
+
+
+def noted(backend: brokers.Place) -> list[str]:
+    """What a Redis of results knows to be sent."""
+    return [key for key in backend.left() if "wbengine-celery-sent-" in key]
 
 
 def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:
