@@ -828,7 +828,7 @@ def test_many_items_are_submitted_turn_by_turn() -> None:
 @pytest.mark.parametrize("kind_name", ["serial", "threads", "processes"])
 def test_many_items(kind_name: str) -> None:
     """Linear in time and memory (the counts above); this one only has to work."""
-    count = 5_000 if kind_name == "serial" else 2_000
+    count = 20_000 if kind_name == "serial" else 2_000
     engine = Kind(kind_name, None).load(flow_of(fan(tasks.Square())), store={"items": range(count)})
     engine.run()
     assert engine.storage.fetch("results")[-1] == (count - 1) ** 2

@@ -17,7 +17,7 @@ from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.wire import Wire
 
-COUNT = 2_000  # each way
+COUNT = 5_000  # each way
 PEER = pathlib.Path(__file__).with_name("peer.py")
 ACCEPTED = serializers.Accepted()
 
