@@ -19,4 +19,4 @@ def test_what_begins_when_all_time_is_over_was_not_tried() -> None:
     (found,) = lines.Line("store", checks, time.monotonic() - 2.0).findings()
     over.set()
     words = "not tried: what comes before it took all the time"
-    assert (found.check, found.good, found.text) == ("store", None, words)
+    assert (found.check, found.good, found.text) == ("store", False, words)

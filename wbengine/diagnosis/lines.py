@@ -72,7 +72,9 @@ class Line:
             yield found
 
     def _late(self) -> Finding:
-        at = self.at
-        if at is None or self._began >= self._until:
-            return note(self._name, "not tried: what comes before it took all the time")
+        at, late = self.at, "not tried: what comes before it took all the time"
+        if self._began >= self._until:
+            return bad(self._name, late, _FIX)  # nothing else may be found wrong
+        if at is None:
+            return note(self._name, late)
         return bad(at, f"no answer within {self._until - self._began:.0f} s", _FIX)
