@@ -46,6 +46,13 @@ def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
     assert loaded(*words).isdisjoint(HEAVY)
 
 
+def test_who_has_a_store_of_this_version_brings_none_up_to_date(home: Path) -> None:
+    """That takes its time, which is not the store's, and what it takes is not even loaded."""
+    words = ("flow", "run", "tests.cli.shop:order", "--persistence", f"sqlite:///{home}/flows.db")
+    assert "alembic" in loaded(*words)
+    assert "alembic" not in loaded(*words)
+
+
 def test_what_is_loaded_is_seen() -> None:
     assert "rich" in loaded("config", "show")
 

@@ -48,8 +48,18 @@ def opened(settings: Settings, *, make: bool = False, patient: bool = False) -> 
     :raises StorageFailure: it cannot be reached, or used.
     """
     with contextlib.closing(fetched(settings, patient=False)) as looked_at:
-        answered(settings, lambda: (_make if make else glance)(looked_at))
+        revision = getattr(looked_at, "revision", None)
+        if not make or revision is None:
+            answered(settings, lambda: (_make if make else glance)(looked_at))
+        elif answered(settings, lambda: not _is_current(revision())):
+            _make(looked_at)  # which may take its time
     return fetched(settings, patient=patient)
+
+
+def _is_current(revision: str | None) -> bool:
+    from wbengine.persistence.backends.sql import layout
+
+    return revision == layout.HEAD
 
 
 def glance(backend: persistence.Backend) -> None:
