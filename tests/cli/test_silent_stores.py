@@ -17,7 +17,7 @@ from tests.workers import until
 FLOW = "12345678-1234-4123-8123-123456789012"
 
 #: Seconds that an answer may take: so many that no busy host is taken for a silent store.
-PATIENCE = ("--timeout", "4")
+PATIENCE = ("--timeout", "6")
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -74,8 +74,8 @@ def test_silent_in_the_middle(
         assert said.startswith("waiting for the store: postgresql://") and ":***@" in said
         runs.resume()
         assert running.stderr.readline() == "the store answers again\n"
-        patient = wbengine.begin(*suspend, "6", *PATIENCE)
-        silent = "the store does not answer within 4 s"
+        patient = wbengine.begin(*suspend, "8", *PATIENCE)
+        silent = "the store does not answer within 6 s"
         assert ended(asking) == (69, f"wbengine flow suspend: error: {silent}")
         assert ended(watching) == (69, f"wbengine flow watch: error: {silent}")
         assert ended(patient)[0] == 75
