@@ -166,7 +166,7 @@ def test_a_server_that_does_not_answer_is_given_up(redis_url, redis_server, open
         proxy.stall()
         (link,) = ledger._pool._spare
         hurry(link, 0.5)
-        with pytest.raises(exceptions.LedgerFailure, match=r"(?i)time"):
+        with pytest.raises(exceptions.LedgerFailure, match="does not answer"):
             ledger.claim(ID, 1, "w")
         proxy.resume()
         assert ledger.claim(ID, 1, "w").holder == "w"
