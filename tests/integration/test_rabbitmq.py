@@ -327,6 +327,7 @@ def test_what_somebody_removed_is_declared_again(
     assert "oneself" not in caplog.text
 
 
+@pytest.mark.timeout(300)  # a broker starts twice
 def test_the_broker_ends_under_load_and_comes_back(
     rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
 ) -> None:

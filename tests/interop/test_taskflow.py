@@ -155,6 +155,7 @@ def test_a_flow_is_cancelled_when_their_worker_is_done(
 # Their engines, our workers ----------------------------------------------------------------------
 
 
+@pytest.mark.timeout(300)  # a dozen processes
 def test_their_engines_on_our_workers(
     taskflow: peers.TaskFlow, url: Place, kind: str, tmp_path: Path
 ) -> None:
