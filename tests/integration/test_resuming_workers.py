@@ -122,8 +122,8 @@ def test_what_still_runs_is_waited_for(folder: Path) -> None:
         pytest.param("executor.before-open", 1, marks=thorough),
         pytest.param("executor.after-open", 1, marks=thorough),
         pytest.param("outbox.before-publish", 1, marks=thorough),
-        pytest.param("executor.after-drop", 2, marks=thorough),
-        pytest.param("proxy.before-ack", 2, marks=thorough),
+        pytest.param("executor.after-drop", 1, marks=thorough),
+        pytest.param("proxy.before-ack", 1, marks=thorough),
     ],
 )
 def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> None:
