@@ -46,7 +46,7 @@ def _written() -> dict[str, int]:
 @pytest.mark.parametrize("make", TASKS)
 @pytest.mark.parametrize("kind", ["memory", "dir", "sqlite"])
 def test_serial_flow_that_is_kept(kind: str, make: Callable[[int], Any], tmp_path: Path) -> None:
-    """The least of several runs: in a long turn, and each second, there is more to do."""
+    """The least of several runs: each second there is more to do."""
     tasks = TASKS[make]
     conf: Any = {"connection": kind, "path": str(tmp_path / "store")}
     if kind == "sqlite":

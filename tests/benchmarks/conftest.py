@@ -1,0 +1,17 @@
+"""What holds for all that is counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from wbengine._core import saving
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn is saved before its end for the time that it takes: that is the host's."""
+    monkeypatch.setattr(saving, "PATIENCE", math.inf)
+    for level in saving.LEVELS:
+        monkeypatch.setitem(saving._PATIENCE, level, math.inf)  # type: ignore[arg-type]
