@@ -22,6 +22,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -115,17 +116,24 @@ def _between(lines: list[str], block: Block, number: int) -> str:
 
 def printed(found: list[Block], folder: Path, environment: dict[str, str]) -> list[str]:
     """What each of the blocks of one page prints, run in a fresh interpreter."""
-    ended = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-W", "error", __file__],
-        input=json.dumps([dataclasses.asdict(block) for block in found]),
         cwd=folder,
         env={**environment, "PYTHONUNBUFFERED": "1"},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=280,
-    )
-    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
-    told: list[str] = json.loads(ended.stdout)
+        start_new_session=True,
+    ) as page:
+        try:
+            sent = json.dumps([dataclasses.asdict(block) for block in found])
+            out, err = page.communicate(sent, timeout=280)
+        except BaseException:  # the workers that it began end with it
+            os.killpg(page.pid, signal.SIGKILL)
+            raise
+    assert (page.returncode, err) == (0, ""), err
+    told: list[str] = json.loads(out)
     return told
 
 
