@@ -11,13 +11,16 @@ import sys
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from tests.unit.celery import making
 from wbengine import limits
 from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.wire import Wire
 
-COUNT = 5_000  # each way
+COUNT = 1_000  # each way
+BATCHES = 5
 PEER = pathlib.Path(__file__).with_name("peer.py")
 ACCEPTED = serializers.Accepted()
 
@@ -54,19 +57,20 @@ def ours(fields: dict[str, Any], protocol: int) -> TaskMessage:
     )
 
 
-def test_what_celery_sends_is_read_and_what_is_sent_celery_reads() -> None:
-    theirs = range(COUNT)
-    mine = [making.message(random.Random(10**6 + seed), protocol_of(seed)) for seed in range(COUNT)]
-    lines: list[list[Any]] = [["made", seed, protocol_of(seed)] for seed in theirs]
-    for seed, fields in enumerate(mine):
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_what_celery_sends_is_read_and_what_is_sent_celery_reads(batch: int) -> None:
+    seeds = range(batch * COUNT, (batch + 1) * COUNT)
+    mine = [making.message(random.Random(10**6 + seed), protocol_of(seed)) for seed in seeds]
+    lines: list[list[Any]] = [["made", seed, protocol_of(seed)] for seed in seeds]
+    for seed, fields in zip(seeds, mine, strict=True):
         wire = codec.encode(ours(fields, protocol_of(seed)))
         lines.append(["read", row(wire)])
     answers = celery(lines)
     assert len(answers) == 2 * COUNT
-    for seed, answer in zip(theirs, answers[:COUNT], strict=True):
+    for seed, answer in zip(seeds, answers[:COUNT], strict=True):
         check_read(answer, protocol_of(seed))
-    for seed, answer in enumerate(answers[COUNT:]):
-        check_sent(mine[seed], answer, protocol_of(seed))
+    for seed, fields, answer in zip(seeds, mine, answers[COUNT:], strict=True):
+        check_sent(fields, answer, protocol_of(seed))
 
 
 def row(wire: Wire) -> dict[str, Any]:
