@@ -135,7 +135,7 @@ class _Server:
         self._target = target
         self._control = control
         self._selector = selectors.DefaultSelector()
-        self._pairs: set[_Pair] = set()
+        self._pairs: dict[_Pair, None] = {}  # the oldest first
         self._stalled = False
         self._speed = 0
         self._then = time.monotonic()
@@ -229,7 +229,7 @@ class _Server:
         for end in (near, far):
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._pairs.add(_Pair(near, far))
+        self._pairs[_Pair(near, far)] = None
 
     def _move(self) -> None:
         """Take what there is to take, give what can be given, and say what to wait for."""
@@ -288,7 +288,7 @@ class _Server:
             self._selector.register(end, events)
 
     def _end(self, pair: _Pair, reset: bool = True) -> None:
-        self._pairs.discard(pair)
+        self._pairs.pop(pair, None)
         for end in (pair.near, pair.far):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(end)
