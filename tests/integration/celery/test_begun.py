@@ -59,6 +59,7 @@ def test_what_a_dead_worker_held_runs_elsewhere(
         due = dt.datetime.fromtimestamp(time.time() + 5.0, dt.timezone.utc)
         client.publish(*notes(path, 40, eta=due))
         until(lambda: client.waiting == 0)
+        assert not path.exists()  # all of it is held
         first.process.kill()
         with serve(soon, patience=PATIENT) as second:
             told = [client.ended(f"n{number}") for number in range(40)]

@@ -270,6 +270,16 @@ def test_a_queue_that_is_there_with_other_arguments(
     assert lines(path) == [str(first), str(last)]
 
 
+def test_what_is_held_makes_room_at_once(client: Client, serve: Serve) -> None:
+    """However few slots there are, what is due one day keeps nobody from what comes after it."""
+    due = _moment(time.time() + 3600)
+    sent = [TaskMessage(NOTE, str(number), ("/dev/null", ""), eta=due) for number in range(200)]
+    with serve() as there:
+        client.publish(*sent)
+        until(lambda: there.held == 200, 20)
+        assert client.waiting == 0
+
+
 @pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 def test_a_quorum_queue(url: Place, client: Client, serve: Serve, tmp_path: Path) -> None:
     """It knows no prefetch that several consumers share.  What is held takes nobody's slot."""

@@ -320,10 +320,7 @@ class Consumer:
         rest = _REST if due is None else max(0.0, min(_REST, due - now))
         if not line.taking and line.is_quiet:
             self._quiet.set()
-        rest = min(rest, self._renew(line))
-        if rest <= 0:
-            self.ring()
-        line.turn(rest)
+        line.turn(min(rest, self._renew(line)))
 
     def _settle(self, line: lines.Line) -> None:
         batch = list(self._ended)

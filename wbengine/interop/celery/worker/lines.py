@@ -268,7 +268,8 @@ class Awaited(Line):
         if self._timer is None or timeout < self._timer[1] - time.monotonic():
             if self._timer is not None:
                 self._timer[0].cancel()
-            entry = self._hub.call_later(timeout, _nothing)
+            # It rings, as kombu calls what is due, and only then waits for what is not.
+            entry = self._hub.call_later(timeout, self._ring)
             self._timer = entry, time.monotonic() + timeout
         if self._loop is None:
             self._loop = self._hub.create_loop()
@@ -289,7 +290,3 @@ def _silence(bell: socket.socket) -> None:
         bell.recv(4096)
     except BlockingIOError:
         pass
-
-
-def _nothing() -> None:
-    """Wakes whoever waits."""
