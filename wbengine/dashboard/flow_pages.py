@@ -28,6 +28,9 @@ EVENTS: Final = 500
 AGAIN: Final = 2
 
 #: What was done, as the address says after an action; anything else is not shown.
+# When a part asks for itself again: a view that is dear may be of a moment ago, even the last one.
+_SMALL: Final = "refresh-slow from:body, every 10s"
+_LARGE: Final = "refresh-rarely from:body, every 60s"
 _TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in possible.ACTIONS.items()}
 
 
@@ -137,7 +140,7 @@ class FlowPages:
         context = {
             "actions": possible.of_flow(view, self._desk.runner is not None),
             "here": "/",
-            "pace": "refresh-slow" if view.total <= LARGE else "refresh-rarely",
+            "pace": _SMALL if view.total <= LARGE else _LARGE,
             "part": part,
             "tab": tab,
             "told": {"kind": "good", "text": done} if done else None,
