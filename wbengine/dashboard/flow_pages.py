@@ -27,10 +27,11 @@ EVENTS: Final = 500
 #: Seconds until a browser asks again for a flow that is being read.
 AGAIN: Final = 2
 
-#: What was done, as the address says after an action; anything else is not shown.
-# When a part asks for itself again: a view that is dear may be of a moment ago, even the last one.
+#: When a part asks for itself again: a view that is dear may be of a moment ago, even the last one.
 _SMALL: Final = "refresh-slow from:body, every 10s"
 _LARGE: Final = "refresh-rarely from:body, every 60s"
+
+#: What was done, as the address says after an action; anything else is not shown.
 _TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in possible.ACTIONS.items()}
 
 
