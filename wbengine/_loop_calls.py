@@ -28,7 +28,9 @@ class Ticket:
     """
 
     __slots__ = (
+        "_begun",
         "_pending",
+        "_told",
         "args",
         "cancelled",
         "context",
@@ -66,10 +68,16 @@ class Ticket:
         self.left = False
         #: What is called when it ends.
         self.timers: Sequence[Callable[[], object]] = ()
+        self._begun = self._told = False
         self._pending: BaseException | None = None
 
     async def run(self) -> None:
         pid = os.getpid()
+        self._begun = True
+        if self.cancelled:
+            self.cancel()
+        if self._pending is not None:
+            self.interrupt(self._pending)
         try:
             if self.interruptible:
                 self.value = await self._interruptibly(_awaited(self.fn, self.args))
@@ -80,10 +88,22 @@ class Ticket:
         if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
             os._exit(0)
 
+    # A task of asyncio that is cancelled before its first step never makes one: both wait for that.
+
     def interrupt(self, error: BaseException) -> None:
         """Raise `error` where the coroutine waits, or as soon as it does; in the loop's thread."""
         self._pending = error
-        if self.task is not None:
+        if self._begun and self.task is not None:
+            self.task.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the coroutine where it waits, or as soon as it does; in the loop's thread.
+
+        Idempotent: one that goes on all the same is not told again.
+        """
+        self.cancelled = True
+        if self._begun and not self._told and self.task is not None:
+            self._told = True
             self.task.cancel()
 
     @types.coroutine
@@ -92,10 +112,6 @@ class Ticket:
         value: Any = None
         thrown: BaseException | None = None
         while True:
-            if self._pending is not None:
-                thrown, self._pending = self._pending, None
-                # Since Python 3.11, tasks count how often they were cancelled.
-                getattr(self.task, "uncancel", int)()
             try:
                 found = coroutine.send(value) if thrown is None else coroutine.throw(thrown)
             except StopIteration as stop:
@@ -105,6 +121,10 @@ class Ticket:
                 value = yield found
             except BaseException as error:
                 thrown = error
+            if self._pending is not None:
+                thrown, self._pending = self._pending, None
+                # Since Python 3.11, tasks count how often they were cancelled.
+                getattr(self.task, "uncancel", int)()
 
 
 async def _awaited(fn: Function, args: tuple[Any, ...]) -> Any:

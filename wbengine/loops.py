@@ -201,7 +201,7 @@ class Loop:
                 self._queue.remove(ticket)
             elif self._loop is not None:
                 with contextlib.suppress(RuntimeError):  # it has ended
-                    self._loop.call_soon_threadsafe(_cancel, ticket)
+                    self._loop.call_soon_threadsafe(ticket.cancel)
         if waits:
             ticket.done(cancelled())
 
@@ -293,8 +293,6 @@ class Loop:
             task = ticket.task = ticket.context.run(loop.create_task, ticket.run())
             self._live[task] = ticket
             task.add_done_callback(self._ended)
-            if ticket.cancelled:
-                loop.call_soon(_cancel, ticket)  # once it has begun
             if ticket.limit is not limits.UNLIMITED:
                 self._limit(ticket)
 
@@ -313,7 +311,7 @@ class Loop:
 
     def _interrupt(self, ticket: Ticket, error: BaseException) -> None:
         self._begin()
-        if ticket.task in self._live:
+        if ticket.task is None or ticket.task in self._live:  # not submitted yet, or not over
             ticket.interrupt(error)
 
     def _give_up(self, ticket: Ticket) -> None:
@@ -339,7 +337,9 @@ class Loop:
         with self._lock:
             self._overdue.discard(ticket)
         task = ticket.task
-        if task is not None and self._live.pop(task, None) is not None:
+        if task is None:  # not submitted yet
+            ticket.cancel()
+        elif self._live.pop(task, None) is not None:
             task.cancel()
             self._end_if_idle()
 
@@ -423,11 +423,6 @@ _LIVE: weakref.WeakSet[Loop] = weakref.WeakSet()
 # The loop of a process that runs tasks for another one, and that process.
 _of_process: tuple[int, Loop] | None = None
 _lock = threading.Lock()
-
-
-def _cancel(ticket: Ticket) -> None:
-    if ticket.task is not None:
-        ticket.task.cancel()
 
 
 def of_process() -> Loop:

@@ -148,11 +148,11 @@ def test_a_coroutine_is_interrupted_where_it_waits(
     monkeypatch.setattr(_pool_threads, "_GRACE", WAIT)  # its thread comes back, sooner or later
     box = Box()
     before = getattr(pool, "lost", 0)
-    pool.submit(sleeps_in_loop, (True,), box, None, limit(0.15))
+    pool.submit(sleeps_in_loop, (True,), box, None, limit(0.5))
     pool.submit(sleeps_in_loop, (False,), box, None, limit(0.05))
     assert box.get() == "clean"
     box.failure(SOFT)
-    pool.submit(sleeps_in_loop, (True,), box, None, limit(None, 0.1))
+    pool.submit(sleeps_in_loop, (True,), box, None, limit(None, 0.5))
     box.failure(HARD)
     pool.submit(quick, (), box)
     assert isinstance(box.get(), int)
