@@ -5,17 +5,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from tests import errands
 from tests.unit.test_outbox import WAIT, Place
+from tests.workers import until
 from wbengine.engines.worker_based.connections.parcels import Parcel
 from wbengine.engines.worker_based.messages import envelope as env
-
-SOON = 60.0  # nothing here is done sooner because somebody else had to do something
 
 
 @pytest.fixture
@@ -37,20 +36,13 @@ def now(place: Place, number: Any, **options: Any) -> Parcel:
 def asleep(place: Place) -> None:
     """Until the publisher's thread has nothing to do, and lends what it writes with."""
     parcel = place.put("probe")
-    assert until(lambda: parcel.sent and place.outbox._spare is not None, WAIT)
-
-
-def until(condition: Callable[[], bool], timeout: float = SOON) -> bool:
-    end = time.monotonic() + timeout
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.002)
-    return condition()
+    until(lambda: parcel.sent and place.outbox._spare is not None, WAIT)
 
 
 def test_a_chore_of_what_was_published_so_is_done_soon(place: Place) -> None:
     done: list[Any] = []
     now(place, 1, after=lambda: place.outbox.later(done.append, 1))
-    assert until(lambda: done == [[1]])
+    until(lambda: done == [[1]])
 
 
 def test_a_chore_that_came_from_another_thread_meanwhile_is_done_soon(place: Place) -> None:
@@ -63,7 +55,7 @@ def test_a_chore_that_came_from_another_thread_meanwhile_is_done_soon(place: Pla
         return True
 
     now(place, 1, before=meanwhile)
-    assert until(lambda: done == [[1]])
+    until(lambda: done == [[1]])
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -79,7 +71,7 @@ def test_what_is_put_meanwhile_follows(place: Place, first: bool) -> None:
 
     now(place, 1, before=meanwhile)
     found: list[Any] = []
-    assert until(lambda: len(found) == 3 or bool(found.extend(place.arrived())))
+    until(lambda: len(found) == 3 or bool(found.extend(place.arrived())))
     assert found == [1, 2, 3]
 
 
@@ -190,8 +182,8 @@ def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: in
     for thread in threads:
         thread.join()
     arrived: list[Any] = []
-    assert until(lambda: bool(arrived.extend(place.arrived())) or not place.outbox.behind)
-    assert until(lambda: len(done) == sum(expected))
+    until(lambda: bool(arrived.extend(place.arrived())) or not place.outbox.behind)
+    until(lambda: len(done) == sum(expected))
     arrived += place.arrived()
     for who in range(3):
         own: Sequence[int] = [number for of, number in arrived if of == who]

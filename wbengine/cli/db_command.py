@@ -38,9 +38,7 @@ def _layout(backend: persistence.Backend) -> dict[str, Any]:
     told = getattr(backend, "revision", None)
     if told is None:
         return {"revision": None, "wanted": None}
-    from wbengine.persistence.backends.sql import layout
-
-    return {"revision": told(), "wanted": layout.HEAD}
+    return {"revision": told(), "wanted": getattr(backend, "head", None)}
 
 
 def _shown(context: contexts.Context) -> str:

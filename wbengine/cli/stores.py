@@ -51,15 +51,9 @@ def opened(settings: Settings, *, make: bool = False, patient: bool = False) -> 
         revision = getattr(looked_at, "revision", None)
         if not make or revision is None:
             answered(settings, lambda: (_make if make else glance)(looked_at))
-        elif answered(settings, lambda: not _is_current(revision())):
+        elif answered(settings, lambda: revision() != getattr(looked_at, "head", None)):
             _make(looked_at)  # which may take its time
     return fetched(settings, patient=patient)
-
-
-def _is_current(revision: str | None) -> bool:
-    from wbengine.persistence.backends.sql import layout
-
-    return revision == layout.HEAD
 
 
 def glance(backend: persistence.Backend) -> None:

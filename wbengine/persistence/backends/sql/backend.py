@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -33,6 +33,9 @@ class SQLBackend(base.Backend):
     :raises ValueError: the URL or an option is wrong.
     :raises ImportError: SQLAlchemy or a driver is not installed; the text says how to.
     """
+
+    #: The revision of the current layout.
+    head: Final = layout.HEAD
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
         super().__init__(conf)
