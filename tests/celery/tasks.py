@@ -129,6 +129,13 @@ def fail(text: str = "no such luck") -> None:
 
 
 @task
+def fail_then(gate: str, text: str = "no such luck") -> None:
+    """Fails once its gate is there."""
+    until_there(gate)
+    raise ValueError(text)
+
+
+@task
 def fail_oddly() -> None:
     raise Odd("as odd as can be", 3)
 

@@ -7,10 +7,12 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests import cancelled_tasks
 from tests.celery.conftest import Bed, Beds
@@ -132,10 +134,10 @@ def test_a_failure_revokes_what_is_pending(
 ) -> None:
     """What waits in the broker never runs, and Celery itself says that it was revoked."""
     path, held, gate, log = tmp_path / "ran", tmp_path / "held", tmp_path / "gate", list[str]()
-    flow, queue = WIDE("w"), tmp_path.name
+    flow, queue, all_sent = WIDE("w"), tmp_path.name, tmp_path / "all-sent"
     common: Any = {"queue": queue}
     # One after the other: while the second holds the only thread, the others wait.
-    flow.add(asks(side, "fail", "bad", **common))
+    flow.add(asks(side, "fail_then", "bad", args="gate", inject={"gate": str(all_sent)}, **common))
     holding = {"path": str(held), "gate": str(gate)}
     flow.add(asks(side, "hold", args=("path", "gate"), inject=holding, **common))
     for n in range(40):
@@ -145,8 +147,15 @@ def test_a_failure_revokes_what_is_pending(
     made = celery.worker(side.url, "threads", concurrency=1, name=queue, **backend)
     with kind_of(name, tmp_path) as kind, made:
         engine = engines.load(mine, store={"log": log}, **kind)
-        with pytest.raises(ValueError, match="no such luck"):
-            engine.run()
+        before = _sent(side)
+        with futures.ThreadPoolExecutor(1) as pool:
+            run = pool.submit(engine.run)
+            try:
+                until(lambda: len(_sent(side) - before) == 42)
+            finally:
+                all_sent.touch()
+            with pytest.raises(ValueError, match="no such luck"):
+                run.result()
         assert log == ["ours"] and engine.storage.get_flow_state() == states.REVERTED
         ids = [_id_of(engine, f"t{n}") for n in range(40)]
         assert begun(path) == []
@@ -157,6 +166,12 @@ def test_a_failure_revokes_what_is_pending(
         until(lambda: {side.call("state", name) for name in ids} <= {"REVOKED", "SUCCESS"})
         ran = [name for name in ids if side.call("state", name) == "SUCCESS"]
     assert len(ran) == len(begun(path)) <= 4
+
+
+def _sent(side: Bed) -> set[bytes]:
+    """What is known to have reached the broker: one key for each task."""
+    with contextlib.closing(redis.Redis.from_url(side.backend)) as results:
+        return set(results.scan_iter("*wbengine-celery-sent-*"))
 
 
 def task_free(log: list[str]) -> Undone:
