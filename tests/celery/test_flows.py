@@ -136,8 +136,8 @@ def test_a_failure_revokes_what_is_pending(
     path, held, gate, log = tmp_path / "ran", tmp_path / "held", tmp_path / "gate", list[str]()
     flow, queue, all_sent = WIDE("w"), tmp_path.name, tmp_path / "all-sent"
     common: Any = {"queue": queue}
-    # One after the other: while the second holds the only thread, the others wait.
-    flow.add(asks(side, "fail_then", "bad", args="gate", inject={"gate": str(all_sent)}, **common))
+    # It fails elsewhere.  Here, while one holds the only thread, the others wait.
+    flow.add(asks(side, "fail_then", "bad", args="gate", inject={"gate": str(all_sent)}))
     holding = {"path": str(held), "gate": str(gate)}
     flow.add(asks(side, "hold", args=("path", "gate"), inject=holding, **common))
     for n in range(40):
@@ -151,7 +151,7 @@ def test_a_failure_revokes_what_is_pending(
         with futures.ThreadPoolExecutor(1) as pool:
             run = pool.submit(engine.run)
             try:
-                until(lambda: len(_sent(side) - before) == 42)
+                until(lambda: begun(held) and len(_sent(side) - before) == 42)
             finally:
                 all_sent.touch()
             with pytest.raises(ValueError, match="no such luck"):
