@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import Stage
 from tests.browsers import PATIENCE
-from wbengine.dashboard import Site
+from wbengine.dashboard import Site, keeping
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -97,6 +98,68 @@ def test_what_happened_while_nobody_listened_is_made_up_for(
         expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(1)
         looks_away(page, False)
         expect(page.locator("tr[data-uuid] .badge.state-SUCCESS")).to_have_count(3)
+        assert is_the_same(page)
+
+
+#: Marks the page when its body was asked for after the end of the flow, and was answered, or not.
+_ANSWERED = """() => {
+  const ended = () => document.getElementById("said").textContent.includes("has ended");
+  const late = new Set();
+  document.addEventListener("htmx:before:request", ({detail: {ctx}}) => {
+    if (ctx.request.action.includes("part=body") && ended()) late.add(ctx);
+  });
+  document.addEventListener("htmx:finally:request", ({detail: {ctx}}) => {
+    if (late.has(ctx)) document.body.dataset.answered = "";
+  });
+}"""
+
+
+def test_the_end_is_shown_although_its_view_is_dear(
+    stage: Stage, site: Site, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "DEAR", -1.0)
+    with stage.held() as flow:
+        page = opened(site.ticket)
+        page.goto(f"{site.address}flows/{flow}/timeline")
+        marked(page)
+        page.evaluate(_ANSWERED)
+        attempts = page.locator(".wbe-chart .attempt")
+        expect(page.locator("#live")).to_have_text("Live")
+        expect(attempts).to_have_count(2)
+        with keeping._TURN:  # nobody can make it anew
+            flow.let_go()
+            expect(page.locator("body[data-answered]")).to_have_count(1)
+            expect(attempts).to_have_count(2)
+        # And nothing happens any more.
+        expect(attempts).to_have_count(3)
+        assert is_the_same(page)
+
+
+REFUSALS: dict[str, Callable[[Route], None]] = {
+    "an error": lambda route: route.fulfill(status=503),
+    "no answer": lambda route: route.abort(),
+}
+
+
+@pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
+def test_a_part_that_could_not_be_read_is_asked_for_again(
+    stage: Stage, site: Site, browser: Browser, refuse: Callable[[Route], None]
+) -> None:
+    with stage.held() as flow, contextlib.closing(browser.new_context()) as context:
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        page.goto(site.ticket)
+        page.goto(f"{site.address}flows/{flow}/timeline")
+        marked(page)
+        page.evaluate(_ANSWERED)
+        attempts = page.locator(".wbe-chart .attempt")
+        expect(page.locator("#live")).to_have_text("Live")
+        expect(attempts).to_have_count(2)
+        page.route("**/*part=body*", refuse)
+        flow.let_go()
+        expect(page.locator("body[data-answered]")).to_have_count(1)
+        page.unroute("**/*part=body*")
+        expect(attempts).to_have_count(3)
         assert is_the_same(page)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -141,6 +141,94 @@ def test_a_dear_view_is_not_waited_for(
         until(lambda: "1,201 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text)
         atom.state = "PENDING"
         connection.save_changes(detail, [atom])
+
+
+Enter = Callable[[str], None]
+
+
+@pytest.fixture
+def enter(wide: Wide) -> Iterator[Enter]:
+    """Has the flow be in a state, and changes nothing else; afterwards it is as it was."""
+    with contextlib.closing(wide.backend.get_connection()) as connection:
+        detail = connection.get_flow_details(wide.uuid)
+        was = detail.state, detail.history
+
+        def enter(state: str) -> None:
+            detail.enter(state, records.T)
+            connection.save_changes(detail, [])
+
+        yield enter
+        detail.state, detail.history = was
+        connection.save_changes(detail, [])
+
+
+def test_an_answer_that_is_behind_says_when_to_ask_again(
+    wide: Wide, browser: TestClient, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part() -> tuple[bool, int | None]:
+        """Whether it tells of the end, and after how many seconds to ask again."""
+        answer = browser.get(f"/flows/{wide.uuid}?part=head")
+        again = answer.headers.get("refresh")
+        return "FAILURE" in answer.text, None if again is None else int(again)
+
+    def is_read_again_without_scripts() -> bool:
+        page = browser.get(f"/flows/{wide.uuid}")
+        assert "refresh" not in page.headers, "scripts would begin anew"
+        return '<noscript><meta http-equiv="refresh"' in page.text
+
+    monkeypatch.setattr(keeping, "DEAR", -1.0)
+    monkeypatch.setattr(keeping, "LINGERS", 0.0)
+    assert part() == (False, None)
+    with keeping._TURN:  # nobody can make it anew
+        assert part() == (False, None), "nothing is new"
+        enter("FAILURE")
+        told, again = part()
+        assert not told and again is not None and again >= 1
+    views_are_made()
+    monkeypatch.setattr(keeping, "LINGERS", 1e6)
+    assert part() == (True, None)
+    assert not is_read_again_without_scripts()
+    enter("RUNNING")
+    told, again = part()
+    assert told and again is not None and again > 60, "it is not made before"
+    assert is_read_again_without_scripts()
+
+
+def test_what_changes_while_a_view_is_made_is_not_lost(
+    wide: Wide, enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making, go_on = threading.Event(), threading.Event()
+
+    def offered() -> None:
+        making.set()
+        assert go_on.wait(60)
+
+    def latest() -> keeping.Latest:
+        found = store.latest(wide.uuid)
+        assert isinstance(found, keeping.Latest)
+        return found
+
+    monkeypatch.setattr(keeping, "DEAR", -1.0)
+    monkeypatch.setattr(keeping, "LINGERS", 0.0)
+    go_on.set()
+    store = reading.Store(wide.backend, masking.Masker(), offered)
+    with contextlib.closing(store), contextlib.ExitStack() as end:
+        end.callback(go_on.set)
+        store.flow(wide.uuid)
+        go_on.clear()
+        making.clear()
+        assert latest().again is None, "nothing is new, but the time"
+        assert making.wait(60)
+        enter("FAILURE")
+        assert latest().again is not None
+        go_on.set()
+        views_are_made()
+        monkeypatch.setattr(keeping, "LINGERS", 1e6)
+        found = latest()
+        assert found.view.state == "RUNNING" and found.again is not None
+        assert store.flow(wide.uuid).state == "FAILURE"
+        found = latest()
+        assert found.view.state == "FAILURE" and found.again is None
 
 
 def test_what_did_not_change_is_not_looked_at_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -26,10 +27,6 @@ LARGE: Final = 400
 EVENTS: Final = 500
 #: Seconds until a browser asks again for a flow that is being read.
 AGAIN: Final = 2
-
-#: When a part asks for itself again: a view that is dear may be of a moment ago, even the last one.
-_SMALL: Final = "refresh-slow from:body, every 10s"
-_LARGE: Final = "refresh-rarely from:body, every 60s"
 
 #: What was done, as the address says after an action; anything else is not shown.
 _TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in possible.ACTIONS.items()}
@@ -132,16 +129,18 @@ class FlowPages:
     ) -> Response:
         """A page of one flow; `?part=head` and `?part=body` are what changes while it runs."""
         with refusing.refused():
-            view = self._desk.store.latest(str(request.path_params["uuid"]))
+            found = self._desk.store.latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
-            if isinstance(view, glimpse.Glimpse):
-                return self._glimpse(request, view, part)
+            if isinstance(found, glimpse.Glimpse):
+                return self._glimpse(request, found, part)
+            view = found.view
             told = {} if part == "head" else words(view)
         done = _TOLD.get(request.query_params.get("done", ""))
         context = {
             "actions": possible.of_flow(view, self._desk.runner is not None),
             "here": "/",
-            "pace": _SMALL if view.total <= LARGE else _LARGE,
+            "is_last": view.finished and found.again is None,
+            "pace": "refresh-slow" if view.total <= LARGE else "refresh-rarely",
             "part": part,
             "tab": tab,
             "told": {"kind": "good", "text": done} if done else None,
@@ -154,7 +153,10 @@ class FlowPages:
             **told,
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")
-        return self._desk.render(request, name, context)
+        headers = {}
+        if part and found.again is not None:  # a page would be loaded again by this, scripts or not
+            headers["refresh"] = str(max(1, math.ceil(found.again)))
+        return self._desk.render(request, name, context, headers=headers)
 
     def _glimpse(self, request: Request, view: glimpse.Glimpse, part: str | None) -> Response:
         """What is shown of a huge flow until it was read: the browser asks again by itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from wbengine.invocation import LOCAL
 from wbengine.persistence import models, notes
@@ -14,7 +14,7 @@ from wbengine.views import masking, past
 from wbengine.views.glimpse import Glimpse
 from wbengine.views.records import Records
 
-__all__ = ["Kept", "Offered"]
+__all__ = ["Kept", "Latest", "Offered"]
 
 #: A view that takes more seconds than this to make is not waited for, where an older one will do.
 DEAR: Final = 0.25
@@ -29,6 +29,20 @@ Offered = Callable[[], Collection[str] | None]
 
 _WORKERS: Final = frozenset({"workers", "worker-based"})
 
+#: What a look saw, to be compared: a cursor alone need not tell of the flow's own row.
+_Seen = tuple[str, int, dict[str, Any]]
+
+
+class Latest(NamedTuple):
+    """A view, and whether it was all that was known when it was asked for.
+
+    `again` are the seconds after which to ask again: something newer is kept, or may be.  None:
+    nothing is.
+    """
+
+    view: flows.FlowView
+    again: float | None = None
+
 
 class Kept:
     """Thread-safe; what blocks says so."""
@@ -38,10 +52,14 @@ class Kept:
         self.glimpse: Glimpse | None = None
         self._records = records
         self._offered = offered
+        # Around what makes a view.
         self._making = threading.Lock()
-        # Around whatever reads or changes the records.
+        # Around whatever reads or changes the records, but for what makes a view of them.
         self._lock = threading.Lock()
+        self._is_being_made = False
         self._view: flows.FlowView | None = None
+        # What was seen before it was made.
+        self._shown: _Seen | None = None
         self._cost = self._made = 0.0
         self._maker: threading.Thread | None = None
         self._failed: Exception | None = None
@@ -69,29 +87,52 @@ class Kept:
                 self.close()
 
     def _made_now(self) -> flows.FlowView:
-        began, view = time.monotonic(), self._view
+        began = time.monotonic()
         with self._lock:
-            found = self._records.look()
-        if view is not None and view.cursor == found.cursor and self._is_young(began):
-            return view  # nothing has changed but the time
-        detail = self._records.detail
-        offered = self._offered() if detail is not None and _on_workers(detail) else None
-        self._view = self._records.view(offered=offered)
-        self._made = time.monotonic()
-        self._cost = self._made - began
-        return self._view
+            seen, view = self._look(), self._view
+            is_dear = self._cost > DEAR
+            if view is not None and is_dear and seen == self._shown and self._left(began) > 0:
+                return view  # nothing has changed but the time
+            self._is_being_made = True
+        try:
+            detail = self._records.detail
+            offered = self._offered() if detail is not None and _on_workers(detail) else None
+            view = self._records.view(offered=offered)
+            with self._lock:
+                self._view, self._shown = view, seen
+                self._made = time.monotonic()
+                self._cost = self._made - began
+            return view
+        finally:
+            self._is_being_made = False
 
-    def latest(self) -> flows.FlowView:
-        """The flow as it is now, or, where that is dear, as it was a moment ago.  Blocks once."""
-        if self._view is None or self._cost <= DEAR:
-            return self.fresh()
-        if not self._is_young(time.monotonic()):
+    def _look(self) -> _Seen:
+        found = self._records.look()
+        return found.cursor, found.flow.epoch, found.flow.to_dict()
+
+    def latest(self) -> Latest:
+        """The flow as it is now, or, where that is dear, as it was a moment ago.
+
+        Blocks once; later it only looks whether there is anything new.
+
+        :raises NotFound: it is not kept any more.
+        :raises Exception: as `begin`.
+        """
+        with self._lock:
+            view, cost = self._view, self._cost
+            is_dear = view is not None and cost > DEAR
+            is_behind = is_dear and (self._is_being_made or self._look() != self._shown)
+        if view is None or not is_dear:
+            return Latest(self.fresh())
+        left = self._left(time.monotonic())
+        if left <= 0:
             self.begin()
-        return self._view
+            left = cost
+        return Latest(view, left if is_behind else None)
 
-    def _is_young(self, now: float) -> bool:
-        """Whether the view is a dear one that was made a moment ago."""
-        return self._cost > DEAR and now - self._made < LINGERS * self._cost
+    def _left(self, now: float) -> float:
+        """Seconds until a dear view is made again."""
+        return self._made + LINGERS * self._cost - now
 
     def begin(self) -> None:
         """Have the view made, without waiting for it.
@@ -139,11 +180,9 @@ class Kept:
     def close(self) -> None:
         """Give back what it holds; if a view is being made, as soon as it is."""
         self._is_closed = True
-        if self._making.acquire(blocking=False):
-            try:
+        with self._lock:
+            if not self._is_being_made:
                 self._records.close()
-            finally:
-                self._making.release()
 
 
 def _on_workers(detail: models.FlowDetail) -> bool:

@@ -68,19 +68,19 @@ class Store:
         """
         return self._asked(uuid, keeping.Kept.fresh)
 
-    def latest(self, uuid: str) -> flows.FlowView | glimpse.Glimpse:
+    def latest(self, uuid: str) -> keeping.Latest | glimpse.Glimpse:
         """A flow as it is now; a huge one as it was a moment ago, or a glimpse of it until it was
-        read, which this begins.
+        read.  What is newer is begun to be read.
 
         :raises NotFound: it is not kept.
         """
         return self._asked(uuid, lambda kept: self._latest(uuid, kept))
 
-    def _latest(self, uuid: str, kept: keeping.Kept) -> flows.FlowView | glimpse.Glimpse:
+    def _latest(self, uuid: str, kept: keeping.Kept) -> keeping.Latest | glimpse.Glimpse:
         if kept.is_made:
             return kept.latest()
         if kept.glimpse is None and self.reading(lambda each: glimpse.size(each, uuid)) <= HUGE:
-            return kept.fresh()
+            return keeping.Latest(kept.fresh())
         kept.begin()
         if kept.glimpse is None:
             kept.glimpse = self.reading(lambda each: glimpse.read(each, uuid, self._masker))

@@ -31,6 +31,12 @@
   const rarely = every(15000, "refresh-rarely");
   const refresh = () => { soon(); later(); rarely(); };
 
+  // Of what is behind already, or could not be read, no news may come any more.
+  let again = 0;
+  const retry = (seconds) => {
+    again ||= setTimeout(() => { again = 0; refresh(); }, 1000 * seconds);
+  };
+
   const fill = (place, field, text) => {
     for (const found of place.querySelectorAll(`[data-field="${field}"]`)) {
       found.textContent = text ?? "";
@@ -87,14 +93,17 @@
     });
   }
 
-  // A part that cannot be read stays as it was, and asks again; without a cookie, or where there is
-  // nothing any more, the page as a whole says so.
+  // A part that cannot be read stays as it was, and asks again; so does one that is behind, which
+  // says when.  Without a cookie, or where there is nothing any more, the page as a whole says so.
+  const missed = () => { show("lost", "Not up to date"); retry(3); };
+  document.addEventListener("htmx:error", missed);
   document.addEventListener("htmx:after:request", (event) => {
-    const status = event.detail.ctx.response.status;
+    const { status, headers } = event.detail.ctx.response;
     if (status === 401 || status === 404) location.reload();
-    else if (status >= 500) show("lost", "Not up to date");
+    else if (status >= 500) missed();
     else if (source && source.readyState === EventSource.OPEN) show("on", "Live");
     else if (!source) show("off", "Not live");
+    if (headers.has("refresh")) retry(Number(headers.get("refresh")));
   });
 
   document.addEventListener("click", (event) => {
