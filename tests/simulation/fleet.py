@@ -237,6 +237,8 @@ class Worker(Process):
             released = self.line.release(job.id, job.epoch, self.name)
         except exc.LedgerFailure:
             pass
+        if not released:
+            self.fresh[job] = -math.inf
         self.do(self.core.on_released(job, released))
 
     def give_back(self, job: server.Job, fresh: bool) -> None:

@@ -853,7 +853,7 @@ def row(**other: Any) -> ledgers.Row:
         (None, False),
         (row(epoch=2), False),
         (row(holder="w2"), False),
-        (row(state="open", holder=None), False),
+        (row(state="open", epoch=2, holder=None), False),
         (row(state="done"), False),
     ],
 )
@@ -998,6 +998,16 @@ def test_what_can_not_be_released_is_run_after_all() -> None:
     assert bench.server.running == 2
     assert kinds(bench.finish(job)) == [server.Finish, server.Reply, server.Run, server.Reply]
     assert ending(bench.finish(claim.job))
+
+
+def test_what_was_released_although_nobody_was_told_goes_back() -> None:
+    """Nor is it lost: whatever its slot finds, its message is not acknowledged."""
+    bench = Bench()
+    job = bench.granted()
+    assert bench.server.on_unstarted(job) == [server.Check(job)]
+    released = row(state="open", holder=None)
+    assert bench.server.on_checked(job, released) == [server.Return(job, fresh=False)]
+    assert bench.server.running == 0 and bench.finish(job) == []
 
 
 def test_what_waits_for_a_slot_goes_back_when_it_drains() -> None:

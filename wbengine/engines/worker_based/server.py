@@ -271,12 +271,15 @@ class Server(announcing.Announcing):
         return [Check(job)]
 
     def on_checked(self, job: Job, row: ledgers.Row | None) -> list[Effect]:
-        """Its row as it is now: run it, if it is ours."""
+        """Its row as it is now: run it, if it is ours; what was given back is for all to take."""
         if job.key not in self._roll.begun:
             return []
-        held = row is not None and row.state == ledgers.ROW_CLAIMED
-        if held and row is not None and (row.epoch, row.holder) == (job.epoch, self.identity):
+        found = row and (row.state, row.epoch, row.holder)
+        if found == (ledgers.ROW_CLAIMED, job.epoch, self.identity):
             return [Run(job)]
+        if found == (ledgers.ROW_OPEN, job.epoch, None):
+            self.forget(job)
+            return [Return(job, fresh=False), *self._refill()]
         self._leave(job)
         self.counts["thawed"] += 1
         return [Acknowledge(job.receipt), *self._refill()]
@@ -292,7 +295,7 @@ class Server(announcing.Announcing):
         return [Return(job, fresh=True)]
 
     def on_released(self, job: Job, released: bool) -> list[Effect]:
-        """Whether its row is as if it had never been claimed; otherwise it is run after all."""
+        """Whether its row is as if it had never been claimed; otherwise it is begun after all."""
         if job.key not in self._roll.jobs:
             return []
         if released:
@@ -338,10 +341,8 @@ class Server(announcing.Announcing):
 
     def _count(self, outcome: invocation.Outcome) -> None:
         career = self._career
-        if outcome.failed:
-            career.failures += 1
-        else:
-            career.successes += 1
+        career.failures += outcome.failed
+        career.successes += not outcome.failed
         if outcome.started is not None and outcome.ended is not None:
             career.working += max(0.0, outcome.ended - outcome.started)  # clocks are set back
 

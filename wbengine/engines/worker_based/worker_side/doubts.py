@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -50,13 +51,15 @@ class Doubts:
         hands.apply(effects)
 
     def release(self, job: jobs.Job) -> None:
-        """Let go of its row, as if nobody had claimed it."""
+        """Let go of its row, as if nobody had claimed it; never waits for a ledger that is away."""
         hands = self._hands
         released = False
         try:
             released = hands.ledger.release(job.id, job.epoch, hands.core.identity)
         except exc.LedgerFailure as error:
             LOG.warning("request %s cannot be given back: %s", job.id, error)
+        if not released:
+            job.fresh = -math.inf  # it may be anybody's: its slot asks before it runs it
         with hands.lock:
             effects = hands.core.on_released(job, released)
         hands.apply(effects)
