@@ -60,6 +60,19 @@ class Proxy:
         """After `refuse`: take them again, on the same port."""
         self._ask("accept")
 
+    def hold(self, word: str) -> None:
+        """Whatever is said to the server with this word in it stays where it is, with all that
+        follows on its connection."""
+        self._ask(f"hold {word}")
+
+    def held(self, word: str) -> int:
+        """How many connections are there that were held so: also those that were let go."""
+        return self._ask(f"held {word}")
+
+    def let_go(self, word: str) -> None:
+        """After `hold`: what waits goes on, and nothing else is held."""
+        self._ask(f"let_go {word}")
+
     def connections(self) -> int:
         """How many there are."""
         return self._ask("count")
@@ -120,6 +133,8 @@ class _Flow:
         self.ended = False  # the source says nothing any more
         self.closed = False  # and the sink knows
         self.credit = 0.0
+        self.word = b""  # what it was held for
+        self.held = False
 
 
 class _Pair:
@@ -138,6 +153,7 @@ class _Server:
         self._pairs: dict[_Pair, None] = {}  # the oldest first
         self._stalled = False
         self._speed = 0
+        self._words: set[bytes] = set()  # what is held if they are in it
         self._then = time.monotonic()
         self._asked = b""
         self.port = free_port()
@@ -177,18 +193,30 @@ class _Server:
         read = self._control.recv(1000)
         *words, self._asked = (self._asked + read).split(b"\n")
         for line in words:
-            word, _, number = line.decode().partition(" ")
-            self._control.sendall(b"%d\n" % self._do(word, int(number or 0)))
+            word, _, what = line.decode().partition(" ")
+            do = self._hold if word in ("hold", "held", "let_go") else self._do
+            self._control.sendall(b"%d\n" % do(word, what))
         return bool(read)
 
-    def _do(self, word: str, number: int) -> int:
+    def _hold(self, do: str, what: str) -> int:
+        word = what.encode()
+        found = [flow for pair in self._pairs for flow in pair.flows if flow.word == word]
+        if do == "hold":
+            self._words.add(word)
+        elif do == "let_go":
+            self._words.discard(word)
+            for flow in found:
+                flow.held = False
+        return len(found)
+
+    def _do(self, word: str, what: str) -> int:
         count = len(self._pairs)
         if word == "stall":
             self._stalled = True
         elif word == "resume":
             self._stalled, self._speed = False, 0
         elif word == "slow":
-            self._speed, self._then = number, time.monotonic()  # nothing was earned before
+            self._speed, self._then = int(what), time.monotonic()  # nothing was earned before
             for pair in self._pairs:
                 for flow in pair.flows:
                     flow.credit = 0.0
@@ -238,7 +266,7 @@ class _Server:
         for pair in list(self._pairs):
             try:
                 for flow in pair.flows:
-                    if not self._stalled:
+                    if not (self._stalled or flow.held):
                         flow.credit = min(flow.credit + earned, self._speed)
                         self._pass(flow)
             except OSError:
@@ -255,6 +283,9 @@ class _Server:
             with contextlib.suppress(BlockingIOError):
                 flow.waiting = flow.source.recv(_CHUNK)
                 flow.ended = not flow.waiting
+                self._look(flow)
+        if flow.held:
+            return
         if flow.waiting and not flow.closed:
             part = flow.waiting[: int(flow.credit)] if self._speed else flow.waiting
             with contextlib.suppress(BlockingIOError):
@@ -265,6 +296,11 @@ class _Server:
             flow.waiting = b""
         if flow.ended and not flow.waiting:
             self._finish(flow)
+
+    def _look(self, flow: _Flow) -> None:
+        for word in self._words:
+            if word in flow.waiting:
+                flow.word, flow.held = word, True
 
     def _finish(self, flow: _Flow) -> None:
         if not flow.closed:
@@ -277,7 +313,8 @@ class _Server:
         events = 0
         if not self._stalled and not takes.waiting and not takes.ended:
             events |= selectors.EVENT_READ
-        if not self._stalled and not self._speed and gives.waiting and not gives.closed:
+        moves = not (self._stalled or self._speed or gives.held)
+        if moves and gives.waiting and not gives.closed:
             events |= selectors.EVENT_WRITE
         known = self._selector.get_map().get(end)
         if known is not None and known.events == events:

@@ -13,8 +13,10 @@ import pytest
 from tests import tcp_proxy, workers
 from tests.redis_ends import through
 from tests.workers import until
-from wbengine import exceptions, invocation, task
+from wbengine import _crash, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
+from wbengine.engines.worker_based.ledger import _redis_steps
+from wbengine.transports import _redis_puts
 
 BEGUN: Counter[str] = Counter()
 
@@ -44,6 +46,32 @@ class Slowly:
         self._thread.join()
 
 
+class Halt:
+    """Lets whoever comes to a place wait there."""
+
+    def __init__(self, place):
+        self._place, self.there, self.go_on = place, threading.Event(), threading.Event()
+
+    def __call__(self, place):
+        if place == self._place:
+            self.there.set()
+            assert self.go_on.wait(60)
+
+    def __enter__(self):
+        _crash.install(self)
+        return self
+
+    def __exit__(self, *_):
+        self.go_on.set()
+        _crash.install(None)
+
+
+def begin(name):
+    return invocation.Invocation(
+        Begin("begin"), "execute", name, 1, {"name": name}, flow_uuid="flow"
+    )
+
+
 def disturb(proxy):
     def do(chance):
         if chance.random() < 0.7:
@@ -54,6 +82,58 @@ def disturb(proxy):
             proxy.resume()
 
     return do
+
+
+@contextlib.contextmanager
+def running(*calls):
+    """Threads that make these calls, until they have."""
+    threads = [threading.Thread(target=call, args=args) for call, *args in calls]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join()
+
+
+def test_what_was_told_to_be_cancelled_does_not_begin_late(redis_url, redis_server, client):
+    """While its row is looked for it is published, and that comes when it is told to have ended."""
+    BEGUN.clear()
+    ends = {}
+
+    def done(call, outcome):
+        ends[call.arguments["name"]] = outcome.value
+
+    look, post = _redis_steps.STATE, _redis_puts.POST
+    for step in (look, post):
+        client.script_load(step.text)
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(tcp_proxy.threaded(redis_server.port))
+        url = f"{through(redis_url, redis_server, proxy.port)}?socket_timeout=1"
+        stack.enter_context(workers.worker_in_thread(str(redis_url), Begin))
+        executor = executors.WorkerTaskExecutor("e", "default", ["t"], url=url)
+        stack.callback(executor.stop)
+        executor.start()
+        assert executor.wait_for_workers(1, 60) == 0
+        call = begin("late")
+        halt = stack.enter_context(Halt("executor.before-open"))
+        stack.enter_context(running((executor.submit, call, done)))
+        assert halt.there.wait(60)
+        proxy.hold(look.digest)
+        stack.enter_context(running((executor.cancel, [call])))
+        until(lambda: proxy.held(look.digest))  # there was nothing to revoke
+        proxy.hold(post.digest)
+        halt.go_on.set()
+        until(lambda: proxy.held(post.digest))
+        proxy.let_go(look.digest)
+        until(lambda: ends)
+        assert ends["late"].check(exceptions.Cancelled)
+        assert proxy.held(post.digest) == 1
+        proxy.let_go(post.digest)
+        until(lambda: not proxy.held(post.digest))  # the server has read all of it
+        executor.submit(begin("next"), done)
+        until(lambda: "next" in ends)
+    assert ends["next"] == "next"
+    assert BEGUN == {"next": 1}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -78,9 +158,7 @@ def test_what_was_cancelled_before_it_began_never_begins(redis_url, redis_server
         with Slowly(seed, disturb(proxy)):
             for number in range(150):
                 name = f"{seed}-{number}"
-                call = invocation.Invocation(
-                    Begin("begin"), "execute", name, 1, {"name": name}, flow_uuid="flow"
-                )
+                call = begin(name)
                 cancels = chance.random() < 0.6
                 if cancels:
                     wait = chance.choice((0, 0.001, 0.003, 0.02, 0.35, 0.5))

@@ -257,7 +257,7 @@ class Engine(Process):
             ours = self.owns(call.flow_uuid)
             if self.book.is_left(entry):
                 continue
-            if not entry.sending or (ours and self.rows and self.rows.revoke(entry)):
+            if not entry.sendings or (ours and self.rows and self.rows.revoke(entry)):
                 self.book.forget(entry)
                 atom = self.world.store.atoms[call.uuid]
                 if self.digest is not None or not call.recovered:
@@ -430,7 +430,7 @@ class Engine(Process):
                 return False
             current: bool = entry.live and entry.epoch == effect.epoch
             if current:
-                entry.sending, entry.sent_at = True, self.now
+                entry.sendings, entry.sent_at = entry.sendings + 1, self.now
             return current
 
         def opened() -> bool:

@@ -420,7 +420,7 @@ class Fleet:
             self._count_call()
             (self.ledger if entry.epoch == 1 else self._rows).open(entry.id, entry.epoch)
             entry.opened = True
-        entry.sending, entry.sent_at = True, self._now
+        entry.sendings, entry.sent_at = entry.sendings + 1, self._now
         self.meter.sent("request", envelope)
         self._queues[envelope.routing_key].append(envelope)
 

@@ -83,8 +83,12 @@ def _hear(proxy: tcp_proxy.Proxy) -> bytes:
 
 def _ask(end: socket.socket, said: bytes) -> bytes:
     end.sendall(said)
+    return _heard(end, len(said))
+
+
+def _heard(end: socket.socket, size: int) -> bytes:
     heard = b""
-    while len(heard) < len(said):
+    while len(heard) < size:
         part = end.recv(65_536)
         assert part, "it ended"
         heard += part
@@ -180,3 +184,34 @@ def test_a_server_that_is_gone_resets() -> None:
     gone.close()
     with tcp_proxy.threaded(port) as proxy, pytest.raises(ConnectionResetError):
         _hear(proxy)
+
+
+def test_what_is_said_with_a_word_is_held(proxy: tcp_proxy.Proxy, echo: Echo) -> None:
+    with _connect(proxy) as other, _connect(proxy) as end:
+        assert _ask(end, b"wait") == b"wait"
+        proxy.hold("wait")
+        assert _ask(end, b"go") == b"go"
+        end.sendall(b"do wait")
+        until(lambda: proxy.held("wait") == 1)
+        end.sendall(b", and this")
+        assert _ask(other, b"me") == b"me"
+        end.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            end.recv(100)
+        end.settimeout(60)
+        proxy.let_go("wait")
+        assert _heard(end, 17) == b"do wait, and this"
+        assert _ask(end, b"wait") == b"wait"
+    until(lambda: proxy.connections() == 0)
+    assert proxy.held("wait") == 0
+
+
+def test_what_is_held_comes_after_who_said_it_has_gone(proxy: tcp_proxy.Proxy, echo: Echo) -> None:
+    proxy.hold("wait")
+    with _connect(proxy) as end:
+        end.sendall(b"wait")
+    until(lambda: proxy.held("wait") == 1)
+    assert echo.ends == []
+    proxy.let_go("wait")
+    until(lambda: echo.ends)
+    until(lambda: proxy.held("wait") == 0)

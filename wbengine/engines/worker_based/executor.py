@@ -291,7 +291,7 @@ class WorkerTaskExecutor(tenure.Tenure):
         with self._lock:
             wanted = entry.live and entry.epoch == effect.epoch
             if wanted:
-                entry.sending, entry.sent_at = True, SYSTEM.monotonic()
+                entry.sendings, entry.sent_at = entry.sendings + 1, SYSTEM.monotonic()
             return wanted
 
     def _open(self, parcels: Iterable[Parcel]) -> list[Parcel]:

@@ -80,7 +80,7 @@ class Clerk(heir.Heir):
                 if self._book.is_left(entry):
                     taken.append(entry.invocation)  # whoever resumes looks for it as we did
                     self._forget(entry)
-                elif not entry.sending or (ours and self._rows and self._rows.revoke(entry)):
+                elif not entry.sendings or (ours and self._rows and self._rows.revoke(entry)):
                     # Who resumes need not look for what is known not to run.
                     entry.invocation.recovered &= self._ledger is None
                     taken.append(entry.invocation)
@@ -144,10 +144,11 @@ class Clerk(heir.Heir):
     def _inspect(self, entry: entries.Entry, lost: str | None) -> None:
         assert self._rows is not None
         while True:
-            before = entry.epoch, entry.opened
+            with self._lock:  # or it could be on its way even now, and come later
+                before = entry.epoch, entry.opened, entry.sendings
             seen = self._rows.look(entry)
             with self._lock:
-                if before != (entry.epoch, entry.opened):
+                if before != (entry.epoch, entry.opened, entry.sendings):
                     continue  # it was just being published: what was seen is of the past
                 effects = self._book.on_row(entry, seen, SYSTEM.monotonic(), lost)
             return self._apply(effects)

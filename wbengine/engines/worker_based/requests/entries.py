@@ -38,8 +38,8 @@ class Entry:
     """One request in the book.
 
     It is on at most one `Shelf` at a time.  `dispatched` says that it was handed out for publishing
-    at least once, so that a row and a message of it may exist; `sending` and `opened`, set by
-    whoever publishes it, that this has begun, and that the row exists.
+    at least once, so that a row and a message of it may exist; `sendings` and `opened`, set by
+    whoever publishes it, how often this has begun, and that the row exists.
 
     Answers count whose epoch is from `floor` to `epoch`; under `unused`, nothing was sent yet.
     `doubts` is how often it was looked for since nobody is known to answer here; `denied` that its
@@ -57,7 +57,7 @@ class Entry:
     __slots__ = (
         "_seqs", "asked_at", "born", "denied", "dispatched", "done", "doubts", "epoch", "eta",
         "fate", "floor", "flow", "heard", "id", "invocation", "key", "lapse", "lost", "opened",
-        "place", "queue", "ran", "receipt", "request", "resends", "risked", "sending", "sent_at",
+        "place", "queue", "ran", "receipt", "request", "resends", "risked", "sendings", "sent_at",
         "shelf", "suspect", "task_cls", "unused", "worker",
     )  # fmt: skip
 
@@ -80,9 +80,9 @@ class Entry:
         )
         self.request.since = self.born = now
         self.epoch = self.floor = self.unused = call.epoch
-        self.doubts = self.resends = 0
+        self.doubts = self.resends = self.sendings = 0
         self.asked_at = now
-        self.denied = self.dispatched = self.sending = self.opened = self.heard = False
+        self.denied = self.dispatched = self.opened = self.heard = False
         self.ran = self.risked = False
         self.queue: str | None = None
         self.worker: str | None = None
@@ -158,9 +158,9 @@ class Entry:
     def next_epoch(self, epoch: int) -> None:
         """What was said of the request so far is of the past."""
         self.epoch = self.floor = epoch
-        self.sending = self.opened = self.heard = self.risked = False
+        self.opened = self.heard = self.risked = False
         self.sent_at = self.suspect = None
-        self.doubts = 0
+        self.doubts = self.sendings = 0
         self._seqs = None
 
     def envelope(
