@@ -61,16 +61,16 @@ class Proxy:
         self._ask("accept")
 
     def hold(self, word: str) -> None:
-        """Whatever is said to the server with this word in it stays where it is, with all that
-        follows on its connection."""
+        """What is said next with this word in it stays where it is, with all that follows it there;
+        other connections, and those that come later, are not held."""
         self._ask(f"hold {word}")
 
     def held(self, word: str) -> int:
-        """How many connections are there that were held so: also those that were let go."""
+        """How many connections are there that were held for this: also those that were let go."""
         return self._ask(f"held {word}")
 
     def let_go(self, word: str) -> None:
-        """After `hold`: what waits goes on, and nothing else is held."""
+        """After `hold`: what waits goes on."""
         self._ask(f"let_go {word}")
 
     def connections(self) -> int:
@@ -153,7 +153,7 @@ class _Server:
         self._pairs: dict[_Pair, None] = {}  # the oldest first
         self._stalled = False
         self._speed = 0
-        self._words: set[bytes] = set()  # what is held if they are in it
+        self._words: set[bytes] = set()  # what is held if one of them is in it
         self._then = time.monotonic()
         self._asked = b""
         self.port = free_port()
@@ -301,6 +301,8 @@ class _Server:
         for word in self._words:
             if word in flow.waiting:
                 flow.word, flow.held = word, True
+                self._words.remove(word)
+                return
 
     def _finish(self, flow: _Flow) -> None:
         if not flow.closed:

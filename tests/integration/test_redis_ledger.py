@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from concurrent import futures
 
 import pytest
 
@@ -258,6 +259,92 @@ def test_what_was_done_is_not_denied(lossy):
     lossy.lose(steps.REVOKE)
     assert lossy.revoke("other") is True
     assert lossy.ids() == {ID}
+
+
+# -- calls that come late
+
+
+@pytest.fixture
+def late(redis_url, redis_server, opened):
+    """A ledger, and its proxy."""
+    with tcp_proxy.threaded(redis_server.port) as proxy:
+        ledger = opened(through(redis_url, redis_server, proxy.port))
+        for step in (steps.OPEN, steps.CLAIM):
+            ledger._pool.call("SCRIPT", "LOAD", step.text)
+        yield ledger, proxy
+
+
+@contextlib.contextmanager
+def comes_late(ledger, proxy, step, after=0.1):
+    """What is called first here is given up after so many seconds, and comes in the end."""
+    proxy.hold(step.digest)
+    hurry(ledger._pool._spare[-1], after)
+    yield
+    assert proxy.held(step.digest)
+    proxy.let_go(step.digest)
+    until(lambda: not proxy.held(step.digest))  # the server has read all of it
+
+
+@pytest.mark.parametrize("step", ["open", "offer"])
+def test_what_was_revoked_is_not_opened_late(late, opened, redis_url, step):
+    ledger, proxy = late
+    other = opened(str(redis_url))
+    with comes_late(ledger, proxy, steps.OPEN):
+        with pytest.raises(exceptions.LedgerFailure):
+            getattr(ledger, step)(ID, 1)
+        assert not ledger.revoke(ID)
+        other.open("others", 1)
+    assert ledger.ids() == {"others"}
+    ledger.open(ID, 1)
+    assert ledger.claim(ID, 1, "w").granted
+
+
+def test_a_row_that_was_opened_again_and_revoked_is_not_opened_late(late):
+    ledger, proxy = late
+    with comes_late(ledger, proxy, steps.OPEN):
+        with pytest.raises(exceptions.LedgerFailure):
+            ledger.open_many([(ID, 1), ("other", 1)])
+        ledger.open_many([(ID, 1), ("other", 1)])
+        assert ledger.revoke(ID)
+    assert ledger.ids() == {"other"}
+
+
+def test_what_is_opened_by_the_second_attempt_is_not_opened_late_by_the_first(late):
+    ledger, proxy = late
+    with comes_late(ledger, proxy, steps.OPEN, after=60), futures.ThreadPoolExecutor() as threads:
+        opening = threads.submit(ledger.open, ID, 1)
+        until(lambda: proxy.held(steps.OPEN.digest))
+        proxy.half_close()
+        opening.result(60)
+        assert ledger.revoke(ID)
+    assert ledger.ids() == set()
+
+
+def test_who_opens_a_row_while_another_has_doubts_opens_it(late):
+    """It was sent before the fence, and is waited for."""
+    ledger, proxy = late
+    hurry(ledger._pool._spare[-1], 60)
+    proxy.hold(steps.OPEN.digest)
+    with futures.ThreadPoolExecutor() as threads:
+        opening = threads.submit(ledger.open, ID, 1)
+        until(lambda: proxy.held(steps.OPEN.digest))
+        ledger.doubt()
+        assert ledger.state(ID) is None
+        proxy.let_go(steps.OPEN.digest)
+        opening.result(60)
+    assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
+
+
+def test_a_claim_that_was_taken_back_is_not_granted_late(late, opened, redis_url):
+    ledger, proxy = late
+    other = opened(str(redis_url))
+    other.open(ID, 1)
+    with comes_late(ledger, proxy, steps.CLAIM):
+        with pytest.raises(exceptions.LedgerFailure):
+            ledger.claim(ID, 1, "w")
+        ledger.renew("w")  # which takes it back first
+    assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
+    assert ledger.claim(ID, 1, "w").granted
 
 
 # -- who is told that it forgets

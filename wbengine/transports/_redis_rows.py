@@ -2,12 +2,14 @@
 
 Keys, all below one prefix:
 
-    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, which claim it was `k`
+    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, which claim it was `k`; where
+                  it is OPEN, `k` is the claim that is not granted
     rows          ids, by when their rows were opened or ended (the server's clock, milliseconds)
     held:HOLDER   the ids of the rows that a holder has
     beats         holders, by when they were last heard of
     ledger        which ledger this is
     users         who has it open, by when he was last heard of
+    fence:USER    which rows of his are not made any more: those of before this fence of his
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ local function claim(id, epoch, holder, name)
   if row[2] == 'claimed' then
     return {row[5] == name and 'GRANTED' or 'HELD', epoch, row[3], ''}
   end
+  if row[5] == name then return {'MISSING', epoch, '', ''} end
   redis.call('HSET', r, 's', 'claimed', 'h', holder, 'k', name)
   redis.call('SADD', KEYS[1] .. 'held:' .. holder, id)
   return {'GRANTED', epoch, holder, ''}

@@ -30,17 +30,22 @@ local function remove(id, holder)
 end
 """
 
+#: Seconds in which what was sent arrives, if ever.
+_LATEST: Final = 3600
+
 #: (digest if there is none, user) -> digest
 BEGIN: Final = Script(_HEAD + _redis_rows.HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
-#: (digest, user, 1: also in place of OPEN rows at older epochs, (id, epoch)...) -> digest
+#: (digest, user, his last fence, 1: also in place of OPEN rows at older epochs, (id, epoch)...)
+#: -> digest; None: there is a later fence, nothing was done
 OPEN: Final = Script(_HEAD + _redis_rows.HERE + """
+if tonumber(call('GET', P .. 'fence:' .. ARGV[2]) or 0) > tonumber(ARGV[3]) then return false end
 local t, new = now(), {}
-for i = 4, #ARGV, 2 do
+for i = 5, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
   local there = row(id)
   if not there[1]
-    or (ARGV[3] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
+    or (ARGV[4] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
   then
     call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open')
     new[#new + 1] = t
@@ -51,10 +56,14 @@ if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
 return here(ARGV[1], ARGV[2], t)
 """)  # fmt: skip
 
-#: (): what was sent before this, and comes after it, publishes nothing and makes no row
-FENCE: Final = Script(_HEAD + """
+#: (user, number): what he sent before this, and comes after it, publishes nothing and makes no row
+FENCE: Final = Script(_HEAD + f"local LATEST = {_LATEST * 1000}" + """
 call('PERSIST', P .. 'rows')
 if call('EXISTS', P .. 'm') == 1 then call('HINCRBY', P .. 'm', 'v', 1) end
+local fence = P .. 'fence:' .. ARGV[1]
+if tonumber(call('GET', fence) or 0) < tonumber(ARGV[2]) then
+  call('SET', fence, ARGV[2], 'PX', LATEST)
+end
 """)  # fmt: skip
 
 #: (id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
@@ -106,13 +115,17 @@ return done
 """)  # fmt: skip
 
 #: (id, epoch, holder, name of the claim or '' for any) -> 1 if it was his
+#:
+#: A claim that is named is not granted any more, should it come later.
 RELEASE: Final = Script(_HEAD + _redis_rows.UNCLAIM + """
-local id, there = ARGV[1], row(ARGV[1])
-if there[1] ~= ARGV[2] or there[2] ~= 'claimed' or there[3] ~= ARGV[3] then return 0 end
-if ARGV[4] ~= '' and call('HGET', P .. 'r:' .. id, 'k') ~= ARGV[4] then return 0 end
+local id, name, there = ARGV[1], ARGV[4], row(ARGV[1])
+if there[1] ~= ARGV[2] then return 0 end
+local r, his = P .. 'r:' .. id, there[2] == 'claimed' and there[3] == ARGV[3]
+if his and name ~= '' then his = call('HGET', r, 'k') == name end
 call('PERSIST', P .. 'rows')
-unclaim(id, ARGV[3], now())
-return 1
+if his then unclaim(id, ARGV[3], now()) end
+if name ~= '' and (his or there[2] == 'open') then call('HSET', r, 'k', name) end
+return his and 1 or 0
 """)  # fmt: skip
 
 #: (id, epoch) -> None: no row; the result, or 1

@@ -5,6 +5,10 @@ What a server without an append-only file forgets when it ends counts as missing
 
 A call whose connection was lost is made once more, at once, and knows its own first attempt by what
 it finds.  A claim of which nobody knows whether it was granted is taken back with the next call.
+
+What got no answer may be done later than what follows it, on another connection.  So the call after
+one that was to make a row puts up a *fence* first: whatever made rows before that, and comes after
+it, makes none.  And who takes a claim back names it: it is not granted when it comes after that.
 """
 
 from __future__ import annotations
@@ -77,7 +81,8 @@ class RedisLedger(base.Ledger):
         self._owed: deque[tuple[Script, tuple[Any, ...]]] = deque()
         self._owing = threading.Lock()
         self._payer: threading.Thread | None = None
-        # How often rows were made, perhaps, by who got no answer; up to which that is over.
+        # How often rows were made, perhaps, by who got no answer; up to which of these times there
+        # is a fence.
         self._doubts = self._fenced = 0
         self._closed = threading.Event()
         self._holders: set[str] = set()
@@ -198,7 +203,18 @@ class RedisLedger(base.Ledger):
     def _open(self, replace: int, *rows: str | int) -> None:
         for id in rows[::2]:
             _label(str(id))
-        self._keep(self._run(steps.OPEN, self._digest, self.user, replace, *rows))
+        while True:
+            self._fence()
+            told = self._digest, self.user, self._fenced, replace, *rows
+            try:
+                done, again = self._run(steps.OPEN, *told)
+            except BaseException:
+                self.doubt()
+                raise
+            if again:  # the first attempt may come yet
+                self.doubt()
+            if done is not None:  # else another thread had doubts meanwhile
+                return self.keep(done)
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
         found, _ = self._run(steps.REOPEN, _label(id), epoch)
@@ -277,10 +293,14 @@ class RedisLedger(base.Ledger):
     def _run(self, script: Script, *args: Any) -> tuple[Any, bool]:
         if self._owed:
             self._pay()
-        if self._fenced < (doubts := self._doubts):
-            self._pool.run(steps.FENCE)
-            self._fenced = doubts
+        self._fence()
         return self._pool.run(script, *args)
+
+    def _fence(self) -> None:
+        if self._fenced < (doubts := self._doubts):
+            self._pool.run(steps.FENCE, self.user, doubts)
+            with self._owing:
+                self._fenced = max(self._fenced, doubts)
 
     def _owe(self, script: Script, *args: Any) -> None:
         with self._owing:
