@@ -269,7 +269,7 @@ def late(redis_url, redis_server, opened):
     """A ledger, and its proxy."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
         ledger = opened(through(redis_url, redis_server, proxy.port))
-        for step in (steps.OPEN, steps.CLAIM):
+        for step in (steps.OPEN, steps.CLAIM, steps.RELEASE):
             ledger._pool.call("SCRIPT", "LOAD", step.text)
         yield ledger, proxy
 
@@ -345,6 +345,31 @@ def test_a_claim_that_was_taken_back_is_not_granted_late(late, opened, redis_url
         ledger.renew("w")  # which takes it back first
     assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
     assert ledger.claim(ID, 1, "w").granted
+
+
+def test_what_could_not_be_given_back_is_not_given_back_late(late):
+    """Whoever looks finds that he has it still, and runs it."""
+    ledger, proxy = late
+    ledger.open(ID, 1)
+    assert ledger.claim(ID, 1, "w").granted
+    with comes_late(ledger, proxy, steps.RELEASE):
+        with pytest.raises(exceptions.LedgerFailure):
+            ledger.release(ID, 1, "w")
+        assert ledger.state(ID) == base.Row(ID, 1, base.ROW_CLAIMED, "w")
+    assert ledger.finish(ID, 1, "w", b"result")
+
+
+def test_what_is_given_back_by_the_second_attempt_is_not_taken_away_late_by_the_first(late):
+    ledger, proxy = late
+    ledger.open(ID, 1)
+    assert ledger.claim(ID, 1, "w").granted
+    with comes_late(ledger, proxy, steps.RELEASE, after=60), futures.ThreadPoolExecutor() as pool:
+        releasing = pool.submit(ledger.release, ID, 1, "w")
+        until(lambda: proxy.held(steps.RELEASE.digest))
+        proxy.half_close()
+        assert releasing.result(60)
+        assert ledger.claim(ID, 1, "w").granted
+    assert ledger.finish(ID, 1, "w", b"result")
 
 
 # -- who is told that it forgets

@@ -9,7 +9,7 @@ Keys, all below one prefix:
     beats         holders, by when they were last heard of
     ledger        which ledger this is
     users         who has it open, by when he was last heard of
-    fence:USER    which rows of his are not made any more: those of before this fence of his
+    fence:USER    up to which fence of his he makes no rows, and lets go of none, any more
 """
 
 from __future__ import annotations

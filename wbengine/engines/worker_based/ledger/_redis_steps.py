@@ -33,13 +33,17 @@ end
 #: Seconds in which what was sent arrives, if ever.
 _LATEST: Final = 3600
 
+#: Begins with (user, his last fence); returns None, with nothing done, if there is a later one.
+_IN_TIME: Final = """
+if tonumber(call('GET', P .. 'fence:' .. ARGV[1]) or 0) > tonumber(ARGV[2]) then return false end
+"""
+
 #: (digest if there is none, user) -> digest
 BEGIN: Final = Script(_HEAD + _redis_rows.HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
-#: (digest, user, his last fence, 1: also in place of OPEN rows at older epochs, (id, epoch)...)
-#: -> digest; None: there is a later fence, nothing was done
-OPEN: Final = Script(_HEAD + _redis_rows.HERE + """
-if tonumber(call('GET', P .. 'fence:' .. ARGV[2]) or 0) > tonumber(ARGV[3]) then return false end
+#: (user, his last fence, digest, 1: also in place of OPEN rows at older epochs, (id, epoch)...)
+#: -> digest; None: too late
+OPEN: Final = Script(_HEAD + _redis_rows.HERE + _IN_TIME + """
 local t, new = now(), {}
 for i = 5, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
@@ -53,10 +57,11 @@ for i = 5, #ARGV, 2 do
   end
 end
 if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
-return here(ARGV[1], ARGV[2], t)
+return here(ARGV[3], ARGV[1], t)
 """)  # fmt: skip
 
-#: (user, number): what he sent before this, and comes after it, publishes nothing and makes no row
+#: (user, number): what he sent before this, and comes after it, publishes nothing, makes no row,
+#: and lets go of none
 FENCE: Final = Script(_HEAD + f"local LATEST = {_LATEST * 1000}" + """
 call('PERSIST', P .. 'rows')
 if call('EXISTS', P .. 'm') == 1 then call('HINCRBY', P .. 'm', 'v', 1) end
@@ -114,18 +119,26 @@ call('ZADD', P .. 'rows', unpack(ended))
 return done
 """)  # fmt: skip
 
-#: (id, epoch, holder, name of the claim or '' for any) -> 1 if it was his
-#:
-#: A claim that is named is not granted any more, should it come later.
-RELEASE: Final = Script(_HEAD + _redis_rows.UNCLAIM + """
-local id, name, there = ARGV[1], ARGV[4], row(ARGV[1])
-if there[1] ~= ARGV[2] then return 0 end
-local r, his = P .. 'r:' .. id, there[2] == 'claimed' and there[3] == ARGV[3]
-if his and name ~= '' then his = call('HGET', r, 'k') == name end
+#: (user, his last fence, id, epoch, holder) -> 1 if it was his; None: too late
+RELEASE: Final = Script(_HEAD + _redis_rows.UNCLAIM + _IN_TIME + """
+local id, there = ARGV[3], row(ARGV[3])
+if there[1] ~= ARGV[4] or there[2] ~= 'claimed' or there[3] ~= ARGV[5] then return 0 end
 call('PERSIST', P .. 'rows')
-if his then unclaim(id, ARGV[3], now()) end
-if name ~= '' and (his or there[2] == 'open') then call('HSET', r, 'k', name) end
-return his and 1 or 0
+unclaim(id, ARGV[5], now())
+return 1
+""")  # fmt: skip
+
+#: (id, epoch, holder, name of a claim): it is taken back, and not granted should it come later
+DENY: Final = Script(_HEAD + _redis_rows.UNCLAIM + """
+local id, name, there = ARGV[1], ARGV[4], row(ARGV[1])
+if there[1] ~= ARGV[2] then return end
+call('PERSIST', P .. 'rows')
+local r = P .. 'r:' .. id
+if there[2] == 'claimed' and call('HGET', r, 'k') == name then
+  unclaim(id, ARGV[3], now())
+  there[2] = 'open'
+end
+if there[2] == 'open' then call('HSET', r, 'k', name) end
 """)  # fmt: skip
 
 #: (id, epoch) -> None: no row; the result, or 1

@@ -7,8 +7,9 @@ A call whose connection was lost is made once more, at once, and knows its own f
 it finds.  A claim of which nobody knows whether it was granted is taken back with the next call.
 
 What got no answer may be done later than what follows it, on another connection.  So the call after
-one that was to make a row puts up a *fence* first: whatever made rows before that, and comes after
-it, makes none.  And who takes a claim back names it: it is not granted when it comes after that.
+one that was to make a row, or to let go of one, puts up a *fence* first: whatever did so before
+that, and comes after it, does nothing.  And who takes a claim back names it: it is not granted when
+it comes after that.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class RedisLedger(base.Ledger):
         self._owed: deque[tuple[Script, tuple[Any, ...]]] = deque()
         self._owing = threading.Lock()
         self._payer: threading.Thread | None = None
-        # How often rows were made, perhaps, by who got no answer; up to which of these times there
-        # is a fence.
+        # How often rows were made, or let go of, perhaps, by who got no answer; up to which of
+        # these times there is a fence.
         self._doubts = self._fenced = 0
         self._closed = threading.Event()
         self._holders: set[str] = set()
@@ -117,7 +118,8 @@ class RedisLedger(base.Ledger):
     def doubt(self) -> None:
         """A row may have been made, with its request, and may be made later than now: not after
         the next call of ours."""
-        self._doubts += 1
+        with self._owing:
+            self._doubts += 1
 
     # -- workers
 
@@ -129,7 +131,7 @@ class RedisLedger(base.Ledger):
         try:
             said, _ = self._run(steps.CLAIM, id, epoch, holder, name)
         except exceptions.LedgerFailure:
-            self._owe(steps.RELEASE, id, epoch, holder, name)  # it may have been granted
+            self._owe(steps.DENY, id, epoch, holder, name)  # it may have been granted
             raise
         return _read(said)
 
@@ -182,7 +184,7 @@ class RedisLedger(base.Ledger):
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
         _label(id)
-        done, again = self._run(steps.RELEASE, id, epoch, holder, "")
+        done, again = self._run_in_time(steps.RELEASE, id, epoch, holder)
         if again and not done:
             return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
         return bool(done)
@@ -203,18 +205,8 @@ class RedisLedger(base.Ledger):
     def _open(self, replace: int, *rows: str | int) -> None:
         for id in rows[::2]:
             _label(str(id))
-        while True:
-            self._fence()
-            told = self._digest, self.user, self._fenced, replace, *rows
-            try:
-                done, again = self._run(steps.OPEN, *told)
-            except BaseException:
-                self.doubt()
-                raise
-            if again:  # the first attempt may come yet
-                self.doubt()
-            if done is not None:  # else another thread had doubts meanwhile
-                return self.keep(done)
+        done, _ = self._run_in_time(steps.OPEN, self._digest, replace, *rows)
+        self.keep(done)
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
         found, _ = self._run(steps.REOPEN, _label(id), epoch)
@@ -295,6 +287,22 @@ class RedisLedger(base.Ledger):
             self._pay()
         self._fence()
         return self._pool.run(script, *args)
+
+    def _run_in_time(self, script: Script, *args: Any) -> tuple[Any, bool]:
+        """As `_run`; what gets no answer is not done after the next call of ours."""
+        repeated = False
+        while True:
+            self._fence()
+            try:
+                done, again = self._run(script, self.user, self._fenced, *args)
+            except BaseException:
+                self.doubt()
+                raise
+            if again:  # the first attempt may come yet
+                self.doubt()
+                repeated = True
+            if done is not None:  # else another thread had doubts meanwhile
+                return done, repeated
 
     def _fence(self) -> None:
         if self._fenced < (doubts := self._doubts):
