@@ -31,6 +31,7 @@ class Ticket:
         "_begun",
         "_pending",
         "_told",
+        "_unheard",
         "args",
         "cancelled",
         "context",
@@ -68,7 +69,7 @@ class Ticket:
         self.left = False
         #: What is called when it ends.
         self.timers: Sequence[Callable[[], object]] = ()
-        self._begun = self._told = False
+        self._begun = self._told = self._unheard = False
         self._pending: BaseException | None = None
 
     async def run(self) -> None:
@@ -103,7 +104,7 @@ class Ticket:
         """
         self.cancelled = True
         if self._begun and not self._told and self.task is not None:
-            self._told = True
+            self._told = self._unheard = True
             self.task.cancel()
 
     @types.coroutine
@@ -121,10 +122,16 @@ class Ticket:
                 value = yield found
             except BaseException as error:
                 thrown = error
-            if self._pending is not None:
-                thrown, self._pending = self._pending, None
-                # Since Python 3.11, tasks count how often they were cancelled.
-                getattr(self.task, "uncancel", int)()
+            if self._pending is None:
+                self._unheard = False
+                continue
+            thrown, self._pending = self._pending, None
+            # Since Python 3.11, tasks count how often they were cancelled.
+            uncancel = getattr(self.task, "uncancel", int)
+            uncancel()
+            if self._unheard and self.task is not None:  # what is told twice at once is heard once
+                uncancel()
+                self.task.cancel()
 
 
 async def _awaited(fn: Function, args: tuple[Any, ...]) -> Any:

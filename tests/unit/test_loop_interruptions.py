@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import alarms, exceptions, loops
+from wbengine import alarms, exceptions, limits, loops
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -108,3 +108,38 @@ def test_before_its_first_step(loop: Slow, kind: type[Any]) -> None:
     alarm.ring(kind)
     door.set()
     check(waiter, kind)
+
+
+@pytest.mark.parametrize("cancelled_first", [False, True])
+def test_cancelled_in_the_same_breath(loop: Slow, cancelled_first: bool) -> None:
+    """It hears of both, one after the other."""
+    waits, entered, door = threading.Event(), threading.Event(), threading.Event()
+    told: list[str] = []
+    value: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    async def body() -> int:
+        for seconds in (3600, 1, 0):
+            try:
+                waits.set()
+                await asyncio.sleep(seconds)
+            except BaseException as error:
+                told.append(type(error).__name__)
+        return getattr(asyncio.current_task(), "cancelling", lambda: 1)()
+
+    async def blocks() -> None:
+        entered.set()
+        assert door.wait(WAIT)
+
+    ticket = loop.submit(body, (), value.put, limits.TimeLimit(soft=3600))
+    assert waits.wait(WAIT)
+    loop.submit(blocks, (), lambda value: None)
+    assert entered.wait(WAIT)
+    inner = loop._loop
+    assert inner is not None
+    if cancelled_first:
+        loop.cancel(ticket)
+    inner.call_soon_threadsafe(ticket.interrupt, SOFT())
+    loop.cancel(ticket)
+    door.set()
+    assert value.get(timeout=WAIT) == 1, "an interruption counts as no cancellation"
+    assert told == ["SoftTimeLimitExceeded", "CancelledError"]
