@@ -135,6 +135,12 @@ def test_the_end_is_shown_although_its_view_is_dear(
         assert is_the_same(page)
 
 
+#: As if a part had been answered that is behind, and will be for long.
+_BEHIND = """() => {
+  const response = {status: 200, headers: new Headers({refresh: "3600"})};
+  document.dispatchEvent(new CustomEvent("htmx:after:request", {detail: {ctx: {response}}}));
+}"""
+
 REFUSALS: dict[str, Callable[[Route], None]] = {
     "an error": lambda route: route.fulfill(status=503),
     "no answer": lambda route: route.abort(),
@@ -155,6 +161,7 @@ def test_a_part_that_could_not_be_read_is_asked_for_again(
         attempts = page.locator(".wbe-chart .attempt")
         expect(page.locator("#live")).to_have_text("Live")
         expect(attempts).to_have_count(2)
+        page.evaluate(_BEHIND)
         page.route("**/*part=body*", refuse)
         flow.let_go()
         expect(page.locator("body[data-answered]")).to_have_count(1)

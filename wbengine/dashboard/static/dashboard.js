@@ -32,9 +32,13 @@
   const refresh = () => { soon(); later(); rarely(); };
 
   // Of what is behind already, or could not be read, no news may come any more.
-  let again = 0;
+  let again = 0, due = Infinity;
   const retry = (seconds) => {
-    again ||= setTimeout(() => { again = 0; refresh(); }, 1000 * seconds);
+    const then = performance.now() + 1000 * seconds;
+    if (then >= due) return;
+    clearTimeout(again);
+    due = then;
+    again = setTimeout(() => { due = Infinity; refresh(); }, 1000 * seconds);
   };
 
   const fill = (place, field, text) => {
