@@ -30,6 +30,7 @@ class Ticket:
     __slots__ = (
         "_begun",
         "_pending",
+        "_rung",
         "_told",
         "_unheard",
         "args",
@@ -69,7 +70,7 @@ class Ticket:
         self.left = False
         #: What is called when it ends.
         self.timers: Sequence[Callable[[], object]] = ()
-        self._begun = self._told = self._unheard = False
+        self._begun = self._rung = self._told = self._unheard = False
         self._pending: BaseException | None = None
 
     async def run(self) -> None:
@@ -77,8 +78,7 @@ class Ticket:
         self._begun = True
         if self.cancelled:
             self.cancel()
-        if self._pending is not None:
-            self.interrupt(self._pending)
+        self.remind()
         try:
             if self.interruptible:
                 self.value = await self._interruptibly(_awaited(self.fn, self.args))
@@ -94,8 +94,22 @@ class Ticket:
     def interrupt(self, error: BaseException) -> None:
         """Raise `error` where the coroutine waits, or as soon as it does; in the loop's thread."""
         self._pending = error
-        if self._begun and self.task is not None:
-            self.task.cancel()
+        self.remind()
+
+    def expect(self, error: BaseException) -> bool:
+        """Raise `error` where the coroutine waits first; any thread.
+
+        False: it has begun by now, and is to be reminded.
+        """
+        self._pending = error
+        return not self._begun
+
+    def remind(self) -> None:
+        """Raise what it has not heard of yet; in the loop's thread."""
+        if self._pending is None or self._rung or not self._begun or self.task is None:
+            return
+        self._rung = True
+        self.task.cancel()
 
     def cancel(self) -> None:
         """Cancel the coroutine where it waits, or as soon as it does; in the loop's thread.
@@ -128,7 +142,9 @@ class Ticket:
             thrown, self._pending = self._pending, None
             # Since Python 3.11, tasks count how often they were cancelled.
             uncancel = getattr(self.task, "uncancel", int)
-            uncancel()
+            if self._rung:
+                self._rung = False
+                uncancel()
             if self._unheard and self.task is not None:  # what is told twice at once is heard once
                 uncancel()
                 self.task.cancel()

@@ -172,13 +172,15 @@ class Loop:
         error, loop = kind(), self._loop
         if isinstance(error, exceptions.TimeLimitExceeded):
             ended.put(ft.Failure.from_exception(error))
+        act: Callable[[], object] = functools.partial(self._interrupt, ticket, error)
+        if loop is None:
+            if ticket.expect(error):
+                return  # it is not submitted yet
+            act, loop = ticket.remind, self._loop
+        if isinstance(error, exceptions.TimeLimitExceeded):
             act = functools.partial(self._abandon, ticket)
-        else:
-            act = functools.partial(self._interrupt, ticket, error)
         try:
-            if loop is None:  # it is not submitted yet
-                ticket.interrupt(error)
-            else:
+            if loop is not None:
                 loop.call_soon_threadsafe(act)
         except RuntimeError:
             pass  # the loop has ended

@@ -39,6 +39,7 @@ class Waiter:
         self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.value: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.alarm: queue.SimpleQueue[alarms.Alarm] = queue.SimpleQueue()
+        self.waits = threading.Event()
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
@@ -49,6 +50,7 @@ class Waiter:
 
     async def _body(self) -> str:
         try:
+            self.waits.set()
             await asyncio.sleep(3600)
         except BaseException as error:
             self.told.put(type(error).__name__)
@@ -110,6 +112,38 @@ def test_before_its_first_step(loop: Slow, kind: type[Any]) -> None:
     check(waiter, kind)
 
 
+@pytest.mark.parametrize("kind", [SOFT, HARD])
+def test_while_its_loop_is_made(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever rings found no loop, and was halted until the call waited."""
+    halted, go_on = threading.Event(), threading.Event()
+    expect = loops.Ticket.expect
+
+    def halt(ticket: loops.Ticket, error: BaseException) -> bool:
+        halted.set()
+        assert go_on.wait(WAIT)
+        return expect(ticket, error)
+
+    monkeypatch.setattr(loops.Ticket, "expect", halt)
+    loop = Slow()
+    loop.go_on.clear()
+    waiter = Waiter(loop)
+    alarm = waiter.alarm.get(timeout=WAIT)
+    assert loop.arrived.wait(WAIT)
+    ringing = threading.Thread(target=alarm.ring, args=(kind,))
+    ringing.start()
+    assert halted.wait(WAIT)
+    loop.go_on.set()
+    assert waiter.waits.wait(WAIT)
+    go_on.set()
+    ringing.join()
+    value = waiter.value.get(timeout=WAIT)
+    assert value == "cleaned up" if kind is SOFT else value.check(kind)
+    assert waiter.told.get(timeout=WAIT) == kind.__name__
+    waiter.thread.join(WAIT)
+    loop.stop()
+    assert waiter.told.empty()
+
+
 @pytest.mark.parametrize("cancelled_first", [False, True])
 def test_cancelled_in_the_same_breath(loop: Slow, cancelled_first: bool) -> None:
     """It hears of both, one after the other."""
@@ -138,7 +172,8 @@ def test_cancelled_in_the_same_breath(loop: Slow, cancelled_first: bool) -> None
     assert inner is not None
     if cancelled_first:
         loop.cancel(ticket)
-    inner.call_soon_threadsafe(ticket.interrupt, SOFT())
+    for _ in range(2):
+        inner.call_soon_threadsafe(ticket.interrupt, SOFT())
     loop.cancel(ticket)
     door.set()
     assert value.get(timeout=WAIT) == 1, "an interruption counts as no cancellation"
