@@ -9,7 +9,8 @@ Keys, all below one prefix:
     beats         holders, by when they were last heard of
     ledger        which ledger this is
     users         who has it open, by when he was last heard of
-    fence:USER    up to which fence of his he makes no rows, and lets go of none, any more
+    fence:USER    up to which fence of his he makes no rows, and lets go of none, any more; it goes
+                  an hour after the last time that he got no answer, whoever closes the ledger
 """
 
 from __future__ import annotations
