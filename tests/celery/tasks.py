@@ -186,7 +186,7 @@ def rest_and_stop(seconds: float, path: str, number: int) -> float:
     """As `rest`; once so many have begun, their worker stops itself, and waits for a SIGCONT."""
     write(path, f"begins in {os.getpid()}")
     if len(Path(path).read_text(encoding="utf-8").splitlines()) >= number:
-        with contextlib.suppress(FileExistsError), open(f"{path}.stopped", "x", encoding="utf-8"):
+        with contextlib.suppress(FileExistsError), open(f"{path}.stops", "x", encoding="utf-8"):
             os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(seconds)
     return seconds

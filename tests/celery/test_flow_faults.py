@@ -138,7 +138,8 @@ def interrupted(
         assert process.stdout is not None and process.stderr is not None
         uuid = process.stdout.readline().strip()
         try:
-            until(lambda: (folder / "ran.stopped").exists() or process.poll() is not None, 60)
+            stops = folder / "ran.stops"  # it is about to: it must not do so after the SIGCONT
+            until(lambda: (stops.exists() and is_stopped(worker)) or process.poll() is not None)
             if isinstance(backend, brokers.Place):  # else nobody can tell what was sent
                 until(lambda: len(noted(backend)) == 30 or process.poll() is not None)
         except BaseException:
@@ -151,6 +152,11 @@ def interrupted(
     if by == signal.SIGINT:
         assert told.rstrip().endswith("KeyboardInterrupt") and told.count("Traceback") == 1, told
     return uuid
+
+
+def is_stopped(worker: Peer) -> bool:
+    stat = Path(f"/proc/{worker.pid}/stat").read_text(encoding="utf-8")
+    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def noted(backend: brokers.Place) -> list[str]:
