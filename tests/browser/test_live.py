@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import Stage
@@ -135,6 +135,14 @@ def test_the_end_is_shown_although_its_view_is_dear(
         assert is_the_same(page)
 
 
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Where pages may complain: requests fail on purpose."""
+    with contextlib.closing(browser.new_context()) as made:
+        made.set_default_timeout(PATIENCE)
+        yield made
+
+
 #: As if a part had been answered that is behind, and will be for long.
 _BEHIND = """() => {
   const response = {status: 200, headers: new Headers({refresh: "3600"})};
@@ -149,10 +157,9 @@ REFUSALS: dict[str, Callable[[Route], None]] = {
 
 @pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
 def test_a_part_that_could_not_be_read_is_asked_for_again(
-    stage: Stage, site: Site, browser: Browser, refuse: Callable[[Route], None]
+    stage: Stage, site: Site, context: BrowserContext, refuse: Callable[[Route], None]
 ) -> None:
-    with stage.held() as flow, contextlib.closing(browser.new_context()) as context:
-        context.set_default_timeout(PATIENCE)
+    with stage.held() as flow:
         page = context.new_page()
         page.goto(site.ticket)
         page.goto(f"{site.address}flows/{flow}/timeline")
@@ -171,10 +178,9 @@ def test_a_part_that_could_not_be_read_is_asked_for_again(
 
 
 def test_an_error_does_not_take_the_place_of_what_is_shown(
-    stage: Stage, site: Site, browser: Browser
+    stage: Stage, site: Site, context: BrowserContext
 ) -> None:
-    with stage.held() as flow, contextlib.closing(browser.new_context()) as context:
-        context.set_default_timeout(PATIENCE)
+    with stage.held() as flow:
         page = context.new_page()
         page.goto(site.ticket)
         page.goto(f"{site.address}flows/{flow}")

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import redis
+
 from tests import workers
 from tests.celery import tasks
 from tests.forked import Forked
@@ -45,6 +47,12 @@ class Peer(Forked):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         super().kill()
+
+
+def noted(backend: str) -> set[str]:
+    """What a Redis of results knows to be sent: a key for each task."""
+    with contextlib.closing(redis.Redis.from_url(backend)) as results:
+        return {key.decode() for key in results.scan_iter("*wbengine-celery-sent-*")}
 
 
 class CallFailed(Exception):

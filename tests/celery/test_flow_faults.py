@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from tests import brokers, workers
-from tests.celery.peers import NAME, Peer
+from tests.celery.peers import NAME, Peer, noted
 from tests.celery.test_flows import WIDE, begun
 from tests.workers import until
 from wbengine import engines, exceptions
@@ -157,11 +157,6 @@ def interrupted(
 def is_stopped(worker: Peer) -> bool:
     stat = Path(f"/proc/{worker.pid}/stat").read_text(encoding="utf-8")
     return stat.rpartition(")")[2].split()[0] == "T"
-
-
-def noted(backend: brokers.Place) -> list[str]:
-    """What a Redis of results knows to be sent."""
-    return [key for key in backend.left() if "wbengine-celery-sent-" in key]
 
 
 def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:

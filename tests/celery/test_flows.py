@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from tests import cancelled_tasks
 from tests.celery.conftest import Bed, Beds
-from tests.celery.peers import NAME
+from tests.celery.peers import NAME, noted
 from tests.workers import until, worker_in_thread
 from wbengine import engines, invocation, states, task
 from wbengine.interop.celery.client import link
@@ -147,11 +146,11 @@ def test_a_failure_revokes_what_is_pending(
     made = celery.worker(side.url, "threads", concurrency=1, name=queue, **backend)
     with kind_of(name, tmp_path) as kind, made:
         engine = engines.load(mine, store={"log": log}, **kind)
-        before = _sent(side)
+        before = noted(side.backend)
         with futures.ThreadPoolExecutor(1) as pool:
             run = pool.submit(engine.run)
             try:
-                until(lambda: begun(held) and len(_sent(side) - before) == 42)
+                until(lambda: begun(held) and len(noted(side.backend) - before) == 42)
             finally:
                 all_sent.touch()
             with pytest.raises(ValueError, match="no such luck"):
@@ -165,12 +164,6 @@ def test_a_failure_revokes_what_is_pending(
         assert last["state"] == "SUCCESS"
     # What its thread was to run next already is not to be held back.
     assert len(begun(path)) <= 4
-
-
-def _sent(side: Bed) -> set[bytes]:
-    """What is known to have reached the broker: one key for each task."""
-    with contextlib.closing(redis.Redis.from_url(side.backend)) as results:
-        return set(results.scan_iter("*wbengine-celery-sent-*"))
 
 
 def task_free(log: list[str]) -> Undone:

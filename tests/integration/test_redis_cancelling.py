@@ -81,6 +81,20 @@ def started(executor):
     return True
 
 
+@contextlib.contextmanager
+def behind_a_proxy(redis_url, redis_server, patience):
+    """A proxy, and an executor that comes to its Redis by it; its worker does not."""
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(tcp_proxy.threaded(redis_server.port))
+        url = f"{through(redis_url, redis_server, proxy.port)}?socket_timeout={patience}"
+        stack.enter_context(workers.worker_in_thread(str(redis_url), Begin))
+        executor = executors.WorkerTaskExecutor("e", "default", ["t"], url=url)
+        stack.callback(executor.stop)
+        until(lambda: started(executor))
+        assert executor.wait_for_workers(1, 60) == 0
+        yield proxy, executor
+
+
 def disturb(proxy):
     def do(chance):
         if chance.random() < 0.7:
@@ -116,13 +130,7 @@ def test_what_was_told_to_be_cancelled_does_not_begin_late(redis_url, redis_serv
     for step in (look, post):
         client.script_load(step.text)
     with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(tcp_proxy.threaded(redis_server.port))
-        url = f"{through(redis_url, redis_server, proxy.port)}?socket_timeout=1"
-        stack.enter_context(workers.worker_in_thread(str(redis_url), Begin))
-        executor = executors.WorkerTaskExecutor("e", "default", ["t"], url=url)
-        stack.callback(executor.stop)
-        until(lambda: started(executor))
-        assert executor.wait_for_workers(1, 60) == 0
+        proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 1))
         call = begin("late")
         halt = stack.enter_context(Halt("executor.before-open"))
         stack.enter_context(running((executor.submit, call, done)))
@@ -155,13 +163,7 @@ def test_what_was_cancelled_before_it_began_never_begins(redis_url, redis_server
         ends[call.arguments["name"]] = outcome.value
 
     with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(tcp_proxy.threaded(redis_server.port))
-        url = f"{through(redis_url, redis_server, proxy.port)}?socket_timeout=0.3"
-        stack.enter_context(workers.worker_in_thread(str(redis_url), Begin))
-        executor = executors.WorkerTaskExecutor("e", "default", ["t"], url=url)
-        stack.callback(executor.stop)
-        until(lambda: started(executor))
-        assert executor.wait_for_workers(1, 60) == 0
+        proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 0.3))
         chance = random.Random(seed)
         threads = []
         with Slowly(seed, disturb(proxy)):
