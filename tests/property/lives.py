@@ -6,7 +6,7 @@ After every event both must agree on what may happen next.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from tests.property.oracle import (
@@ -20,12 +20,8 @@ from tests.property.oracle import (
     Ready,
     Spec,
 )
-from wbengine import deciders, retry, task
-from wbengine._core import recovery
-from wbengine._core.compiler import compile
-from wbengine._core.plan import FLOW, Edge
-from wbengine._core.scheduler import Scheduler
-from wbengine._core.turns import Turn
+from tests.seams.scheduling import EVERYTHING, Decision, Planned, Run, Saved, Turn, Vote
+from wbengine import retry, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 DEPTHS = ["ALL", "FLOW", "NEIGHBORS", "ATOM"]
@@ -152,12 +148,14 @@ class Life:
         rng = self.rng = random.Random(-seed - 1)
         composer = Composer(random.Random(seed))
         self.spec = composer.root() if spec is None else spec
-        self.plan = compile(build(self.spec, rng))
-        self.id = {name: node for node, name in enumerate(self.plan.names)}
+        self.flow = Planned(build(self.spec, rng))
         self.oracle = Oracle(self.spec)
-        self.saved: dict[int, tuple[str | None, str]] = {}
-        self.scheduler = Scheduler(self.plan)
-        self.scheduler.start()
+        # What is more urgent goes first, and then what comes first in the flow.
+        urgent = urgent_ones(self.spec)
+        self.position = {name: n for n, name in enumerate(self.flow.names)}
+        self.place = {name: (name not in urgent, n) for name, n in self.position.items()}
+        self.saved: dict[str, Saved] = {}
+        self.engine = Run(self.flow)
         self.answers: dict[str, int] = {}
         self.rerunning: set[str] = set()  # retries handed out to run again
         # Troubles differ from flow to flow, so that some get far and some do not.
@@ -203,10 +201,10 @@ class Life:
                 assert left <= {"PENDING", "REVERTED"}
 
     def check_end(self) -> bool:
-        done = self.scheduler.done
+        done = self.engine.done
         assert done == self.oracle.idle()
         if done:
-            assert self.scheduler.verdict() == self.oracle.verdict()
+            assert self.engine.verdict == self.oracle.verdict()
             self.history.append(f"ended {self.oracle.verdict()}")
             if self.cancelled:
                 stuck = "REVERT_FAILURE" in self.oracle.state.values()
@@ -214,24 +212,19 @@ class Life:
         return done
 
     def check_plan(self) -> None:
-        plan, oracle = self.plan, self.oracle
-        names = plan.names
-        assert set(names) == set(oracle.before)
-        for node, name in enumerate(names):
-            assert {names[n] for n in plan.succ[node]} == oracle.after[name]
-            assert {names[n] for n in plan.pred[node]} == oracle.before[name]
-            assert all(n > node for n in plan.succ[node])
-            around = plan.controller[node]
-            assert (names[around] if around >= 0 else None) == oracle.around[name]
-            if plan.kinds[node] == FLOW:
-                inside = {names[n] for n in range(node, plan.end[node] + 1)}
-                assert inside == set(oracle.flows[name].everything())
-        rules = {names[node]: str(rule) for node, rule in plan.joins.items()}
-        assert rules == {name: rule for name, rule in oracle.rule.items() if rule != "ALL"}
-        arrows = {names[node]: self.arrows(edges) for node, edges in plan.deciders.items()}
+        flow, oracle = self.flow, self.oracle
+        assert set(flow.names) == set(oracle.before)
+        for name in flow.names:
+            assert flow.after(name) == oracle.after[name]
+            assert flow.before(name) == oracle.before[name]
+            assert all(self.position[other] > self.position[name] for other in flow.after(name))
+            assert flow.controller(name) == oracle.around[name]
+        assert flow.flows == {name: set(f.everything()) for name, f in oracle.flows.items()}
+        assert flow.rules == {name: rule for name, rule in oracle.rule.items() if rule != "ALL"}
+        arrows = {name: arrows_of(votes) for name, votes in flow.votes.items()}
         assert arrows == {name: set(known) for name, known in oracle.arrows.items()}
         for name, scope in oracle.retry_scope.items():
-            assert {names[n] for n in plan.scope(self.id[name])} == scope
+            assert flow.scope(name) == scope
 
     # -- in lock step
 
@@ -239,163 +232,148 @@ class Life:
         ready = self.oracle.ready()
         if self.cancelled:
             assert ready.execute <= self.oracle.must_rerun and not ready.retry | ready.votes
-        turn = self.scheduler.take(self.most)
-        for nodes in queues(turn):
-            assert [*nodes] == sorted(nodes, key=self.place)
+        turn = self.engine.take(self.most)
+        for names in (turn.votes, turn.execute, turn.revert, turn.retry):
+            assert names == sorted(names, key=self.place.__getitem__)
         if self.most is not None:
-            fresh = sorted(
-                (self.id[n] for n in ready.execute - self.oracle.must_rerun), key=self.place
-            )
-            ready.execute -= {self.plan.names[n] for n in fresh[self.most :]}
-        assert self.named(turn) == ready
+            fresh = sorted(ready.execute - self.oracle.must_rerun, key=self.place.__getitem__)
+            ready.execute -= set(fresh[self.most :])
+        assert named(turn) == ready
         if turn:
             self.history.append(f"take {ready}")
         self.oracle.hand_out(ready)
-        for node in turn.execute:
-            self.save(node, "RUNNING")
-        for node in turn.revert:
-            self.save(node, "REVERTING")
-        for node in turn.retry:
-            self.retry(node)
-        assert self.scheduler.in_flight == len(self.oracle.out)
+        for name in turn.execute:
+            self.save(name, "RUNNING")
+        for name in turn.revert:
+            self.save(name, "REVERTING")
+        for name in turn.retry:
+            self.retry(name)
+        assert self.engine.in_flight == len(self.oracle.out)
 
-    def place(self, node: int) -> tuple[int, int]:
-        return -getattr(self.plan.items[node], "priority", 0), node
-
-    def retry(self, node: int) -> None:
-        name = self.plan.names[node]
+    def retry(self, name: str) -> None:
         if self.rng.random() < self.postponing:
             self.history.append(f"{name} postponed")
-            self.scheduler.postpone(node)
+            self.engine.postpone(name)
             self.oracle.postpone(name)
             if name in self.oracle.asleep:
-                self.save(node, "RETRYING", "EXECUTE")
+                self.save(name, "RETRYING", "EXECUTE")
             else:
-                self.save(node, "SUCCESS")
+                self.save(name, "SUCCESS")
             if self.rng.random() < 0.2:
                 self.meddle([name])
             return
-        changed = self.scheduler.reset_scope(node)
-        assert {self.plan.names[n] for n in changed} == self.oracle.reset(name)
-        for n in changed:
-            self.save(n, "PENDING", "EXECUTE")
-        self.save(node, "RUNNING", "EXECUTE")
+        changed = self.engine.reset(name)
+        assert changed == self.oracle.reset(name)
+        for other in changed:
+            self.save(other, "PENDING", "EXECUTE")
+        self.save(name, "RUNNING", "EXECUTE")
         self.rerunning.add(name)
 
-    def arrows(self, edges: tuple[Edge, ...] | list[Edge]) -> set[Arrow]:
-        return {Arrow(self.plan.names[e.end], e.source < 0, str(e.depth)) for e in edges}
-
-    def named(self, turn: Turn) -> Ready:
-        names = self.plan.names
-        return Ready(*({names[n] for n in nodes} for nodes in queues(turn)))
-
-    def save(self, node: int, state: str, intention: str | None = None) -> None:
+    def save(self, name: str, state: str, intention: str | None = None) -> None:
         """As an engine does: an intention stays what `apply` made it, until something is reset."""
-        if self.plan.is_atom(node):
-            _, before = self.saved.get(node, (None, "EXECUTE"))
-            self.saved[node] = (state, intention or before)
+        if name in self.oracle.state:
+            _, before = self.saved.get(name, (None, "EXECUTE"))
+            self.saved[name] = (state, intention or before)
 
-    def intend(self, changes: list[tuple[int, str]]) -> None:
-        for node, intention in changes:
-            state, _ = self.saved.get(node, ("PENDING", "EXECUTE"))
-            self.saved[node] = (state, intention)
+    def intend(self, changes: list[tuple[str, str]]) -> None:
+        for name, intention in changes:
+            state, _ = self.saved.get(name, ("PENDING", "EXECUTE"))
+            self.saved[name] = (state, intention)
 
     # -- events
 
     def event(self) -> None:
         rng, oracle = self.rng, self.oracle
-        asleep = set() if self.scheduler.halted else oracle.asleep
-        asked = set() if self.scheduler.halted else oracle.asked
+        asleep = set() if self.engine.suspended else oracle.asleep
+        asked = set() if self.engine.suspended else oracle.asked
         name = rng.choice(sorted(oracle.out | asked | asleep))
-        node = self.id[name]
         if name in oracle.asked:
-            self.vote(name, node)
+            self.vote(name)
         elif name in oracle.asleep:
             self.history.append(f"{name} woken")
-            self.scheduler.wake(node)
+            self.engine.wake(name)
             oracle.wake(name)
         elif rng.random() < self.withdrawing:
-            self.give_back(name, node)
+            self.give_back(name)
         elif oracle.state[name] == "REVERTING":
             if rng.random() < self.sticking:
                 self.history.append(f"{name} stuck")
-                self.scheduler.revert_failed(node)
+                self.engine.revert_failed(name)
                 oracle.revert(name, "REVERT_FAILURE")
-                self.save(node, "REVERT_FAILURE")
+                self.save(name, "REVERT_FAILURE")
             else:
                 self.history.append(f"{name} reverted")
-                self.scheduler.reverted(node)
+                self.engine.reverted(name)
                 oracle.revert(name)
-                self.save(node, "REVERTED")
+                self.save(name, "REVERTED")
         elif rng.random() < self.failing:
-            self.fail(name, node)
+            self.fail(name)
         elif rng.random() < self.cancelling or (self.cancelled and rng.random() < 0.3):
-            self.fail(name, node, cancelled=True)
+            self.fail(name, cancelled=True)
         else:
             self.history.append(f"{name} succeeded")
             self.rerunning.discard(name)
-            self.scheduler.succeeded(node)
+            self.engine.succeeded(name)
             oracle.succeed(name)
-            self.save(node, "SUCCESS")
+            self.save(name, "SUCCESS")
 
-    def vote(self, name: str, node: int) -> None:
+    def vote(self, name: str) -> None:
         rng, oracle = self.rng, self.oracle
-        ballot = self.scheduler.ballot(node)
-        assert self.arrows(ballot) == set(oracle.asks(name))
+        ballot = self.engine.ballot(name)
+        assert arrows_of(ballot) == set(oracle.asks(name))
         if ballot and rng.random() < self.failing / 4:
-            self.fail(name, node)
+            self.fail(name)
             return
-        nays = [edge for edge in ballot if rng.random() < self.naying]
-        depth = oracle.refused(name, [a for a in oracle.asks(name) if a in self.arrows(nays)])
+        nays = [vote for vote in ballot if rng.random() < self.naying]
+        depth = oracle.refused(name, [a for a in oracle.asks(name) if a in arrows_of(nays)])
         if depth is None:
             self.history.append(f"{name} approved")
-            assert self.scheduler.decide(node, nays) == []
+            assert self.engine.decide(name, nays) == []
             oracle.approve(name)
             return
         why = "by its rule" if not ballot else "by its deciders"
         self.history.append(f"{name} ignored {why} {oracle.rule[name]} {depth}")
-        ignored = self.scheduler.decide(node, nays)
-        assert ignored == sorted(ignored)
-        assert {self.plan.names[n] for n in ignored} == oracle.ignore(name, depth)
+        ignored = self.engine.decide(name, nays)
+        assert ignored == sorted(oracle.ignore(name, depth), key=self.position.__getitem__)
         for n in ignored:
             self.save(n, "IGNORE", "IGNORE")
         around = oracle.around[name]
         if around is not None and rng.random() < 0.4:
             self.meddle([around])
 
-    def give_back(self, name: str, node: int) -> None:
+    def give_back(self, name: str) -> None:
         self.history.append(f"{name} given back")
         again = name in self.rerunning and self.oracle.state[name] == "RUNNING"
-        self.scheduler.give_back(node)
+        self.engine.give_back(name)
         self.rerunning.discard(name)
         reverting = self.oracle.state[name] == "REVERTING"
         self.oracle.give_back(name, again)
         if reverting:
-            self.save(node, "SUCCESS")
+            self.save(name, "SUCCESS")
         elif again and name in self.oracle.again:
-            self.save(node, "RETRYING", "EXECUTE")
+            self.save(name, "RETRYING", "EXECUTE")
         elif again:
-            self.save(node, "SUCCESS")
+            self.save(name, "SUCCESS")
         else:
-            self.save(node, "PENDING")
+            self.save(name, "PENDING")
 
-    def fail(self, name: str, node: int, cancelled: bool = False) -> None:
+    def fail(self, name: str, cancelled: bool = False) -> None:
         """`cancelled`: because somebody wanted it to, of this engine or of a worker."""
         self.history.append(f"{name} {'cancelled' if cancelled else 'failed'}")
         self.rerunning.discard(name)
         expected = self.oracle.fail(name)
-        assert self.scheduler.failed(node) == expected
-        self.save(node, "FAILURE")
+        assert self.engine.failed(name) == expected
+        self.save(name, "FAILURE")
         if cancelled:
             # Nobody is asked whether it is tried again.
-            self.apply(recovery.everything(self.plan), "REVERT", None)
+            self.apply(EVERYTHING)
             self.cancelled = True
             return
         # Retries are asked about every failure of an atom, also where something is undone already.
         if expected or self.oracle.state.get(name) == "FAILURE":
-            self.resolve(name, node)
+            self.resolve(name)
 
-    def resolve(self, name: str, node: int) -> None:
+    def resolve(self, name: str) -> None:
         said: dict[tuple[str, str], str] = {}
 
         def answer(controller: str, failed: str) -> str:
@@ -408,98 +386,89 @@ class Life:
                 )
             return said[key]
 
-        names = self.plan.names
-        resolution = recovery.resolve(
-            self.plan, node, lambda r, n: answer(names[r], names[n]), defer_reverts=self.defer
-        )
-        intention, controller = self.oracle.resolve(name, answer, self.defer)
-        assert resolution.intention == intention
-        assert resolution.retry == (self.id[controller] if controller else -1)
-        self.apply(resolution, intention, controller)
+        decision = self.flow.resolve(name, answer, defer_reverts=self.defer)
+        assert decision == self.oracle.resolve(name, answer, self.defer)
+        self.apply(decision)
 
     def meddle(self, wanted: list[str] | None = None) -> None:
         """A resolution out of the blue; what it asks for may be under way, or overridden."""
-        oracle, plan = self.oracle, self.plan
+        oracle = self.oracle
         settled = oracle.settled()
         begun = [
             name
             for name in wanted or sorted(oracle.retry_scope)
             if oracle.state[name] in ("SUCCESS", "REVERTED", "REVERTING")
-            and plan.names[plan.end[plan.parent[self.id[name]]]] not in settled
+            and oracle.flows[oracle.inside[name][-1]].last not in settled
         ]
         if wanted and not begun:
             return
         if not begun or self.rng.random() < 0.1:
-            self.apply(recovery.everything(plan), "REVERT", None)
+            self.apply(EVERYTHING)
             return
         name = self.rng.choice(begun)
         intention = "REVERT"
         if self.answers.get(name, 0) < 3:
             self.answers[name] = self.answers.get(name, 0) + 1
             intention = self.rng.choice(["RETRY", "REVERT"])
-        node = self.id[name]
-        self.apply(recovery.Resolution(intention, plan.scope(node), node), intention, name)
+        self.apply(Decision(intention, name))
 
-    def apply(
-        self, resolution: recovery.Resolution, intention: str, controller: str | None
-    ) -> None:
-        names = self.plan.names
-        self.history.append(f"resolved {intention} {controller}")
-        changes = self.scheduler.apply(resolution)
+    def apply(self, decision: Decision) -> None:
+        self.history.append(f"resolved {decision.intention} {decision.retry}")
+        changes = self.engine.apply(decision)
         self.intend(changes)
-        begins = self.oracle.apply(intention, controller)
+        begins = self.oracle.apply(*decision)
         # For a later engine "everything" and "every outermost retry's flow" may be the same.
-        assert begins == bool(changes) or (controller is None and self.resumed)
+        assert begins == bool(changes) or (decision.retry is None and self.resumed)
         # What was asked before is called off: late answers change nothing.
-        for late in self.plan.deciders:
-            if names[late] not in self.oracle.asked and self.rng.random() < 0.5:
-                self.scheduler.approve(late)
-                assert self.scheduler.ignore(late, deciders.Depth.ALL) == []
-        for late in range(len(names)):
-            if names[late] not in self.oracle.asleep and self.rng.random() < 0.2:
-                self.scheduler.wake(late)
+        for late in self.flow.votes:
+            if late not in self.oracle.asked and self.rng.random() < 0.5:
+                self.engine.approve(late)
+                assert self.engine.ignore(late, "ALL") == []
+        for late in self.flow.names:
+            if late not in self.oracle.asleep and self.rng.random() < 0.2:
+                self.engine.wake(late)
 
     def cancel(self) -> None:
         """Somebody cancels everything, a few atoms, or what one retry answers for."""
-        rng, oracle, plan = self.rng, self.oracle, self.plan
+        rng, oracle = self.rng, self.oracle
         for name in oracle.atoms:
-            assert self.scheduler.ended(self.id[name]) == oracle.ended(name), name
+            assert self.engine.ended(name) == oracle.ended(name), name
         names: set[str] | None = None
         if rng.random() < 0.5:
             some = rng.sample(oracle.atoms, min(len(oracle.atoms), rng.randint(1, 3)))
             scopes = [set(scope) & set(oracle.atoms) for scope in oracle.retry_scope.values()]
             names = rng.choice([set(some), *scopes])
-        granted = oracle.cancel(names, self.scheduler.halted)
+        granted = oracle.cancel(names, self.engine.suspended)
         self.history.append(f"cancel {sorted(names or ())} {granted}")
-        done = self.scheduler.done and not self.scheduler.halted
-        ended = names is not None and all(self.scheduler.ended(self.id[n]) for n in names)
+        done = self.engine.done and not self.engine.suspended
+        ended = names is not None and all(self.engine.ended(n) for n in names)
         assert granted == (not done and not ended)
         if not granted:
             return
         self.cancelled = True
-        self.apply(recovery.everything(plan), "REVERT", None)
+        self.apply(EVERYTHING)
         # What has not started is taken back.
         for name in sorted(oracle.out):
             if oracle.state[name] == "RUNNING" and rng.random() < 0.4:
-                self.give_back(name, self.id[name])
+                self.give_back(name)
 
     def suspend(self) -> None:
         """Nothing more starts, what runs comes to its end; another engine goes on."""
         oracle = self.oracle
         self.history.append("suspended")
-        self.scheduler.halt()
-        assert not self.scheduler.take()
+        self.engine.suspended = True
+        assert not self.engine.take()
         while oracle.out:
-            assert not self.scheduler.done
+            assert not self.engine.done
             self.event()
             if self.rng.random() < self.cancelling:
                 self.cancel()
-        assert self.scheduler.done
-        assert self.scheduler.verdict() == oracle.verdict()
+        assert self.engine.done
+        assert self.engine.verdict == oracle.verdict()
         if oracle.remembers():
             self.go_on()
         else:
-            self.scheduler.halted = False
+            self.engine.suspended = False
 
     def crash(self) -> None:
         """The engine died, perhaps with a failure saved and nothing decided."""
@@ -516,14 +485,13 @@ class Life:
             self.history.append(f"{failed} had failed")
             oracle.must_rerun.remove(failed)
             oracle.state[failed] = "FAILURE"
-            self.save(self.id[failed], "FAILURE")
-        self.scheduler = Scheduler(self.plan, dict(self.saved))
-        self.scheduler.start()
-        expected = [] if failed is None or oracle.undone(failed) else [self.id[failed]]
-        assert self.scheduler.unresolved() == expected
-        for node in expected:
-            self.resolve(self.plan.names[node], node)
-        assert self.scheduler.unresolved() == []
+            self.save(failed, "FAILURE")
+        self.engine = Run(self.flow, dict(self.saved))
+        expected = [] if failed is None or oracle.undone(failed) else [failed]
+        assert self.engine.unresolved == expected
+        for name in expected:
+            self.resolve(name)
+        assert self.engine.unresolved == []
 
 
 def story(life: Life) -> str:
@@ -531,8 +499,16 @@ def story(life: Life) -> str:
     return "\n".join([*outline(life.spec), *life.history])
 
 
-def queues(turn: Turn) -> tuple[Sequence[int], ...]:
-    return turn.votes, turn.execute, turn.revert, turn.retry
+def named(turn: Turn) -> Ready:
+    return Ready(*map(set, (turn.votes, turn.execute, turn.revert, turn.retry)))
+
+
+def arrows_of(votes: Collection[Vote]) -> set[Arrow]:
+    return {Arrow(*vote) for vote in votes}
+
+
+def urgent_ones(spec: Spec) -> set[str]:
+    return ({spec.name} if spec.urgent else set()).union(*map(urgent_ones, spec.children))
 
 
 def outline(spec: Spec, indent: str = "") -> list[str]:

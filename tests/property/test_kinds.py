@@ -21,7 +21,7 @@ import pytest
 from tests.contract.flows import fated, kinds, trace
 from tests.property import replay
 from tests.property.lives import Composer
-from tests.property.oracle import ATOM, LINEAR, UNORDERED, Spec
+from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
 from wbengine import retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -204,10 +204,8 @@ class Life:
         }
 
     def states(self) -> dict[str, str]:
-        assert self.engine.compilation is not None
-        storage = self.engine.storage
-        names = self.engine.compilation.plan.by_name
-        return {name: state for name, (state, _) in storage.get_atoms_states(names).items()}
+        found = self.engine.storage.get_atoms_states(Oracle(self.world.spec).atoms)
+        return {name: state for name, (state, _) in found.items()}
 
     def end(self) -> dict[str, Any]:
         """What has to be the same whoever was faster: all, but what is left of what is undone."""

@@ -7,9 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from tests.seams.scheduling import Planned
 from wbengine import exceptions, flow, retry, task
-from wbengine._core.compiler import compile
-from wbengine._core.plan import RETRY, Plan
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 FLOWS = int(os.environ.get("WBENGINE_FLOWS", "300"))
@@ -31,6 +30,8 @@ class Forest:
         self.rng = random.Random(seed)
         self.count = 0
         self.place: dict[int, tuple[flow.Flow, Any]] = {}  # id(child) -> (flow around, child)
+        self.atoms: dict[str, Any] = {}
+        self.controlled: dict[str, flow.Flow] = {}  # retry -> its flow
         self.root = self.flow(0)
 
     def arguments(self) -> dict[str, Any]:
@@ -52,6 +53,10 @@ class Forest:
             self.flow(depth + 1) if depth < 4 and rng.random() < 0.4 else Step(**self.arguments())
             for _ in range(rng.choice([0, 1, 2, 3, 4, 5]))
         ]
+        if controller is not None:
+            self.atoms[controller.name] = controller
+            self.controlled[controller.name] = made
+        self.atoms.update((c.name, c) for c in children if not isinstance(c, flow.Flow))
         if isinstance(made, graph_flow.Flow):
             for child in children:
                 try:
@@ -71,29 +76,30 @@ class Forest:
         return made
 
 
-def inside(plan: Plan, item: Any) -> set[int]:
+def inside(item: Any) -> set[str]:
     if not isinstance(item, flow.Flow):
-        return {plan.by_name[item.name]}
-    found = {plan.by_name[item.retry.name]} if item.retry else set()
-    return found.union(*(inside(plan, child) for child in item))
+        return {item.name}
+    found = {item.retry.name} if item.retry else set()
+    return found.union(*(inside(child) for child in item))
 
 
-def seen(plan: Plan, forest: Forest, item: Any, name: str) -> Iterator[int]:
+def seen(place: dict[str, int], forest: Forest, item: Any, name: str) -> Iterator[str]:
     """The providers of `name` that `item` sees, nearest first, as the rules say."""
 
-    def those(nodes: set[int]) -> list[int]:
-        return sorted((n for n in nodes if name in plan.items[n].save_as), reverse=True)
+    def those(atoms: set[str]) -> list[str]:
+        found = (atom for atom in atoms if name in forest.atoms[atom].save_as)
+        return sorted(found, key=place.__getitem__, reverse=True)
 
     while id(item) in forest.place:
         around, item = forest.place[id(item)]
         if around.kind == "linear":
             children = list(around)
             for child in reversed(children[: children.index(item)]):
-                yield from those(inside(plan, child))
+                yield from those(inside(child))
         elif around.kind == "graph":
             links = list(around.iter_links())
             named = [u for u, v, meta in links if v is item and name in meta.get("reasons", ())]
-            direct = set[int]().union(*(inside(plan, u) for u in named))
+            direct = set[str]().union(*(inside(u) for u in named))
             yield from those(direct)
             before: list[Any] = []
             todo = [item]
@@ -102,18 +108,18 @@ def seen(plan: Plan, forest: Forest, item: Any, name: str) -> Iterator[int]:
                 new = [u for u, w, _ in links if w is v and u not in before]
                 before += new
                 todo += new
-            rest = set[int]().union(*(inside(plan, u) for u in before)) - direct
+            rest = set[str]().union(*(inside(u) for u in before)) - direct
             yield from those(rest)
         if around.retry:
-            yield from those({plan.by_name[around.retry.name]})
+            yield from those({around.retry.name})
         item = around
 
 
-def ancestors(plan: Plan, node: int) -> set[int]:
-    found: set[int] = set()
-    todo = [node]
+def ancestors(planned: Planned, name: str) -> set[str]:
+    found: set[str] = set()
+    todo = [name]
     while todo:
-        new = set(plan.pred[todo.pop()]) - found
+        new = planned.before(todo.pop()) - found
         found |= new
         todo += new
     return found
@@ -123,23 +129,24 @@ def test_every_name_of_every_atom() -> None:
     looked_up = found = 0
     for seed in range(FLOWS):
         forest = Forest(seed)
-        plan = compile(forest.root)
-        for node in plan.atoms():
-            around = plan.items[plan.parent[node]]
-            assert isinstance(around, flow.Flow)
-            item = around if plan.kinds[node] == RETRY else plan.items[node]
-            before = ancestors(plan, node)
+        planned = Planned(forest.root)
+        place = {name: n for n, name in enumerate(planned.names)}
+        assert set(planned.atoms) == set(forest.atoms)
+        for atom in planned.atoms:
+            item = forest.atoms[atom]
+            before = ancestors(planned, atom)
             for name in NAMES:
-                expected = list(seen(plan, forest, item, name))
-                where = f"seed {seed}, {name} for {plan.names[node]}"
-                candidates = list(plan.candidates(node, name))
-                assert [c.node for c in candidates] == expected, where
-                assert all(c.index == plan.items[c.node].save_as[name] for c in candidates)
-                first = plan.first(node, name)
-                assert first == (candidates[0] if candidates else None), where
+                # A retry sees what its flow sees.
+                expected = list(seen(place, forest, forest.controlled.get(atom, item), name))
+                where = f"seed {seed}, {name} for {atom}"
+                providers = planned.providers(atom, name)
+                assert [p.atom for p in providers] == expected, where
+                assert all(p.index == forest.atoms[p.atom].save_as[name] for p in providers)
+                first = planned.first_provider(atom, name)
+                assert first == (providers[0] if providers else None), where
                 # Visible is what is a predecessor, no more and no less.
                 assert set(expected) == {
-                    n for n in before if plan.is_atom(n) and name in plan.items[n].save_as
+                    n for n in before & set(planned.atoms) if name in forest.atoms[n].save_as
                 }, where
                 looked_up += 1
                 found += bool(expected)

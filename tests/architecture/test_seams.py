@@ -1,0 +1,63 @@
+"""Black-box suites reach into the package through one adapter for each part of it."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from . import imports
+
+TESTS = imports.ROOT / "tests"
+SUITES = ("simulation", "property", "contract", "crashing", "chaos", "fleet", "hostile")
+
+#: Adapter in `tests/seams` -> the modules of the package, with all inside them, that only it may
+#: import among these suites.
+SEAMS: dict[str, tuple[str, ...]] = {
+    "scheduling": (
+        "wbengine._core.compiler",
+        "wbengine._core.ignoring",
+        "wbengine._core.joining",
+        "wbengine._core.marks",
+        "wbengine._core.plan",
+        "wbengine._core.recalling",
+        "wbengine._core.recovery",
+        "wbengine._core.scheduler",
+        "wbengine._core.turns",
+        "wbengine._core.undoing",
+    ),
+}
+
+
+def reaching(modules: tuple[str, ...], tests: pathlib.Path = TESTS) -> list[str]:
+    """The imports of these modules by the suites, except by type checkers only."""
+    found = imports.modules(imports.ROOT / "wbengine")
+    missing = [module for module in modules if module not in found]
+    assert not missing, f"{missing} are gone: correct SEAMS in tests/architecture/test_seams.py"
+    for suite in SUITES:
+        assert any((tests / suite).rglob("*.py")), f"tests/{suite} has no modules"
+        inside = imports.modules(tests / suite)
+        found.update({f"tests.{name}": path for name, path in inside.items()})
+    return [
+        str(edge)
+        for edge in imports.imports(found)
+        if edge.source.startswith("tests.")
+        and any(edge.target == module or edge.target.startswith(f"{module}.") for module in modules)
+    ]
+
+
+@pytest.mark.parametrize("seam", SEAMS)
+def test_suites_reach_a_part_through_its_adapter(seam: str) -> None:
+    assert (TESTS / "seams" / f"{seam}.py").is_file()
+    assert not reaching(SEAMS[seam]), f"use tests/seams/{seam}.py in place of these"
+
+
+def test_direct_import_of_a_part_is_found(tmp_path: pathlib.Path) -> None:
+    for suite in SUITES:
+        (tmp_path / suite).mkdir()
+        (tmp_path / suite / "test_it.py").write_text("from wbengine import engines\n")
+    assert reaching(SEAMS["scheduling"], tmp_path) == []
+    late = "def late():\n    from wbengine._core import plan\n"
+    (tmp_path / "chaos" / "test_it.py").write_text(late)
+    [found] = reaching(SEAMS["scheduling"], tmp_path)
+    assert "tests.chaos.test_it imports wbengine._core.plan" in found
