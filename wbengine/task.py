@@ -8,6 +8,7 @@ a task once for each item of a list.
 from __future__ import annotations
 
 from wbengine._tasks.base import EVENT_UPDATE_PROGRESS as EVENT_UPDATE_PROGRESS
+from wbengine._tasks.base import LOG as LOG
 from wbengine._tasks.base import Task as Task
 from wbengine._tasks.function import FunctionTask as FunctionTask
 from wbengine._tasks.function import task as task

@@ -63,11 +63,11 @@ def test_the_constructor_passes_everything_on():
 
 def test_no_notifier_unless_somebody_listens():
     made = Telling()
-    assert made._notifier is None
+    assert made._listeners is None
     made.update_progress(0.3)
-    assert made._notifier is None and "_notifier" not in vars(made)
+    assert made._listeners is None and "_listeners" not in vars(made)
     assert made.notifier is made.notifier
-    assert made._notifier is made.notifier
+    assert made._listeners is made.notifier is made._notifier
 
 
 def test_two_threads_get_the_same_notifier():
@@ -149,7 +149,7 @@ def test_copies_with_and_without_listeners():
     made.attach(lambda event, details: heard.append("the original's sink"))
     kept, bare = made.copy(), made.copy(retain_listeners=False)
     assert (kept.name, kept.inject) == (bare.name, bare.inject) == ("n", {"a": 1})
-    assert kept._sink is None and bare._notifier is None
+    assert kept._sink is None and bare._listeners is None
     kept.update_progress(0.1)
     bare.update_progress(0.2)
     kept.notifier.deregister("update_progress", listen)
@@ -161,7 +161,7 @@ def test_tasks_pickle_without_listeners():
     made.notifier.register("*", lambda event, details: None)
     made.attach(lambda event, details: None)
     again = pickle.loads(pickle.dumps(made))
-    assert again.name == "n" and again._notifier is None and again._sink is None
+    assert again.name == "n" and again._listeners is None and again._sink is None
     assert len(made.notifier) == 1
 
 

@@ -188,7 +188,7 @@ class Maps:
         if running.takes_item:
             arguments = {**arguments, parent.item: item.value}
         events = None
-        if task._notifier is not None and not (self._in_process or running.local):
+        if task._listeners is not None and not (self._in_process or running.local):
             events = functools.partial(_relay, task)
         made = calls.Invocation(
             task,

@@ -42,7 +42,7 @@ class Notice(NamedTuple):
         atom, state = self.atom, self.state
         if notifier is not None:
             notifier.notify(state, self._details())
-        if isinstance(atom, task_module.Task) and atom._notifier is not None:
+        if isinstance(atom, task_module.Task) and atom._listeners is not None:
             progress = _PROGRESS.get(state)
             if progress is not None:
                 atom.notifier.notify(task_module.EVENT_UPDATE_PROGRESS, {"progress": progress})

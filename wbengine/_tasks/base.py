@@ -73,7 +73,7 @@ class Task(atom.Atom):
     fans_out: ClassVar[bool] = False
 
     # Made on first use: most tasks have no listener.
-    _notifier: nt.RelayingNotifier | None = None
+    _listeners: nt.RelayingNotifier | None = None
     _sink: nt.Sink | None = None
 
     def _default_name(self) -> str:
@@ -82,25 +82,28 @@ class Task(atom.Atom):
     @property
     def notifier(self) -> nt.RestrictedNotifier:
         """Where to listen to what the task tells while it runs."""
-        found = self._notifier
+        found = self._listeners
         if found is None:
             made = nt.RelayingNotifier(self.TASK_EVENTS, self._sink)
             # Two threads may come here at once: both must get the same one.
-            found = cast(nt.RelayingNotifier, self.__dict__.setdefault("_notifier", made))
+            found = cast(nt.RelayingNotifier, self.__dict__.setdefault("_listeners", made))
             found.sink = self._sink
         return found
+
+    #: The name under which subclasses that were written for TaskFlow know it.
+    _notifier = notifier
 
     def attach(self, sink: nt.Sink) -> None:
         """Pass every event to `sink(event_type, details)` as well, after the listeners."""
         self._sink = sink
-        if self._notifier is not None:
-            self._notifier.sink = sink
+        if self._listeners is not None:
+            self._listeners.sink = sink
 
     def detach(self) -> None:
         """Forget the sink; idempotent."""
         self._sink = None
-        if self._notifier is not None:
-            self._notifier.sink = None
+        if self._listeners is not None:
+            self._listeners.sink = None
 
     @property
     def cancelled(self) -> bool:
@@ -146,8 +149,8 @@ class Task(atom.Atom):
         clamped = progress if 0.0 <= progress <= 1.0 else (1.0 if progress > 1.0 else 0.0)
         if clamped != progress:
             LOG.warning("Progress of %s must be from 0.0 to 1.0, not %r", self.name, progress)
-        if self._notifier is not None:
-            self._notifier.notify(EVENT_UPDATE_PROGRESS, {"progress": clamped})
+        if self._listeners is not None:
+            self._listeners.notify(EVENT_UPDATE_PROGRESS, {"progress": clamped})
         elif self._sink is not None:
             nt.relay(self._sink, EVENT_UPDATE_PROGRESS, {"progress": clamped})
 
@@ -159,15 +162,15 @@ class Task(atom.Atom):
             vars(other).update(self.__getstate__())
         else:
             other = copy.copy(self)
-        if retain_listeners and self._notifier is not None:
-            other._notifier = cast(nt.RelayingNotifier, self._notifier.copy())
-            other._notifier.sink = None
+        if retain_listeners and self._listeners is not None:
+            other._listeners = cast(nt.RelayingNotifier, self._listeners.copy())
+            other._listeners.sink = None
         return other
 
     def __getstate__(self) -> dict[str, Any]:
         # Listeners and sink belong to the process that registered them.
         state = self.__dict__.copy()
-        state.pop("_notifier", None)
+        state.pop("_listeners", None)
         state.pop("_sink", None)
         return state
 

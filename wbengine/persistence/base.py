@@ -49,6 +49,11 @@ class Backend(abc.ABC):
     encodes: ClassVar[bool] = True
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
+        if conf is not None and not isinstance(conf, Mapping):
+            raise TypeError(
+                f"The configuration of a backend is a dict, not {conf!r};"
+                " `persistence.backends.fetch` takes URIs too"
+            )
         self._conf: dict[str, Any] = dict(conf or {})
 
     @property

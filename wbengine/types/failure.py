@@ -174,6 +174,9 @@ class Failure:
             return None
         return type(self._exception), self._exception, _twin.traceback_of(self._places)
 
+    #: The name under which it is read by code that was written for TaskFlow.
+    _exc_info = exc_info
+
     @property
     def traceback_str(self) -> str:
         """The lines it went through; rendered on first use."""

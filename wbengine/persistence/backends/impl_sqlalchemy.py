@@ -1,0 +1,8 @@
+"""`backends.sql`, under the names that TaskFlow has."""
+
+from __future__ import annotations
+
+from wbengine.persistence.backends.sql import SQLBackend as SQLAlchemyBackend
+from wbengine.persistence.backends.sql import SQLConnection as Connection
+
+__all__ = ["Connection", "SQLAlchemyBackend"]
