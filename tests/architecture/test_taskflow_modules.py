@@ -46,8 +46,9 @@ MODULES = _MODULES.split()
 #: Those (with all below them) that have no twin.
 _MISSING = """
 conductors contrib engines.action_engine engines.helpers jobs persistence.path_based
-persistence.backends.impl_zookeeper persistence.backends.sqlalchemy test utils.banner utils.eventlet_utils utils.iter_utils
-utils.kazoo_utils utils.kombu_utils utils.redis_utils utils.schema_utils
+persistence.backends.impl_zookeeper persistence.backends.sqlalchemy test utils.banner
+utils.eventlet_utils utils.iter_utils utils.kazoo_utils utils.kombu_utils utils.redis_utils
+utils.schema_utils
 """
 MISSING = _MISSING.split()
 

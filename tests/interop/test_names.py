@@ -41,14 +41,14 @@ def test_backend_class_of_taskflow_keeps_a_book(
     connection.validate()
     book = models.LogBook("b")
     connection.save_logbook(book)
-    assert "b" == backend.get_connection().get_logbook(book.uuid).name
+    assert backend.get_connection().get_logbook(book.uuid).name == "b"
     connection.close()
     backend.close()
 
 
 def test_memory_backend_needs_no_configuration(load: Callable[[str], Any]) -> None:
     backend = load("persistence.backends.impl_memory").MemoryBackend()
-    assert [] == list(backend.get_connection().get_logbooks())
+    assert list(backend.get_connection().get_logbooks()) == []
 
 
 @pytest.mark.parametrize("module", BACKENDS)
@@ -97,5 +97,5 @@ def test_subclass_of_a_task_tells_its_notifier(load: Callable[[str], Any]) -> No
     copied.execute()
     bare = made.copy(retain_listeners=False)
     bare.execute()
-    assert [("mine", 1)] == heard
+    assert heard == [("mine", 1)]
     assert copied._notifier is not made._notifier
