@@ -7,23 +7,27 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.site import PATIENCE
-from wbengine.dashboard import Runner, runner
+from tests.workers import until
+from wbengine import operations
+from wbengine.dashboard import Runner
+from wbengine.persistence import backends
 
 
 def test_a_command_that_cannot_begin_is_told(
-    kept: story.Kept, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    kept: story.Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(runner, "PATIENCE", PATIENCE)
     caplog.set_level(logging.INFO)
-    starter = Runner({"WBENGINE_PERSISTENCE": "nothing-of-that-kind://x"})
+    starter = Runner({"WBENGINE_PERSISTENCE": "nothing-of-that-kind://x"}, PATIENCE)
     path = f"/flows/{kept.uuids['leaking']}"
     with client(kept, runner=starter, allow_actions=True) as browser:
         page = admitted(browser).get(path).text
@@ -43,14 +47,11 @@ def commands() -> dict[int, bytes]:
     return found
 
 
-def test_where_things_are_is_not_in_the_command(
-    kept: story.Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "PATIENCE", 0.0)
+def test_where_things_are_is_not_in_the_command(kept: story.Kept) -> None:
     path = f"/flows/{kept.uuids['leaking']}"
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a store that does not answer
         place = f"postgresql://wbe:{story.CANARY}@127.0.0.1:{silent.getsockname()[1]}/flows"
-        starter = Runner({"WBENGINE_PERSISTENCE": place})
+        starter = Runner({"WBENGINE_PERSISTENCE": place}, patience=0.0)
         with client(kept, runner=starter, allow_actions=True) as browser:
             fields = {"form_token": token_in(admitted(browser).get(path).text)}
             answer = send(browser, f"{path}/retry", fields)
@@ -71,3 +72,125 @@ def test_without_a_runner_nothing_can_be_started(kept: story.Kept) -> None:
     with client(kept, allow_actions=True) as browser:
         page = admitted(browser).get(path).text
         assert "<form" not in page.partition('id="head"')[2].partition("</section>")[0]
+
+
+class Shop:
+    """A flow in a store of files that has failed, and fails again until there is `mended`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            "WBENGINE_PERSISTENCE": f"dir://{folder}/flows",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        self.backend = backends.fetch(self.environment["WBENGINE_PERSISTENCE"])
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            connection.upgrade()
+        engine = operations.start(
+            self.backend, "tests.dashboard.printing:flow", store={"api_key": story.CANARY}
+        )
+        with pytest.raises(ValueError, match="out of paper"):
+            engine.run()
+        self.uuid = engine.storage.flow_uuid
+        self.path = f"/flows/{self.uuid}"
+
+    @contextlib.contextmanager
+    def browser(self, patience: float) -> Iterator[TestClient]:
+        kept = story.Kept()
+        kept.backend = self.backend
+        starter = Runner(self.environment, patience)
+        with client(kept, runner=starter, allow_actions=True) as browser:
+            yield admitted(browser)
+
+    def retry(self, browser: TestClient) -> int:
+        token = token_in(browser.get(self.path).text)
+        return int(send(browser, f"{self.path}/retry", {"form_token": token}).status_code)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "go").touch()
+    made = Shop(tmp_path)
+    (tmp_path / "begun").unlink()
+    yield made
+    (tmp_path / "go").touch()
+    made.backend.close()
+
+
+def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "wbengine.audit"]
+
+
+def test_exit_code_1_is_a_failure_on_the_page_and_in_the_log(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with shop.browser(PATIENCE) as browser:
+        page = browser.get(shop.path).text
+        answer = send(browser, f"{shop.path}/retry", {"form_token": token_in(page)})
+        assert answer.status_code == 502
+        later = browser.get(f"{shop.path}?done=retry").text
+    assert "retry failed with exit code 1: " in answer.text
+    assert "<strong>Retry failed</strong> with exit code 1" in later
+    assert "What failed is being tried again." not in later
+    for shown in (answer.text, later):
+        assert "the key is ***" in shown and "what happened: wbengine flow show" in shown
+        assert story.CANARY not in shown
+    (line,) = audited(caplog)
+    assert line.startswith(f"retry flow {shop.uuid} failed, from 192.0.2.5: ")
+    assert "exit code 1" in line and "\n" not in line
+    (logged,) = [r for r in caplog.records if r.name == "wbengine.dashboard.runner"]
+    assert logged.levelno == logging.ERROR
+    assert logged.getMessage().startswith(f"flow retry {shop.uuid}: exit code 1: ")
+    assert story.CANARY not in caplog.text
+
+
+def test_a_command_that_fails_later_is_told_on_the_page_and_in_the_audit(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (shop.folder / "go").unlink()
+    with shop.browser(patience=0.0) as browser:
+        assert shop.retry(browser) == 303
+        page = browser.get(f"{shop.path}?done=retry").text
+        assert "What failed is being tried again." in page and "exit code" not in page
+        assert len(audited(caplog)) == 1
+        (shop.folder / "go").touch()
+        until(lambda: len(audited(caplog)) == 2)
+        page = browser.get(f"{shop.path}?part=head").text
+        assert "<strong>Retry failed</strong> with exit code 1" in page
+        assert "the key is ***" in page and story.CANARY not in page
+        begun = f"retry flow {shop.uuid} failed, from 192.0.2.5: exit code 1: "
+        assert audited(caplog)[1].startswith(begun)
+        assert story.CANARY not in caplog.text
+
+        (shop.folder / "mended").touch()
+        assert shop.retry(browser) == 303
+        until(lambda: "SUCCESS" in browser.get(f"{shop.path}?part=head").text)
+        assert "Retry failed" not in browser.get(shop.path).text
+
+
+def test_a_half_of_a_secret_at_the_cut_is_not_shown(shop: Shop) -> None:
+    """Of a long output the end is shown; where it is cut may be in the middle of a secret."""
+    (shop.folder / "chatty").touch()
+    with shop.browser(PATIENCE) as browser:
+        assert shop.retry(browser) == 502
+        page = browser.get(shop.path).text
+    assert "what happened: wbengine flow show" in page
+    assert story.CANARY[-6:] not in page
+
+
+def test_secrets_are_masked_although_the_store_is_gone(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    (shop.folder / "go").unlink()
+    with shop.browser(patience=0.0) as browser:
+        assert shop.retry(browser) == 303
+        until((shop.folder / "begun").exists)
+        (shop.folder / "flows").rename(shop.folder / "elsewhere")
+        (shop.folder / "flows").touch()
+        (shop.folder / "go").touch()
+        until(lambda: len(audited(caplog)) == 1)
+        assert "exit code" in caplog.text
+        assert "the key is ***" in caplog.text and story.CANARY not in caplog.text

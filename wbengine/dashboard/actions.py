@@ -16,6 +16,7 @@ from starlette.routing import Route
 from wbengine import operations
 from wbengine.dashboard import audit, errors, places, possible, refusing
 from wbengine.dashboard.desk import Desk
+from wbengine.dashboard.runner import Failed, Runner
 
 __all__ = ["Actions"]
 
@@ -80,11 +81,26 @@ class Actions:
             )
         by = f"dashboard ({audit.address(request)})"
         if action.runs and self._desk.runner is not None:
-            self._desk.runner.start(action.name, uuid, self._desk.masker.text)
+            self._run(self._desk.runner, action.name, uuid, request)
         elif action.name == "suspend":
             operations.suspend(self._desk.store.backend, uuid, by=by)
         else:
             operations.cancel(self._desk.store.backend, uuid, by=by)
+
+    def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:
+        known = self._desk.store.masker(uuid)
+
+        def mask(text: str) -> str:
+            try:
+                return self._desk.store.masker(uuid).text(text)  # knows what the run came to, too
+            except Exception:  # that may be why it failed
+                return known.text(text)
+
+        def failed_late(failed: Failed) -> None:
+            why = f"exit code {failed.code}: {failed.said}"
+            self._desk.audit.failed(request, f"{name} flow {uuid}", why)
+
+        runner.start(name, uuid, mask, failed_late)
 
     async def _check(self, request: Request, what: str) -> dict[str, str]:
         """The form, if it may be acted upon.
@@ -109,6 +125,9 @@ class Actions:
                 await run_in_threadpool(act)
         except HTTPException as error:
             self._desk.audit.failed(request, what, error.detail)
+            raise
+        except Exception as error:  # the guard logs the rest
+            self._desk.audit.failed(request, what, type(error).__name__)
             raise
         self._desk.audit.done(request, what)
 

@@ -12,6 +12,7 @@ from typing import Final
 from starlette.requests import Request
 
 from wbengine.dashboard import places
+from wbengine.diagnosis.one_line import joined
 from wbengine.views.masking import Masker
 
 __all__ = ["MOST", "WINDOW", "Audit", "address"]
@@ -45,7 +46,8 @@ class Audit:
         LOG.info("%s, from %s", what, address(request))
 
     def failed(self, request: Request, what: str, why: str) -> None:
-        LOG.warning("%s failed, from %s: %s", what, address(request), self._masker.text(why))
+        because = joined(self._masker.text(why))
+        LOG.warning("%s failed, from %s: %s", what, address(request), because)
 
     def refused(self, request: Request, what: str, why: str | None = None) -> None:
         """What a form wanted was not done; all words are ours."""

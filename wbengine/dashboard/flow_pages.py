@@ -14,6 +14,7 @@ from starlette.routing import Route
 from wbengine import drawing, exceptions, states
 from wbengine.dashboard import listings, places, possible, refusing, stream, tree
 from wbengine.dashboard.desk import Desk
+from wbengine.dashboard.runner import Failed
 from wbengine.views import flow as flows
 from wbengine.views import glimpse, timeline
 
@@ -135,9 +136,11 @@ class FlowPages:
                 return self._glimpse(request, found, part)
             view = found.view
             told = {} if part == "head" else words(view)
-        done = _TOLD.get(request.query_params.get("done", ""))
+        failed = self._failed(view)
+        done = None if failed else _TOLD.get(request.query_params.get("done", ""))
         context = {
             "actions": possible.of_flow(view, self._desk.runner is not None),
+            "failed": failed,
             "here": "/",
             "is_last": view.finished and found.again is None,
             "pace": "refresh-slow" if view.total <= LARGE else "refresh-rarely",
@@ -157,6 +160,14 @@ class FlowPages:
         if part and found.again is not None:  # a page would be loaded again by this, scripts or not
             headers["refresh"] = str(max(1, math.ceil(found.again)))
         return self._desk.render(request, name, context, headers=headers)
+
+    def _failed(self, view: flows.FlowView) -> Failed | None:
+        """The latest command that was started for the flow from a page, if it failed."""
+        runner = self._desk.runner
+        failed = None if runner is None else runner.failed(view.uuid)
+        if failed is not None and failed.was_suspended and view.state == states.SUSPENDED:
+            return None  # as somebody wished
+        return failed
 
     def _glimpse(self, request: Request, view: glimpse.Glimpse, part: str | None) -> Response:
         """What is shown of a huge flow until it was read: the browser asks again by itself."""

@@ -93,6 +93,13 @@ class Store:
         """
         return self._asked(uuid, keeping.Kept.look)[1]
 
+    def masker(self, uuid: str) -> masking.Masker:
+        """What knows the secrets of a flow, as it is now.
+
+        :raises NotFound: it is not kept.
+        """
+        return self._asked(uuid, keeping.Kept.look)[0]
+
     def events(
         self, uuid: str, limit: int, after: str | None = None, *, latest_first: bool = False
     ) -> past.EventPage:
@@ -109,7 +116,7 @@ class Store:
         """
         masker = self._masker
         if cursor is not None:  # who sees a part only must know the secrets of the whole
-            masker, _ = self._asked(uuid, keeping.Kept.look)
+            masker = self.masker(uuid)
         return watching.Watch(
             self._backend, uuid, masker=masker, cursor=cursor, acquainted=cursor is not None
         )
