@@ -39,10 +39,8 @@ class Storage(results.Results):
         flow_detail: models.FlowDetail,
         backend: base.Backend | None = None,
         scope_fetcher: Any = None,
-        *,
-        write_pause: float = 5.0,
     ) -> None:
-        super().__init__(flow_detail, backend, scope_fetcher, write_pause=write_pause)
+        super().__init__(flow_detail, backend, scope_fetcher)
         self._savers: dict[str, Mapping[str, Any]] = {}
         self._transient: dict[str, Any] = {}
         self._transient_args: dict[str, Mapping[str, Any]] = {}

@@ -224,7 +224,7 @@ def run(work: Work, flow: str, backend: base.Backend, pause: float | None = None
         **work.options,
     )
     if pause is not None:
-        engine.storage._write_pause = pause
+        backend.write_pause = pause
     for _ in range(flows.ROUNDS):
         try:
             engine.run()

@@ -217,6 +217,8 @@ def test_a_wide_flow_is_written_once_where_batch_will_do() -> None:
 class Failing(memory.MemoryBackend):
     """Refuses some writes, by their number."""
 
+    write_pause = 0.0
+
     def __init__(self, refused: Iterable[int] = ()) -> None:
         super().__init__()
         self.refused = set(refused)
@@ -267,7 +269,6 @@ def test_a_write_that_fails_three_times_ends_the_run(durability: str, same: bool
 
     def load(backend: Any, runs: dict[str, int]) -> Any:
         engine = engines.load(eventful(runs), {"numbers": [1, 2, 3]}, backend=backend, **options)
-        engine.storage._write_pause = 0.0
         backend.number = 0
         return engine
 
@@ -303,7 +304,6 @@ def test_a_write_that_fails_once_or_twice_is_tried_again(durability: str) -> Non
     backend = Failing()
     runs: dict[str, int] = {}
     engine = engines.load(eventful(runs), {"numbers": [1]}, backend=backend, durability=durability)
-    engine.storage._write_pause = 0.0
     backend.number = 0
     chance = random.Random(3)
     backend.refused = {n for n in range(1, 200) if chance.random() < 0.6 and n % 3}
@@ -318,7 +318,6 @@ def test_where_others_remember_what_ran_nothing_is_let_go_of(durability: str) ->
     backend = Failing()
     flow = linear_flow.Flow("f").add(Step("a"), Step("b"))
     engine = made(flow, log, backend, durability=durability)
-    engine.storage._write_pause = 0.0
     pauses = 3
     # After the first task ended.
     engine.executor.after = lambda: setattr(  # type: ignore[attr-defined]
@@ -355,7 +354,6 @@ def test_what_workers_did_meanwhile_is_not_done_again(durability: str, tmp_path:
         flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps[:2]), steps[2])
         store = {"x": 1, "y": 2, "z": 3, "folder": str(folder)}
         engine: Any = engines.load(flow, store, backend=backend, **options)
-        engine.storage._write_pause = 0.0
         backend.number, backend.refused = 0, set(refused)
         return engine, backend, folder
 
@@ -385,7 +383,6 @@ def test_a_store_that_stays_away_is_not_waited_for_again_and_again(kind: str) ->
     engine: Any = engines.load(
         linear_flow.Flow("f").add(Step("a"), Step("b")), backend=backend, engine=kind
     )
-    engine.storage._write_pause = 0.0
 
     def refuse(state: str, details: Any) -> None:
         if not backend.refused:
@@ -411,7 +408,6 @@ def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:
     last = Step("last")
     flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps), last)
     engine: Any = engines.load(flow, backend=backend, engine="parallel", max_workers=1)
-    engine.storage._write_pause = 0.0
 
     def refuse(state: str, details: Any) -> None:
         if not backend.refused:
@@ -458,8 +454,8 @@ def test_a_disk_that_is_full(kind: str, durability: str, small: Path) -> None:
     first, second = Step("a", fill, provides="r"), Step("b")
     with backends.backend(uri) as backend:
         flow = linear_flow.Flow("f").add(first, second)
+        backend.write_pause = 0.0
         engine: Any = engines.load(flow, backend=backend, durability=durability)
-        engine.storage._write_pause = 0.0
         with pytest.raises(exceptions.StorageFailure, match=r"(?i)space|full"):
             engine.run()
         ballast.unlink()

@@ -211,6 +211,7 @@ class Refusing(memory.MemoryBackend):
     """Stops accepting writes."""
 
     refuses = False
+    write_pause = 0.0
 
     def get_connection(self) -> memory.MemoryConnection:
         if self.refuses:
@@ -223,7 +224,6 @@ def test_a_store_that_fails_ends_the_run_with_its_error() -> None:
     log: list[Any] = []
     backend = Refusing()
     engine = made(linear_flow.Flow("f").add(Plain("a")), Recording(log), backend)
-    engine.storage._write_pause = 0
     backend.refuses = True
     with pytest.raises(exceptions.StorageFailure, match="disk full"):
         engine.run()

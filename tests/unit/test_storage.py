@@ -318,6 +318,7 @@ class Flaky(memory.MemoryBackend):
     """Fails as often as told."""
 
     failing = 0
+    write_pause = 0.0
 
     def get_connection(self) -> memory.MemoryConnection:
         if self.failing:
@@ -329,7 +330,7 @@ class Flaky(memory.MemoryBackend):
 def test_a_failed_write_is_tried_again_and_nothing_is_lost() -> None:
     """Three times; then it raises, and what was to be written stays marked."""
     backend = Flaky()
-    store = made(One("a"), backend=backend, write_pause=0)
+    store = made(One("a"), backend=backend)
     backend.failing = 2
     store.set_atom_state("a", states.RUNNING)
     backend.failing = 3

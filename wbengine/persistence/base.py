@@ -6,7 +6,7 @@ import abc
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from wbengine import exceptions, states
 from wbengine.persistence import leases, listing, models, owners
@@ -46,7 +46,10 @@ class Backend(abc.ABC):
     """A place that keeps log books.  Thread-safe; each thread takes its own connection."""
 
     #: Whether values leave this process: then only those can be kept that `types.codec` takes.
-    encodes: ClassVar[bool] = True
+    encodes: bool = True
+
+    #: Seconds that an engine waits before it tries a write again that failed.
+    write_pause: float = 5.0
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
         if conf is not None and not isinstance(conf, Mapping):

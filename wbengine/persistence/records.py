@@ -29,8 +29,8 @@ class Records(writing.Writing):
     """The records of a flow and of its atoms.
 
     `backend` (or None) keeps them; a write that fails with `StorageFailure` is tried three times,
-    `write_pause` seconds apart.  (`scope_fetcher` is accepted for compatibility; the plan says what
-    is visible.)
+    the backend's `write_pause` apart.  (`scope_fetcher` is accepted for compatibility; the plan
+    says what is visible.)
     """
 
     #: Name of the record that keeps what was injected for the whole flow.
@@ -41,12 +41,10 @@ class Records(writing.Writing):
         flow_detail: models.FlowDetail,
         backend: base.Backend | None = None,
         scope_fetcher: Any = None,
-        *,
-        write_pause: float = 5.0,
     ) -> None:
         if not isinstance(flow_detail, models.FlowDetail):
             raise TypeError(f"flow_detail must be a FlowDetail, not {flow_detail!r}")
-        super().__init__(flow_detail, backend, write_pause)
+        super().__init__(flow_detail, backend)
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
 
     def _take_over(self, kept: models.FlowDetail) -> None:

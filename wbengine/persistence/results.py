@@ -24,10 +24,8 @@ class Results(records.Records):
         flow_detail: models.FlowDetail,
         backend: base.Backend | None = None,
         scope_fetcher: Any = None,
-        *,
-        write_pause: float = 5.0,
     ) -> None:
-        super().__init__(flow_detail, backend, scope_fetcher, write_pause=write_pause)
+        super().__init__(flow_detail, backend, scope_fetcher)
         self._resumed = len(flow_detail) > 0
         self._failed: dict[str, ft.Failure] = self._failures()
         self._failed_view: Mapping[str, ft.Failure] | None = None

@@ -51,14 +51,11 @@ class Given(NamedTuple):
 class Writing:
     """The part of `Records` that writes."""
 
-    def __init__(
-        self, flow_detail: models.FlowDetail, backend: base.Backend | None, write_pause: float
-    ) -> None:
+    def __init__(self, flow_detail: models.FlowDetail, backend: base.Backend | None) -> None:
         self._flow_detail = flow_detail
         self._backend = backend
         #: Whether the store can keep only what `types.codec` takes.
         self.encodes = backend is not None and backend.encodes
-        self._write_pause = write_pause
         self._lock = _lock.Lock()
         self._writing = threading.RLock()
         # A deque, because appending from any thread needs no lock; `flush` removes doubles.
@@ -287,7 +284,7 @@ class Writing:
                 if not left:
                     self._failing = True
                     raise
-                time.sleep(self._write_pause)
+                time.sleep(self._backend.write_pause)
         raise AssertionError
 
     def _flush_for_nobody(self, connection: base.Connection) -> bool:

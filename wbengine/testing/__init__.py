@@ -1,7 +1,7 @@
-"""For tests of flows and tasks: a broker, workers, an engine, faults, and a clock of their own.
+"""For tests of flows and tasks: a broker, workers, an engine, a store, faults, a clock.
 
-With pytest the fixtures `wbe_broker`, `wbe_worker`, `wbe_engine` and `wbe_clock` are there by
-themselves (see `plugin`).  Nothing is loaded before it is used.
+With pytest the fixtures `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock` are
+there by themselves (see `plugin`).  Nothing is loaded before it is used.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from wbengine._clock import ManualClock
     from wbengine.testing.brokers import Broker
     from wbengine.testing.faults import Fault
+    from wbengine.testing.stores import FaultyBackend
     from wbengine.testing.traces import Trace, assert_flow_trace
     from wbengine.testing.workers import worker_in_thread
 
 __all__ = [
     "Broker",
     "Fault",
+    "FaultyBackend",
     "ManualClock",
     "Trace",
     "assert_flow_trace",
@@ -29,6 +31,7 @@ __all__ = [
 _PLACES: Final = {
     "Broker": "wbengine.testing.brokers",
     "Fault": "wbengine.testing.faults",
+    "FaultyBackend": "wbengine.testing.stores",
     "ManualClock": "wbengine._clock",
     "Trace": "wbengine.testing.traces",
     "assert_flow_trace": "wbengine.testing.traces",

@@ -1,4 +1,4 @@
-"""What goes wrong with messages and workers, when it is wanted."""
+"""What goes wrong with messages, workers and stores, when it is wanted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ AT: Final = ("start", "end")
 
 
 class Fault:
-    """Something that is to go wrong so many `times` (None: always); `count` is how often it did."""
+    """Something that is to go wrong so many `times` (None: always); `count` is how often it did.
+
+    As a context manager it is over at the end of the block.
+    """
 
     def __init__(self, what: str, times: int | None) -> None:
         if times is not None and (type(times) is not int or times < 1):
@@ -44,7 +47,19 @@ class Fault:
         self._times = times
         self._lock = threading.Lock()
         self._happened = threading.Event()
+        self._over = False
         self.count = 0
+
+    def end(self) -> None:
+        """It does not happen any more.  Idempotent."""
+        with self._lock:
+            self._over = True
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.end()
 
     def wait(self, timeout: float = 30.0) -> None:
         """Until it happened.
@@ -56,7 +71,7 @@ class Fault:
     def strike(self) -> bool:
         """Whether it happens now; if so, it is counted."""
         with self._lock:
-            if self._times is not None and self.count >= self._times:
+            if self._over or (self._times is not None and self.count >= self._times):
                 return False
             self.count += 1
         self._happened.set()

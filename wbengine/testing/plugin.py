@@ -1,4 +1,4 @@
-"""The plugin for pytest: `wbe_broker`, `wbe_worker`, `wbe_engine` and `wbe_clock`.
+"""The plugin for pytest: `wbe_broker`, `wbe_worker`, `wbe_engine`, `wbe_store` and `wbe_clock`.
 
 pytest loads it in every run of everybody who has wbengine installed: it imports nothing before one
 of the fixtures is used, and changes nothing for tests that do not use them.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wbengine.engines import base
     from wbengine.engines.worker_based import worker as workers
     from wbengine.testing.brokers import Broker
+    from wbengine.testing.stores import FaultyBackend
 
 #: Options of a worker that say where its tasks run, and how many at once.
 _POOLS: Final = frozenset({"concurrency", "executor", "pool", "processes_count", "threads_count"})
@@ -88,6 +89,17 @@ def wbe_engine(wbe_broker: Broker) -> Callable[..., base.Engine]:
         return engine
 
     return make
+
+
+@pytest.fixture
+def wbe_store() -> Iterator[FaultyBackend]:
+    """A store in memory for flows of this test, to be given to engines as `backend`, in which
+    writes fail when they are told to.
+    """
+    from wbengine.testing.stores import FaultyBackend
+
+    with FaultyBackend() as store:
+        yield store
 
 
 @pytest.fixture

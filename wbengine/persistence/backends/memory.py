@@ -31,7 +31,7 @@ class MemoryBackend(base.Backend):
 
     OPTIONS: ClassVar[frozenset[str]] = frozenset({"connection", "deep_copy", "path"})
 
-    encodes: ClassVar[bool] = False
+    encodes = False
 
     def __init__(
         self, conf: Mapping[str, Any] | None = None, *, clock: _clock.Clock = _clock.SYSTEM
