@@ -92,14 +92,16 @@ class World:
         self.finder.process_response({}, Message({env.WBE_ECHO: "me"}))
 
     def live(self, seconds: float, *alive: str) -> None:
-        """Time passes, with an echo and a beat of the living ones in each period."""
+        """Time passes: rounds as of an executor, an echo and a beat of the living in each."""
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
+            self.finder.maybe_publish()
             self.echo()
             for worker in alive:
                 self.hear(worker, state=env.BEAT, tasks=())
             self.finder.clean()
             self.clock.advance(self.finder.period)
+        self.finder.maybe_publish()
         self.echo()
         self.finder.clean()
 
@@ -573,13 +575,24 @@ def test_as_long_as_nobody_needs_to_know_workers_are_asked_seldom_and_are_not_lo
 
 def test_who_was_not_asked_for_long_gets_time_to_answer() -> None:
     world = World(holders=set())
-    world.hear("w1")
     world.finder.hurry = False
-    world.live(60)
+    world.finder.maybe_publish()
+    world.hear("w1")
+    world.live(25)
     world.finder.hurry = True
-    world.live(15)
+    world.live(10)
     assert world.names == {"w1"}
     world.live(5)
+    assert world.names == set()
+
+
+def test_worker_that_is_asked_now_and_then_is_lost_after_three_questions() -> None:
+    """Questions count, however often it begins and ceases to matter what they answer."""
+    world = World(holders=set())
+    world.hear("w1")
+    for turn in range(6):
+        world.finder.hurry = turn % 2 == 0
+        world.live(5)
     assert world.names == set()
 
 

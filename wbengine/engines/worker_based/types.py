@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
@@ -92,8 +93,8 @@ class ProxyWorkerFinder(outlook.Outlook):
         self._holds = holds
         self._served = served
         self._clock = clock
-        self._hurry = True
-        self._hurried = -math.inf
+        #: Whether it matters now what workers say of themselves.
+        self.hurry = True
         #: Whether somebody waits for what they say next: they are asked more often than they beat.
         self.urgent = False
         #: Who looks whether their clocks are right, if anybody does.
@@ -108,6 +109,8 @@ class ProxyWorkerFinder(outlook.Outlook):
         # Until when it matters what became of requests while nobody was heard.
         self._aftermath = -math.inf
         self._last_asked: float | None = None
+        # When all were asked, the last times that are a period apart.
+        self._asked: deque[float] = deque(maxlen=SILENT_PERIODS + 1)
         self._last_pinged: float | None = None
 
     # What is known.
@@ -165,23 +168,11 @@ class ProxyWorkerFinder(outlook.Outlook):
     # Asking and hearing.
 
     @property
-    def hurry(self) -> bool:
-        """Whether it matters now what workers say of themselves."""
-        return self._hurry
-
-    @hurry.setter
-    def hurry(self, value: bool) -> None:
-        if value and not self._hurry:
-            # Nobody was asked for long: that they were silent means nothing.
-            self._hurried = self._clock.monotonic()
-        self._hurry = value
-
-    @property
     def _interval(self) -> float:
         """Seconds between two questions: many workers are asked less often."""
         pace = max(self.period, SECONDS_PER_WORKER * len(self._roster))
         # Of several plain peers on a topic one hears each question.
-        often = self._hurry or self._waiters or self._interop
+        often = self.hurry or self._waiters or self._interop
         return pace if often else AT_EASE * pace
 
     @property
@@ -201,6 +192,8 @@ class ProxyWorkerFinder(outlook.Outlook):
         due = due or (now - (self._last_asked or now) >= self.period and self._worries(now))
         if due:
             self._last_asked = now
+            if not self._asked or now - self._asked[-1] >= self.period:
+                self._asked.append(now)
             for key in self._topics if self._interop else (env.ALL_WORKERS,):
                 self._proxy.publish(
                     pr.Notify(), key, reply_to=self.uuid, headers=headers, first=True
@@ -413,8 +406,8 @@ class ProxyWorkerFinder(outlook.Outlook):
         if pace is None:
             assert self._expiry is not None
             return now - seen > self._expiry
-        if not self._owes(worker):
-            seen, pace = max(seen, self._hurried), max(pace, self._interval)
+        if not self._owes(worker):  # it speaks when it is asked
+            return len(self._asked) > SILENT_PERIODS and seen < self._asked[0]
         return now - seen > SILENT_PERIODS * pace
 
     def reset(self) -> None:
@@ -426,6 +419,7 @@ class ProxyWorkerFinder(outlook.Outlook):
             self._turned = math.inf
             self._messages_processed = 0
             self._last_asked = self._last_pinged = None
+            self._asked.clear()
             self._hearing = hearing.Hearing()
 
     def _tell(self, gained: set[str], lost: list[TopicWorker]) -> None:

@@ -1,0 +1,65 @@
+"""A worker that dies right after it took a request, and before a word of it was heard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.kinds import One, Two
+from tests.simulation.world import World
+from wbengine import exceptions as exc
+from wbengine import task
+
+#: Every whole second of `transition_timeout` that people use.
+TIMEOUTS = range(5, 61)
+
+#: Seconds after which a request is at an end (or sent again) whose holder was never heard of.
+ENDED = 30.0
+
+WIRES = [("amqp", True), ("kombu", True), ("folder", True), ("amqp", False), ("kombu", False)]
+
+
+def die_after_claim(world: World, kind: type[task.Task], spare: int) -> Any:
+    """One of `1 + spare` workers takes a request and is gone; returns what the store says of it."""
+    engine = world.new_engine()
+    engine.begin()
+    workers = [world.new_worker([One, Two], 1) for _ in range(1 + spare)]
+    world.pass_time(1.0)
+    atom = world.new_atom(kind, 10.0)
+    world.new_flow(engine, [atom])
+    while not world.judge.runs[atom.request_id]:
+        world.pass_time(0.001)
+    ((_, holder),) = world.judge.runs[atom.request_id]
+    world.end(next(worker for worker in workers if worker.name == holder))
+    return atom
+
+
+@pytest.mark.parametrize("spare", [0, 1], ids=["alone", "beside-an-idle-one"])
+@pytest.mark.parametrize(("broker", "ledger"), WIRES)
+def test_request_of_dead_worker_ends_within_promised_time(
+    broker: str, ledger: bool, spare: int
+) -> None:
+    for timeout in TIMEOUTS:
+        world = World(broker=broker, ledger=ledger, timeout=float(timeout))
+        atom = die_after_claim(world, One, spare)
+        world.pass_time(ENDED if ledger else ENDED + timeout)
+        assert atom.outcome is not None, f"{timeout} s: {world.whereabouts(atom)}"
+        # Without a ledger nobody can tell whether it was ever taken.
+        kinds = (exc.WorkerLost,) if ledger else (exc.WorkerLost, exc.RequestTimeout)
+        assert atom.outcome.check(*kinds), f"{timeout} s: {atom.outcome}"
+        world.heal()
+
+
+@pytest.mark.parametrize(("broker", "ledger"), WIRES)
+def test_idempotent_request_of_dead_worker_is_sent_to_another(broker: str, ledger: bool) -> None:
+    for timeout in TIMEOUTS:
+        world = World(broker=broker, ledger=ledger, timeout=float(timeout))
+        atom = die_after_claim(world, Two, 1)
+        world.pass_time(ENDED if ledger else ENDED + timeout)
+        epochs = [epoch for epoch, _ in world.judge.runs[atom.request_id]]
+        if ledger or epochs != [1]:
+            assert epochs == [1, 2], f"{timeout} s: {world.whereabouts(atom)}"
+        else:
+            assert atom.outcome.check(exc.RequestTimeout), f"{timeout} s: {atom.outcome}"
+        world.heal()
