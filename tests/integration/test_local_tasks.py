@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from tests import cancelled_tasks, sample_tasks
 from tests.integration.test_cancel import Log, Runner
 from tests.workers import until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, states, task
+from wbengine.engines.worker_based import engine as worker_based
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import base
 from wbengine.persistence.backends import memory
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
@@ -256,3 +258,93 @@ def test_when_it_was_submitted(remote: dict[str, Any], tmp_path: Path) -> None:
         assert before <= attempt.submitted <= attempt.started + 0.001
         assert details["submitted"] == attempt.submitted
         assert details["runtime"] == attempt.runtime
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+class Named(task.FunctorTask):
+    """A wrapper with a class of its own, which a worker can offer."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(double, name, provides="doubled")
+
+
+FUNCTORS: dict[str, Callable[[], task.Task]] = {
+    "a FunctorTask": lambda: task.FunctorTask(double, "odd one"),
+    "a MapFunctorTask": lambda: task.MapFunctorTask(double, ["x"], "odd one"),
+    "a ReduceFunctorTask": lambda: task.ReduceFunctorTask(
+        lambda a, b: a + b, ["x", "y"], "odd one"
+    ),
+    "a FunctorTask ": lambda: task.Map(
+        task.FunctorTask(lambda x: x, "inner"), over="all", item="x", name="odd one"
+    ),
+}
+REFUSALS = pytest.mark.parametrize("interop", [None, "taskflow"])
+
+
+@REFUSALS
+@pytest.mark.parametrize("kind", FUNCTORS)
+def test_functor_task_for_a_worker_is_refused_at_load(kind: str, interop: str | None) -> None:
+    """The error names the task, why no worker can run it, and what to do."""
+    flow = LINE("f").add(Near("n"), FUNCTORS[kind]())
+    with pytest.raises(exceptions.CompilationFailure) as caught:
+        engines.load(
+            flow,
+            store={"x": 1, "y": 2, "all": [1]},
+            engine="worker-based",
+            url="memory://nobody",
+            topics=["t"],
+            interop=interop,
+        )
+    told = str(caught.value)
+    assert "No worker can run task 'odd one'" in told
+    assert f"{kind.strip()} has none" in told
+    assert "@task.task" in told
+    assert "local_tasks=['odd one']" in told
+    assert "'n'" not in told
+
+
+def test_refused_functor_tasks_are_counted() -> None:
+    flow = WIDE("f").add(*[task.FunctorTask(double, f"t{n}") for n in range(5)])
+    with pytest.raises(exceptions.CompilationFailure, match="tasks 't0', 't1', 't2' and 2 more"):
+        engines.load(flow, store={"x": 1}, engine="worker-based", url="memory://nobody")
+
+
+def test_refused_functor_task_cannot_be_run_all_the_same() -> None:
+    """Also by an engine that was made without `load`."""
+    detail = base.temporary_flow_detail()[1]
+    engine = worker_based.WorkerBasedActionEngine(
+        task.FunctorTask(lambda: 1, "odd one"), detail, None, {"url": "memory://nobody"}
+    )
+    for _ in range(2):
+        with pytest.raises(exceptions.CompilationFailure, match="'odd one'"):
+            engine.run()
+
+
+@pytest.mark.parametrize("chosen", [["odd one"], [task.FunctorTask], "wbengine.task.FunctorTask"])
+@pytest.mark.parametrize("kind", ["a FunctorTask", "a FunctorTask "])
+def test_functor_task_that_stays_at_home_is_run(kind: str, chosen: Any, broker: str) -> None:
+    engine = engines.load(
+        LINE("f").add(FUNCTORS[kind]()),
+        store={"x": 1, "all": [1]},
+        engine="worker-based",
+        url=broker,
+        local_tasks=chosen,
+    )
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+def test_functor_task_that_is_marked_local_is_run(broker: str) -> None:
+    marked = task.FunctorTask(double, "odd one", provides="doubled")
+    marked.local = True
+    found = engines.run(marked, store={"x": 4}, engine="worker-based", url=broker)
+    assert found["doubled"] == 8
+
+
+def test_functor_task_with_a_class_of_its_own_goes_to_a_worker(broker: str) -> None:
+    with worker_in_thread(broker, Named):
+        found = engines.run(Named("n"), store={"x": 4}, engine="worker-based", url=broker)
+    assert found["doubled"] == 8

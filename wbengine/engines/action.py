@@ -89,6 +89,12 @@ class ActionEngine(control.Controlled):
     def _make_executor(self) -> calls.TaskExecutor:
         """Make what runs this engine's tasks, from its options; called once, at construction."""
 
+    def _check_tasks(self, plan: plan_module.Plan) -> None:
+        """Refuse tasks that the executor cannot run.
+
+        :raises CompilationFailure: the text names them.
+        """
+
     @property
     def _timelimit(self) -> limits.TimeLimit:
         """That of tasks without one of their own, by an option of most kinds."""
@@ -130,6 +136,7 @@ class ActionEngine(control.Controlled):
             return
         made = compilation_module.Compilation(compiler.compile(self._flow))
         self._home = selecting.home(made.plan, self._options.get("local_tasks"))
+        self._check_tasks(made.plan)
         if self._home is not None and not self._in_process:
             # Local tasks stay here, whatever the executor does with the others.
             near = executors.ThreadTaskExecutor(limit=self._timelimit)

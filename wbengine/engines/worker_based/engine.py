@@ -6,10 +6,12 @@ import contextlib
 import logging
 import math
 import uuid as uuids
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from wbengine import exceptions, task
 from wbengine._core import machine as machines
+from wbengine._core import plan as plans
 from wbengine._core import saving
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
@@ -36,6 +38,10 @@ _EXECUTORS: Final = frozenset(
         *terms.NAMES,
     }
 )
+
+
+#: So many tasks that no worker can run are named in the error.
+_MAX_TOLD: Final = 3
 
 
 class WorkerBasedActionEngine(ActionEngine):
@@ -117,6 +123,17 @@ class WorkerBasedActionEngine(ActionEngine):
             **self._terms(),
         )
 
+    def _check_tasks(self, plan: plans.Plan) -> None:
+        refused: list[tuple[task.Task, type[task.Task]]] = []
+        for item in plan.items:
+            if not isinstance(item, task.Task) or (self._home and self._home.holds(item)):
+                continue
+            offered = type(item.inner if isinstance(item, task.Map) else item)
+            if offered.__module__ == task.__name__:
+                refused.append((item, offered))
+        if refused:
+            raise exceptions.CompilationFailure(_no_class(refused))
+
     def _terms(self) -> dict[str, Any]:
         """The options that concern each request, with what came by URI read."""
         found = {name: self.options[name] for name in terms.NAMES if name in self.options}
@@ -150,6 +167,21 @@ class WorkerBasedActionEngine(ActionEngine):
         if math.isnan(seconds) or (seconds < 0 and name != "worker_expiry"):
             raise ValueError(f"Option {name} must be a number of seconds or None, not {value!r}")
         return seconds
+
+
+def _no_class(refused: Sequence[tuple[task.Task, type[task.Task]]]) -> str:
+    """Why no worker can run tasks that are wrapped functions, and what to do about it."""
+    names = [item.name for item, _ in refused]
+    told = ", ".join(map(repr, names[:_MAX_TOLD]))
+    if len(names) > _MAX_TOLD:
+        told += f" and {len(names) - _MAX_TOLD} more"
+    kinds = " or ".join(sorted({f"a {wrapper.__name__}" for _, wrapper in refused}))
+    return (
+        f"No worker can run {'task' if len(names) == 1 else 'tasks'} {told}: workers offer tasks by"
+        f" the name of their class, and {kinds} has none but the wrapper's own. Put @task.task"
+        " above the function, or write a class with an execute method, and offer that; or keep it"
+        f" in the engine's process: local_tasks={names[:_MAX_TOLD]}"
+    )
 
 
 def _read(name: str, value: Any) -> Any:
