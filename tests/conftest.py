@@ -20,6 +20,7 @@ from tests.brokers import (  # noqa: F401  (fixtures)
     redis_url,
 )
 from tests.browsers import browser  # noqa: F401  (a fixture)
+from tests.installed import installed  # noqa: F401  (a fixture)
 from tests.servers import (  # noqa: F401  (fixtures)
     database_servers,
     mariadb_server,

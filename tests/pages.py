@@ -10,7 +10,8 @@ On a page, `.. code-block::` may be of these languages:
   its traceback, with `...` for the frames.  A block without one prints nothing.
 - `text`: a picture or a table, not run.
 
-Nothing else: a block that is not run could be wrong.
+Nothing else: a block that is not run could be wrong.  In Markdown the same languages follow the
+fence, and a module has its file's name behind them: "```python orders.py".
 
 Run as a script, this is the interpreter of one page: blocks come as JSON on the standard input,
 what each printed goes to the standard output.
@@ -19,6 +20,8 @@ what each printed goes to the standard output.
 from __future__ import annotations
 
 import dataclasses
+import doctest
+import itertools
 import json
 import os
 import re
@@ -33,6 +36,7 @@ from typing import Any
 
 LANGUAGES = ("python", "console", "output", "text")
 _DIRECTIVE = re.compile(r"( *)\.\. (code-block|code|sourcecode|doctest|testcode)::(.*)")
+_FENCE = re.compile(r" *(?:```|~~~)(.*)")
 
 
 class Unclear(Exception):
@@ -56,6 +60,8 @@ def blocks(page: Path) -> list[Block]:
     :raises Unclear: the page has a block of another kind.
     """
     lines = page.read_text(encoding="utf-8").splitlines()
+    if page.suffix == ".md":
+        return _fenced(page.name, lines)
     found: list[Block] = []
     inside = 0  # the line at which the latest block ends
     for number, line in enumerate(lines, 1):
@@ -79,6 +85,34 @@ def blocks(page: Path) -> list[Block]:
             found[-1].expected = block.text
         elif language != "text":
             found.append(block)
+    return found
+
+
+def _fenced(name: str, lines: list[str]) -> list[Block]:
+    """The same, of a page in Markdown."""
+    found: list[Block] = []
+    adjoins = False  # whether nothing but blank lines is between the latest block and here
+    numbered = enumerate(lines, 1)
+    for number, line in numbered:
+        where = f"{name}:{number}"
+        fence = _FENCE.fullmatch(line)
+        if fence is None:
+            if line.startswith("    ") and not lines[number - 2].strip():
+                raise Unclear(f"{where}: an indented block; use a fence that says what it is")
+            adjoins = adjoins and not line.strip()
+            continue
+        language, _, caption = fence[1].strip().partition(" ")
+        if language not in LANGUAGES:
+            raise Unclear(f"{where}: {language or 'a fence'} is none of {', '.join(LANGUAGES)}")
+        inside = itertools.takewhile(lambda one: _FENCE.fullmatch(one[1]) is None, numbered)
+        text = textwrap.dedent("\n".join(line for _, line in inside)) + "\n"
+        if language == "output":
+            if not adjoins:
+                raise Unclear(f"{where}: this output does not follow a block that is run")
+            found[-1].expected = text
+        elif language != "text":
+            found.append(Block(language, number + 1, text, caption))
+        adjoins = language in ("python", "console")
     return found
 
 
@@ -114,10 +148,15 @@ def _between(lines: list[str], block: Block, number: int) -> str:
     return "".join(lines[end : number - 1]).strip()
 
 
-def printed(found: list[Block], folder: Path, environment: dict[str, str]) -> list[str]:
-    """What each of the blocks of one page prints, run in a fresh interpreter."""
+def printed(
+    found: list[Block],
+    folder: Path,
+    environment: dict[str, str],
+    python: str | Path = sys.executable,
+) -> list[str]:
+    """What each of the blocks of one page prints, run in a fresh interpreter: `python`."""
     with subprocess.Popen(
-        [sys.executable, "-W", "error", __file__],
+        [python, "-W", "error", __file__],
         cwd=folder,
         env={**environment, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.PIPE,
@@ -135,6 +174,18 @@ def printed(found: list[Block], folder: Path, environment: dict[str, str]) -> li
     assert (page.returncode, err) == (0, ""), err
     told: list[str] = json.loads(out)
     return told
+
+
+def compare(page: Path, found: list[Block], told: list[str]) -> None:
+    """Fail where a block of `page` prints anything but what is shown."""
+    for block, printed in zip(found, told, strict=True):
+        expected = block.expected
+        if block.language == "console":
+            lines = block.text.splitlines()
+            expected = "".join(line + "\n" for line in lines if not line.startswith("$ "))
+        printed = re.sub(" +$", "", printed, flags=re.MULTILINE)
+        same = doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS)
+        assert same, f"{page.name}:{block.line} prints\n{printed}\nand not\n{expected}"
 
 
 # The interpreter of a page. ----------------------------------------------------------------------
@@ -178,8 +229,7 @@ class _Interpreter:
 
     def _shell(self, command: str) -> None:
         if command.endswith("&"):
-            words = os.path.expandvars(command[:-1]).split()
-            self.background.append(subprocess.Popen(words))
+            self.background.append(subprocess.Popen(["bash", "-c", f"exec {command[:-1]}"]))
         else:
             subprocess.run(["bash", "-c", command], stderr=subprocess.STDOUT)
 

@@ -59,10 +59,7 @@ class Workshop:
         #: Where engines and workers meet.
         self.url = f"filesystem://{self.folder}/broker"
         #: Where flows are kept.
-        self.persistence = (
-            f"sqlite:///{self.folder}/flows.db" if _is_there("sqlalchemy", "alembic")
-            else f"dir://{self.folder}/flows"
-        )  # fmt: skip
+        self.persistence = f"sqlite:///{self.folder}/flows.db"
         try:
             self.worker = worker.Worker(
                 "default", topic, modules, url=self.url, pool="threads", concurrency=concurrency

@@ -28,9 +28,11 @@ SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"
 GUIDE = sorted(
     page
-    for pattern in ("tutorial.rst", "user/*.rst", "cookbook/*.rst", "migrating_*.rst")
+    for pattern in ("user/*.rst", "cookbook/*.rst", "migrating_*.rst")
     for page in SOURCE.glob(pattern)
 )
+#: Those that need no extra are run on a plain installation, by `test_installed`.
+BUILT = (SOURCE / "installing.rst", SOURCE / "tutorial.rst", *GUIDE)
 
 
 @pytest.mark.timeout(300)
@@ -43,7 +45,7 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
         timeout=280,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    for page in GUIDE:
+    for page in BUILT:
         made = tmp_path / "html" / page.relative_to(SOURCE).with_suffix(".html")
         assert "<h1>" in made.read_text(encoding="utf-8")
     messages = (tmp_path / "html" / "reference" / "messages.html").read_text(encoding="utf-8")
@@ -73,15 +75,7 @@ def test_every_block_of_a_page_runs_and_prints_what_is_shown(
             # Tests may run as root, to which Celery's workers object.
             environment["PYTHONWARNINGS"] = "ignore:You're running the worker with superuser"
         printed = pages.printed(found, folder, environment)
-    for block, told in zip(found, printed, strict=True):
-        expected = block.expected
-        if block.language == "console":
-            expected = "".join(
-                line + "\n" for line in block.text.splitlines() if not line.startswith("$ ")
-            )
-        told = re.sub(" +$", "", told, flags=re.MULTILINE)
-        same = doctest.OutputChecker().check_output(expected, told, doctest.ELLIPSIS)
-        assert same, f"{page.name}:{block.line} prints\n{told}\nand not\n{expected}"
+    pages.compare(page, found, printed)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +95,46 @@ def test_a_block_that_would_not_be_run_is_refused(text: str, words: str, tmp_pat
     page.write_text(text, encoding="utf-8")
     with pytest.raises(pages.Unclear, match=words):
         pages.blocks(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("See:\n\n    run()\n", "indented"),
+        ("```\nrun()\n```\n", "a fence is none of"),
+        ("```bash\nls\n```\n", "bash is none of"),
+        ("```output\n1\n```\n", "does not follow"),
+        ("```python\n1\n```\nx\n```output\n1\n```\n", "not follow"),
+    ],
+)
+def test_block_in_markdown_that_would_not_be_run_is_refused(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises(pages.Unclear, match=words):
+        pages.blocks(page)
+
+
+def test_blocks_in_markdown_are_those_of_the_guide(tmp_path: Path) -> None:
+    markdown, guide = tmp_path / "page.md", tmp_path / "page.rst"
+    markdown.write_text(
+        "```python mine.py\nx = 1\n```\n\n- so\n\n  ```python\n  if 1:\n      x\n  ```\n\n"
+        "  ```output\n  shown\n  ```\n\n```text\nno\n```\n\n```console\n$ ls\n```\n",
+        encoding="utf-8",
+    )
+    guide.write_text(
+        ".. code-block:: python\n   :caption: mine.py\n\n   x = 1\n\nso\n\n"
+        ".. code-block:: python\n\n   if 1:\n       x\n\n.. code-block:: output\n\n   shown\n\n"
+        ".. code-block:: text\n\n   no\n\n.. code-block:: console\n\n   $ ls\n",
+        encoding="utf-8",
+    )
+    found = pages.blocks(markdown)
+    assert [block.line for block in found] == [2, 8, 21]
+    same = pages.blocks(guide)
+    for one in (*found, *same):
+        one.line = 0
+    assert found == same
 
 
 def test_blocks_are_run_as_they_are_described(tmp_path: Path) -> None:

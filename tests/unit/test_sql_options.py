@@ -121,8 +121,6 @@ def test_the_pool() -> None:
 @pytest.mark.parametrize(
     ("module", "url", "extra"),
     [
-        ("sqlalchemy", "sqlite://", "sql"),
-        ("alembic", "sqlite://", "sql"),
         ("psycopg", "postgresql://h/d", "postgresql"),
         ("pymysql", "mysql://h/d", "mysql"),
     ],

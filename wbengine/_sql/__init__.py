@@ -10,13 +10,6 @@ MySQL, PostgreSQL; SQLAlchemy Core, no ORM.  What these do not agree on is in `d
 
 from __future__ import annotations
 
-try:
-    import sqlalchemy  # noqa: F401
-except ImportError as error:  # pragma: no cover (run in a process of its own)
-    raise ImportError(
-        'SQL databases need SQLAlchemy, which is not installed: pip install "wbengine[sql]"'
-    ) from error
-
 from wbengine._sql.engines import make_engine
 from wbengine._sql.options import Options, parse
 from wbengine._sql.transactions import transact

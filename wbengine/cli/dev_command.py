@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _NO_PAGES: Final = "none: pip install 'wbengine[dashboard]'"
+_UNWANTED: Final = "none"
 
 
 @base.command(
@@ -71,7 +72,7 @@ def command(
               for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
     try:
         with shop:
-            _tell(context, shop)
+            _tell(context, shop, _UNWANTED if no_dashboard else _NO_PAGES)
             told.wait()
             context.printer.note("ending; once more: at once")
     finally:
@@ -89,7 +90,8 @@ def _ending(told: threading.Event, shop: Workshop) -> Callable[[int, object], No
     return on_signal
 
 
-def _tell(context: contexts.Context, shop: Workshop) -> None:
+def _tell(context: contexts.Context, shop: Workshop, without: str) -> None:
+    """Where all of it is; `without` stands for a dashboard that there is not."""
     told = {
         "broker": shop.url,
         "persistence": shop.persistence,
@@ -101,7 +103,7 @@ def _tell(context: contexts.Context, shop: Workshop) -> None:
         output.write(json.dumps({"schema": "wbengine/dev/1", **told}) + "\n")
         return
     for name, value in told.items():
-        output.write(f"{name:<11}  {value or _NO_PAGES}\n")
+        output.write(f"{name:<11}  {value or without}\n")
     note = context.printer.note
     note("in another terminal:")
     note(f"  export WBENGINE_URL={shop.url} WBENGINE_PERSISTENCE={shop.persistence}")

@@ -16,9 +16,8 @@ __all__ = ["extras", "plugins", "python"]
 #: What each extra brings along that is imported.
 _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "redis": ("redis",),
-    "sql": ("sqlalchemy", "alembic"),
-    "mysql": ("sqlalchemy", "alembic", "pymysql"),
-    "postgresql": ("sqlalchemy", "alembic", "psycopg"),
+    "mysql": ("pymysql",),
+    "postgresql": ("psycopg",),
     "graph": ("pygraphviz",),
     "metrics": ("prometheus_client",),
     "otel": ("opentelemetry.trace",),
@@ -26,7 +25,7 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Which extra a kind of place takes.
 _OF_KIND: Final[Mapping[str, str]] = {
-    "redis": "redis", "rediss": "redis", "sqlite": "sql", "mysql": "mysql", "mariadb": "mysql",
+    "redis": "redis", "rediss": "redis", "mysql": "mysql", "mariadb": "mysql",
     "postgresql": "postgresql", "postgres": "postgresql", "pgsql": "postgresql",
 }  # fmt: skip
 #: Those without which everything else works.
@@ -42,7 +41,7 @@ def python() -> Iterator[Finding]:
 
 
 def extras(place: Place) -> Iterator[Finding]:
-    """What the places that are set take, and then what would be a comfort."""
+    """What the places that are set take; then what is optional: that it is missing is no fault."""
     wanted = {
         _OF_KIND[kind]: what
         for what, told in (
@@ -62,9 +61,13 @@ def extras(place: Place) -> Iterator[Finding]:
             )
         else:
             yield good("extras", f"what {what} takes is installed ({extra})")
-    for extra in _COMFORTS:
-        if extra not in wanted and _missing(extra):
-            yield note("extras", f"not installed: pip install 'wbengine[{extra}]'")
+    without = [extra for extra in _COMFORTS if extra not in wanted and _missing(extra)]
+    if without:
+        told = ", ".join(without)
+        how = f"pip install 'wbengine[{','.join(without)}]'"
+        yield note("extras", f"optional, and not installed: {told} (to have them: {how})")
+    else:
+        yield good("extras", f"what is optional is installed: {', '.join(_COMFORTS)}")
 
 
 def _missing(extra: str) -> str:

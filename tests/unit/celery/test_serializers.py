@@ -124,12 +124,6 @@ def test_names_may_be_content_types_and_come_once() -> None:
     assert "msgpack" in repr(accepted)
 
 
-def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serializers.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="install PyYAML"):
-        Accepted("yaml")
-
-
 def test_what_follows_is_written_in_the_same() -> None:
     accepted = Accepted(("msgpack", "json"))
     assert accepted.written("application/json") == "json"

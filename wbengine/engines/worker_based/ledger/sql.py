@@ -190,7 +190,7 @@ class SQLLedger(base.Ledger):
     """Rows in three tables of a database, made when they are not there.
 
     :raises ValueError: the URL is wrong.
-    :raises ImportError: SQLAlchemy or the database's driver is not installed.
+    :raises ImportError: the database's driver is not installed.
     :raises LedgerFailure: the database cannot be used.
     """
 

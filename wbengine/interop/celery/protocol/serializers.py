@@ -46,7 +46,7 @@ RAW: Final = frozenset(("application/data", "application/text", "text/plain"))
 _IN_WORDS: Final = frozenset((JSON, MIME_TYPES["yaml"]))
 _NAMES: Final = {mime: name for name, mime in MIME_TYPES.items()}
 #: Serializer -> the module that it needs, and what to install for it.
-_NEEDS: Final = {"yaml": ("yaml", "PyYAML"), "msgpack": ("msgpack", "msgpack")}
+_NEEDS: Final = {"yaml": "yaml", "msgpack": "msgpack"}
 
 #: How a raw body may say that it is bytes, and the encodings in which it may be a text.  Not all
 #: that Python knows: some of them unpack, and some take long.
@@ -94,9 +94,11 @@ class Accepted:
                     f"{name!r} is no serializer{_names.hint(name, known)}: "
                     f"use {', '.join(MIME_TYPES)} or their content types"
                 )
-            module, package = _NEEDS.get(name, ("json", ""))
-            if importlib.util.find_spec(module) is None:
-                raise ValueError(f"{name!r} cannot be read here: install {package}")
+            if name in _NEEDS and importlib.util.find_spec(_NEEDS[name]) is None:
+                raise ValueError(
+                    f"{name!r} takes a package that is not installed:"
+                    " pip install 'wbengine[celery]'"
+                )
         #: The serializers by name, the one that answers are written in first.
         self.names: Final = tuple(dict.fromkeys(found))
         self._types: Final = frozenset(MIME_TYPES[name] for name in self.names)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# First: it says what to install where SQLAlchemy is missing.
-from wbengine import _sql  # noqa: F401
 from wbengine.persistence.backends.sql.backend import SQLBackend
 from wbengine.persistence.backends.sql.connection import SQLConnection
 

@@ -31,7 +31,7 @@ class SQLBackend(base.Backend):
     layout is changed by `Connection.upgrade` only, and refused until then.
 
     :raises ValueError: the URL or an option is wrong.
-    :raises ImportError: SQLAlchemy or a driver is not installed; the text says how to.
+    :raises ImportError: a driver is not installed; the text says how to.
     """
 
     #: The revision of the current layout.

@@ -111,13 +111,8 @@ def _locked(connection: sa.Connection) -> Iterator[None]:
 
 
 def _alembic() -> tuple[Any, Any]:
-    try:
-        from alembic import command, config
-    except ImportError as error:  # pragma: no cover (run in a process of its own)
-        raise ImportError(
-            "Making the tables of a database needs alembic, which is not installed:"
-            ' pip install "wbengine[sql]"'
-        ) from error
+    from alembic import command, config
+
     made = config.Config()
     place = importlib.resources.files(__package__) / "migrations"
     made.set_main_option("script_location", str(place).replace("%", "%%"))
