@@ -26,6 +26,20 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine._core.turns",
         "wbengine._core.undoing",
     ),
+    "stores": (
+        "wbengine.persistence.attempts",
+        "wbengine.persistence.backends.directory",
+        "wbengine.persistence.backends.memory",
+        "wbengine.persistence.backends.memory_turns",
+        "wbengine.persistence.backends.sql",
+        "wbengine.persistence.keeper",
+        "wbengine.persistence.leases",
+        "wbengine.persistence.owners",
+        "wbengine.persistence.records",
+        "wbengine.persistence.results",
+        "wbengine.persistence.trees",
+        "wbengine.persistence.writing",
+    ),
 }
 
 

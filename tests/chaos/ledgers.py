@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests import brokers, ledger_folders, servers
 from tests.chaos.media import Left, keys
-from tests.crashing import stores
+from tests.seams import stores
 
 WORDS = ("sqlite", "dir", "postgresql", "redis")
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests import servers
+from tests.seams import stores
 from wbengine.persistence import backends, base
 
-from . import stores
+from . import places
 
 
 @pytest.fixture(scope="module", params=stores.KINDS)
@@ -25,7 +26,7 @@ def conf(
     kind: str, tmp_path_factory: pytest.TempPathFactory, database_servers: servers.Lazy
 ) -> Iterator[stores.Conf]:
     """Where the stores of one kind are, brought to the current layout."""
-    with stores.place(kind, tmp_path_factory.mktemp("store"), database_servers) as found:
+    with places.place(kind, tmp_path_factory.mktemp("store"), database_servers) as found:
         with backends.backend(found):
             pass
         yield found

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests import servers
+from tests.seams import stores
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
-from wbengine.persistence.backends import memory
 
-from . import records, stores
+from . import places, records
 
 Connection = base.Connection
 #: Not shrunk: that would take longer than the time of a test, and `differences` are short.
@@ -257,7 +257,7 @@ def test_a_book_adds_and_changes_but_removes_nothing(connection: Connection) -> 
     assert returned["meta"] == {"new": 1}
 
 
-@stores.durable
+@places.durable
 def test_what_cannot_be_kept_is_refused(connection: Connection) -> None:
     """The error says what and where; nothing of the same write is kept."""
     atoms = [models.TaskDetail("good"), models.TaskDetail("bad")]
@@ -297,7 +297,7 @@ class Turns:
 
     def __init__(self, draw: Any, ours: Connection) -> None:
         self.draw = draw
-        self.model = memory.MemoryBackend().get_connection()
+        self.model = backends.fetch("memory").get_connection()
         self.both = (ours, self.model)
         self.attempts = 2**41
         self.book, self.flow = make(models.TaskDetail("t"), models.RetryDetail("r"))
@@ -465,7 +465,7 @@ def test_threads_write_flows_of_their_own(backend: base.Backend) -> None:
 # Nothing besides.
 
 
-@stores.durable
+@places.durable
 def test_reading_changes_nothing(kind: str, conf: stores.Conf) -> None:
     """Not even when there is nothing, and whoever reads."""
     with contextlib.closing(backends.fetch(conf)) as backend, backend.get_connection() as writer:
@@ -473,7 +473,7 @@ def test_reading_changes_nothing(kind: str, conf: stores.Conf) -> None:
         writer.save_logbook(book)
         lease = writer.take_lease(flow.uuid, "owner", 60)
         writer.save_changes(flow, flow, lease=lease)
-    before = stores.raw(kind, conf)
+    before = stores.raw(conf)
 
     def everything(connection: Connection) -> None:
         connection.validate()
@@ -488,11 +488,11 @@ def test_reading_changes_nothing(kind: str, conf: stores.Conf) -> None:
             connection.take_lease(flow.uuid, "x", 15)
 
     reopened(conf, everything)
-    assert stores.raw(kind, conf) == before
+    assert stores.raw(conf) == before
     reopened(conf, Connection.clear_all)
 
 
-@stores.durable
+@places.durable
 @pytest.mark.parametrize("how", ["destroy", "clear"])
 def test_nothing_is_left_of_a_book(
     kind: str, conf: stores.Conf, connection: Connection, how: str
@@ -501,7 +501,7 @@ def test_nothing_is_left_of_a_book(
     other, _ = make(models.TaskDetail("other"))
     if how == "destroy":
         connection.save_logbook(other)
-    before = stores.raw(kind, conf)
+    before = stores.raw(conf)
     book, flow = make(models.TaskDetail("t"), models.RetryDetail("r"))
     (atom, _) = flow
     atom.items = models.Items(1, ["a", "b"])
@@ -512,13 +512,13 @@ def test_nothing_is_left_of_a_book(
     connection.give_back_lease(connection.take_lease(flow.uuid, "x", 15))
     lease = connection.take_lease(flow.uuid, "owner", 15)
     connection.save_changes(flow, flow, items={atom.uuid: list(atom.items)}, lease=lease)
-    assert stores.raw(kind, conf) != before
+    assert stores.raw(conf) != before
     if how == "destroy":
         connection.destroy_logbook(book.uuid)
     else:
         connection.clear_all()
         connection.clear_all()
-    assert stores.raw(kind, conf) == before
+    assert stores.raw(conf) == before
 
 
 def test_closing(conf: stores.Conf) -> None:
@@ -536,13 +536,13 @@ def test_closing(conf: stores.Conf) -> None:
     backend.close()
 
 
-@stores.durable
+@places.durable
 def test_a_store_is_made_when_it_is_first_used(
     kind: str, tmp_path: Path, database_servers: servers.Lazy
 ) -> None:
     """Whoever names a place where nothing is can begin at once."""
     book, flow = make(models.TaskDetail("t"))
-    with stores.place(kind, tmp_path, database_servers) as fresh:
+    with places.place(kind, tmp_path, database_servers) as fresh:
         assert reopened(fresh, lambda c: records.of_book(c.save_logbook(book))) == (
             records.of_book(book)
         )

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.seams import stores
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
 
-from . import records, stores
+from . import records
 from .test_backends import Turns, few, make
 
 Connection = base.Connection

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import servers
+from tests.seams import stores
 from wbengine import exceptions, states
-from wbengine.persistence import backends, base, leases, models
+from wbengine.persistence import backends, base, models
 
-from . import racing, records, stores
+from . import places, racing, records
 
 Connection = base.Connection
 
@@ -55,7 +56,7 @@ def test_a_lease_is_taken_and_given_back(connection: Connection, flow: models.Fl
     assert read(connection, flow).epoch == 0
     for epoch in (1, 2, 3):
         lease = connection.take_lease(flow.uuid, f"owner {epoch}", 15)
-        assert lease == leases.Lease(flow.uuid, f"owner {epoch}", epoch)
+        assert lease == stores.Lease(flow.uuid, f"owner {epoch}", epoch)
         assert connection.get_lease(flow.uuid) == lease
         assert read(connection, flow).epoch == epoch
         connection.give_back_lease(lease)
@@ -119,7 +120,7 @@ def test_who_is_dead_has_no_lease(connection: Connection, flow: models.FlowDetai
 def test_there_is_no_lease_of_what_is_not_kept(connection: Connection) -> None:
     """Neither to take nor to ask for; and giving one back is no error."""
     gone = models.FlowDetail("gone")
-    lease = leases.Lease(gone.uuid, "owner", 1)
+    lease = stores.Lease(gone.uuid, "owner", 1)
     with pytest.raises(exceptions.NotFound, match=gone.uuid):
         connection.take_lease(gone.uuid, "owner", 15)
     with pytest.raises(exceptions.NotFound, match=gone.uuid):
@@ -143,19 +144,19 @@ def test_the_owner_writes(connection: Connection, flow: models.FlowDetail) -> No
     assert records.of_flow(read(connection, flow)) == records.of_flow(flow)
 
 
-def _given_back(connection: Connection, lease: leases.Lease) -> None:
+def _given_back(connection: Connection, lease: stores.Lease) -> None:
     connection.give_back_lease(lease)
 
 
-def _taken_over(connection: Connection, lease: leases.Lease) -> None:
+def _taken_over(connection: Connection, lease: stores.Lease) -> None:
     connection.take_lease(lease.flow, lease.owner, 15, dead=lease.epoch)
 
 
-def _taken_over_and_ended(connection: Connection, lease: leases.Lease) -> None:
+def _taken_over_and_ended(connection: Connection, lease: stores.Lease) -> None:
     connection.take_lease(lease.flow, "other", 0, dead=lease.epoch)
 
 
-def _taken_over_and_given_back(connection: Connection, lease: leases.Lease) -> None:
+def _taken_over_and_given_back(connection: Connection, lease: stores.Lease) -> None:
     connection.give_back_lease(connection.take_lease(lease.flow, "x", 9, dead=lease.epoch))
 
 
@@ -165,7 +166,7 @@ def _taken_over_and_given_back(connection: Connection, lease: leases.Lease) -> N
 def test_who_lost_the_lease_writes_nothing(
     connection: Connection,
     flow: models.FlowDetail,
-    lose: Callable[[Connection, leases.Lease], None],
+    lose: Callable[[Connection, stores.Lease], None],
 ) -> None:
     """However it was lost, and whatever was to be written."""
     lease = connection.take_lease(flow.uuid, "owner", 15)
@@ -306,7 +307,7 @@ def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> 
     flow.add(atom)
     book.add(flow)
     connection.save_logbook(book)
-    taken: list[leases.Lease] = []  # all there ever were
+    taken: list[stores.Lease] = []  # all there ever were
     latest, live = False, False  # whether the last one was not given back; and still lasts
     for step, *words in steps:
         if step == "take":
@@ -318,7 +319,7 @@ def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> 
             else:
                 lease = connection.take_lease(flow.uuid, owner, seconds, dead=said)
                 taken.append(lease)
-                assert lease == leases.Lease(flow.uuid, owner, len(taken))
+                assert lease == stores.Lease(flow.uuid, owner, len(taken))
                 latest, live = True, seconds > 0
         elif step == "write without":
             atom.attempt += 1
@@ -347,7 +348,7 @@ def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> 
 # Between processes.
 
 
-@stores.durable
+@places.durable
 def test_of_several_processes_one_is_granted_a_lease(
     conf: stores.Conf, connection: Connection
 ) -> None:
@@ -357,13 +358,13 @@ def test_of_several_processes_one_is_granted_a_lease(
         book.add(models.FlowDetail(f"f{number}"))
     connection.save_logbook(book)
     found = racing.race("take", 4, conf, [flow.uuid for flow in book])
-    granted = [leases.Lease(*told) for mine in found for told in mine]
+    granted = [stores.Lease(*told) for mine in found for told in mine]
     assert sorted(lease.flow for lease in granted) == sorted(flow.uuid for flow in book)
     assert {lease.epoch for lease in granted} == {1}
     assert [connection.get_lease(lease.flow) for lease in granted] == granted
 
 
-@stores.durable
+@places.durable
 def test_no_write_of_an_owner_is_lost(conf: stores.Conf, connection: Connection) -> None:
     """Two processes that take turns under leases count together."""
     book = models.LogBook("b")
@@ -377,12 +378,12 @@ def test_no_write_of_an_owner_is_lost(conf: stores.Conf, connection: Connection)
     assert atom.results == 40
 
 
-@stores.durable
+@places.durable
 def test_several_processes_bring_the_layout_up_to_date(
     kind: str, tmp_path: Path, database_servers: servers.Lazy
 ) -> None:
     """At once, where there is none yet."""
-    with stores.place(kind, tmp_path, database_servers) as fresh:
+    with places.place(kind, tmp_path, database_servers) as fresh:
         made = racing.race("upgrade", 3, fresh)
         with backends.backend(fresh) as backend, backend.get_connection() as connection:
             connection.validate()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.seams import stores
 from wbengine import exceptions
-from wbengine.persistence import base, leases, models, owners
+from wbengine.persistence import base, models
 from wbengine.types.outline import Outline, OutlineNode
 
 from .test_backends import make
@@ -23,12 +24,12 @@ def flow(connection: Connection) -> models.FlowDetail:
 
 
 @pytest.fixture
-def lease(connection: Connection, flow: models.FlowDetail) -> leases.Lease:
+def lease(connection: Connection, flow: models.FlowDetail) -> stores.Lease:
     return connection.take_lease(flow.uuid, "me", 60)
 
 
 def test_a_wish_is_there_until_it_is_cleared(
-    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """For who asks for that flow; it says for which run it is."""
     assert connection.wishes([flow.uuid]) == {}
@@ -43,7 +44,7 @@ def test_a_wish_is_there_until_it_is_cleared(
 
 
 def test_the_latest_wish_counts(
-    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """Whoever did an earlier one does not clear it."""
     connection.wish(flow.uuid, SUSPEND)
@@ -68,14 +69,14 @@ def test_nobody_runs_it(connection: Connection, flow: models.FlowDetail) -> None
     refused()
     connection.take_lease(flow.uuid, "me", -1)
     refused()
-    dead = owners.new()
+    dead = stores.owner()
     connection.take_lease(flow.uuid, str(dead), 60)
     dead.let_go()
     refused()
 
 
 def test_a_later_run_does_not_hear_of_it(
-    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """However the one before came to its end; and who lost the flow clears no wish of the next."""
     connection.wish(flow.uuid, SUSPEND)
@@ -92,7 +93,7 @@ def test_a_later_run_does_not_hear_of_it(
     connection.clear_wish(last, SUSPEND)
 
 
-def test_wrong_wishes(connection: Connection, flow: models.FlowDetail, lease: leases.Lease) -> None:
+def test_wrong_wishes(connection: Connection, flow: models.FlowDetail, lease: stores.Lease) -> None:
     with pytest.raises(ValueError, match="suspend, cancel, not 'explode'"):
         connection.wish(flow.uuid, base.Wish("explode"))
     with pytest.raises(TypeError, match="reason of a wish is a text"):
@@ -124,7 +125,7 @@ OUTLINE = Outline(
 
 
 def test_an_outline_is_kept(
-    connection: Connection, flow: models.FlowDetail, lease: leases.Lease
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """The latest one; by who may write."""
     assert connection.get_outline(flow.uuid) is None

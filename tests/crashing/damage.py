@@ -12,33 +12,23 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.crashing import children, engines, flows, pictures, spreading, stores
+from tests.crashing import children, engines, flows, pictures, spreading
+from tests.seams import stores
 from wbengine import exceptions, states
-from wbengine.persistence import backends, models, trees
+from wbengine.persistence import backends, models
 
 #: Flows of the store that is damaged; each has a book of its own.
 FLOWS = 6
 #: What a damaged record may be refused with.
 REFUSED = (exceptions.CorruptRecord, exceptions.StorageFailure)
-
-
-@dataclass(frozen=True)
-class Harm:
-    """One damage: where it is done to a copy of the store, and how to undo it."""
-
-    text: str
-    undo: Callable[[], None]
-    #: Whether what was damaged is there still, unchanged.
-    kept: Callable[[], bool]
 
 
 def run(folder: Path, kinds: Sequence[str], count: int, seed: int, jobs: int = 2) -> int:
@@ -79,7 +69,7 @@ class Original:
     pictures: dict[str, pictures.Picture]
 
     def conf(self, folder: Path) -> dict[str, Any]:
-        return stores.Stores(folder, {}).conf(self.kind, "s")  # type: ignore[no-any-return]
+        return stores.conf(self.kind, folder, "s")
 
 
 def _uuid(number: int) -> str:
@@ -89,7 +79,7 @@ def _uuid(number: int) -> str:
 def _fill(folder: Path, kind: str) -> Original:
     """Flows in every state: new, ended, suspended, and one whose engine was killed."""
     folder.mkdir(parents=True)
-    conf = stores.Stores(folder, {}).conf(kind, "s")
+    conf = stores.conf(kind, folder, "s")
 
     def work() -> None:
         with backends.backend(conf) as backend, backend.get_connection() as connection:
@@ -177,10 +167,10 @@ class Trial:
         self.chance = chance
         self.problems: list[str] = []
         self.counts: Counter[str] = Counter()
-        self.harm: Harm | None = None
+        self.harm: stores.Harm | None = None
 
     def run(self) -> None:
-        self.harm = _harm(self.original.kind, self.conf, self.chance)
+        self.harm = stores.damage(self.conf, self.chance)
         refused = self._look()
         self._list_books()
         self._go_on(refused)
@@ -235,7 +225,7 @@ class Trial:
             with backends.backend(self.conf) as backend, backend.get_connection() as connection:
                 for book in connection.get_logbooks(lazy=True):
                     if book.meta.get("told") != book.name:
-                        self._problem(f"book {trees.tree_of(book)} is not what it was")
+                        self._problem(f"book {stores.row(book)} is not what it was")
         except REFUSED:
             pass
         except BaseException:
@@ -274,82 +264,3 @@ def _difference(found: pictures.Picture, wanted: pictures.Picture) -> str:
         if mine != theirs:
             return f"{name}: {mine!r:.400}, not {theirs!r:.400}"
     return f"{found['state']}, not {wanted['state']}"
-
-
-# -- how it is damaged ---------------------------------------------------------------------------
-
-
-def _spoilt(data: bytes, chance: random.Random) -> tuple[bytes, str]:
-    """Some bytes with one of them flipped, or the end cut off."""
-    at = chance.randrange(len(data))
-    if chance.random() < 0.4:
-        return data[:at], f"cut at {at} of {len(data)}"
-    bit = 1 << chance.randrange(8)
-    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :], f"byte {at} flipped by {bit}"
-
-
-def _harm(kind: str, conf: dict[str, Any], chance: random.Random) -> Harm:
-    if kind == "dir":
-        root = Path(conf["path"])
-        files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
-        return _of_file(chance.choice(files), root, chance)
-    path = Path(conf["connection"].removeprefix("sqlite:///"))
-    if chance.random() < 0.3:
-        return _of_file(path, path.parent, chance)
-    return _of_row(path, chance)
-
-
-def _of_file(path: Path, root: Path, chance: random.Random) -> Harm:
-    before = path.read_bytes()
-    after, text = _spoilt(before, chance)
-    path.write_bytes(after)
-
-    def kept() -> bool:
-        if path.suffix == ".sqlite":
-            return path.exists()  # the flows that are fine go on in the same file
-        return any(p.is_file() and after in p.read_bytes() for p in root.rglob("*"))
-
-    # What was damaged may have been set aside since.
-    return Harm(f"{path.name}: {text}", lambda: _put_back(path, before), kept)
-
-
-def _put_back(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
-def _of_row(path: Path, chance: random.Random) -> Harm:
-    """A text in a random row; keys are left alone, as they are what a row is asked for by."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        tables = [
-            name
-            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-            if name.startswith("wbe_") and "alembic" not in name and "ledger" not in name
-        ]
-        cells = []
-        for table in sorted(tables):
-            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-            for row in connection.execute(f"SELECT rowid, * FROM {table}"):
-                cells += [
-                    (table, column, row[0], value)
-                    for column, value in zip(columns, row[1:], strict=True)
-                    if isinstance(value, str) and value and not _is_key(column)
-                ]
-        table, column, number, value = chance.choice(cells)
-        data, text = _spoilt(value.encode(), chance)
-        after = data.decode(errors="replace")
-        _set(path, table, column, number, after)
-    return Harm(
-        f"{table}.{column} of row {number}: {text}",
-        lambda: _set(path, table, column, number, value),
-        lambda: True,
-    )
-
-
-def _set(path: Path, table: str, column: str, number: int, value: str) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, number))
-
-
-def _is_key(column: str) -> bool:
-    return column == "uuid" or column.endswith("_uuid")

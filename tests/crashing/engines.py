@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.crashing import audit, children, flows, judging, pictures, workers
+from tests.seams import stores
 from wbengine import engines as loading
 from wbengine import exceptions, states
-from wbengine.persistence import backends, base, models, owners
+from wbengine.persistence import backends, base, models
 
 ENDED = (states.SUCCESS, states.REVERTED)
 
@@ -116,7 +117,7 @@ def _live(work: Work, number: int) -> None:
 
 def preload(kinds: Iterable[str] = ()) -> None:
     """Import what engines import when they need it, before any child is forked."""
-    for name in [*_PARTS, *(name for kind in kinds for name in _STORES[kind])]:
+    for name in [*_PARTS, *(name for kind in {*kinds, "memory"} for name in stores.MODULES[kind])]:
         importlib.import_module(name)
 
 
@@ -127,17 +128,8 @@ _PARTS = (
     "networkx",
     "wbengine.engines.local",
     "wbengine.engines.worker_based.engine",
-    "wbengine.persistence.backends.memory",
     "wbengine.transports.filesystem",
 )
-
-_SQL = ("alembic.command", "alembic.context", "wbengine.persistence.backends.sql.backend")
-
-_STORES = {
-    "dir": ("wbengine.persistence.backends.directory",),
-    "sqlite": (*_SQL, "sqlalchemy.dialects.sqlite"),
-    "postgresql": (*_SQL, "sqlalchemy.dialects.postgresql.psycopg"),
-}
 
 
 def limit(limits: Mapping[str, Any]) -> None:
@@ -161,7 +153,7 @@ def wish(work: Work, connection: base.Connection) -> None:
 
     One who died in the middle of this ran it, too.
     """
-    flow, owner = work.uuid("bystander"), owners.new()
+    flow, owner = work.uuid("bystander"), stores.owner()
     wanted = base.Wish("suspend", reason="it is late", by="somebody", at=1.0)
     try:
         dead = connection.get_lease(flow)

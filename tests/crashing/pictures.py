@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 from tests.crashing import audit
-from wbengine.persistence import base, models, trees
+from tests.seams.stores import row
+from wbengine.persistence import base, models
 
 #: One flow: its state, and its atoms with their items, by name.
 Picture = dict[str, Any]
@@ -33,8 +34,8 @@ def of(detail: models.FlowDetail) -> Picture:
 
 
 def _atom(atom: models.AtomDetail) -> dict[str, Any]:
-    told: dict[str, Any] = {"row": trees.tree_of(atom)}
-    told["items"] = [trees.tree_of(item) for item in atom.items or ()]
+    told: dict[str, Any] = {"row": row(atom)}
+    told["items"] = [row(item) for item in atom.items or ()]
     return json.loads(json.dumps(told))  # type: ignore[no-any-return]
 
 

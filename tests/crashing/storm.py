@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crashing import children, engines, judging, stores, workers
+from tests.seams.stores import left_in
 
 #: Engine processes at a time, and the kinds of engines among them.
 GROUPS = ("worker-based", "worker-based", "worker-based", "serial", "serial", "serial")
@@ -79,7 +80,7 @@ class Storm:
             for group in groups:
                 self._judge(group)
             for conf in {str(group.work.conf): group.work.conf for group in groups}.values():
-                self.problems += [f"{conf} still has {left}" for left in stores.left_in(conf)]
+                self.problems += [f"{conf} still has {left}" for left in left_in(conf)]
         self.problems += [f"the broker still has {left}" for left in workers.left_in(broker)]
         self.problems += [f"there is still {queue}" for queue in workers.reply_queues(broker)]
         self.problems += children.Clean.problems({log.name: log for log in logs})

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.crashing import children, engines, judging, stores, workers
 from tests.crashing.children import Kill
+from tests.seams.stores import left_in, tear
 
 FLOWS = ("main", "undone")
 
@@ -125,7 +126,7 @@ def run(case: Case, made: Bench) -> dict[str, Any]:
         problems += _judge(case, work, made.expected, story.cuts)
         if case.engine == "worker-based":
             problems += _left(broker, case, before)
-        problems += [f"the store still has {left}" for left in stores.left_in(work.conf)]
+        problems += [f"the store still has {left}" for left in left_in(work.conf)]
         problems += children.Clean.problems({path.name: path for path in folder.glob("*.log")})
     if not problems:
         shutil.rmtree(folder)
@@ -182,7 +183,7 @@ def _engines(case: Case, work: engines.Work, watch: Callable[[int], int] | None 
         if code == -signal.SIGKILL and kill is not None:
             counts.append({flow: len(work.deeds(flow)) for flow in work.flows})
             if case.tear and not number:
-                stores.tear(work.conf)
+                tear(work.conf)
             continue
         told.reached = len(counts) == len(case.kills)
         if code:

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from tests.seams.stores import EPOCHS_PER_RUN
 from tests.simulation.broker import Message
 from tests.simulation.processes import Letter, Process
 from tests.simulation.store import ENDED, PENDING, RENEWAL, RUNNING, Atom, Flow
@@ -17,7 +18,6 @@ from wbengine.engines.worker_based.messages import asking, cancelling
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import book, ledger_rows
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.persistence.writing import EPOCHS_PER_RUN
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.seams.stores import EPOCHS_PER_RUN
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.requests import entries
-from wbengine.persistence.writing import EPOCHS_PER_RUN
 
 #: Seconds that a lease lasts, and between two renewals.
 LEASE: Final = 15.0
