@@ -69,16 +69,23 @@ def test_nothing_is_held_any_more_as_soon_as_it_is_answered(
             until(lambda: not client.keys("*}:h:*"))
 
 
-def test_an_idle_worker_is_small(redis_url, tmp_path):
+def megabytes_of_an_idle_worker(redis_url, tmp_path):
     options = ("--url", str(redis_url), "--topic", "t", "--tasks", "tests.sample_tasks")
-    with workers.workers(tmp_path, *options) as (worker,):
+    bytecode = {"PYTHONDONTWRITEBYTECODE": ""}  # is written, so that the next one finds it
+    with workers.workers(tmp_path, *options, environment=bytecode) as (worker,):
         until(lambda: any(":qs" in key for key in redis_url.left()))
         time.sleep(0.3)
         with open(f"/proc/{worker.process.pid}/status") as file:
             (size,) = (line.split()[1] for line in file if line.startswith("VmRSS"))
         assert worker.stop() == 0
-    assert int(size) / 1024 < LIMIT
     assert redis_url.left() == []
+    return int(size) / 1024
+
+
+def test_an_idle_worker_is_small(redis_url, tmp_path):
+    """The second one: the first may have to compile what it imports, which takes memory once."""
+    megabytes_of_an_idle_worker(redis_url, tmp_path)
+    assert megabytes_of_an_idle_worker(redis_url, tmp_path) < LIMIT
 
 
 def test_a_wiped_server_loses_what_was_in_it_and_nothing_else(redis_url, redis_server):
