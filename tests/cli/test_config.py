@@ -37,6 +37,7 @@ def test_who_is_believed_first(
     path = user_file(home, "timeout = 1\n")
     assert timeout() == (1, str(path))
     (home.parent / "pyproject.toml").write_text("[tool.wbengine]\ntimeout = 2\n")
+    (home.parent / "pyproject.toml").chmod(0o644)  # whatever the umask
     assert timeout() == (2, str(home.parent / "pyproject.toml"))
     (home / "wbengine.toml").write_text("timeout = 3\n")
     assert timeout() == (3, str(home / "wbengine.toml"))
@@ -57,6 +58,122 @@ def test_a_file_that_is_named_replaces_the_others(
     assert wbengine("config", "path", "--config", "other.toml").out == "other.toml\n"
     told = wbengine("config", "show", "--config", "none.toml")
     assert told.code == 78 and "there is no file 'none.toml'" in told.error
+
+
+@pytest.fixture
+def above(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, in whose sub-folder the command is called."""
+    home.chmod(0o755)
+    (home / "src").mkdir()
+    monkeypatch.chdir(home / "src")
+    return home
+
+
+OTHER = 54_321
+
+#: The file, what was done to it or its folder, and what the error says.
+STRANGE = [
+    (".", "chown", "belongs to user 54321, not to you or root"),
+    (".", 0o775, "its group may write {folder} (mode 0775)"),
+    (".", 0o757, "others may write {folder} (mode 0757)"),
+    ("file", "chown", "{file} belongs to user 54321, not to you or root"),
+    ("file", 0o664, "its group may write {file} (mode 0664)"),
+    ("file", 0o646, "others may write {file} (mode 0646)"),
+]
+
+
+def make_strange(path: Path, what: str | int) -> None:
+    if isinstance(what, int):
+        path.chmod(what)
+    elif os.geteuid() == 0:
+        os.chown(path, OTHER, OTHER)
+    else:
+        pytest.skip("only root gives files away")
+
+
+@pytest.mark.parametrize("name", ["wbengine.toml", "pyproject.toml"])
+@pytest.mark.parametrize(("where", "what", "why"), STRANGE)
+def test_a_file_above_that_others_may_have_written_is_refused(
+    name: str,
+    where: str,
+    what: str | int,
+    why: str,
+    wbengine: Command,
+    above: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = above / name
+    file.write_text("[tool.wbengine]\nexchange = 'x'\n" if "py" in name else "exchange = 'x'\n")
+    file.chmod(0o644)
+    assert setting(wbengine("config", "show", "--json"), "exchange") == ("x", str(file))
+    make_strange(file if where == "file" else above, what)
+    told = wbengine("config", "show", "--json")
+    assert (told.code, told.out) == (78, "")
+    assert f"{file} is not read: " in told.error
+    assert why.format(folder=above, file=file) in told.error
+    assert f"--config {file}" in told.error
+    mend = f"chmod go-w {file if where == 'file' else above}"
+    assert (mend in told.error) == isinstance(what, int)
+    trusted = wbengine("config", "show", "--json", "--config", str(file))
+    assert setting(trusted, "exchange") == ("x", str(file))
+    monkeypatch.setenv("WBENGINE_CONFIG", str(file))
+    assert setting(wbengine("config", "show", "--json"), "exchange") == ("x", str(file))
+
+
+@pytest.mark.parametrize(("what", "refused"), [("chown", True), (0o646, True), (0o664, False)])
+def test_a_file_here_may_be_shared_by_a_group_only(
+    what: str | int, refused: bool, wbengine: Command, home: Path
+) -> None:
+    home.chmod(0o775)
+    file = home / "wbengine.toml"
+    file.write_text("exchange = 'x'\n")
+    make_strange(file, what)
+    told = wbengine("config", "show", "--json")
+    if refused:
+        assert told.code == 78 and f"{file} is not read: " in told.error
+    else:
+        assert setting(told, "exchange") == ("x", str(file))
+
+
+def test_a_file_of_ones_own_in_a_sticky_folder_is_read(wbengine: Command, above: Path) -> None:
+    (above / "wbengine.toml").write_text("exchange = 'x'\n")
+    (above / "wbengine.toml").chmod(0o644)
+    above.chmod(0o1777)
+    told = wbengine("config", "show", "--json")
+    assert setting(told, "exchange") == ("x", str(above / "wbengine.toml"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_of_another_user_is_refused(wbengine: Command, home: Path, above: Path) -> None:
+    (above / "mine.toml").write_text("exchange = 'x'\n")
+    (above / "mine.toml").chmod(0o644)
+    link = above / "wbengine.toml"
+    link.symlink_to("mine.toml")
+    assert setting(wbengine("config", "show", "--json"), "exchange")[0] == "x"
+    os.chown(link, OTHER, OTHER, follow_symlinks=False)
+    told = wbengine("config", "show")
+    assert told.code == 78 and f"{link} belongs to user {OTHER}" in told.error
+
+
+def test_a_pyproject_above_without_our_table_may_be_anybodys(
+    wbengine: Command, above: Path
+) -> None:
+    (above / "pyproject.toml").write_text("[tool.other]\n")
+    (above / "pyproject.toml").chmod(0o666)
+    above.chmod(0o777)
+    assert wbengine("config", "show").code == 0
+
+
+def test_what_runs_on_by_itself_reads_the_file_that_was_named(
+    wbengine: Command, home: Path
+) -> None:
+    (home / "wbengine.toml").write_text("persistence = 'no-such-store://'\n")
+    (home / "wbengine.toml").chmod(0o666)
+    (home.parent / "mine.toml").write_text(f"persistence = 'dir://{home}/flows'\n")
+    mine = ("--config", "../mine.toml")
+    told = wbengine.apart("flow", "run", "tests.cli.shop:order", "--detach", *mine)
+    assert told.code == 0, told.err
+    assert wbengine("flow", "watch", told.out.strip(), *mine).code == 0
 
 
 def test_a_pyproject_of_somebody_else_is_left_alone(wbengine: Command, home: Path) -> None:

@@ -160,7 +160,7 @@ class _Label(params.Kind):
 
 _COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--config",), {"metavar": "FILE", "is_eager": True,
-        "help": "Read this file instead of wbengine.toml and that of the user."}),
+        "help": "Read this file, not wbengine.toml and that of the user ($WBENGINE_CONFIG)."}),
     (("-b", "--broker", "--url", "url"), {"metavar": "URL",
         "help": "The broker (default: a folder of this user)."}),
     (("-x", "--exchange"), {"type": _Label(), "metavar": "NAME",

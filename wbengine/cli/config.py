@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pwd
+import shlex
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,6 +21,7 @@ from wbengine.cli.settings_schema import DEFAULTS, SCHEMA, SECRETS, VARIABLES
 __all__ = [
     "FLAG",
     "PROJECT",
+    "VARIABLE",
     "File",
     "Settings",
     "check",
@@ -28,6 +32,8 @@ __all__ = [
 ]
 
 PROJECT: Final = "wbengine.toml"
+#: It names the file to read, as --config does.
+VARIABLE: Final = "WBENGINE_CONFIG"
 _PYPROJECT: Final = "pyproject.toml"
 _TABLE: Final = ("tool", "wbengine")
 
@@ -138,7 +144,8 @@ def read_files(config: str | None, commands: Mapping[str, Any]) -> list[File]:
     if config is not None:
         path = Path(config)
         if not path.is_file():
-            raise errors.Failed(f"--config: there is no file {config!r}", errors.BAD_CONFIG)
+            words = f"there is no file {config!r} (--config, or ${VARIABLE})"
+            raise errors.Failed(words, errors.BAD_CONFIG)
         found = [_load(path, _TABLE if path.name == _PYPROJECT else ())]
     else:
         found = [_of_project(), _load(user_file(), ())]
@@ -149,13 +156,54 @@ def read_files(config: str | None, commands: Mapping[str, Any]) -> list[File]:
 
 
 def _of_project() -> File | None:
-    """`wbengine.toml`, else `[tool.wbengine]`, of this folder or the nearest above."""
+    """`wbengine.toml`, else `[tool.wbengine]`, of this folder or the nearest above.
+
+    :raises Failed: others than this user and root may have written it.
+    """
     here = Path.cwd()
     for folder in (here, *here.parents):
         found = _load(folder / PROJECT, ()) or _load(folder / _PYPROJECT, _TABLE)
         if found is not None:
+            _check_writers(found.path, above=folder != here)
             return found
     return None
+
+
+def _check_writers(path: Path, *, above: bool) -> None:
+    """Refuse a file that others may have written: settings lead to code that is run.
+
+    In the current folder a group may share the file.  A file above, which the user may not know of,
+    and its folder, must not be writable by a group either.
+    """
+    shared = stat.S_IWGRP | stat.S_IWOTH if above else stat.S_IWOTH
+    for each, found in [
+        *([(path, path.lstat())] if path.is_symlink() else []),
+        (path, path.stat()),
+        *([(path.parent, path.parent.stat())] if above else []),
+    ]:
+        writers = found.st_mode & shared
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_uid not in (os.geteuid(), 0):
+            why = f"{each} belongs to {_user(found.st_uid)}, not to you or root"
+            how = ""
+        elif writers and not is_sticky and not stat.S_ISLNK(found.st_mode):
+            who = "others" if writers & stat.S_IWOTH else "its group"
+            why = f"{who} may write {each} (mode {stat.S_IMODE(found.st_mode):04o})"
+            how = f", or chmod {'go' if above else 'o'}-w {shlex.quote(str(each))}"
+        else:
+            continue
+        raise errors.Failed(
+            f"{path} is not read: {why}; if you trust it, give --config {shlex.quote(str(path))}"
+            f" (or ${VARIABLE}){how}",
+            errors.BAD_CONFIG,
+        )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name!r}"
+    except KeyError:
+        return f"user {uid}"
 
 
 def _load(path: Path, table: tuple[str, ...]) -> File | None:

@@ -26,9 +26,10 @@ class Context:
 
     def __init__(self, commands: Mapping[str, Any]) -> None:
         self._commands = commands
-        #: What flags say, by the name of the setting; and `--config`.
+        #: What flags say, by the name of the setting.
         self.given: dict[str, Any] = {}
-        self.file: str | None = None
+        #: The only file of settings to read.
+        self.file: str | None = os.environ.get(config.VARIABLE) or None
         #: When it was called, on the monotonic clock.
         self.began = time.monotonic()
         #: The command that is being run, in words.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from wbengine.cli import base, errors, fleets
+from wbengine.cli import base, config, errors, fleets
 from wbengine.cli import context as contexts
-
-if TYPE_CHECKING:
-    from wbengine.cli.config import Settings
 
 __all__ = ["command"]
 
@@ -78,7 +76,7 @@ def command(
                 fleet=fleets.made(settings),
                 ledger=settings.ledger,
                 allow_hosts=options.pop("allow_host"),
-                runner=dashboard.Runner(_environment(settings)),
+                runner=dashboard.Runner(_environment(context)),
                 **options,
             )
         except KeyboardInterrupt:
@@ -92,9 +90,11 @@ def command(
             ) from error
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _environment(context: contexts.Context) -> dict[str, str]:
     """What commands are told that run flows for visitors."""
+    settings = context.settings
     told = {
+        config.VARIABLE: context.file and os.path.abspath(context.file),
         "WBENGINE_PERSISTENCE": settings.store,
         "WBENGINE_URL": settings.url,
         "WBENGINE_EXCHANGE": settings.exchange,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from wbengine.cli import config, errors
 
 if TYPE_CHECKING:
-    from wbengine.cli.config import Settings
     from wbengine.cli.context import Context
 
 __all__ = ["start"]
@@ -46,7 +45,7 @@ def start(
     with log.open("ab") as stream:
         process = subprocess.Popen(
             words,
-            env=_environment(context.settings, operation, engine),
+            env=_environment(context, operation, engine),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stream,
@@ -94,8 +93,9 @@ def _last_words(log: Path) -> str:
     return last.partition(": error: ")[2] or last
 
 
-def _environment(settings: Settings, operation: str, engine: str | None) -> dict[str, str]:
+def _environment(context: Context, operation: str, engine: str | None) -> dict[str, str]:
     """All settings: what is in the environment, others cannot see, unlike arguments."""
+    settings = context.settings
     found = {
         **os.environ,
         "WBENGINE_PERSISTENCE": settings.store,
@@ -106,6 +106,8 @@ def _environment(settings: Settings, operation: str, engine: str | None) -> dict
         "WBENGINE_INCLUDE": ",".join(settings.include),
         "WBENGINE_TRANSPORT_OPTIONS": json.dumps(dict(settings.transport_options)),
     }
+    if context.file is not None:
+        found[config.VARIABLE] = os.path.abspath(context.file)
     if engine is not None:
         found[f"WBENGINE_FLOW_{operation.upper()}_ENGINE"] = engine
     for name in ("url", "transport", "ledger"):

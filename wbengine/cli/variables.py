@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from wbengine import _names
+from wbengine.cli.config import VARIABLE
 from wbengine.cli.settings_schema import SECRETS, VARIABLES
 
 __all__ = ["unread"]
@@ -19,6 +20,7 @@ _PREFIX: Final = "WBENGINE_"
 _KNOWN: Final = (
     *(name for names in VARIABLES.values() for name in names),
     *(f"{name}_FILE" for setting in SECRETS for name in VARIABLES[setting]),
+    VARIABLE,
     "WBENGINE_CELERY_BROKER",
     "WBENGINE_CELERY_RESULT_BACKEND",
 )
