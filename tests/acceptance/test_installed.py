@@ -124,10 +124,17 @@ def test_command_says_in_one_line_which_extra_it_needs(
     assert re.search(rf"pip install ['\"]wbengine\[{extra}\]", line), line
 
 
-def test_dev_without_pages_names_the_extra_and_works(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [((), "none: pip install 'wbengine[dashboard]'\n"), (("--no-dashboard",), "none\n")],
+    ids=["wanted", "unwanted"],
+)
+def test_dev_works_without_pages_and_names_the_extra_of_those_that_are_wanted(
+    options: tuple[str, ...], said: str, installed: Path, tmp_path: Path
+) -> None:
     folder = saved(tmp_path)
     with subprocess.Popen(
-        [installed.with_name("wbengine"), "dev", "orders", "--quiet"],
+        [installed.with_name("wbengine"), "dev", "orders", "--quiet", *options],
         cwd=folder,
         env=installing.environment(tmp_path),
         stdout=subprocess.PIPE,
@@ -137,7 +144,7 @@ def test_dev_without_pages_names_the_extra_and_works(installed: Path, tmp_path: 
             assert process.stdout is not None
             told = dict(process.stdout.readline().split(maxsplit=1) for _ in range(4))
             assert told["persistence"].startswith("sqlite:///")
-            assert told["dashboard"] == "none: pip install 'wbengine[dashboard]'\n"
+            assert told["dashboard"] == said
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
         finally:
