@@ -26,6 +26,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine._core.turns",
         "wbengine._core.undoing",
     ),
+    "ledgers": ("wbengine.engines.worker_based.ledger",),
     "stores": (
         "wbengine.persistence.attempts",
         "wbengine.persistence.backends.directory",

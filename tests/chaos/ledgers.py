@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import brokers, ledger_folders, servers
+from tests import brokers, servers
 from tests.chaos.media import Left, keys
-from tests.seams import stores
+from tests.seams import ledgers, stores
 
 WORDS = ("sqlite", "dir", "postgresql", "redis")
 
@@ -51,4 +51,4 @@ def _rows(url: str) -> list[Left]:
 
 
 def _files(ledger: Path) -> list[Left]:
-    return [Left(what) for what in ledger_folders.left(ledger)]
+    return [Left(what) for what in ledgers.left(ledger)]

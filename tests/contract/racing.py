@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests import fresh
+from tests.seams import ledgers
 
 
 def race(task: str, count: int, *arguments: Any) -> list[Any]:
@@ -77,9 +78,8 @@ def start(task: str, count: int, *arguments: Any) -> list[Any]:
 
 def _import(conf: Any) -> None:
     """What each of them would import, by where a store or a ledger is; nothing is made there."""
-    ledger = "wbengine.engines.worker_based.ledger"
     place = conf if isinstance(conf, str) else ""
-    importlib.import_module(f"{ledger}.redis" if place.startswith("redis") else ledger)
+    ledgers.preloaded(place)
     backends = importlib.import_module("wbengine.persistence.backends")
     if not place.startswith(("redis", "dir")):
         backends.fetch(conf).close()  # loads what its database takes, and does not connect
@@ -164,8 +164,6 @@ def upgrade(number: int, ready: Callable[[], None], conf: Any) -> str:
 
 def claim(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
     """Claim and finish each row: which were granted, and how long it took."""
-    from wbengine.engines.worker_based import ledger as ledgers
-
     granted = []
     holder = f"w{number}"
     with contextlib.closing(ledgers.open_ledger(place)) as ledger:
@@ -182,8 +180,6 @@ def claim(number: int, ready: Callable[[], None], place: str, ids: list[str]) ->
 
 def finish(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
     """One finishes all rows, the other reopens them, from the other end, so that they meet."""
-    from wbengine.engines.worker_based import ledger as ledgers
-
     with contextlib.closing(ledgers.open_ledger(place)) as ledger:
         ledger.renew("w")
         ready()
@@ -195,8 +191,6 @@ def finish(number: int, ready: Callable[[], None], place: str, ids: list[str]) -
 
 def open_(number: int, ready: Callable[[], None], place: str, ids: list[str]) -> Any:
     """Open a ledger that is not there yet: which one it is, and what its rows are."""
-    from wbengine.engines.worker_based import ledger as ledgers
-
     ready()
     with contextlib.closing(ledgers.open_ledger(place)) as ledger:
         for id in ids:

@@ -13,29 +13,24 @@ import time
 import uuid
 
 import pytest
-import sqlalchemy
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests import tally
-from wbengine import exceptions
-from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import base, directory, memory, sql
+from tests.seams import ledgers
+from wbengine import exceptions, testing
 from wbengine.transports import resolve
 
 from . import racing
 
 _numbers = itertools.count()
 
-DATABASES = ("sqlite", "mysql", "postgresql")
-KINDS = ("memory", "dir", "redis", *DATABASES)
 #: For tests that only those can pass that other processes can open.
-durable = pytest.mark.parametrize("kind", KINDS[1:], indirect=True, scope="module")
-databases = pytest.mark.parametrize("kind", DATABASES, indirect=True, scope="module")
+durable = pytest.mark.parametrize("kind", ledgers.DURABLE, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=ledgers.KINDS)
 def kind(request):
     return request.param
 
@@ -72,12 +67,8 @@ def place(kind, database, folder, request):
         with_rows = ledgers.open_ledger(database)
         with_rows.sweep(0)
         with_rows.close()
-    elif kind == "memory":
-        yield f"memory://ledger-{next(_numbers)}"
-    elif kind == "dir":
-        yield f"dir://{folder}/ledger"
     else:
-        yield f"sqlite:///{folder}/ledger.db"
+        yield ledgers.place(kind, folder, f"ledger-{next(_numbers)}")
 
 
 @pytest.fixture
@@ -88,6 +79,7 @@ def ledger(place):
 
 
 ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
+HOUR = 3600.0
 
 
 # -- the life of a row
@@ -95,20 +87,20 @@ ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
 
 def test_usual_life(ledger):
     ledger.open(ID, 1)
-    assert ledger.state(ID) == base.Row(ID, 1, "open")
-    assert ledger.claim(ID, 1, "w1") == base.Claim("GRANTED", 1, None, "w1")
-    assert ledger.state(ID) == base.Row(ID, 1, "claimed", "w1")
+    assert ledger.state(ID) == ledgers.Row(ID, 1, "open")
+    assert ledger.claim(ID, 1, "w1") == ledgers.Claim("GRANTED", 1, None, "w1")
+    assert ledger.state(ID) == ledgers.Row(ID, 1, "claimed", "w1")
     assert ledger.finish(ID, 1, "w1", b"result") is True
-    assert ledger.state(ID) == base.Row(ID, 1, "done", None, b"result")
-    assert ledger.claim(ID, 1, "w2") == base.Claim("DONE", 1, b"result")
+    assert ledger.state(ID) == ledgers.Row(ID, 1, "done", None, b"result")
+    assert ledger.claim(ID, 1, "w2") == ledgers.Claim("DONE", 1, b"result")
     ledger.drop(ID)
     assert ledger.state(ID) is None
-    assert ledger.claim(ID, 1, "w1") == base.Claim("MISSING", 1)
+    assert ledger.claim(ID, 1, "w1") == ledgers.Claim("MISSING", 1)
     ledger.drop(ID)
 
 
 def test_no_row_means_do_not_run(ledger):
-    assert ledger.claim(ID, 1, "w").verdict == base.MISSING
+    assert ledger.claim(ID, 1, "w").verdict == ledgers.MISSING
     assert not ledger.claim(ID, 1, "w").granted
     assert ledger.state(ID) is None
     assert ledger.finish(ID, 1, "w", b"") is False
@@ -121,8 +113,8 @@ def test_no_row_means_do_not_run(ledger):
 def test_held_is_held_also_for_its_holder(ledger):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w1")
-    assert ledger.claim(ID, 1, "w2") == base.Claim("HELD", 1, None, "w1")
-    assert ledger.claim(ID, 1, "w1") == base.Claim("HELD", 1, None, "w1")
+    assert ledger.claim(ID, 1, "w2") == ledgers.Claim("HELD", 1, None, "w1")
+    assert ledger.claim(ID, 1, "w1") == ledgers.Claim("HELD", 1, None, "w1")
 
 
 def test_opening_again_changes_nothing(ledger):
@@ -131,41 +123,41 @@ def test_opening_again_changes_nothing(ledger):
     ledger.claim(ID, 1, "w")
     ledger.open(ID, 1)
     ledger.open(ID, 2)
-    assert ledger.state(ID) == base.Row(ID, 1, "claimed", "w")
+    assert ledger.state(ID) == ledgers.Row(ID, 1, "claimed", "w")
     ledger.finish(ID, 1, "w", b"r")
     ledger.open(ID, 1)
-    assert ledger.state(ID) == base.Row(ID, 1, "done", None, b"r")
+    assert ledger.state(ID) == ledgers.Row(ID, 1, "done", None, b"r")
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 7, 10**12])
 def test_epochs(ledger, first):
     ledger.open(ID, first)
-    assert ledger.claim(ID, first - 1, "w") == base.Claim("STALE", first)
-    assert ledger.claim(ID, first + 1, "w") == base.Claim("MISSING", first)
+    assert ledger.claim(ID, first - 1, "w") == ledgers.Claim("STALE", first)
+    assert ledger.claim(ID, first + 1, "w") == ledgers.Claim("MISSING", first)
     assert ledger.reopen(ID, first + 3) is None
-    assert ledger.claim(ID, first, "w") == base.Claim("STALE", first + 3)
+    assert ledger.claim(ID, first, "w") == ledgers.Claim("STALE", first + 3)
     assert ledger.claim(ID, first + 3, "w1").granted
     assert ledger.reopen(ID, first + 3) is None  # already: nothing changes
-    assert ledger.state(ID) == base.Row(ID, first + 3, "claimed", "w1")
+    assert ledger.state(ID) == ledgers.Row(ID, first + 3, "claimed", "w1")
     assert ledger.reopen(ID, first + 4) is None
     assert ledger.finish(ID, first + 3, "w1", b"late") is False
-    assert ledger.state(ID) == base.Row(ID, first + 4, "open")
+    assert ledger.state(ID) == ledgers.Row(ID, first + 4, "open")
     assert ledger.claim(ID, first + 4, "w2").granted
     assert ledger.finish(ID, first + 4, "w1", b"not the holder") is False
     assert ledger.finish(ID, first + 4, "w2", b"good") is True
     assert ledger.finish(ID, first + 4, "w2", b"again") is False
     assert ledger.reopen(ID, first + 5) == b"good"
-    assert ledger.state(ID) == base.Row(ID, first + 4, "done", None, b"good")
+    assert ledger.state(ID) == ledgers.Row(ID, first + 4, "done", None, b"good")
     ledger.drop(ID)
     assert ledger.state(ID) is None
     ledger.open(ID, 1)
-    assert ledger.state(ID) == base.Row(ID, 1, "open")
+    assert ledger.state(ID) == ledgers.Row(ID, 1, "open")
 
 
 def test_revoke_only_what_nobody_runs(ledger):
     ledger.open(ID, 1)
     assert ledger.revoke(ID) is True
-    assert ledger.claim(ID, 1, "w").verdict == base.MISSING
+    assert ledger.claim(ID, 1, "w").verdict == ledgers.MISSING
     ledger.open(ID, 3)
     ledger.claim(ID, 3, "w")
     assert ledger.revoke(ID) is False
@@ -178,7 +170,7 @@ def test_revoke_only_what_is_not_newer(ledger):
     ledger.open(ID, 2048)
     for older in (1, 2047):
         assert ledger.revoke(ID, older) is False
-        assert ledger.state(ID) == base.Row(ID, 2048, "open")
+        assert ledger.state(ID) == ledgers.Row(ID, 2048, "open")
     assert ledger.revoke(ID, 2048) is True
     ledger.open(ID, 1)
     assert ledger.revoke(ID, 2048) is True
@@ -201,9 +193,9 @@ def test_released_is_open_again(ledger):
     ledger.claim(ID, 3, "w1")
     for epoch, holder in ((2, "w1"), (4, "w1"), (3, "w2")):
         assert ledger.release(ID, epoch, holder) is False
-    assert ledger.state(ID) == base.Row(ID, 3, "claimed", "w1")
+    assert ledger.state(ID) == ledgers.Row(ID, 3, "claimed", "w1")
     assert ledger.release(ID, 3, "w1") is True
-    assert ledger.state(ID) == base.Row(ID, 3, "open")
+    assert ledger.state(ID) == ledgers.Row(ID, 3, "open")
     assert ledger.release(ID, 3, "w1") is False
     assert ledger.finish(ID, 3, "w1", b"late") is False
     assert ledger.claim(ID, 3, "w2").granted
@@ -215,17 +207,17 @@ def test_released_is_open_again(ledger):
 
 def test_offering_replaces_only_what_is_open_and_older(ledger):
     ledger.offer(ID, 2)
-    assert ledger.state(ID) == base.Row(ID, 2, "open")
+    assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
     ledger.offer(ID, 1)
-    assert ledger.state(ID) == base.Row(ID, 2, "open")
+    assert ledger.state(ID) == ledgers.Row(ID, 2, "open")
     ledger.offer(ID, 5)
-    assert ledger.state(ID) == base.Row(ID, 5, "open")
+    assert ledger.state(ID) == ledgers.Row(ID, 5, "open")
     ledger.claim(ID, 5, "w")
     ledger.offer(ID, 6)
-    assert ledger.state(ID) == base.Row(ID, 5, "claimed", "w")
+    assert ledger.state(ID) == ledgers.Row(ID, 5, "claimed", "w")
     ledger.finish(ID, 5, "w", b"r")
     ledger.offer(ID, 6)
-    assert ledger.state(ID) == base.Row(ID, 5, "done", None, b"r")
+    assert ledger.state(ID) == ledgers.Row(ID, 5, "done", None, b"r")
     ledger.drop(ID)
 
 
@@ -263,9 +255,9 @@ def test_several_at_once(ledger):
         ("a", 2, b"\n"),
     ]
     assert ledger.finish_many("w", ended) == [False, True, False, False, False, False, True]
-    assert ledger.state("a") == base.Row("a", 2, "done", None, b"\n")
-    assert ledger.state("b") == base.Row("b", 5, "done", None, large)
-    assert ledger.state("c") == base.Row("c", 1, "claimed", "other")
+    assert ledger.state("a") == ledgers.Row("a", 2, "done", None, b"\n")
+    assert ledger.state("b") == ledgers.Row("b", 5, "done", None, large)
+    assert ledger.state("c") == ledgers.Row("c", 1, "claimed", "other")
     ledger.drop_many(["c", "none", "b", *(f"{number}" for number in range(1200))])
     assert ledger.ids() == {"a", "d"}
     ledger.drop_many(["d", "a"])
@@ -279,7 +271,7 @@ def test_several_at_once(ledger):
 
 
 def test_rows_are_listed(ledger):
-    assert ledger.list_rows() == base.Page([])
+    assert ledger.list_rows() == ledgers.Page([])
     for number in range(3):
         ledger.open(f"row-{number}", 4)
     assert ledger.claim("row-1", 4, "w1").granted
@@ -320,7 +312,7 @@ def test_who_goes_between_two_pages_takes_nobody_along(ledger):
     assert sorted(row.id for row in (*first.rows, *rest.rows)) == names
 
 
-@pytest.mark.parametrize("limit", [0, -1, base.MOST_LISTED + 1, True, 1.0, None])
+@pytest.mark.parametrize("limit", [0, -1, ledgers.MOST_LISTED + 1, True, 1.0, None])
 def test_pages_of_no_size(ledger, limit):
     with pytest.raises(ValueError, match=r"a page has 1 to 1000 rows"):
         ledger.list_rows(limit)
@@ -361,7 +353,7 @@ def test_sweep_removes_what_is_old(ledger):
     assert ledger.claim(ID, 1, "w").granted
 
 
-def test_results_go_before_what_may_still_run(ledger):
+def test_results_go_before_what_may_still_run(place, ledger):
     ledger.open("open", 1)
     for id in ("held", "done"):
         ledger.open(id, 1)
@@ -371,17 +363,16 @@ def test_results_go_before_what_may_still_run(ledger):
     assert ledger.sweep(0, True) == 1
     assert ledger.ids() == {"open", "held"}
     assert ledger.sweep_stale(None) == ledger.sweep_stale(0) == 0  # all are younger than an hour
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "SWEEP_EVERY", 0.0)
-        ledger.open("done", 1)
-        ledger.claim("done", 1, "w")
-        ledger.finish("done", 1, "w", b"r")
-        assert ledger.sweep_stale(None) == ledger.sweep_stale(100) == 0
-        assert ledger.sweep_stale(0) == 1
-        assert ledger.ids() == {"open", "held"}
-        patch.setattr(base, "STALE_AFTER", 0.0)
-        assert ledger.sweep_stale(100) == 0
-        assert ledger.sweep_stale(0) == 2
+    ledger.open("done", 1)
+    ledger.claim("done", 1, "w")
+    ledger.finish("done", 1, "w", b"r")
+    ledgers.grow_older(place, 2 * HOUR)
+    assert ledger.sweep_stale(None) == ledger.sweep_stale(3 * HOUR) == 0
+    assert ledger.sweep_stale(HOUR) == 1
+    assert ledger.ids() == {"open", "held"}
+    ledgers.grow_older(place, 7 * 24 * HOUR)
+    assert ledger.sweep_stale(8 * 24 * HOUR) == 0
+    assert ledger.sweep_stale(0) == 2
 
 
 def test_what_a_live_holder_has_is_not_swept(ledger):
@@ -391,38 +382,61 @@ def test_what_a_live_holder_has_is_not_swept(ledger):
     assert ledger.state(ID).holder == "w"
 
 
-@databases
-def test_an_old_row_stays_while_its_holder_renews(place, ledger):
+def test_row_of_a_holder_that_renews_is_never_swept(place, ledger):
+    """However old it is; those of others go, and so does what nobody has."""
+    for holder in ("lives", "dies"):
+        ledger.open(f"of-{holder}", 1)
+        assert ledger.claim(f"of-{holder}", 1, holder).granted
+    ledger.open("open", 1)
+    ledger.open("done", 1)
+    ledger.claim("done", 1, "lives")
+    ledger.finish("done", 1, "lives", b"r")
+    for _ in range(3):
+        ledgers.grow_older(place, HOUR)
+        ledger.renew("lives")
+        assert ledger.sweep(HOUR / 2, True) in (0, 1)
+        assert ledger.sweep(HOUR / 2) in (0, 2)
+        assert ledger.ids() == {"of-lives"}
+    assert ledger.silence("dies") is None and ledger.silence("lives") < HOUR / 2
+    assert ledger.state("of-lives") == ledgers.Row("of-lives", 1, "claimed", "lives")
+    assert ledger.finish("of-lives", 1, "lives", b"r") is True
+    assert ledger.sweep(HOUR / 2) == 0  # it ended just now
+    ledgers.grow_older(place, HOUR)
+    assert ledger.sweep(HOUR / 2) == 1
+
+
+def test_silence_counts_from_the_latest_beat_and_rises(kind, place, ledger):
+    """In Redis only as long as this process has reached the server: no beat came through before."""
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
-    with contextlib.closing(sql.SQLLedger(place)) as other:
-        other._changes("aging", sqlalchemy.text("UPDATE wbe_ledger SET changed = changed - 99"), {})
-        assert ledger.sweep(50) == 0
-        ledger.renew("w2")
-        older = sqlalchemy.text("UPDATE wbe_ledger_holders SET beat = beat - 99 WHERE holder = 'w'")
-        other._changes("aging", older, {})
-        assert 99 <= ledger.silence("w") < 160
-        assert ledger.sweep(50) == 1
-        assert ledger.silence("w") is None and ledger.silence("w2") is not None
+    ledger.renew("other")
+    for hours in (1, 2):
+        ledgers.grow_older(place, HOUR)
+        ledger.renew("other")
+        assert ledger.silence("other") < HOUR / 2
+        if kind != "redis":
+            assert hours * HOUR <= ledger.silence("w") < (hours + 0.5) * HOUR
+    ledger.claim(ID, 1, "w")  # refused: he has it
+    ledger.renew("w")
+    assert ledger.silence("w") < HOUR / 2
 
 
 def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(folder, caplog):
-    place = folder / "ledger"
-    first = ledgers.open_ledger(f"dir://{place}")
+    place = f"dir://{folder}/ledger"
+    first = ledgers.open_ledger(place)
     first.open(ID, 1)
-    hours_ago = time.time() - 7200
-    first._sweep_stale()  # swept less than an hour ago
+    ledgers.grow_older(place, 30 * 24 * HOUR)
+    ledgers.open_ledger(place, result_ttl=0).close()
+    assert first.state(ID) is not None  # swept less than an hour ago
+    ledgers.made_last_sweep_due(place)
+    ledgers.open_ledger(place, result_ttl=None).close()
     assert first.state(ID) is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "STALE_AFTER", 0.0)
-        ledgers.open_ledger(f"dir://{place}", result_ttl=0).close()
-        assert first.state(ID) is not None
-        os.utime(place / "swept", (hours_ago, hours_ago))
-        ledgers.open_ledger(f"dir://{place}", result_ttl=0).close()
-        assert first.state(ID) is None
-        (place / "beats" / "not a holder").touch()  # told, and no reason not to open
-        os.utime(place / "swept", (hours_ago, hours_ago))
-        ledgers.open_ledger(f"dir://{place}", result_ttl=0).close()
+    ledgers.made_last_sweep_due(place)
+    ledgers.open_ledger(place, result_ttl=0).close()
+    assert first.state(ID) is None
+    (folder / "ledger" / "beats" / "not a holder").touch()  # told, and no reason not to open
+    ledgers.made_last_sweep_due(place)
+    ledgers.open_ledger(place, result_ttl=0).close()
     assert "cannot be swept" in caplog.text
     first.close()
 
@@ -447,10 +461,8 @@ def test_the_clock_of_this_process_says_nothing_of_others(folder, monkeypatch):
 
 
 def test_manual_clock_rules_the_memory_ledger():
-    from wbengine import _clock
-
-    clock = _clock.ManualClock()
-    ledger = memory.MemoryLedger(clock)
+    clock = testing.ManualClock()
+    ledger = ledgers.in_memory(clock)
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     clock.advance(10)
@@ -501,22 +513,21 @@ def test_digest_of_a_ledger_in_memory():
 
 
 def test_ledger_of_a_broker(folder):
-    target = resolve("memory://with-ledger")
-    with target.connect() as connection:
+    with resolve("memory://with-ledger").connect() as connection:
         connection.connect()
-        ledger = ledgers.for_target(target)
+        ledger = ledgers.of_broker("memory://with-ledger")
         assert ledger is ledgers.open_ledger("memory://with-ledger")
     # State goes with the last connection.
-    assert ledgers.for_target(target) is not ledger
+    assert ledgers.of_broker("memory://with-ledger") is not ledger
 
     engine = {"data_folder_in": f"{folder}/a", "data_folder_out": f"{folder}/b"}
     worker = {"data_folder_in": f"{folder}/b", "data_folder_out": f"{folder}/a"}
-    one = ledgers.for_target(resolve(None, "filesystem", engine), "engine")
-    two = ledgers.for_target(resolve(None, "filesystem", worker), "worker")
+    one = ledgers.of_broker(None, "engine", transport="filesystem", **engine)
+    two = ledgers.of_broker(None, "worker", transport="filesystem", **worker)
     assert one.digest == two.digest
     assert os.path.isdir(folder / "b" / "ledger")
 
-    assert ledgers.for_target(resolve("amqp://localhost")) is None
+    assert ledgers.of_broker("amqp://localhost") is None
     with pytest.raises(ValueError, match="amqp://localhost"):
         ledgers.open_ledger(resolve("amqp://localhost"))
     with pytest.raises(ValueError, match="dir:///PATH"):
@@ -526,15 +537,15 @@ def test_ledger_of_a_broker(folder):
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_what_an_interrupted_drop_left_is_dropped(folder, epoch):
     """Killed between the two steps of it, whoever drops it again finds what is left."""
-    made = directory.DirectoryLedger(str(folder))
+    place = f"dir://{folder}"
+    made = ledgers.open_ledger(place)
     made.open("a", epoch)
     made.claim("a", epoch, "h")
     made.finish("a", epoch, "h", b"result" * 10_000)
-    made._journal.append([b"D a;"])
+    ledgers.drop_half(place, "a")
     assert made.ids() == {"a"} and made.state("a") is None
     made.drop("a")
     assert made.ids() == set()
-    assert not os.listdir(folder / "results")
     made.close()
 
 
@@ -571,7 +582,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert call(self.ledger) == expected
         for id in ("a", "b"):
             row = self.rows.get(id)
-            assert self.ledger.state(id) == (base.Row(id, *row) if row else None)
+            assert self.ledger.state(id) == (ledgers.Row(id, *row) if row else None)
 
     @rule(id=ids, epoch=epochs)
     def open(self, id, epoch):
@@ -582,16 +593,16 @@ class LedgerMachine(RuleBasedStateMachine):
     def claim(self, id, epoch, holder):
         row = self.rows.get(id)
         if row is None:
-            expected = base.Claim("MISSING", epoch)
+            expected = ledgers.Claim("MISSING", epoch)
         elif epoch != row[0]:
-            expected = base.Claim("STALE" if epoch < row[0] else "MISSING", row[0])
+            expected = ledgers.Claim("STALE" if epoch < row[0] else "MISSING", row[0])
         elif row[1] == "open":
             self.rows[id] = (epoch, "claimed", holder, None)
-            expected = base.Claim("GRANTED", epoch, None, holder)
+            expected = ledgers.Claim("GRANTED", epoch, None, holder)
         elif row[1] == "claimed":
-            expected = base.Claim("HELD", epoch, None, row[2])
+            expected = ledgers.Claim("HELD", epoch, None, row[2])
         else:
-            expected = base.Claim("DONE", epoch, row[3])
+            expected = ledgers.Claim("DONE", epoch, row[3])
         self.check(lambda ledger: ledger.claim(id, epoch, holder), expected)
 
     @rule(id=ids, epoch=epochs, holder=holders, result=st.binary(max_size=3))
@@ -735,12 +746,49 @@ def test_finish_or_reopen_wins_never_both(kind, place):
     for id in ids:
         if finished[id]:
             assert reopened[id] == id.encode()
-            assert one.state(id) == base.Row(id, 1, "done", None, id.encode())
+            assert one.state(id) == ledgers.Row(id, 1, "done", None, id.encode())
         else:
             assert reopened[id] is None
-            assert one.state(id) == base.Row(id, 2, "open")
+            assert one.state(id) == ledgers.Row(id, 2, "open")
         two.drop(id)
         assert one.state(id) is None
+    one.close()
+    two.close()
+
+
+def test_nothing_is_left_of_a_result_that_is_refused(kind, place):
+    """Its row was dropped or reopened while it was being stored; large ones are stored in steps."""
+    one = ledgers.open_ledger(place)
+    two = one if kind == "memory" else ledgers.open_ledger(place)
+    ids = [uuid.uuid4().hex for _ in range(300 if kind in ("memory", "dir") else 40)]
+    for id in ids:
+        one.open(id, 1)
+        assert one.claim(id, 1, "w").granted
+    large = b"x" * 40_000
+    stored = []
+    barrier = threading.Barrier(2)
+
+    def run(number):
+        for place, id in enumerate(ids):
+            barrier.wait()
+            if number:
+                stored.append(one.finish(id, 1, "w", large))
+            elif place % 2:
+                two.drop(id)
+            else:
+                two.reopen(id, 2)
+
+    _run_threads(2, run)
+    for place, (id, good) in enumerate(zip(ids, stored, strict=True)):
+        row = one.state(id)
+        if place % 2:
+            assert row is None
+        else:
+            assert row == (
+                ledgers.Row(id, 1, "done", None, large) if good else ledgers.Row(id, 2, "open")
+            )
+    two.drop_many(ids[::2])
+    assert one.ids() == set()
     one.close()
     two.close()
 
@@ -776,10 +824,10 @@ def test_finish_and_reopen_of_two_processes(kind, place, ledger):
     for id in ids:
         state = ledger.state(id)
         if finished[id]:
-            assert state == base.Row(id, 1, "done", None, id.encode())
+            assert state == ledgers.Row(id, 1, "done", None, id.encode())
             assert reopened[id] == id
         else:
-            assert state == base.Row(id, 2, "open")
+            assert state == ledgers.Row(id, 2, "open")
             assert reopened[id] is None
 
 

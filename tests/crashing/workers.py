@@ -9,8 +9,8 @@ import signal
 import threading
 from pathlib import Path
 
-from tests import ledger_folders
 from tests.crashing import children, tasks
+from tests.seams import ledgers
 from wbengine.engines.worker_based import worker
 
 TOPIC = "crash"
@@ -55,7 +55,7 @@ def left_in(broker: Path, ended: bool = True) -> list[str]:
     found = [path for place in places for path in (broker / place).rglob("*") if path.is_file()]
     # `claims/<holder>/<queue>=` is no message: it is how a worker says that a queue is its own.
     left = [str(path.relative_to(broker)) for path in found if ended or not path.name.endswith("=")]
-    return [*left, *(f"ledger/{what}" for what in ledger_folders.left(broker / "ledger", ended))]
+    return [*left, *(f"ledger/{what}" for what in ledgers.left(broker / "ledger", ended))]
 
 
 def reply_queues(broker: Path) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.crashing import children
 from tests.fleet import tasks
+from tests.seams import ledgers
 
 EXCHANGE, TOPIC = "fleet", "t"
 
@@ -40,7 +41,7 @@ def _load(url: str, *names: str) -> None:
     kind = url.partition("://")[0]
     if kind == "redis":
         importlib.import_module("wbengine.transports.redis")
-        importlib.import_module("wbengine.engines.worker_based.ledger.redis")
+        ledgers.preloaded(url)
     elif kind == "amqp":
         importlib.import_module("kombu.transport.pyamqp")
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests import ledger_folders, workers
 from tests import resuming_tasks as tasks
+from tests import workers
+from tests.seams import ledgers
 from tests.unit import test_dispatcher
 from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
@@ -21,8 +22,6 @@ from wbengine._core import cancelling
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side import clerk
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.ledger import memory as memory_ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import ledger_rows
 from wbengine.patterns import linear_flow
@@ -83,7 +82,7 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
 
 def test_a_row_that_it_made_too_late_is_in_nobodys_way() -> None:
     """As long as nobody has it."""
-    ledger = memory_ledgers.MemoryLedger()
+    ledger = ledgers.in_memory()
     made = ledger_rows.Rows(ledger, None)
     ledger.open("id", 1)
     made.open("id", 2048)
@@ -266,7 +265,7 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
         running.join(60)
     assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]
     assert again.storage.get_flow_state() == states.SUCCESS
-    assert not ledger_folders.rows(tmp_path / "broker/ledger")
+    assert not ledgers.rows(tmp_path / "broker/ledger")
 
 
 def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from tests import ledger_folders, workers
 from tests import resuming_tasks as tasks
+from tests import workers
 from tests.beside import running
+from tests.seams import ledgers
 from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
@@ -45,7 +46,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     left = [path for path in broker.rglob("*") if path.is_file()]
     places = ("queues", "claims", "rejected", "holders")
     found = [str(path) for path in left if str(path.relative_to(broker)).startswith(places)]
-    assert not found and not ledger_folders.rows(broker / "ledger")
+    assert not found and not ledgers.rows(broker / "ledger")
     queues = [path.name for path in (broker / "queues").iterdir()]
     assert all(name.startswith("t.") for name in queues), queues
 
@@ -87,7 +88,7 @@ def was_asked(held: Any) -> bool:
 
 
 def done_rows(folder: Path) -> int:
-    return len(ledger_folders.rows(folder / "broker/ledger", "done"))
+    return len(ledgers.rows(folder / "broker/ledger", "done"))
 
 
 @thorough

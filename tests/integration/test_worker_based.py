@@ -15,8 +15,8 @@ from typing import Any
 import kombu
 import pytest
 
-from tests import ledger_folders
 from tests import sample_tasks as tasks
+from tests.seams import ledgers
 from tests.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, transports
 from wbengine.engines.worker_based import executor as executors
@@ -477,4 +477,4 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
     # Recycled files, bindings of queues that stay, and what was done to rows.
     kept = {"spare", "exchanges", "journal"}
     assert [p for p in left if not kept & set(p.parts) and p.name not in ("swept", "id")] == []
-    assert ledger_folders.rows(tmp_path / "broker/ledger") == []
+    assert ledgers.rows(tmp_path / "broker/ledger") == []

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.seams import ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server, types
 from wbengine.engines.worker_based.discovery import hearing
-from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.ledger import memory
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import book, entries, resending, terms
 from wbengine.engines.worker_based.requests import effects as fx
@@ -263,12 +262,12 @@ DEFECTS: Final[dict[str, Defect]] = {
     "twice-claimed": Defect(
         "a claimed row is claimed again",
         "ledger",
-        ((memory.MemoryLedger, "claim", _twice_claimed),),
+        ((ledgers.InMemory, "claim", _twice_claimed),),
     ),
     "claims-any-epoch": Defect(
         "a claim of an old epoch is granted",
         "ledger",
-        ((memory.MemoryLedger, "claim", _claims_any_epoch),),
+        ((ledgers.InMemory, "claim", _claims_any_epoch),),
     ),
     "no-drop": Defect("rows are not removed", "ledger", ((book.RequestBook, "retired", _no_drop),)),
     "no-refill": Defect(

@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.seams import ledgers
 from tests.simulation.broker import Message
 from tests.simulation.processes import PAUSE, Letter, Process
 from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import asking, cancelling, controlling
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.types.failure import Failure

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tests.seams import ledgers
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.ledger import base, memory
 
 Found = TypeVar("Found")
 
 
-class Line(base.Ledger):
+class Line(ledgers.Ledger):
     """`ail(n, applied)`: the next `n` calls fail; what they asked for was done all the same, if
     `applied`.
     """
 
-    def __init__(self, ledger: memory.MemoryLedger) -> None:
+    def __init__(self, ledger: ledgers.Ledger) -> None:
         self.ledger = ledger
         self._left = 0
         self._applied = False
@@ -50,7 +50,7 @@ class Line(base.Ledger):
     def open(self, id: str, epoch: int) -> None:
         self._call(self.ledger.open, id, epoch)
 
-    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
+    def claim(self, id: str, epoch: int, holder: str) -> ledgers.Claim:
         return self._call(self.ledger.claim, id, epoch, holder)
 
     def renew(self, holder: str) -> None:
@@ -74,10 +74,10 @@ class Line(base.Ledger):
     def drop(self, id: str) -> None:
         self._call(self.ledger.drop, id)
 
-    def state(self, id: str) -> base.Row | None:
+    def state(self, id: str) -> ledgers.Row | None:
         return self._call(self.ledger.state, id)
 
-    def list_rows(self, limit: int = 100, after: str | None = None) -> base.Page:
+    def list_rows(self, limit: int = 100, after: str | None = None) -> ledgers.Page:
         return self._call(self.ledger.list_rows, limit, after)
 
     def ids(self) -> set[str]:

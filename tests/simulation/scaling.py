@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.seams import ledgers
 from tests.simulation.kinds import One, Six, Two
 from tests.simulation.meters import Meter
 from wbengine import invocation
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import endpoint, server, types
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import memory
 from wbengine.engines.worker_based.messages import asking as asks
 from wbengine.engines.worker_based.messages import cancelling
 from wbengine.engines.worker_based.messages import envelope as env
@@ -113,7 +113,7 @@ class Fleet:
         self.clock = ManualClock(1000.0)
         self.step = 0
         self._progress = progress
-        self.ledger = memory.MemoryLedger(self.clock)
+        self.ledger = ledgers.in_memory(self.clock)
         self._rows = ledger_rows.Rows(self.ledger, plan.expiry)
         self.finder = types.ProxyWorkerFinder(
             ENGINE,

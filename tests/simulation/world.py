@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.seams import ledgers
 from tests.simulation.broker import MODELS, Broker, Message
 from tests.simulation.engines import Engine
 from tests.simulation.fleet import Worker
@@ -21,7 +22,6 @@ from tests.simulation.steps import STEPS
 from tests.simulation.store import RUNNING, Atom, Flow, Store
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.ledger import memory
 from wbengine.engines.worker_based.messages import asking
 from wbengine.engines.worker_based.requests import terms
 
@@ -80,7 +80,7 @@ class World:
         self.count = self.most_steps = 0
         self.judge = Judge(self)
         self.broker = Broker(MODELS[self.setting.broker])
-        self.ledger = memory.MemoryLedger(TrueClock(self)) if self.setting.ledger else None
+        self.ledger = ledgers.in_memory(TrueClock(self)) if self.setting.ledger else None
         self.store = Store()
         self.engines: dict[str, Engine] = {}
         self.workers: dict[str, Worker] = {}
@@ -334,7 +334,7 @@ class World:
         id = atom.request_id
         found = [f"runs {self.judge.runs.get(id)}"]
         if self.ledger is not None:
-            found.append(f"row {self.ledger._rows.get(id)}")
+            found.append(f"row {self.ledger.state(id)}")
         for queue, messages in self.broker.queues.items():
             found += [f"in {queue}: {m}" for m in messages if m.envelope.correlation_id == id]
         for engine in self.engines.values():

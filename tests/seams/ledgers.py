@@ -1,0 +1,192 @@
+"""Ledgers: where each kind is, how one with a clock of the test's own is made, how time passes for
+the others, and how a result is lost.
+
+What a ledger does is said by its contract, `Ledger`; `open_ledger` is public.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from wbengine import _clock
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.ledger import base, memory
+from wbengine.transports import resolve
+
+__all__ = [
+    "DATABASES",
+    "DONE",
+    "DURABLE",
+    "GRANTED",
+    "HELD",
+    "InMemory",
+    "KINDS",
+    "MISSING",
+    "MOST_LISTED",
+    "ROW_CLAIMED",
+    "ROW_DONE",
+    "ROW_OPEN",
+    "STALE",
+    "Claim",
+    "Ledger",
+    "Page",
+    "Row",
+    "drop_half",
+    "grow_older",
+    "in_memory",
+    "left",
+    "made_last_sweep_due",
+    "of_broker",
+    "open_ledger",
+    "place",
+    "preloaded",
+    "rows",
+]
+
+DATABASES: Final = ("sqlite", "mysql", "postgresql")
+KINDS: Final = ("memory", "dir", "redis", *DATABASES)
+#: Those that other processes can open.
+DURABLE: Final = KINDS[1:]
+
+GRANTED: Final = base.GRANTED
+DONE: Final = base.DONE
+HELD: Final = base.HELD
+STALE: Final = base.STALE
+ROW_OPEN: Final = base.ROW_OPEN
+ROW_CLAIMED: Final = base.ROW_CLAIMED
+MISSING: Final = base.MISSING
+ROW_DONE: Final = base.ROW_DONE
+MOST_LISTED: Final = base.MOST_LISTED
+Claim = base.Claim
+Ledger = base.Ledger
+Page = base.Page
+Row = base.Row
+InMemory = memory.MemoryLedger
+
+open_ledger = ledgers.open_ledger
+
+
+def place(kind: str, folder: Path, name: str = "ledger") -> str:
+    """Where a ledger of a kind that is no server is; one in memory is of this process."""
+    if kind == "memory":
+        return f"memory://{name}"
+    return f"dir://{folder}/{name}" if kind == "dir" else f"sqlite:///{folder}/{name}.db"
+
+
+def in_memory(clock: _clock.Clock = _clock.SYSTEM) -> Ledger:
+    """One that nobody else has, and for which time is what a clock says."""
+    return InMemory(clock)
+
+
+def of_broker(url: str | None, role: str = "engine", **options: Any) -> Ledger | None:
+    """The one that comes with a broker, for an engine or a worker; None: it has none."""
+    transport = options.pop("transport", None)
+    return ledgers.for_target(resolve(url, transport, options), role)
+
+
+def preloaded(place: str) -> None:
+    """Import what a ledger takes, and open none: before processes are forked that will."""
+    if place.startswith("redis"):
+        import wbengine.engines.worker_based.ledger.redis  # noqa: F401
+
+
+# Time.
+
+
+def grow_older(place: str, seconds: float) -> None:
+    """All that is in a ledger, rows and beats of holders, is so many seconds older."""
+    kind = place.partition(":")[0]
+    if kind == "memory":
+        ledger = ledgers.open_ledger(place)
+        assert isinstance(ledger, InMemory)
+        for moments in (ledger._changed, ledger._beats):
+            moments.update({name: moment - seconds for name, moment in moments.items()})
+    elif kind == "dir":
+        _older_folder(Path(place.removeprefix("dir://")), seconds)
+    elif kind == "redis":
+        _older_redis(place, seconds)
+    else:
+        _older_database(place, seconds)
+
+
+def _older_folder(folder: Path, seconds: float) -> None:
+    for beat in (folder / "beats").iterdir():
+        then = beat.stat().st_mtime - seconds
+        os.utime(beat, (then, then))
+    journal = max((folder / "journal").iterdir())
+    lines = []
+    now = 0
+    with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
+        for row in ledger.list_rows(base.MOST_LISTED).rows:
+            now = now or int(folder.stat().st_mtime)
+            result = (ledger.state(row.id) or Row(row.id, 0, "open")).result
+            then = now - int(row.age + seconds)
+            size = -1 if result is None else len(result)
+            head = f"S {row.id} {row.epoch} {row.state[0]} {row.holder or '-'} {then} - {size} "
+            lines.append(head.encode() + (result or b"") + b";\n")
+    with journal.open("ab") as file:
+        file.write(b"".join(lines))
+
+
+def _older_redis(place: str, seconds: float) -> None:
+    import redis
+
+    with contextlib.closing(redis.Redis.from_url(place.partition("?")[0])) as client:
+        for kind in ("rows", "beats"):
+            for key in client.scan_iter(f"*{kind}"):
+                for name, _ in client.zscan_iter(key):
+                    client.zincrby(key, -1000 * seconds, name)
+
+
+def _older_database(place: str, seconds: float) -> None:
+    import sqlalchemy
+
+    url = place.replace("mysql:", "mysql+pymysql:").replace("postgresql:", "postgresql+psycopg:")
+    engine = sqlalchemy.create_engine(url)
+    try:
+        with engine.begin() as connection:
+            for table, column in (("wbe_ledger", "changed"), ("wbe_ledger_holders", "beat")):
+                text = f"UPDATE {table} SET {column} = {column} - :seconds"
+                connection.execute(sqlalchemy.text(text), {"seconds": seconds})
+    finally:
+        engine.dispose()
+
+
+def made_last_sweep_due(place: str) -> None:
+    """Whoever opens the ledger in a folder next looks what is stale: the last look was long ago."""
+    marker = Path(place.removeprefix("dir://")) / "swept"
+    then = marker.stat().st_mtime - 2 * base.SWEEP_EVERY
+    os.utime(marker, (then, then))
+
+
+# What is left in a folder.
+
+
+def drop_half(place: str, id: str) -> None:
+    """Drop a row of a ledger in a folder, as a process does that is killed in the middle."""
+    journal = max((Path(place.removeprefix("dir://")) / "journal").iterdir())
+    with journal.open("ab") as file:
+        file.write(f"D {id};\n".encode())
+
+
+def rows(folder: Path, state: str | None = None) -> list[str]:
+    """The ids of the rows in a folder (in one state), and of those not dropped to the end."""
+    if not folder.is_dir():
+        return []
+    with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
+        found = sorted(ledger.ids())
+        if state is None:
+            return found
+        known = [ledger.state(id) for id in found]
+        return [row.id for row in known if row is not None and row.state == state]
+
+
+def left(folder: Path, beats: bool = True) -> list[str]:
+    """What flows that came to their end must not leave: rows, and beats of workers that ended."""
+    found = [f"row of {id}" for id in rows(folder)]
+    if beats:
+        found += [f"beats/{path.name}" for path in (folder / "beats").glob("*")]
+    return found
