@@ -41,6 +41,41 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine.persistence.trees",
         "wbengine.persistence.writing",
     ),
+    "transports": tuple(
+        f"wbengine.transports.{name}"
+        for name in (
+            "_amqp_buffer",
+            "_amqp_delivery",
+            "_amqp_frames",
+            "_arrivals",
+            "_base",
+            "_channel",
+            "_claims",
+            "_envelope",
+            "_files",
+            "_journal",
+            "_journal_rows",
+            "_nudge",
+            "_order",
+            "_redis_bell",
+            "_redis_layout",
+            "_redis_link",
+            "_redis_puts",
+            "_redis_routes",
+            "_redis_rows",
+            "_redis_scripts",
+            "_redis_takes",
+            "_redis_unsaid",
+            "_room",
+            "_routing",
+            "_spares",
+            "_store",
+            "_tree",
+            "amqp",
+            "filesystem",
+            "memory",
+        )
+    ),
 }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-import itertools
-import json
+import functools
 import os
 import pathlib
 import queue
@@ -20,48 +19,9 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
+from tests.seams import transports
+from tests.seams.transports import Side, Site, lay_out
 from wbengine import exceptions
-from wbengine.transports import _base, resolve
-
-_numbers = itertools.count()
-
-KINDS = ("memory", "filesystem", "filesystem-polling", "filesystem-two-folders", "redis")
-
-
-class Site:
-    """A broker, and connections to it that are closed at the end."""
-
-    def __init__(self, kind, folder, redis_url=None):
-        self.kind = kind
-        self.folder = folder
-        self.redis_url = redis_url
-        self.opened = []
-        options = {}
-        url = f"filesystem://{folder}/a"
-        if kind == "memory":
-            url = f"memory://site-{next(_numbers)}"
-        elif kind == "redis":
-            url = redis_url
-            options = {"dead_after": 2.0}
-        elif kind == "filesystem-polling":
-            options = {"inotify": False}
-        elif kind == "filesystem-two-folders":
-            options = {"data_folder_in": f"{folder}/a", "data_folder_out": f"{folder}/b"}
-        self.target = resolve(url, None, options)
-        # Who publishes into b and consumes from a meets who does the reverse.
-        back = {"data_folder_in": f"{folder}/b", "data_folder_out": f"{folder}/a"}
-        two = kind == "filesystem-two-folders"
-        self.peer_target = resolve(url, None, back) if two else self.target
-
-    def connect(self, peer=False):
-        connection = (self.peer_target if peer else self.target).connect()
-        self.opened.append(connection)
-        connection.connect()
-        return connection
-
-    def close(self):
-        for connection in self.opened:
-            connection.release()
 
 
 @pytest.fixture
@@ -77,62 +37,11 @@ def _url_of(kind, request):
     return request.getfixturevalue("redis_url") if kind == "redis" else None
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=transports.KINDS)
 def site(request, folder):
     made = Site(request.param, folder, _url_of(request.param, request))
     yield made
     made.close()
-
-
-class Side:
-    """A sender and a receiver that meet at `site`."""
-
-    def __init__(self, site, kind="topic"):
-        self.sender = site.connect(peer=True)
-        self.receiver = site.connect()
-        self.out = self.sender.channel()
-        self.channel = self.receiver.channel()
-        self.exchange = kombu.Exchange("ex", type=kind)
-        self.exchange(self.channel).declare()
-        self.exchange(self.out).declare()
-        self.got = []
-        self.messages = []
-
-    def queue(self, name, *keys):
-        queue = kombu.Queue(
-            name, bindings=[kombu.binding(self.exchange, routing_key=key) for key in keys]
-        )
-        queue(self.channel).declare()
-        return queue
-
-    def send(self, body, key, exchange="ex", **kwargs):
-        producer = kombu.Producer(self.out, auto_declare=False, serializer="json")
-        return producer.publish(body, exchange=exchange, routing_key=key, **kwargs)
-
-    def consume(self, *names, on=None, ack=True, channel=None, prefetch=0):
-        channel = channel or self.channel
-
-        def receive(message):
-            self.got.append(message.decode())
-            self.messages.append(message)
-            if ack:
-                message.ack()
-
-        channel.basic_qos(0, prefetch, False)
-        for name in names:
-            channel.basic_consume(
-                queue=name, no_ack=False, callback=on or receive, consumer_tag=f"c-{name}"
-            )
-
-    def drain(self, count=1, timeout=60, connection=None):
-        end = time.monotonic() + timeout
-        while len(self.got) < count:
-            (connection or self.receiver).drain_events(timeout=max(0.0, end - time.monotonic()))
-        return self.got
-
-    def nothing_comes(self, connection=None):
-        with pytest.raises(TimeoutError):
-            (connection or self.receiver).drain_events(timeout=0.05)
 
 
 @pytest.fixture
@@ -315,13 +224,13 @@ def test_prefetch_is_never_exceeded(side):
     assert side.got == [0, 1, 2, 3, 4, 5]
 
 
-def test_all_that_is_there_comes_in_one_call(side, monkeypatch):
-    monkeypatch.setattr(_base, "_TURN", 60.0)
+def test_all_that_is_there_comes_in_one_call(side):
     side.queue("q", "k")
     for number in range(50):
         side.send(number, "k")
     side.consume("q")
-    side.receiver.drain_events(timeout=60)
+    with transports.long_turns():
+        side.receiver.drain_events(timeout=60)
     assert len(side.got) == 50
 
 
@@ -425,8 +334,8 @@ def test_requeue_goes_to_the_old_place_and_is_marked(side):
     side.queue("q", "k")
     for number in range(3):
         side.send(number, "k")
-    first = _get(side, "q")
-    second = _get(side, "q")
+    first = side.take("q")
+    second = side.take("q")
     second.requeue()
     first.reject(requeue=True)
     side.consume("q")
@@ -438,34 +347,34 @@ def test_twice_requeued_is_still_one_message(side):
     side.queue("q", "k")
     side.send(1, "k")
     for _ in range(3):
-        _get(side, "q").requeue()
-    _get(side, "q").ack()
+        side.take("q").requeue()
+    side.take("q").ack()
     assert side.channel.basic_get("q") is None
 
 
 def test_rejected_is_gone(side):
     side.queue("q", "k")
     side.send(1, "k")
-    _get(side, "q").reject()
+    side.take("q").reject()
     assert side.channel.basic_get("q") is None
 
 
 def test_recover(side):
     side.queue("q", "k")
     side.send(1, "k")
-    _get(side, "q")
+    side.take("q")
     side.channel.basic_recover(requeue=True)
-    assert _get(side, "q").delivery_info["redelivered"] is True
+    assert side.take("q").delivery_info["redelivered"] is True
 
 
 def test_ack_of_several(side):
     side.queue("q", "k")
     for number in range(4):
         side.send(number, "k")
-    messages = [_get(side, "q") for _ in range(4)]
+    messages = [side.take("q") for _ in range(4)]
     messages[2].ack(multiple=True)
     side.channel.basic_recover(requeue=True)
-    assert _get(side, "q").decode() == 3
+    assert side.take("q").decode() == 3
     assert side.channel.basic_get("q") is None
 
 
@@ -611,7 +520,7 @@ def test_purge_size_passive(side):
     side.queue("q", "k")
     for number in range(4):
         side.send(number, "k")
-    kept = _get(side, "q")
+    kept = side.take("q")
     assert side.channel.queue_declare(queue="q", passive=True).message_count == 3
     assert side.channel.queue_purge("q") == 3
     assert side.channel.queue_declare(queue="q", passive=True).message_count == 0
@@ -645,7 +554,7 @@ def test_delete(side):
 def test_deleted_while_held(side):
     side.queue("q", "k")
     side.send(1, "k")
-    message = _get(side, "q")
+    message = side.take("q")
     side.channel.queue_delete("q")
     message.requeue()
     assert side.channel.queue_delete("q") == 0
@@ -676,8 +585,7 @@ def test_many_publishing_threads(site, side):
     count, threads = 1000, 4
 
     def publish(sender):
-        connection = site.peer_target.connect()
-        with connection:
+        with site.connection(peer=True) as connection:
             producer = kombu.Producer(connection.channel(), auto_declare=False)
             for number in range(count):
                 producer.publish([sender, number], exchange="ex", routing_key="k")
@@ -778,22 +686,18 @@ with resolve(sys.argv[1]).connect() as connection:
 """
 
 
-@pytest.fixture(params=["filesystem", "filesystem-polling"])
+@pytest.fixture(params=transports.FOLDERS)
 def folder_side(request, folder):
     site = Site(request.param, folder)
-    made = Side(site)
-    made.site = site
-    yield made
+    yield Side(site)
     site.close()
 
 
-@pytest.fixture(params=["filesystem", "filesystem-polling", "redis"])
+@pytest.fixture(params=transports.REACHED)
 def far_side(request, folder):
     """Of those that other processes reach."""
     site = Site(request.param, folder, _url_of(request.param, request))
-    made = Side(site)
-    made.site = site
-    yield made
+    yield Side(site)
     site.close()
 
 
@@ -802,9 +706,7 @@ def test_many_publishing_processes(far_side):
     side.queue("q", "k")
     count, processes = 1500, 3
     running = [
-        subprocess.Popen(
-            [sys.executable, "-c", PUBLISHER, side.site.target.url, str(n), str(count)]
-        )
+        subprocess.Popen([sys.executable, "-c", PUBLISHER, side.site.url, str(n), str(count)])
         for n in range(processes)
     ]
     side.consume("q", prefetch=20)
@@ -820,7 +722,7 @@ def test_messages_of_a_killed_consumer_come_back(folder_side):
     for number in range(5):
         side.send(number, "k")
     with subprocess.Popen(
-        [sys.executable, "-c", HOARDER, side.site.target.url], stdout=subprocess.PIPE
+        [sys.executable, "-c", HOARDER, side.site.url], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout.readline() == b"full\n"
         side.consume("q")
@@ -833,21 +735,11 @@ def test_messages_of_a_killed_consumer_come_back(folder_side):
         process.wait()
     assert side.drain(5) == [3, 4, 0, 1, 2]
     assert [m.delivery_info["redelivered"] for m in side.messages] == [False] * 2 + [True] * 3
-    assert os.listdir(side.site.folder / "a" / "claims") == [_only_holder(side)]
-
-
-def _only_holder(side):
-    (holder,) = os.listdir(side.site.folder / "a" / "holders")
-    return holder
+    assert side.site.folder.claims == side.site.folder.holders
+    assert len(side.site.folder.holders) == 1
 
 
 # -- helpers
-
-
-def _get(side, queue):
-    message = side.channel.basic_get(queue)
-    assert message is not None
-    return message
 
 
 def _check_streams(got, senders, count):
@@ -860,71 +752,47 @@ def _check_streams(got, senders, count):
 # -- hostile files (folders only)
 
 
-def _lay_out(head, body=b"{}", **changes):
-    whole = {
-        "exchange": "ex",
-        "routing_key": "k",
-        "content-type": "application/json",
-        "content-encoding": "utf-8",
-        "properties": {},
-        "headers": {},
-        "size": len(body),
-    }
-    whole.update(head)
-    for name in changes.pop("without", ()):
-        del whole[name]
-    return json.dumps(whole).encode() + b"\n" + body
-
-
 HOSTILE = {
     "empty": b"",
-    "torn head": _lay_out({})[:40],
-    "torn body": _lay_out({}, b"x" * 50)[:-1],
-    "too much": _lay_out({}) + b"x",
+    "torn head": lay_out({})[:40],
+    "torn body": lay_out({}, b"x" * 50)[:-1],
+    "too much": lay_out({}) + b"x",
     "zeros": b"\0" * 4096,
     "no json": b"hello\n{}",
     "no utf-8": b'{"a": "\xff\xfe"}\n{}',
-    "utf-16": _lay_out({}).decode().encode("utf-16"),
+    "utf-16": lay_out({}).decode().encode("utf-16"),
     "list": b"[]\n",
     "null": b"null\n",
     "deep": b"[" * 200_000 + b"\n",
     "long number": b"9" * 10_000 + b"\n",
-    "nan": _lay_out({"headers": {"x": float("nan")}}),
-    "surrogate": _lay_out({"headers": {"x": "\ud800"}}),
-    "compressed": _lay_out({"headers": {"compression": "bzip2"}}, b"BZh9"),
-    "compressed property": _lay_out({"properties": {"compression": "bzip2"}}, b"BZh9"),
-    "no headers": _lay_out({}, without=["headers"]),
-    "headers list": _lay_out({"headers": []}),
-    "properties null": _lay_out({"properties": None}),
-    "exchange number": _lay_out({"exchange": 5}),
-    "no routing key": _lay_out({}, without=["routing_key"]),
-    "content type list": _lay_out({"content-type": ["x"]}),
-    "size bool": _lay_out({"size": True}, b"x"),
-    "size text": _lay_out({"size": "2"}),
+    "nan": lay_out({"headers": {"x": float("nan")}}),
+    "surrogate": lay_out({"headers": {"x": "\ud800"}}),
+    "compressed": lay_out({"headers": {"compression": "bzip2"}}, b"BZh9"),
+    "compressed property": lay_out({"properties": {"compression": "bzip2"}}, b"BZh9"),
+    "no headers": lay_out({}, without=("headers",)),
+    "headers list": lay_out({"headers": []}),
+    "properties null": lay_out({"properties": None}),
+    "exchange number": lay_out({"exchange": 5}),
+    "no routing key": lay_out({}, without=("routing_key",)),
+    "content type list": lay_out({"content-type": ["x"]}),
+    "size bool": lay_out({"size": True}, b"x"),
+    "size text": lay_out({"size": "2"}),
 }
-
-
-def _valid_name(number=0):
-    return f"9{time.time_ns() + number:020d}.0123456789ab"
-
-
-def _rejected(side):
-    return os.listdir(side.site.folder / "a" / "rejected")
 
 
 @pytest.mark.parametrize("what", sorted(HOSTILE))
 def test_unreadable_message_is_put_aside(folder_side, caplog, what):
     side = folder_side
     side.queue("q", "k")
-    queue = side.site.folder / "a" / "queues" / "q"
+    queue = side.site.folder.queue("q")
     side.send("before", "k")
-    (queue / _valid_name()).write_bytes(HOSTILE[what])
+    side.site.folder.message("q").write_bytes(HOSTILE[what])
     side.send("after", "k")
     side.consume("q", prefetch=1)
     assert side.drain(2) == ["before", "after"]
-    (kept,) = _rejected(side)
-    assert (side.site.folder / "a" / "rejected" / kept).read_bytes() == HOSTILE[what]
-    (line,) = [r for r in caplog.records if r.name == "wbengine.transports.filesystem"]
+    (kept,) = side.site.folder.rejected
+    assert kept.read_bytes() == HOSTILE[what]
+    (line,) = [r for r in caplog.records if r.name == transports.LOG]
     assert "not delivered" in line.getMessage()
     assert os.listdir(queue) == []
 
@@ -932,46 +800,47 @@ def test_unreadable_message_is_put_aside(folder_side, caplog, what):
 def test_things_that_are_no_files_are_put_aside(folder_side, caplog, tmp_path):
     side = folder_side
     side.queue("q", "k")
-    queue = side.site.folder / "a" / "queues" / "q"
+    queue = side.site.folder.queue("q")
+    message = functools.partial(side.site.folder.message, "q")
     secret = tmp_path / "secret"
-    secret.write_bytes(_lay_out({}))
+    secret.write_bytes(lay_out({}))
     side.send("before", "k")
-    os.symlink(secret, queue / _valid_name(1))
-    os.symlink("/dev/zero", queue / _valid_name(2))
-    os.symlink("nowhere", queue / _valid_name(3))
-    os.mkfifo(queue / _valid_name(4))
-    inner = queue / _valid_name(5)
+    os.symlink(secret, message(1))
+    os.symlink("/dev/zero", message(2))
+    os.symlink("nowhere", message(3))
+    os.mkfifo(message(4))
+    inner = message(5)
     inner.mkdir()
     (inner / "inside").write_text("x")
-    with open(queue / _valid_name(6), "wb") as file:
+    with open(message(6), "wb") as file:
         file.truncate(65 * 1024 * 1024)
     with socket.socket(socket.AF_UNIX) as sock:
         cwd = os.getcwd()
         os.chdir(queue)
         try:
-            sock.bind(_valid_name(7))
+            sock.bind(message(7).name)
         finally:
             os.chdir(cwd)
     for name in ("foreign", ".hidden", "123.msg", "x" * 250, "ü", b"\xff".decode(errors="replace")):
-        (queue / name).write_bytes(_lay_out({}))
+        (queue / name).write_bytes(lay_out({}))
     with open(os.fsencode(queue) + b"/\xff\xfe", "wb"):
         pass
     side.send("after", "k")
     side.consume("q")
     assert side.drain(2) == ["before", "after"]
-    assert len(_rejected(side)) == 14
+    assert len(side.site.folder.rejected) == 14
     assert os.listdir(queue) == []
-    assert secret.read_bytes() == _lay_out({})
-    lines = [r for r in caplog.records if r.name == "wbengine.transports.filesystem"]
+    assert secret.read_bytes() == lay_out({})
+    lines = [r for r in caplog.records if r.name == transports.LOG]
     assert len(lines) == 14
 
 
 def test_things_planted_among_the_spares_are_not_written_through(folder_side):
     side = folder_side
     side.queue("q", "k")
-    secret = side.site.folder / "secret"  # of the same file system, for the hard link
+    spare = side.site.folder.spares
+    secret = spare.parent.parent / "secret"  # of the same file system, for the hard link
     secret.write_text("untouched")
-    spare = side.site.folder / "a" / "spare"
     os.symlink(secret, spare / "1")
     os.link(secret, spare / "2")
     os.mkfifo(spare / "3")
@@ -989,13 +858,13 @@ def test_things_planted_among_the_spares_are_not_written_through(folder_side):
 def test_logging_of_rejects_is_bounded(folder_side, caplog):
     side = folder_side
     side.queue("q", "k")
-    queue = side.site.folder / "a" / "queues" / "q"
+    queue = side.site.folder.queue("q")
     for number in range(150):
         (queue / f"foreign{number}").write_text("")
     side.consume("q")
     side.nothing_comes()
-    assert len(_rejected(side)) == 150
-    lines = [r for r in caplog.records if r.name == "wbengine.transports.filesystem"]
+    assert len(side.site.folder.rejected) == 150
+    lines = [r for r in caplog.records if r.name == transports.LOG]
     assert len(lines) == 100
     assert "not logged" in lines[-1].getMessage()
 
@@ -1013,11 +882,10 @@ def test_recycled_file_never_shows_its_old_content(folder_side):
             content_type="a/b",
             content_encoding="binary",
         )
-        message = _get(side, "q")
+        message = side.take("q")
         assert message.body == body
         message.ack()
-    folders = [side.site.folder / "a" / name for name in ("spare", "temp")]
-    spares = [path for folder in folders for path in folder.iterdir()]
+    spares = side.site.folder.files_at_hand
     assert spares
     assert all(path.stat().st_size <= 4096 for path in spares)
 
@@ -1033,7 +901,7 @@ def test_no_space_is_told(folder_side, monkeypatch):
         patch.setattr(os, "write", full)
         with pytest.raises(exceptions.TransportFailure, match="No space left"):
             side.send(1, "k")
-    assert os.listdir(side.site.folder / "a" / "temp") == []
+    assert side.site.folder.unfinished == []
     side.send(2, "k")
     side.consume("q")
     assert side.drain(1) == [2]
@@ -1060,7 +928,7 @@ def test_nothing_is_lost_when_consumers_are_killed_again_and_again(far_side, tmp
     side = far_side
     side.queue("q", "k")
     count, rounds = 1500, 6
-    url = side.site.target.url
+    url = side.site.url
     log = tmp_path / "log"
     log.touch()
     stop = threading.Event()

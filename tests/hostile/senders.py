@@ -15,8 +15,8 @@ from amqp.exceptions import FrameSyntaxError
 
 from tests import brokers
 from tests.hostile.inputs import Input
+from tests.seams.transports import put_raw
 from wbengine import transports
-from wbengine.transports._base import Transport
 
 KINDS = ("redis", "amqp", "filesystem", "memory")
 
@@ -38,8 +38,7 @@ class Ours:
 
     def __init__(self, url: str, connection: kombu.Connection) -> None:
         self.url = url
-        transport: Transport = connection.transport
-        self._store = transport.store
+        self._connection = connection
 
     def send(self, queue: str, given: Input) -> bool:
         data = given.raw
@@ -54,7 +53,7 @@ class Ours:
                 "size": len(given.body),
             }
             data = json.dumps(head).encode() + b"\n" + given.body
-        assert self._store.put(queue, 0, data), f"there is no queue {queue}"
+        assert put_raw(self._connection, queue, data), f"there is no queue {queue}"
         return True
 
 
