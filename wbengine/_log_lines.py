@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine._terminal import visible
+
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[Any]
 else:
@@ -53,7 +55,11 @@ def wants_colour(choice: str, stream: Any, environment: Mapping[str, str] = os.e
 
 
 class Lines(logging.Formatter):
-    """One line for each record (and its traceback), each in the colour of its level."""
+    """One line for each record, each in the colour of its level.
+
+    What else belongs to a record, such as a traceback, is indented below it: no text of others can
+    look like a record.  Control characters are escaped.
+    """
 
     def __init__(self, colour: bool = False) -> None:
         super().__init__(_FORMAT)
@@ -72,18 +78,23 @@ class Lines(logging.Formatter):
         return f"{text},{int(msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._coloured(record.levelno, super().format(record))
+        return self._coloured(record.levelno, _shown(super().format(record)))
 
     def line(self, level: int, name: str, created: float, text: str) -> str:
         """What `format` makes of a record of such a level, logger, moment, and message."""
         moment = self._time(created, created % 1 * 1000)
-        return self._coloured(level, f"{moment} {logging.getLevelName(level)} {name}: {text}")
+        told = f"{moment} {logging.getLevelName(level)} {name}: {text}"
+        return self._coloured(level, _shown(told))
 
     def _coloured(self, found: int, text: str) -> str:
         if not self._colour:
             return text
         colour = next(code for level, code in _COLOURS if found >= level)
         return f"{colour}{text}{_RESET}" if colour else text
+
+
+def _shown(text: str) -> str:
+    return visible(text, lines=True).replace("\n", "\n    ")
 
 
 class _Handler(_StreamHandler):

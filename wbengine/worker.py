@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from wbengine import __version__, _log_lines, _streams
+from wbengine import __version__, _log_lines, _streams, _terminal
 from wbengine import exceptions as exc
 
 _PROG: Final = "python -m wbengine.worker"
@@ -434,7 +434,7 @@ class _Signals:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = _terminal.visible(" ".join(str(error).split()))
     return text or type(error).__name__
 
 

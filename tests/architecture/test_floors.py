@@ -26,6 +26,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._options": (0, ""),
     "wbengine._plugins": (0, ""),
     "wbengine._streams": (0, ""),
+    "wbengine._terminal": (0, ""),
     "wbengine.logging": (0, ""),
     "wbengine.version": (0, ""),
     # values

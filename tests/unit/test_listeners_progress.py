@@ -203,7 +203,7 @@ def test_a_task_may_be_all_there_is():
 def test_consoles_that_know_ascii_only():
     shown = Shown(flow("fü", "ä\x1b[31m", "[b]"), encoding="ascii")
     shown.tell(states.SUCCESS, "[b]")
-    assert shown.rows() == ["+-- . ??[31m", "`-- + [b]"]
+    assert shown.rows() == ["+-- . ?\\x1b[31m", "`-- + [b]"]
     assert shown.picture.line() == "f?: 1 of 2 tasks done"
 
 

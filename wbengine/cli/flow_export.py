@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from wbengine._terminal import escaped_json
 from wbengine.cli import base, params
 from wbengine.cli import context as contexts
 
@@ -68,4 +69,4 @@ def _json(view: FlowView, events: Iterable[Event]) -> str:
         "graph": json.loads(drawing.draw(view.outline, view, format="json")),
         "events": [event.to_dict() for event in events],
     }
-    return json.dumps(content, ensure_ascii=False, indent=2)
+    return escaped_json(json.dumps(content, ensure_ascii=False, indent=2))

@@ -133,6 +133,6 @@ def _failures(printer: Printer, view: FlowView, whole: bool) -> None:
         printer.line("")
         printer.line(f"failed: {where}{doing}{on}: {failure.line}")
         if whole:
-            printer.line(failure.text)
+            printer.lines(failure.text)
     if view.failures and not whole:
         printer.note(f"tracebacks: wbengine flow show {view.uuid} --traceback")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import _streams, exceptions
+from wbengine._terminal import visible
 from wbengine.cli import base, errors, params
 from wbengine.cli import context as contexts
 from wbengine.cli.output import write
@@ -69,7 +70,8 @@ def command(
         _write(context, drawing.png(outline, view, direction=direction), output)
     else:
         text = drawing.draw(outline, view, format=form, direction=direction)
-        _write(context, f"{text.rstrip()}\n".encode(), output)
+        shown = visible(text.rstrip(), lines=True) if form == "text" else text.rstrip()
+        _write(context, f"{shown}\n".encode(), output)
 
 
 def _form_of(output: str | None) -> str:

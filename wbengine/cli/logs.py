@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from wbengine import _log_lines
+from wbengine._terminal import escaped_json
 
 __all__ = ["JSONLines", "install"]
 
@@ -29,7 +30,7 @@ class JSONLines(logging.Formatter):
         found |= {name: value for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
             found["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(found, default=str, ensure_ascii=False)
+        return escaped_json(json.dumps(found, default=str, ensure_ascii=False))
 
 
 def install(level: str, form: str, color: str) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wbengine import _log_lines, _streams
+from wbengine._terminal import escaped_json, visible
 from wbengine.cli import errors
 
 if TYPE_CHECKING:
@@ -48,8 +49,12 @@ def write(data: str | bytes) -> None:
 
 def say(line: str) -> None:
     """A line that must be said, on the standard error; if that cannot be, it ends nothing."""
+    _say(visible(line))
+
+
+def _say(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
@@ -58,7 +63,7 @@ def say_behind_ctrl_c(line: str) -> None:
     seen = False
     with contextlib.suppress(ValueError):  # closed
         seen = sys.stderr.isatty()
-    say(f"\n{line}" if seen else line)
+    _say(f"\n{visible(line)}" if seen else visible(line))
 
 
 class Masker(Protocol):
@@ -70,7 +75,7 @@ class Masker(Protocol):
 class Printer:
     """Prints results, as tables or as JSON, and remarks.
 
-    All texts that are printed go through `masker`.
+    All texts that are printed go through `masker`, and control characters in them become visible.
     """
 
     def __init__(
@@ -147,14 +152,19 @@ class Printer:
 
     def line(self, text: str) -> None:
         """A line of data."""
-        self._write(self._masked(text))
+        self._write(visible(self._masked(text)))
+
+    def lines(self, text: str) -> None:
+        """Data of several lines, such as a traceback."""
+        self._write(visible(self._masked(text), lines=True))
 
     def raw(self, text: str) -> None:
-        """Data in a form of its own, whose secrets are masked already."""
+        """Data in a form of its own, whose secrets are masked, and whose control characters are
+        escaped, already."""
         self._write(text)
 
     def rich(self, *renderables: Any) -> None:
-        """What rich renders.  Its texts must have gone through the masker."""
+        """What rich renders.  Its texts must have gone through the masker, and be visible."""
         for one in renderables:
             with self.console.capture() as capture:
                 self.console.print(one)
@@ -223,15 +233,13 @@ class Printer:
     def _cell(self, cell: Any) -> Any:
         if cell is None:
             return "-"
-        return (
-            self._masked(cell) if isinstance(cell, str) else cell if _renders(cell) else str(cell)
-        )
+        return cell if _renders(cell) else visible(self._masked(str(cell)))
 
     def _masked(self, text: str) -> str:
         return text if self._masker is None else self._masker.text(text)
 
     def _json(self, content: Any, indent: int | None = None) -> str:
-        return json.dumps(self._plain(content), ensure_ascii=False, indent=indent)
+        return escaped_json(json.dumps(self._plain(content), ensure_ascii=False, indent=indent))
 
     def _plain(self, content: Any) -> Any:
         """What JSON has a form for, masked: numbers that are none, and all else, as texts."""

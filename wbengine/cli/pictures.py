@@ -13,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from wbengine import states
+from wbengine._terminal import visible
 from wbengine.drawing import marks
 from wbengine.views import words
 
@@ -78,7 +79,9 @@ def headline(view: FlowView, bar: bool = True) -> RenderableType:
     ]
     wrong = any(view.counts.get(state) for state in (*_WRONG, states.REVERTING, states.REVERTED))
     cells: list[RenderableType] = [
-        Text.assemble((view.name, "bold"), "  ", (view.state, _STYLES.get(view.state, ""))),
+        Text.assemble(
+            (visible(view.name), "bold"), "  ", (view.state, _STYLES.get(view.state, ""))
+        ),
         Text(", ".join(parts)),
         Text("" if view.duration is None else words.seconds(view.duration), "dim"),
     ]
@@ -95,14 +98,14 @@ def _row(node: NodeView, now: float, console: Console) -> RenderableType:
     if node.atom is None:
         total = sum(node.counts.values())
         done = sum(node.counts[state] for state in _SETTLED)
-        text.append(node.name, "bold")
+        text.append(visible(node.name), "bold")
         if node.kind == _FLOW:
             text.append(f"  {done:,}/{total:,}", "dim")
         return text
     atom = node.atom
-    text.append(node.name)
+    text.append(visible(node.name))
     for part in _more(atom, now):
-        text.append(f"  {part}", "dim")
+        text.append(f"  {visible(part)}", "dim")
     if atom.progress is None or atom.state != states.RUNNING:
         return text
     line = Table.grid(padding=(0, 2), pad_edge=False)

@@ -10,6 +10,7 @@ import logging
 from typing import Any, Final
 
 from wbengine import _names
+from wbengine._terminal import escaped_json
 from wbengine.drawing import (
     dot,
     graphviz,
@@ -95,7 +96,7 @@ def draw(
         return text.render(outline, view, root=root, most=most)
     scene = scenes.make(outline, view, root=root, most=most)
     if format == "json":
-        return json.dumps(_told(scene, view), ensure_ascii=False, indent=2) + "\n"
+        return escaped_json(json.dumps(_told(scene, view), ensure_ascii=False, indent=2)) + "\n"
     thin(scene)
     direction = layered.direction_of(scene, direction)
     if format == "mermaid":

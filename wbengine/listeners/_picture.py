@@ -20,6 +20,7 @@ from rich.tree import Tree
 
 from wbengine import states
 from wbengine._core import retries
+from wbengine._terminal import visible
 from wbengine.listeners import _tally
 from wbengine.listeners._tally import Counts, Tally
 
@@ -225,7 +226,7 @@ class Picture:
 
     def clean(self, text: str) -> str:
         """`text` without secrets, and what a console could take for an order, or cannot show."""
-        safe = "".join(char if char.isprintable() else "?" for char in self._mask(text))
+        safe = visible(self._mask(text))
         encoding = self._console.encoding
         return safe.encode(encoding, "replace").decode(encoding, "replace")
 

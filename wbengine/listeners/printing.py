@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
+from wbengine._terminal import visible
 from wbengine.listeners import base
 
 __all__ = ["PrintingListener"]
@@ -30,7 +31,8 @@ class PrintingListener(base.DumpingListener):
         self._file = sys.stderr if stderr else sys.stdout
 
     def _dump(self, message: str, *args: Any, **kwargs: Any) -> None:
-        print(message % args, file=self._file)
+        print(visible(message % args), file=self._file)
         exc_info = kwargs.get("exc_info")
         if exc_info is not None:
-            traceback.print_exception(*exc_info, file=self._file)
+            told = "".join(traceback.format_exception(*exc_info))
+            print(visible(told, lines=True), end="", file=self._file)

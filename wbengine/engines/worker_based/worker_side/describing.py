@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from wbengine import __version__, _names
+from wbengine._terminal import visible
 
 __all__ = ["banner", "host_and_pid", "host_name", "identity", "queue_name", "topics"]
 
@@ -93,13 +94,15 @@ def banner(
     """Who this is, where it listens, and what it does; `guests` bring short names and texts."""
     left = len(tasks) - _TASKS_SHOWN
     met = tuple(guests)
-    meeting = _MEETING.format(uri=uri, exchange=exchange, topics=", ".join(topics))
+    meeting = _MEETING.format(
+        uri=visible(uri), exchange=visible(exchange), topics=visible(", ".join(topics))
+    )
     return _BANNER.format(
         version=__version__,
-        identity=identity,
+        identity=visible(identity),
         meeting=(meeting if topics or not met else "")
-        + "".join(f"  {name:<9} {text}\n" for name, text in met),
-        tasks=", ".join(tasks[:_TASKS_SHOWN]) + (f" and {left} more" if left > 0 else ""),
+        + "".join(f"  {name:<9} {visible(text)}\n" for name, text in met),
+        tasks=visible(", ".join(tasks[:_TASKS_SHOWN])) + (f" and {left} more" if left > 0 else ""),
         slots=slots,
         pid=os.getpid(),
         host=socket.gethostname(),

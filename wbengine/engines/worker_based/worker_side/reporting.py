@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wbengine import _log_lines, _names, invocation
+from wbengine._terminal import visible
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -218,4 +219,4 @@ def _took(outcome: invocation.Outcome) -> str:
 
 def _line(text: str) -> str:
     """What a terminal shows in one line, whatever the text would have it do."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return visible(" ".join(text.split()))

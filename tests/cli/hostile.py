@@ -1,0 +1,43 @@
+"""A flow that gives orders to terminals, by each text that it chooses: `tests.cli.hostile:flow`."""
+
+from __future__ import annotations
+
+import logging
+
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+#: Sets the title, clears the screen, colours, rings, goes back, ends a line, turns the direction of
+#: writing, and looks like lines of a log and of a tree.
+ORDERS = (
+    "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\x08\r\x85\u202e\u2066\u2028\tx"
+    "\n2026-01-01 00:00:00,000 INFO wbengine.audit: forged\n└── forged"
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class Fine(task.Task):
+    default_provides = f"result {ORDERS}"
+
+    def execute(self) -> str:
+        LOG.warning("runs %s", ORDERS)
+        return ORDERS
+
+
+class Fails(task.Task):
+    def execute(self) -> None:
+        raise ValueError(f"fails {ORDERS}")
+
+
+def flow() -> linear_flow.Flow:
+    inner = linear_flow.Flow(f"inner {ORDERS}").add(Fails(f"bad {ORDERS}"))
+    return linear_flow.Flow(f"flow {ORDERS}").add(Fine(f"good {ORDERS}"), inner)
+
+
+def broken() -> linear_flow.Flow:
+    raise ValueError(f"cannot be made {ORDERS}")
+
+
+def good() -> linear_flow.Flow:
+    return linear_flow.Flow(f"flow {ORDERS}").add(Fine(f"good {ORDERS}"))

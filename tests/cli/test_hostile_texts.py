@@ -1,0 +1,178 @@
+"""Texts of flows on terminals and in logs: control characters are shown, and never obeyed."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.cli import hostile
+from tests.cli.conftest import Answer, Command
+from tests.workers import until, workers
+from wbengine import engines
+from wbengine.listeners.printing import PrintingListener
+from wbengine.listeners.progress import ProgressListener
+
+#: What no text of others may bring.
+CONTROL = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+#: What this program itself sends to a terminal: colours, moves of the cursor, and erasing.
+OURS = re.compile(r"\x1b\[\??[0-9;]*[mhlAK]|\x1b\[[0-9;]*H|\r")
+FORGED = re.compile(r"^(└── forged|2026-01-01)", re.MULTILINE)
+
+
+def check(told: str, *, ours: bool = False, whole: bool = False) -> None:
+    """:param whole: it shows a traceback, or a page, whose lines are those of the text."""
+    assert told
+    found = CONTROL.search(OURS.sub("", told) if ours else told)
+    around = "" if found is None else told[max(0, found.start() - 100) : found.end() + 100]
+    assert found is None, repr(around)
+    assert whole or not FORGED.search(told), told
+
+
+def escaped(told: str) -> bool:
+    return r"\x1b]0;title\x07\x1b[2J" in told and r"\u202e" in told
+
+
+@pytest.fixture
+def failed(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A flow that has failed, by the id it is kept under."""
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
+    return str(run(wbengine, "flow").json["uuid"])
+
+
+def run(wbengine: Command, name: str, *words: str) -> Answer:
+    told = wbengine.apart("flow", "run", f"tests.cli.hostile:{name}", *words)
+    assert told.code == (0 if name == "good" else 1)
+    return told
+
+
+@pytest.mark.parametrize("name", ["flow", "good"])
+@pytest.mark.parametrize("color", ["never", "always"])
+def test_a_run_shows_orders_and_obeys_none(name: str, color: str, wbengine: Command) -> None:
+    told = run(wbengine, name, "--progress", "--color", color)
+    check(told.out)
+    check(told.err, ours=color == "always")
+    assert escaped(told.err) and f"runs {hostile.ORDERS}" not in told.err
+    assert told.json["name"] == f"flow {hostile.ORDERS}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "flow ls",
+        "flow ls --json",
+        "flow show ID",
+        "flow show ID --json",
+        "flow show ID --traceback",
+        "flow show ID --timeline",
+        "flow show ID --store --show-values",
+        "flow show ID --tree --color always",
+        "flow watch ID",
+        "flow watch ID --json",
+        "flow events ID",
+        "flow events ID --json",
+        "flow export ID --html",
+        "flow export ID",
+        "flow retry ID --dry-run",
+        "flow retry ID --log-format json",
+        "flow suspend ID",
+        "flow delete ID --dry-run",
+        "graph --flow-id ID",
+        "graph --flow-id ID --format dot",
+        "graph --flow-id ID --format mermaid",
+        "graph --flow-id ID --format svg",
+        "graph --flow-id ID --format json",
+        "db prune --older-than 0s --dry-run",
+    ],
+)
+def test_a_command_shows_orders_and_obeys_none(words: str, failed: str, wbengine: Command) -> None:
+    told = wbengine(*(failed if word == "ID" else word for word in words.split()))
+    assert told.code != 2, told.err
+    shown = told.out + told.err
+    is_page = "html" in words or "svg" in words
+    check(
+        shown.replace("\t", "") if is_page else shown,
+        ours="always" in words,
+        whole=is_page or "traceback" in words,
+    )
+
+
+def test_an_error_shows_orders_and_obeys_none(wbengine: Command) -> None:
+    told = wbengine("graph", "tests.cli.hostile:broken")
+    assert told.code == 2
+    check(told.err)
+    assert escaped(told.error)
+
+
+def seen(words: Sequence[str], folder: Path) -> str:
+    """What a terminal is sent."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wbengine", *words],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", "LINES": "50", "TERM": "xterm-256color"},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    told = b""
+    with process:
+        while True:
+            try:
+                told += os.read(ours, 65_536)
+            except OSError:  # it has ended
+                break
+    os.close(ours)
+    return told.decode()
+
+
+@pytest.mark.parametrize("words", ["flow run tests.cli.hostile:flow", "flow watch ID", "flow ls"])
+def test_a_terminal_gets_our_own_orders_only(words: str, failed: str, home: Path) -> None:
+    told = seen([failed if word == "ID" else word for word in words.split()], home)
+    check(told.replace("\r\n", "\n"), ours=True)
+    assert escaped(told)
+
+
+def test_listeners_show_orders_and_obey_none(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = engines.load(hostile.flow())
+    with PrintingListener(engine), pytest.raises(ValueError, match="fails"):
+        engine.run()
+    told = capsys.readouterr().out
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=400)
+    engine = engines.load(hostile.flow())
+    with ProgressListener(engine, console, live=True), pytest.raises(ValueError, match="fails"):
+        engine.run()
+    check(told, whole=True)
+    check(stream.getvalue(), ours=True)
+    assert escaped(told) and "Traceback" in told and escaped(stream.getvalue())
+
+
+def test_a_worker_shows_orders_and_obeys_none(
+    wbengine: Command, home: Path, tmp_path: Path
+) -> None:
+    url = f"filesystem://{home}/broker"
+    arguments = ("--url", url, "--topic", "t", "--tasks", "tests.cli.hostile", "--log-level")
+    with workers(tmp_path, *arguments, "debug") as (worker,):
+        until(lambda: wbengine("workers", "ls", "--json", "--url", url).json["workers"])
+        engine = engines.load(hostile.flow(), engine="worker-based", url=url, topics=["t"])
+        with pytest.raises(ValueError, match="fails"):
+            engine.run()
+        for words in ("workers ls", "workers show", "status", "queues ls", "workers ls --json"):
+            told = wbengine(*words.split(), "--url", url)
+            check(told.out + told.err)
+        until(lambda: "fails" in worker.text)
+        worker.stop()
+        check(worker.text)
+        assert escaped(worker.text)
