@@ -12,6 +12,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -95,6 +96,7 @@ class Invocation:
 
     `signal`: what tells the call where it runs: that it was cancelled (`cancelled`), and when its
     hard limit ends it (`deadline`).  `origin`: as what it is known to those who sent it here.
+    `left`: see `leave`.
     """
 
     __slots__ = (
@@ -107,6 +109,7 @@ class Invocation:
         "failures",
         "flow_uuid",
         "index",
+        "left",
         "local",
         "node",
         "origin",
@@ -154,6 +157,7 @@ class Invocation:
         self.epoch = epoch
         self.recovered = recovered
         self.cancelled = False
+        self.left = False
         self.local = False
         self.ticket: Any = None
         self.signal: Any = None
@@ -163,6 +167,10 @@ class Invocation:
     def is_cancelled(self) -> bool:
         """Whether somebody asked for its end, here or from afar."""
         return self.cancelled or (self.signal is not None and self.signal.cancelled)
+
+    def leave(self) -> None:
+        """The run is interrupted: what is detached goes on outside, and a later run with it."""
+        self.left = self.task.detached and self.action == EXECUTE
 
     def __repr__(self) -> str:
         return f"<Invocation {self.action} {self.task.name!r}, attempt {self.attempt}>"
@@ -291,6 +299,20 @@ class TaskExecutor(abc.ABC):
 
         self.submit(invocation, done)
         return future
+
+
+def pass_interruption(outcome: Outcome) -> Outcome:
+    """The outcome of what ran in this thread, unless that is a Ctrl-C.
+
+    What was interrupted has not failed: it has no outcome, and is to be run again.
+
+    :raises KeyboardInterrupt: it ended by that, in the main thread, which alone hears of Ctrl-C.
+    """
+    if outcome.failed and threading.current_thread() is threading.main_thread():
+        failure: ft.Failure = outcome.value
+        if isinstance(failure.exception, KeyboardInterrupt):
+            failure.reraise()
+    return outcome
 
 
 def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:

@@ -120,7 +120,10 @@ class Loop:
                 return ended.get()
         except Exception:
             raise  # it could not be submitted
-        except BaseException:
+        except BaseException as error:
+            leave = getattr(call, "leave", None)
+            if leave is not None and isinstance(error, KeyboardInterrupt):
+                leave()
             self._call_off(ticket, ended)
             raise
 

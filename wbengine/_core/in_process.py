@@ -93,6 +93,9 @@ class SerialTaskExecutor(calls.TaskExecutor):
 
     Async bodies run in an event loop of its own, one after the other like all others.
 
+    Ctrl-C (a `KeyboardInterrupt`) that ends a task in the main thread is not its outcome: it leaves
+    `submit`.
+
     When a limit is over, its exception (`SoftTimeLimitExceeded`, then `TimeLimitExceeded`) is
     raised in the task, between two steps of its Python code.  Nothing else can end it here.
     """
@@ -130,9 +133,10 @@ class SerialTaskExecutor(calls.TaskExecutor):
                 done(invocation, refused)
                 return
         if self._limit is limits.UNLIMITED and invocation.task.timelimit is None:
-            done(invocation, invoke(invocation, self._loop))
+            outcome = invoke(invocation, self._loop)
         else:
-            report(invocation, done, self._limited(invoke, invocation))
+            outcome = outcome_of(self._limited(invoke, invocation))
+        done(invocation, calls.pass_interruption(outcome))
 
     def _limited(self, invoke: Invoke, invocation: calls.Invocation) -> Any:
         try:
@@ -266,4 +270,9 @@ def tell_begin(invocation: calls.Invocation, *, written: bool = True) -> None:
 
 def report(invocation: calls.Invocation, done: calls.Done, value: Any) -> None:
     """Tell the outcome of a call: that, or what stands for it."""
-    done(invocation, value if isinstance(value, calls.Outcome) else calls.Outcome(value))
+    done(invocation, outcome_of(value))
+
+
+def outcome_of(value: Any) -> calls.Outcome:
+    """The outcome that a call gave, or of what stands for it."""
+    return value if isinstance(value, calls.Outcome) else calls.Outcome(value)

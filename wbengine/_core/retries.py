@@ -42,9 +42,12 @@ class Retries:
         self.problems: list[ft.Failure] = []
 
     def run(self, call: RetryCall) -> calls.Outcome:
-        """Execute or revert a retry here and now; whatever it raises is its outcome."""
+        """Execute or revert a retry here and now; whatever it raises is its outcome.
+
+        :raises KeyboardInterrupt: Ctrl-C ended it.
+        """
         outcome: calls.Outcome = self._executor.submit(self._call, call).result()
-        return outcome
+        return calls.pass_interruption(outcome)
 
     def _call(self, call: RetryCall) -> calls.Outcome:
         started = time.time()

@@ -136,7 +136,7 @@ class Task(atom.Atom):
             invocation.LOCAL,
             deadline,
             call.recovered,
-            getattr(call.signal, "left", False),
+            call.left or getattr(call.signal, "left", False),
         )
 
     def update_progress(self, progress: float) -> None:

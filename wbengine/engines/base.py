@@ -203,9 +203,11 @@ class Engine(abc.ABC):
             `WrappedFailure`; besides what `compile`, `prepare` and `validate` raise.  After a
             suspension nothing is raised.
 
-        `KeyboardInterrupt` and `SystemExit` in this thread, outside of a task or a retry's
-        `execute` and `revert`, suspend the flow and pass through, once what runs has ended; what is
-        `detached`, and `async`, is left to the next run.
+        `KeyboardInterrupt` and `SystemExit` in this thread suspend the flow and pass through, once
+        what runs elsewhere has ended; what is `detached`, and `async`, is left to the next run.
+        What Ctrl-C ended in the main thread (a task of a serial engine, a retry) stays RUNNING or
+        REVERTING, and the next run runs it again.  `SystemExit` in a task, or in a retry's
+        `execute` and `revert`, is their failure; so is a `KeyboardInterrupt` in another thread.
         """
 
     @abc.abstractmethod

@@ -105,15 +105,6 @@ def sys_exit_is_a_failure() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Exits("b"))
 
 
-@flow(
-    ">a +a >b !b <b -b <a -a",
-    raises={"b": (KeyboardInterrupt, "")},
-    told={"a": ["a | b"], "b": ["KeyboardInterrupt() | b"]},
-)
-def a_task_that_is_interrupted_fails() -> Any:
-    return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Interrupted("b"))
-
-
 def _hooks(*names: str) -> list[Any]:
     return [("hook", {"name": name}) for name in names]
 

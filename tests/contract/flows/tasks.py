@@ -97,11 +97,6 @@ class Exits(Step):
         sys.exit(3)
 
 
-class Interrupted(Step):
-    def execute(self) -> str:
-        raise KeyboardInterrupt
-
-
 class Keywords(Step):
     """Returns the names and values of all it is called with."""
 

@@ -1,0 +1,393 @@
+"""Ctrl-C that finds a task at work in the main thread: the flow is suspended, and goes on later."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workers import REPOSITORY, until
+from wbengine import engines, retry, states, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, models
+
+DONE, GONE, LEFT = states.SUCCESS, states.REVERTED, states.PENDING
+RUNNING, REVERTING = states.RUNNING, states.REVERTING
+
+
+def press() -> None:
+    """Ctrl-C, to this process."""
+    signal.raise_signal(signal.SIGINT)
+
+
+async def pressed_elsewhere() -> None:
+    """Ctrl-C while the main thread waits for this coroutine."""
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        # A thread that was about to sleep in C hears of it only when another signal wakes it.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def woken() -> Iterator[None]:
+    """A signal that does nothing but wake."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+class Step(task.Task):
+    """Notes what it does; what is in `pressed` presses Ctrl-C there, once."""
+
+    def __init__(self, name: str, log: list[str], *pressed: str, **more: Any) -> None:
+        super().__init__(name)
+        self._log, self._pressed = log, list(pressed)
+        for key, value in more.items():
+            setattr(self, key, value)
+
+    def does(self, what: str) -> None:
+        self._log.append(f"{what}{self.name}")
+        if what in self._pressed:
+            self._pressed.remove(what)
+            press()
+
+    def execute(self) -> str:
+        self.does("+")
+        return self.name
+
+    def revert(self, *args: Any, **kwargs: Any) -> None:
+        self.does("-")
+
+
+class Hooked(Step):
+    def pre_execute(self) -> None:
+        self.does("pre")
+
+    def post_execute(self) -> None:
+        self.does("post")
+
+
+class Awaited(Step):
+    async def execute(self) -> str:  # type: ignore[override]
+        self._log.append(f"+{self.name}")
+        if "+" in self._pressed:
+            self._pressed.remove("+")
+            await pressed_elsewhere()
+        return self.name
+
+
+class Fails(task.Task):
+    def execute(self) -> None:
+        raise LookupError("no")
+
+
+def state_of(engine: Any, *names: str) -> list[str]:
+    return [engine.storage.get_atom_state(name) for name in names]
+
+
+class Stored:
+    """A flow in a store, loaded anew for each run."""
+
+    def __init__(self, flow: Any, backend: str, **options: Any) -> None:
+        self.flow, self.options = flow, options
+        self.backend = backends.fetch(backend)
+        book, self.detail = models.LogBook("b"), models.FlowDetail("f")
+        book.add(self.detail)
+        self.backend.get_connection().save_logbook(book)
+
+    def load(self) -> Any:
+        detail = self.backend.get_connection().get_flow_details(self.detail.uuid)
+        return engines.load(self.flow, flow_detail=detail, backend=self.backend, **self.options)
+
+    def kept(self) -> tuple[str | None, dict[str, str | None]]:
+        detail = self.backend.get_connection().get_flow_details(self.detail.uuid)
+        return detail.state, {atom.name: atom.state for atom in detail}
+
+
+@pytest.fixture(params=["memory", "dir", "sqlite"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store."""
+    return {
+        "memory": "memory",
+        "dir": f"dir://{tmp_path}/store",
+        "sqlite": f"sqlite:///{tmp_path}/store.db",
+    }[request.param]
+
+
+def test_ctrl_c_in_a_task_suspends_and_the_next_run_goes_on(place: str) -> None:
+    log: list[str] = []
+    flow = linear_flow.Flow("f").add(Step("a", log), Step("b", log, "+"), Step("c", log))
+    stored = Stored(flow, place)
+    with pytest.raises(KeyboardInterrupt):
+        stored.load().run()
+    assert log == ["+a", "+b"]
+    assert stored.kept() == (states.SUSPENDED, {"a": DONE, "b": RUNNING, "c": LEFT})
+    engine = stored.load()
+    engine.run()
+    assert log == ["+a", "+b", "+b", "+c"]
+    assert stored.kept() == (DONE, {"a": DONE, "b": DONE, "c": DONE})
+    assert engine.storage.get_attempt("b").attempt == 2
+
+
+def test_ctrl_c_in_a_revert_suspends_and_the_next_run_reverts_again(place: str) -> None:
+    log: list[str] = []
+    flow = linear_flow.Flow("f").add(Step("a", log), Step("b", log, "-"), Fails("x"))
+    stored = Stored(flow, place)
+    with pytest.raises(KeyboardInterrupt):
+        stored.load().run()
+    assert log == ["+a", "+b", "-b"]
+    assert stored.kept() == (states.SUSPENDED, {"a": DONE, "b": REVERTING, "x": GONE})
+    with pytest.raises(LookupError, match="no"):
+        stored.load().run()
+    assert log == ["+a", "+b", "-b", "-b", "-a"]
+    assert stored.kept() == (GONE, {"a": GONE, "b": GONE, "x": GONE})
+
+
+def test_what_ctrl_c_interrupted_comes_to_its_end_before_it_is_undone() -> None:
+    """It may have done half of its work: it is not forgotten when the flow is given up."""
+    log: list[str] = []
+    engine = engines.load(linear_flow.Flow("f").add(Step("a", log, "+"), Fails("x")))
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    with pytest.raises(LookupError):
+        engine.run()
+    assert log == ["+a", "+a", "-a"]
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "first", "after"),
+    [
+        (lambda log: Hooked("t", log, "+"), {}, ["pret", "+t", "postt"], ["pret", "+t", "postt"]),
+        (lambda log: Hooked("t", log, "pre"), {}, ["pret", "postt"], ["pret", "+t", "postt"]),
+        (
+            lambda log: Hooked("t", log, "post"), {},
+            ["pret", "+t", "postt"], ["pret", "+t", "postt"],
+        ),
+        (lambda log: Step("t", log, "+"), {"timelimit": (50, 60)}, ["+t"], ["+t"]),
+        (lambda log: Step("t", log, "+"), {"strict_results": True}, ["+t"], ["+t"]),
+        (lambda log: Awaited("t", log, "+"), {}, ["+t"], ["+t"]),
+        (lambda log: Awaited("t", log, "+"), {"timelimit": (50, 60)}, ["+t"], ["+t"]),
+        (
+            lambda log: task.Map(Item("t", log, "+"), over="items"), {"store": {"items": [1, 2]}},
+            ["+t[0]"], ["+t[0]", "+t[1]"],
+        ),
+    ],
+)  # fmt: skip
+def test_ctrl_c_suspends_wherever_in_a_task_it_comes(
+    made: Any, options: Any, first: list[str], after: list[str]
+) -> None:
+    log: list[str] = []
+    engine = engines.load(linear_flow.Flow("f").add(made(log)), **options)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    assert log == first
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    engine.run()
+    assert log == first + after
+    assert engine.storage.get_flow_state() == states.SUCCESS
+
+
+class Item(Step):
+    def execute(self, item: int) -> int:  # type: ignore[override]
+        self.does("+")
+        return item
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+@pytest.mark.parametrize("where", ["execute", "revert"])
+def test_ctrl_c_in_a_retry_suspends(kind: str, where: str) -> None:
+    """Retry controllers run in the engine's thread, whatever the kind of engine."""
+    log: list[str] = []
+
+    class Counts(retry.AlwaysRevert):
+        def execute(self, history: Any, *args: Any, **kwargs: Any) -> None:
+            log.append("execute")
+            if where == "execute" and log.count("execute") == 1:
+                press()
+
+        def revert(self, *args: Any, **kwargs: Any) -> None:
+            log.append("revert")
+            if where == "revert" and log.count("revert") == 1:
+                press()
+
+    flow = linear_flow.Flow("f", Counts("r")).add(Fails("x"))
+    engine = engines.load(flow, engine=kind)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert state_of(engine, "r") == [RUNNING if where == "execute" else REVERTING]
+    with pytest.raises(LookupError):
+        engine.run()
+    again = ["execute", "execute", "revert"] if where == "execute" else ["execute", *["revert"] * 2]
+    assert log == again
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_ctrl_c_leaves_what_is_detached_to_the_next_run() -> None:
+    """It goes on outside: nothing is called off there, and the same request goes on."""
+    log: list[Any] = []
+
+    class Outside(task.Task):
+        detached = True
+
+        async def execute(self) -> str:
+            assert self.request is not None
+            log.append((self.request.id, self.request.recovered))
+            if not self.request.recovered:
+                try:
+                    await pressed_elsewhere()
+                except asyncio.CancelledError:
+                    log.append("left" if self.request.left else "called off")
+                    raise
+            return "done"
+
+    engine = engines.load(Outside("o", provides="outcome"))
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    engine.run()
+    (begun, _), left, (found, recovered) = log
+    assert (left, recovered) == ("left", True)
+    assert begun == found
+    assert engine.storage.fetch("outcome") == "done"
+
+
+class Raises(task.Task):
+    def execute(self) -> None:
+        raise KeyboardInterrupt("mine")
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_keyboard_interrupt_of_a_task_that_runs_elsewhere_is_its_failure(executor: str) -> None:
+    """Ctrl-C comes to the main thread alone: who raises it elsewhere means it."""
+    log: list[str] = []
+    flow = linear_flow.Flow("f").add(Step("a", log), Raises("r"))
+    engine = engines.load(flow, engine="parallel", executor=executor, local_tasks=["a"])
+    with pytest.raises(KeyboardInterrupt, match="mine"):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert log == ["+a", "-a"]
+
+
+def test_keyboard_interrupt_in_a_serial_engine_of_another_thread_is_its_failure() -> None:
+    log: list[str] = []
+    engine = engines.load(linear_flow.Flow("f").add(Step("a", log), Raises("r")))
+
+    def run() -> None:
+        with pytest.raises(KeyboardInterrupt, match="mine"):
+            engine.run()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert log == ["+a", "-a"]
+
+
+def test_sys_exit_in_a_task_is_its_failure() -> None:
+    log: list[str] = []
+
+    class Exits(task.Task):
+        def execute(self) -> None:
+            sys.exit(3)
+
+    engine = engines.load(linear_flow.Flow("f").add(Step("a", log), Exits("e")))
+    with pytest.raises(SystemExit, match="3"):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+# A process of its own -----------------------------------------------------------------------------
+
+
+class Slow(task.Task):
+    """Says that it runs, and goes on when it may."""
+
+    def execute(self, folder: str) -> None:
+        self._wait(Path(folder), "execute")
+
+    def revert(self, folder: str, result: Any, flow_failures: Any) -> None:
+        self._wait(Path(folder), "revert")
+
+    def _wait(self, folder: Path, what: str) -> None:
+        with (folder / "log").open("a") as file:
+            file.write(f"{what}\n")
+        while not (folder / f"go.{what}").exists():
+            time.sleep(0.01)
+
+
+class Breaks(task.Task):
+    def execute(self, folder: str) -> None:
+        if (Path(folder) / "break").exists():
+            raise LookupError("broken")
+
+
+def slow_flow() -> Any:
+    return linear_flow.Flow("slow").add(Slow("s"), Breaks("b"))
+
+
+#: Runs the flow for the first time, or goes on with it.
+PROGRAM = """
+import sys
+from tests.integration import test_ctrl_c as here
+from wbengine import engines
+from wbengine.persistence import backends
+
+folder = sys.argv[1]
+backend = backends.fetch(f"sqlite:///{folder}/store.db")
+details = [flow for book in backend.get_connection().get_logbooks() for flow in book]
+if details:
+    engine = engines.load_from_detail(details[0], backend=backend)
+else:
+    engine = engines.load_from_factory(here.slow_flow, store={"folder": folder}, backend=backend)
+engine.run()
+"""
+
+
+def program(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder)],
+        cwd=REPOSITORY, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["execute", "revert"])
+def test_ctrl_c_ends_a_program_whose_flow_goes_on_in_the_next(where: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    if where == "revert":
+        (tmp_path / "break").touch()
+        (tmp_path / "go.execute").touch()
+    process = program(tmp_path)
+    until(lambda: process.poll() is not None or (log.exists() and where in log.read_text()))
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=60)[1]
+    # As Python ends whoever was interrupted.
+    assert process.returncode == -signal.SIGINT, told
+    assert told.rstrip().endswith("KeyboardInterrupt")
+    backend = backends.fetch(f"sqlite:///{tmp_path}/store.db")
+    ((detail,),) = backend.get_connection().get_logbooks()
+    assert detail.state == states.SUSPENDED
+    assert {atom.name: atom.state for atom in detail if atom.name in "sb"} == (
+        {"s": RUNNING, "b": LEFT} if where == "execute" else {"s": REVERTING, "b": GONE}
+    )
+    (tmp_path / f"go.{where}").touch()
+    process = program(tmp_path)
+    told = process.communicate(timeout=60)[1]
+    ((detail,),) = backend.get_connection().get_logbooks()
+    if where == "execute":
+        assert (process.returncode, detail.state) == (0, states.SUCCESS), told
+        assert log.read_text().split() == ["execute", "execute"]
+    else:
+        assert detail.state == states.REVERTED, told
+        assert "LookupError: broken" in told.splitlines()[-1]
+        assert log.read_text().split() == ["execute", "revert", "revert"]
