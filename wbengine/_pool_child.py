@@ -3,12 +3,14 @@
 The pipe carries byte messages, each one tag byte followed by a pickle.  To the child: `CALL` with
 `(fn, args, deadline, whether there is a soft limit)`.  From the child: `READY` once (None, or the
 `Failure` of the initializer), then for each call any number of `EVENT`s and exactly one `RESULT`.
+Before `READY`, and during calls, there may be `RECORD`s (`_pool_logs`).
 
 A second pipe carries orders about the call that runs, by its number, which both sides count.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import io
@@ -22,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, alarms, exceptions, loops, running
+from wbengine import _names, _pool_logs, alarms, exceptions, loops, running
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 CALL: Final = b"c"
 READY: Final = b"+"
 EVENT: Final = b"e"
+RECORD: Final = b"l"
 RESULT: Final = b"="
 
 #: One order: which, and about which call.
@@ -145,16 +148,46 @@ def _pickles(value: Any) -> bool:
     return True
 
 
+class _Outlet:
+    """The way to the parent, for any thread, and for a handler of signals in the midst of it."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._lock = threading.RLock()
+        self._waiting: collections.deque[memoryview | bytes] = collections.deque()
+        self._sending = False
+
+    def send(self, data: memoryview | bytes) -> None:
+        """Send one message, after those before."""
+        with alarms.held(), self._lock:
+            self._waiting.append(data)
+            if self._sending:
+                return  # called within itself
+            self._sending = True
+            try:
+                while self._waiting:
+                    self._pipe.send_bytes(self._waiting.popleft())
+            except OSError:
+                # The parent is gone: the listening thread ends this process.
+                pass
+            finally:
+                self._sending = False
+
+    def send_record(self, data: bytes) -> None:
+        """Send what was logged."""
+        self.send(RECORD + data)
+
+
 class _Emitter:
     """The `emit` of one call: sends events in the order told, from any thread, until the result.
 
     `cancelled` and `deadline` are as those of a `Ticket`.
     """
 
-    __slots__ = ("_line", "_lock", "_number", "_pipe", "deadline")
+    __slots__ = ("_line", "_lock", "_number", "_outlet", "deadline")
 
-    def __init__(self, pipe: Pipe, line: _Line, number: int, deadline: float | None) -> None:
-        self._pipe: Pipe | None = pipe
+    def __init__(self, outlet: _Outlet, line: _Line, number: int, deadline: float | None) -> None:
+        self._outlet: _Outlet | None = outlet
         self._line = line
         self._number = number
         self._lock = threading.Lock()
@@ -171,12 +204,12 @@ class _Emitter:
         """
         data = encode(EVENT, (event_type, details), "event")
         with alarms.held(), self._lock:
-            if self._pipe is not None:
-                _send(self._pipe, data)
+            if self._outlet is not None:
+                self._outlet.send(data)
 
     def close(self) -> None:
         with self._lock:
-            self._pipe = None
+            self._outlet = None
 
 
 class _Line(threading.Thread):
@@ -239,14 +272,6 @@ class _Line(threading.Thread):
         os._exit(_ORPHANED)
 
 
-def _send(pipe: Pipe, data: memoryview) -> None:
-    try:
-        pipe.send_bytes(data)
-    except OSError:
-        # The parent is gone: the listening thread ends this process.
-        pass
-
-
 def prepare(
     modules: Iterable[str], initializer: Callable[..., object] | None, *initargs: Any
 ) -> None:
@@ -265,6 +290,7 @@ def main(
     pipe: Pipe,
     orders: Pipe,
     environment: dict[str, str],
+    wanted: _pool_logs.Levels,
     initializer: Callable[..., object] | None,
     initargs: tuple[Any, ...],
 ) -> None:
@@ -277,16 +303,20 @@ def main(
     if os.environ != environment:
         os.environ.clear()
         os.environ.update(environment)
+    outlet = _Outlet(pipe)
+    relay = _pool_logs.Relay(outlet.send_record)
+    relay.install(wanted)
     line = _Line(pipe, orders)
     line.start()
     pid, number = os.getpid(), 0
     problem: ft.Failure | None = None
-    try:
-        if initializer is not None:
-            initializer(*initargs)
-    except BaseException as error:
-        problem = ft.Failure.from_exception(error)
-    _send(pipe, _encode_outcome(READY, problem))
+    with relay.heard():
+        try:
+            if initializer is not None:
+                initializer(*initargs)
+        except BaseException as error:
+            problem = ft.Failure.from_exception(error)
+    outlet.send(_encode_outcome(READY, problem))
     while problem is None:
         try:
             data = pipe.recv_bytes()
@@ -295,23 +325,24 @@ def main(
             return
         line.busy = True
         number += 1
-        outcome = _serve(pipe, line, number, data)
+        with relay.heard():
+            outcome = _serve(outlet, line, number, data)
         if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
             os._exit(0)
         # Before the result goes out: once the parent has it, it may close the pipe at any time.
         line.busy = False
-        _send(pipe, outcome)
+        outlet.send(outcome)
         del data, outcome
 
 
-def _serve(pipe: Pipe, line: _Line, number: int, data: bytes) -> memoryview:
+def _serve(outlet: _Outlet, line: _Line, number: int, data: bytes) -> memoryview:
     value: Any
     try:
         fn, args, deadline, limited = decode(data, "call")
     except BaseException as error:
         return _encode_outcome(RESULT, ft.Failure.from_exception(error))
     del data
-    emit = line.emitter = _Emitter(pipe, line, number, deadline)
+    emit = line.emitter = _Emitter(outlet, line, number, deadline)
     if limited:
         alarm = alarms.make()
         line.expect(number, alarm)

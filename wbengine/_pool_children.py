@@ -39,6 +39,9 @@ class ProcessPool(_pool_base.Pool):
     - `max_calls`: a child makes no more calls than that.  `max_memory` (bytes that are resident): a
       call during which the child has more is killed, and fails with `MemoryError`; one that ends
       with more was the last of its child.  Both replace that child alone.
+    - What a call logs comes out of the loggers of this process, before the call ends: a child has
+      no handlers of its own, and the levels that loggers had here when it started.  What a thread
+      that a call left behind logs between two calls comes with the next one.
     - Children are never forks of this process (forkserver, else spawn): the module `__main__` is
       imported under another name, as with `multiprocessing`, so scripts need their main guard.
       They get the environment as it is when they start, do not react to SIGINT and SIGTERM (the

@@ -14,7 +14,7 @@ from multiprocessing import context as mp_context
 from multiprocessing import process as mp_process
 from typing import Any, Final
 
-from wbengine import _pool_child, exceptions
+from wbengine import _pool_child, _pool_logs, exceptions
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -69,7 +69,14 @@ class Child:
             # Not a daemon: what runs in it may use multiprocessing itself.
             self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
                 target=_pool_child.main,
-                args=(theirs, their_orders, dict(os.environ), initializer, initargs),
+                args=(
+                    theirs,
+                    their_orders,
+                    dict(os.environ),
+                    _pool_logs.levels(),
+                    initializer,
+                    initargs,
+                ),
                 name=name,
                 daemon=False,
             )
@@ -115,8 +122,11 @@ class Child:
                     LOG.warning("process %s cannot be told about its call", self.pid)
 
     def result(self, tell: Tell | None) -> Any:
-        """Wait for the outcome, handing events on; `GONE` when the child died first."""
+        """Wait for the outcome, handing events and records on; `GONE` when the child died first."""
         while (data := self._receive()) is not None:
+            if data[:1] == _pool_child.RECORD:
+                _pool_logs.replay(data[1:])
+                continue
             try:
                 if data[:1] == _pool_child.EVENT:
                     event_type, details = _pool_child.decode(data, "event")

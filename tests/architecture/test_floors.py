@@ -62,6 +62,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._pool_children": (2, ""),
     "wbengine._pool_child": (2, ""),
     "wbengine._pool_process": (2, ""),
+    "wbengine._pool_logs": (2, ""),
     "wbengine._pool_server": (2, ""),
     # memory
     "wbengine.persistence": (3, ""),
