@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import itertools
 import json
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import servers, tally
-from tests.servers import USER, Kept
+from tests.servers import USER, Kept, Shared
 
 
 class Place(str):
@@ -45,7 +48,7 @@ class Broker:
 
     kind: str
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Kept | Shared) -> None:
         self._kept = kept
         self.version: str = kept.told["version"]
         self.port: int = kept.told["port"]
@@ -94,7 +97,7 @@ class Redis(Broker):
 
     kind = "redis"
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Kept | Shared) -> None:
         super().__init__(kept)
         self._numbers = itertools.count(1)
 
@@ -127,10 +130,9 @@ class Redis(Broker):
 class Rabbitmq(Broker):
     kind = "rabbitmq"
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Kept | Shared) -> None:
         super().__init__(kept)
         self._pages = f"http://127.0.0.1:{kept.told['pages']}/api/"
-        self._numbers = itertools.count(1)
 
     def url(self, place: str = "") -> str:
         path = urllib.parse.quote(place or "/", safe="")
@@ -138,7 +140,7 @@ class Rabbitmq(Broker):
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
-        name = f"test-{next(self._numbers)}"
+        name = f"test-{uuid.uuid4().hex[:12]}"
         self.mend()
         self.ask("PUT", "vhosts", name)
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -211,6 +213,9 @@ def rabbitmq(**settings: str) -> Iterator[Rabbitmq]:
         yield Rabbitmq(kept)
 
 
+#: The brokers of tests that kill theirs: a RabbitMQ takes 5 s to start, and again to start again.
+KILLED = ("redis", pytest.param("own rabbitmq", marks=pytest.mark.slow))
+
 # For pytest. --------------------------------------------------------------------------------------
 
 _MAKERS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Broker]]]
@@ -218,34 +223,48 @@ _MAKERS = {"redis": redis, "rabbitmq": rabbitmq}
 
 
 class Brokers(servers.Once[Broker]):
-    """Those of one session: each started once, by the first test that needs it."""
+    """Brokers by kind: each is started by the first test that needs it.
 
-    def __init__(self) -> None:
-        super().__init__(lambda kind: _MAKERS[kind]())
+    A Redis is each process's own: it starts in no time, and tests set it up, look at what it was
+    asked for, and kill it.  A RabbitMQ is one for all processes of a run, where these have a
+    `folder` in common: 'own rabbitmq' is for tests that kill it.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__(functools.partial(_reached, folder))
 
     def __getitem__(self, kind: str) -> Broker:
         found = super().__getitem__(kind)
-        tally.brokers[kind] = found.version
+        tally.brokers[found.kind] = found.version
         found.mend()
         return found
 
 
+@contextlib.contextmanager
+def _reached(folder: Path | None, kind: str) -> Iterator[Broker]:
+    if kind == "rabbitmq" and folder is not None:
+        yield Rabbitmq(servers.shared(kind, folder))
+        return
+    with _MAKERS[kind.removeprefix("own ")]() as found:
+        yield found
+
+
 @pytest.fixture(scope="session")
-def broker_servers() -> Iterator[Brokers]:
+def broker_servers(shared_folder: Path | None) -> Iterator[Brokers]:
     """The brokers, by kind ('redis', 'rabbitmq')."""
-    with contextlib.closing(Brokers()) as found:
+    with contextlib.closing(Brokers(shared_folder)) as found:
         yield found
 
 
 @pytest.fixture
 def redis_server(broker_servers: Brokers) -> Broker:
-    """One for the whole session; it may be killed, and is mended for who comes next."""
+    """One for the whole session; it may be killed, and is mended for the next test."""
     return broker_servers["redis"]
 
 
 @pytest.fixture
 def rabbitmq_server(broker_servers: Brokers) -> Broker:
-    """One for the whole session; it may be killed, and is mended for who comes next."""
+    """One for the whole run: other tests use it at the same time."""
     return broker_servers["rabbitmq"]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from tests.servers import (  # noqa: F401  (fixtures)
     mariadb_url,
     postgresql_server,
     postgresql_url,
+    shared_folder,
 )
 
 # Here, because tests of other folders import them too.
@@ -52,6 +55,12 @@ def ctrl_c_is_left_alone() -> Iterator[None]:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow"):
+            tally.waiting.add(item.nodeid)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """One of several processes tells the first what its tests ran on."""
     output = getattr(session.config, "workeroutput", None)
@@ -69,6 +78,15 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in tally.lines():
         terminalreporter.write_line(line)
+    if "WBENGINE_TEST_COUNTS" in os.environ:  # tools/test wants to know
+        counts = {"ran": _outcomes(terminalreporter), "waiting": tally.waiting_by_folder()}
+        Path(os.environ["WBENGINE_TEST_COUNTS"]).write_text(json.dumps(counts), encoding="utf-8")
+
+
+def _outcomes(reporter: pytest.TerminalReporter) -> dict[str, int]:
+    """How many tests passed, and how many did not."""
+    outcomes = "passed", "failed", "error", "skipped", "xfailed", "xpassed"
+    return {name: len(reporter.stats[name]) for name in outcomes if reporter.stats.get(name)}
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """The keeper of one private server: a process that starts it, and ends it for certain.
 
-    python -m tests.server_keeper KIND PROGRAM [SETTING=VALUE ...]
+    python -m tests.server_keeper PID KIND PROGRAM [SETTING=VALUE ...]
 
-It tells in one line of JSON where the server is, or why there is none.  Words on its standard input
-are done and answered, by a line each: `kill` (kill -9), `start` (again, on the same port and data),
-`pause` and `resume` (SIGSTOP and SIGCONT).  It ends the server, and removes its folder, when that
-input ends, at SIGTERM, and when the process that started it is gone, however that ended.  Standard
-library only.
+It tells in one line of JSON where the server is, or why there is none.  It ends the server, and
+removes its folder, at SIGTERM, and when the process PID is gone, however that ended.  When PID is
+its parent, it also listens: words on its standard input are done and answered, by a line each:
+`kill` (kill -9), `start` (again, on the same port and data), `pause` and `resume` (SIGSTOP and
+SIGCONT); the end of that input ends the server as well.  Standard library only.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from typing import NoReturn
 from tests.server_kinds import KINDS, Keeper, NoServer
 
 
-def _attend(parent: int, keeper: Keeper) -> None:
+def _attend(user: int, listens: bool, keeper: Keeper) -> None:
     """Do what is asked for, until there is no more need for the server, or no server."""
     asked = b""
     killed = False
     while True:
         assert keeper.server is not None
         poll = select.poll()
-        poll.register(0, select.POLLIN)
-        poll.register(parent, select.POLLIN)
+        if listens:
+            poll.register(0, select.POLLIN)
+        poll.register(user, select.POLLIN)
         watched = -1 if killed else os.pidfd_open(keeper.server.pid)
         if watched >= 0:
             poll.register(watched, select.POLLIN)
@@ -54,8 +55,9 @@ def _leave(number: int, frame: object) -> NoReturn:
     sys.exit(0)
 
 
-def main(kind: str, program: str, *settings: str) -> None:
-    parent = os.pidfd_open(os.getppid())
+def main(pid: str, kind: str, program: str, *settings: str) -> None:
+    user = os.pidfd_open(int(pid))
+    listens = int(pid) == os.getppid()
     os.chdir("/")
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _leave)
@@ -63,7 +65,7 @@ def main(kind: str, program: str, *settings: str) -> None:
     keeper = KINDS[kind](program, folder, dict(text.split("=", 1) for text in settings))
     try:
         print(json.dumps(keeper.start()), flush=True)
-        _attend(parent, keeper)
+        _attend(user, listens, keeper)
     except (NoServer, OSError, subprocess.SubprocessError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
     finally:

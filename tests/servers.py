@@ -9,6 +9,8 @@ Each has its own folder, port and password, and is gone afterwards, also when th
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import itertools
 import json
 import os
@@ -41,6 +43,10 @@ class Server:
     version: str
     port: int
     password: str
+
+    @classmethod
+    def of(cls, kind: str, told: dict[str, Any]) -> Server:
+        return cls(kind, told["version"], told["port"], told["password"])
 
     def url(self, database: str) -> str:
         """The place of a database, as `backends.fetch` takes it."""
@@ -113,12 +119,11 @@ def mariadb() -> contextlib.AbstractContextManager[Server]:
 @contextlib.contextmanager
 def _running(kind: str) -> Iterator[Server]:
     with keeping(kind) as kept:
-        told = kept.told
-        yield Server(kind, told["version"], told["port"], told["password"])
+        yield Server.of(kind, kept.told)
 
 
 class Kept:
-    """A server that runs, and who keeps it."""
+    """A server that runs, and its keeper."""
 
     def __init__(self, keeper: subprocess.Popen[bytes]) -> None:
         self._keeper = keeper
@@ -140,37 +145,83 @@ class Kept:
         return told
 
 
+class Shared:
+    """A server that other processes use at the same time: none of them may hurt it."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told = told
+
+    def ask(self, word: str) -> dict[str, Any]:
+        raise AssertionError(f"{word!r}: other tests use this server; start one of the test's own")
+
+
 @contextlib.contextmanager
 def keeping(kind: str, **settings: str) -> Iterator[Kept]:
     """A server of one's own, with settings in its own words.
 
     :raises ServerMissing: it is not installed, or does not start.
     """
-    from tools import _servers
-
-    program = _servers.find(kind)
-    if program is None:
-        raise ServerMissing(_servers.reason([kind]))
-    words = [f"{name}={value}" for name, value in settings.items()]
-    keeper = subprocess.Popen(
-        [sys.executable, "-E", "-S", "-m", "tests.server_keeper", kind, program, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for us: we end it when nobody needs it any more
-        cwd=REPOSITORY,
-    )
+    keeper = _keeper(os.getpid(), kind, **settings)
     assert keeper.stdin is not None and keeper.stdout is not None
     try:
-        try:
-            kept = Kept(keeper)
-        except ServerMissing as error:
-            raise ServerMissing(f"{program} does not start: {error}") from None
-        yield kept
+        yield _started(keeper, kind)
     finally:
         keeper.terminate()
         keeper.stdin.close()
         keeper.stdout.close()
         keeper.wait()
+
+
+def shared(kind: str, folder: Path) -> Shared:
+    """The server of this kind that all processes of a run of pytest use.
+
+    The first that asks for it starts it, and notes in `folder`, which they share, where it is.  It
+    goes when the process that began the run ends.
+
+    :raises ServerMissing: it is not installed, or does not start.
+    """
+    with open(folder / f"server-{kind}", "a+") as note:
+        fcntl.flock(note, fcntl.LOCK_EX)
+        note.seek(0)
+        noted = note.read()
+        if not noted:
+            keeper = _keeper(os.getppid(), kind)
+            _keepers.append(keeper)
+            noted = json.dumps(_started(keeper, kind).told)
+            note.write(noted)
+        return Shared(json.loads(noted))
+
+
+#: They outlive this process, which only began them.
+_keepers: list[subprocess.Popen[bytes]] = []
+
+
+def _started(keeper: subprocess.Popen[bytes], kind: str) -> Kept:
+    try:
+        return Kept(keeper)
+    except ServerMissing as error:
+        raise ServerMissing(f"{_program(kind)} does not start: {error}") from None
+
+
+def _program(kind: str) -> str:
+    from tools import _servers
+
+    program = _servers.find(kind)
+    if program is None:
+        raise ServerMissing(_servers.reason([kind]))
+    return program
+
+
+def _keeper(pid: int, kind: str, **settings: str) -> subprocess.Popen[bytes]:
+    """A process that keeps a server for as long as there is the process `pid`."""
+    words = [str(pid), kind, _program(kind), *(f"{key}={value}" for key, value in settings.items())]
+    return subprocess.Popen(
+        [sys.executable, "-E", "-S", "-m", "tests.server_keeper", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for us: we end it when nobody needs it any more
+        cwd=REPOSITORY,
+    )
 
 
 # For pytest. --------------------------------------------------------------------------------------
@@ -207,16 +258,38 @@ class Once(Generic[S]):
 
 
 class Lazy(Once[Server]):
-    """The databases."""
+    """Databases by kind: each is started by the first test that needs it.
 
-    def __init__(self) -> None:
-        super().__init__(_running)
+    It is one for all processes of a run, where these have a `folder` in common: 'own mysql' is for
+    tests that change how it is set up.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__(functools.partial(_reached, folder))
+
+
+@contextlib.contextmanager
+def _reached(folder: Path | None, kind: str) -> Iterator[Server]:
+    own = kind.startswith("own ")
+    kind = kind.removeprefix("own ")
+    if folder is not None and not own:
+        yield Server.of(kind, shared(kind, folder).told)
+        return
+    with _running(kind) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
-def database_servers() -> Iterator[Lazy]:
-    """The servers, by kind ('postgresql', 'mysql')."""
-    with contextlib.closing(Lazy()) as servers:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """What the processes have in common that run tests at the same time; None where it is one."""
+    several = "PYTEST_XDIST_WORKER" in os.environ
+    return tmp_path_factory.getbasetemp().parent if several else None
+
+
+@pytest.fixture(scope="session")
+def database_servers(shared_folder: Path | None) -> Iterator[Lazy]:
+    """The servers, by kind ('postgresql', 'mysql'): other tests use them at the same time."""
+    with contextlib.closing(Lazy(shared_folder)) as servers:
         yield servers
 
 

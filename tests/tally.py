@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 #: By kind: the version, or ''.
@@ -10,6 +11,8 @@ ledgers: dict[str, str] = {}
 brokers: dict[str, str] = {}
 #: (flow, kind of engine) of all runs of the contract of flows that went as expected.
 flows: set[tuple[str, str]] = set()
+#: Tests that are marked slow, and were left out.
+waiting: set[str] = set()
 
 _KINDS = {"backends": backends, "ledgers": ledgers, "brokers": brokers}
 _ORDER = (
@@ -27,7 +30,7 @@ _ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept")
 
 def told() -> dict[str, Any]:
     """All of it, as one process may tell another."""
-    return {**_KINDS, "flows": sorted(map(list, flows))}
+    return {**_KINDS, "flows": sorted(map(list, flows)), "waiting": sorted(waiting)}
 
 
 def add(other: dict[str, Any]) -> None:
@@ -35,6 +38,7 @@ def add(other: dict[str, Any]) -> None:
     for what, kinds in _KINDS.items():
         kinds.update(other[what])
     flows.update((flow, kind) for flow, kind in other["flows"])
+    waiting.update(other["waiting"])
 
 
 def lines() -> list[str]:
@@ -46,7 +50,14 @@ def lines() -> list[str]:
             f"contract of flows: {len({flow for flow, _ in flows})} flows x {len(used)} kinds"
             f" ({', '.join(sorted(used, key=_ENGINES.index))}), {len(flows)} runs as expected"
         )
+    if waiting:
+        found.append(f"slow, and left out: {len(waiting)} tests")
     return found
+
+
+def waiting_by_folder() -> dict[str, int]:
+    """How many tests were left out of each folder of tests."""
+    return Counter(name.split("/")[1] for name in waiting)
 
 
 def _listed(kinds: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import sample_tasks
-from tests.brokers import Broker, Brokers, Place, Rabbitmq, Redis
+from tests.brokers import KILLED, Broker, Brokers, Place, Rabbitmq, Redis
 from tests.celery import peers
 from tests.workers import until, workers
 from wbengine import engines
@@ -230,6 +230,7 @@ def _overheard(client: Any, pattern: str) -> bytes:
         return data
 
 
+@pytest.mark.parametrize("kind", KILLED)
 def test_nobody_waits_for_a_broker_that_is_frozen(server: Broker, url: Place) -> None:
     def dropped() -> int:
         """How many there is no room for, after a thousand more."""

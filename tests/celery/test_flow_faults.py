@@ -47,14 +47,12 @@ def resting(url: str, backend: str, path: Path, number: int, **options: Any) -> 
 # asked for again.
 KILLED = [
     ("redis", "redis", "broker"),
-    ("redis", "rpc", "broker"),
-    ("rabbitmq", "redis", "broker"),
-    ("rabbitmq", "redis", "results"),
-    ("rabbitmq", "rpc", "broker"),
+    pytest.param("rabbitmq", "redis", "results", marks=pytest.mark.slow),
+    pytest.param("rabbitmq", "rpc", "broker", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("kind", "results", "who"), KILLED, ids=[*map("-".join, KILLED)])
+@pytest.mark.parametrize(("kind", "results", "who"), KILLED)
 def test_a_broker_is_killed(
     kind: str,
     results: str,

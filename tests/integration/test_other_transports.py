@@ -61,7 +61,7 @@ def two_workers(folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen
         yield started
 
 
-@pytest.mark.skipif(not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1")
+@pytest.mark.slow
 @pytest.mark.filterwarnings(WARNS)
 def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
     """Two workers, 50 tasks, and one of the workers is killed by its work."""

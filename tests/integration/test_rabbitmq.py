@@ -264,7 +264,7 @@ def test_a_stalled_connection_is_noticed_while_idle(
         until(lambda: 1 in a.got)
 
 
-@pytest.mark.skipif(not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1")
+@pytest.mark.slow
 def test_a_busy_connection_stays(rabbitmq_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Heartbeats go out between messages, and while nothing happens at all."""
     with Side(rabbitmq_url, "a", transport_options=QUICK).running() as a:
@@ -327,17 +327,21 @@ def test_what_somebody_removed_is_declared_again(
     assert "oneself" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # a broker starts twice
-def test_the_broker_ends_under_load_and_comes_back(
-    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
-) -> None:
+def test_the_broker_ends_under_load_and_comes_back(broker_servers: brokers.Brokers) -> None:
+    rabbitmq = broker_servers["own rabbitmq"]
     after: list[int] = []
-    with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
+    with (
+        rabbitmq.place() as url,
+        Side(url, "a").running() as a,
+        Side(url, "b").running() as b,
+    ):
         for number in range(3000):
             a.send(number, "b", persistent=True, after=lambda n=number: after.append(n))
         until(lambda: len(after) > 300)
-        rabbitmq_server.kill()
-        rabbitmq_server.start()
+        rabbitmq.kill()
+        rabbitmq.start()
         assert a.proxy.flush(60)
         until(lambda: len(set(b.got)) == 3000)
         assert sorted(after) == list(range(3000))

@@ -1,7 +1,6 @@
 """Engines that are killed while workers run their tasks, and others that go on.
 
-`WBENGINE_THOROUGH=1` runs those too that take long, or are much like others (tools/crash kills at
-every single place).
+Those that take long, or are much like others, are `slow` (tools/crash kills at every single place).
 """
 
 from __future__ import annotations
@@ -32,10 +31,6 @@ from wbengine.engines.worker_based.engine_side import lineage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import entries
 from wbengine.persistence import models
-
-thorough = pytest.mark.skipif(
-    not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1"
-)
 
 
 @pytest.fixture
@@ -91,7 +86,7 @@ def done_rows(folder: Path) -> int:
     return len(ledgers.rows(folder / "broker/ledger", "done"))
 
 
-@thorough
+@pytest.mark.slow
 def test_what_ended_while_nobody_listened_is_not_done_again(folder: Path) -> None:
     with worker(folder):
         killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
@@ -120,11 +115,11 @@ def test_what_still_runs_is_waited_for(folder: Path) -> None:
     ("point", "hit"),
     [
         ("executor.before-drop", 1),
-        pytest.param("executor.before-open", 1, marks=thorough),
-        pytest.param("executor.after-open", 1, marks=thorough),
-        pytest.param("outbox.before-publish", 1, marks=thorough),
-        pytest.param("executor.after-drop", 1, marks=thorough),
-        pytest.param("proxy.before-ack", 1, marks=thorough),
+        pytest.param("executor.before-open", 1, marks=pytest.mark.slow),
+        pytest.param("executor.after-open", 1, marks=pytest.mark.slow),
+        pytest.param("outbox.before-publish", 1, marks=pytest.mark.slow),
+        pytest.param("executor.after-drop", 1, marks=pytest.mark.slow),
+        pytest.param("proxy.before-ack", 1, marks=pytest.mark.slow),
     ],
 )
 def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> None:
@@ -136,7 +131,7 @@ def test_wherever_it_dies_each_runs_once(folder: Path, point: str, hit: int) -> 
         assert {again.storage.record(f"p{n}").attempt for n in range(6)} == {1}
 
 
-@thorough
+@pytest.mark.slow
 def test_an_executor_that_several_use_goes_on_too(folder: Path) -> None:
     """It has a name of its own, and keeps it."""
     shared = executors.WorkerTaskExecutor(
@@ -153,7 +148,7 @@ def test_an_executor_that_several_use_goes_on_too(folder: Path) -> None:
         assert shared.uuid == "shared"
 
 
-@thorough
+@pytest.mark.slow
 def test_a_reversion_goes_on(folder: Path) -> None:
     """One that runs is waited for; what it undoes was done once, and is undone once."""
     with worker(folder) as held:
@@ -192,7 +187,7 @@ def test_items_that_ran_when_another_failed_are_undone_too(folder: Path) -> None
     assert sorted(tasks.runs(folder)) == [f"{w}-{n}" for w in ("item", "undone") for n in numbers]
 
 
-@thorough
+@pytest.mark.slow
 def test_a_worker_that_rested_for_long_is_no_dead_one(folder: Path) -> None:
     """Its last beat is old when it takes something; it beats before that."""
     with worker(folder) as held:
@@ -249,7 +244,7 @@ def orphaned(folder: Path, flow: str) -> Any:
     return tasks.engine_of(flow, folder, worker_expiry=5)
 
 
-@thorough
+@pytest.mark.slow
 def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
     again = orphaned(folder, "gated")
     opened(folder, "revert")
@@ -259,7 +254,7 @@ def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
     assert tasks.runs(folder) == ["execute-a", "revert-a"]
 
 
-@thorough
+@pytest.mark.slow
 def test_what_was_lost_and_may_be_run_twice_is(folder: Path) -> None:
     again = orphaned(folder, "repeatable")
     with worker(folder):
@@ -269,7 +264,7 @@ def test_what_was_lost_and_may_be_run_twice_is(folder: Path) -> None:
     assert again.storage.record("a").attempt == 1
 
 
-@thorough
+@pytest.mark.slow
 def test_without_a_ledger_workers_are_asked(folder: Path) -> None:
     """One task runs, and one has ended: its worker remembers how."""
     with worker(folder) as held:
@@ -290,7 +285,7 @@ def test_without_a_ledger_workers_remember(folder: Path) -> None:
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
-@thorough
+@pytest.mark.slow
 def test_without_a_ledger_what_nobody_knows_is_lost(folder: Path) -> None:
     """It was never published, but nobody can tell."""
     opened(folder, "revert")
@@ -299,7 +294,7 @@ def test_without_a_ledger_what_nobody_knows_is_lost(folder: Path) -> None:
         tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
 
 
-@pytest.mark.parametrize("level", [pytest.param("batch", marks=thorough), "end"])
+@pytest.mark.parametrize("level", [pytest.param("batch", marks=pytest.mark.slow), "end"])
 def test_a_store_that_is_behind_the_ledger(folder: Path, level: str) -> None:
     """What was published without being saved is found when it is published again."""
     with worker(folder) as held:

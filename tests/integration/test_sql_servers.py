@@ -203,20 +203,22 @@ def test_transactions_in_each_others_way(backend: sql.SQLBackend) -> None:
     assert state in ("by 0", "by 1")
 
 
-def test_more_than_the_server_takes(mariadb_server: servers.Server, mariadb_url: str) -> None:
+@pytest.mark.slow
+def test_more_than_the_server_takes(database_servers: servers.Lazy) -> None:
     """The error names what to set there."""
-    with backends.backend(mariadb_url) as backend:
+    mariadb = database_servers["own mysql"]
+    with mariadb.database() as url, backends.backend(url) as backend:
         assert isinstance(backend, sql.SQLBackend)
         flow = keep(backend)
         (atom,) = flow
         atom.results = "x" * (3 << 20)
-        mariadb_server.execute("SET GLOBAL max_allowed_packet = 1048576")
+        mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
         try:
             backend.engine.dispose()
             with pytest.raises(exceptions.StorageFailure, match="max_allowed_packet"):
                 backend.get_connection().save_changes(flow, [atom])
         finally:
-            mariadb_server.execute("SET GLOBAL max_allowed_packet = 67108864")
+            mariadb.execute("SET GLOBAL max_allowed_packet = 67108864")
         backend.engine.dispose()
         backend.get_connection().save_changes(flow, [atom])
         assert backend.get_connection().get_atom_details(atom.uuid).results == atom.results

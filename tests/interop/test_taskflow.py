@@ -14,7 +14,7 @@ from typing import Any
 import kombu
 import pytest
 
-from tests.brokers import Brokers, Place
+from tests.brokers import KILLED, Brokers, Place
 from tests.interop import peers, tasks
 from tests.interop.flows import ENDS, Run
 from tests.workers import until, worker_in_thread
@@ -25,10 +25,6 @@ PATHS = ("fails", "flaky")
 
 #: Flows of a task each, at which a worker of TaskFlow would be lost for words, or for good.
 BAD = ("exits", "odd", "limited")
-
-THOROUGH = pytest.mark.skipif(
-    not os.environ.get("WBENGINE_THOROUGH"), reason="only with WBENGINE_THOROUGH=1"
-)
 
 #: TaskFlow gives a broker up for lost after three seconds, unless it is told otherwise.
 PATIENT = {"retry_options": {"max_retries": 60}}
@@ -223,7 +219,7 @@ def test_their_engine_hears_of_the_loss_of_our_worker(
     assert len(path.read_text(encoding="utf-8").splitlines()) == 1
 
 
-@THOROUGH
+@pytest.mark.slow
 def test_a_busy_worker_of_ours_is_not_forgotten(
     taskflow: peers.TaskFlow, url: Place, tmp_path: Path
 ) -> None:
@@ -272,7 +268,7 @@ def test_no_success_comes_without_a_word_before(url: Place) -> None:
 # Brokers that are gone for a while ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["redis", pytest.param("rabbitmq", marks=THOROUGH)])
+@pytest.mark.parametrize("kind", KILLED)
 def test_a_broker_is_killed_and_comes_back(
     taskflow: peers.TaskFlow, url: Place, kind: str, broker_servers: Brokers, tmp_path: Path
 ) -> None:

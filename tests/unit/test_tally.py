@@ -23,13 +23,17 @@ def test_what_several_processes_tell_is_put_together(monkeypatch: pytest.MonkeyP
         "brokers": {"redis": "7.0"},
     }
     other["flows"] = [["a", "serial"], ["a", "kept"]]
+    monkeypatch.setattr(tally, "waiting", {"tests/unit/test_a.py::test_b"})
+    other["waiting"] = ["tests/unit/test_a.py::test_b", "tests/cli/test_c.py::test_d"]
     tally.add(json.loads(json.dumps(other)))
     assert tally.lines() == [
         "backends: dir",
         "ledgers: memory, sqlite 3.40",
         "brokers: redis (7.0)",
         "contract of flows: 2 flows x 2 kinds (serial, kept), 3 runs as expected",
+        "slow, and left out: 2 tests",
     ]
+    assert tally.waiting_by_folder() == {"unit": 1, "cli": 1}
     assert json.loads(json.dumps(tally.told()))["flows"] == [
         ["a", "kept"],
         ["a", "serial"],

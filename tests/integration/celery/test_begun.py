@@ -26,7 +26,8 @@ def notes(path: Path, count: int, **fields: Any) -> list[TaskMessage]:
     ]
 
 
-@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", ["own rabbitmq"], indirect=True)
 def test_a_broker_is_killed_that_has_a_backlog(
     broker: Broker, client: Client, serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,10 +16,14 @@ from tests.celery_guests import PATIENT, Serve, Start
 from tests.workers import WorkerProcess, until
 from wbengine.interop.celery.worker import doubting, notes
 
-pytestmark = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+on_rabbitmq = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    ("broker", "restarted"),
+    [("rabbitmq", False), pytest.param("own rabbitmq", True, marks=pytest.mark.slow)],
+    indirect=["broker"],
+)
 def test_the_first_one_still_runs_it(
     restarted: bool,
     broker: Rabbitmq,
@@ -73,6 +77,7 @@ def test_the_first_one_still_runs_it(
     assert client.left() == begun.left() == []
 
 
+@on_rabbitmq
 def test_the_first_one_was_killed(
     client: Client, start: Start, serve: Serve, tmp_path: Path
 ) -> None:
@@ -95,6 +100,7 @@ def test_the_first_one_was_killed(
     assert lines(path) == ["here"] and lines(safe) == ["here"] * 2
 
 
+@on_rabbitmq
 def test_told_to_end_in_doubt_it_puts_it_back_as_it_was(
     client: Client, begun: Client, start: Start, serve: Serve, tmp_path: Path
 ) -> None:

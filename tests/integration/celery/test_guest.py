@@ -12,7 +12,7 @@ import kombu
 import pytest
 
 from tests import celery_errands, celery_guests
-from tests.brokers import Broker, Place
+from tests.brokers import KILLED, Broker, Place
 from tests.celery_errands import NOTE, REST, REST_AGAIN, WAIT, Client, lines
 from tests.celery_guests import HASTY, PATIENT, Serve, Start
 from tests.workers import WorkerProcess, until
@@ -37,6 +37,7 @@ def test_tasks_run_and_their_results_are_kept(client: Client, start: Start, tmp_
     assert client.left() == []
 
 
+@pytest.mark.parametrize("broker", KILLED, indirect=True)
 def test_a_broker_that_is_killed_and_started_again(
     broker: Broker, client: Client, serve: Serve, tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_slots_are_busy_whatever_became_of_the_broker(
         assert value(client.ended(waits)) == "waits"
 
 
+@pytest.mark.parametrize("broker", KILLED, indirect=True)
 def test_what_is_held_runs_once_whatever_became_of_the_broker(
     broker: Broker, client: Client, serve: Serve, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_what_is_held_runs_once_whatever_became_of_the_broker(
     assert client.left() == []
 
 
+@pytest.mark.parametrize("broker", KILLED, indirect=True)
 def test_a_broker_that_is_stopped_for_a_while(
     broker: Broker, client: Client, serve: Serve, tmp_path: Path
 ) -> None:

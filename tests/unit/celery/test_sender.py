@@ -11,7 +11,7 @@ from typing import Any
 import kombu
 import pytest
 
-from tests.brokers import Broker, Place
+from tests.brokers import KILLED, Brokers
 from tests.workers import until
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.protocol import codec
@@ -34,6 +34,9 @@ class Bench:
 
     def _settle(self, receipts: Sequence[lines.Receipt], acknowledged: bool = True) -> None:
         self.settled += [(receipt, acknowledged) for receipt in receipts]
+
+    def close(self) -> None:
+        self.sender.close(0.5)
 
     def end(self, *steps: Step, **fields: Any) -> Job:
         """Put an end with these steps, and wait until it is done."""
@@ -65,11 +68,10 @@ class Mark:
 
 @pytest.fixture(params=["redis", "rabbitmq"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = Bench(request.getfixturevalue(f"{request.param}_url"))
-    with kombu.Connection(made.url) as connection:
-        kombu.Queue("answers", durable=False)(connection.channel()).declare()
-    yield made
-    made.sender.close()
+    with contextlib.closing(Bench(request.getfixturevalue(f"{request.param}_url"))) as made:
+        with kombu.Connection(made.url) as connection:
+            kombu.Queue("answers", durable=False)(connection.channel()).declare()
+        yield made
 
 
 def send(name: str, **where: Any) -> Send:
@@ -139,14 +141,12 @@ def test_what_a_broker_refuses_is_left_out(bench: Bench, caplog: pytest.LogCaptu
     assert f"cannot be sent to {name}" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
+@pytest.mark.parametrize("kind", KILLED)
 def test_a_broker_that_is_away_is_waited_for(
-    kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+    kind: str, broker_servers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server: Broker = request.getfixturevalue(f"{kind}_server")
-    url: Place = request.getfixturevalue(f"{kind}_url")
-    made = Bench(url)
-    try:
+    server = broker_servers[kind]
+    with server.place() as url, contextlib.closing(Bench(url)) as made:
         made.end(send("before"))
         server.kill()
         message = TaskMessage("t", "one")
@@ -159,5 +159,3 @@ def test_a_broker_that_is_away_is_waited_for(
         # A Redis may not have written yet what came last before it was killed.
         assert made.found("usual")[-1] == "after"
         assert made.settled[-1] == (job.receipt, True)
-    finally:
-        made.sender.close(0.5)
