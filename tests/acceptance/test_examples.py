@@ -43,7 +43,21 @@ EXAMPLES: dict[str, tuple[str, ...] | None] = {
     "switch_graph_flow": ALL,
     "watching": ALL,
 }
-RUNS = [(name, kind) for name, kinds in EXAMPLES.items() for kind in (kinds or [""])]
+KINDS = {kind: [name for name, kinds in EXAMPLES.items() if kind in (kinds or ())] for kind in ALL}
+#: Those that start their engines themselves.
+OWN = [name for name, kinds in EXAMPLES.items() if kinds is None]
+
+#: Runs examples one after the other, each as the program of its process.
+ONE_BY_ONE = """
+import importlib, sys
+names, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]
+here = sys.modules["__main__"]
+for name in names:
+    print("==", name, flush=True)
+    sys.modules["__main__"] = importlib.import_module(f"wbengine.examples.{name}")
+    sys.modules["__main__"].main()
+sys.modules["__main__"] = here
+"""
 
 
 def promised(name: str) -> str:
@@ -55,22 +69,38 @@ def promised(name: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in block.splitlines())
 
 
-def started(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", f"wbengine.examples.{name}", *arguments],
+        [sys.executable, "-W", "error", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
 
 
-@pytest.mark.parametrize(("name", "kind"), RUNS)
-def test_an_example_prints_what_it_says(name: str, kind: str, tmp_path: Path) -> None:
-    ended = started(name, tmp_path, *(["--engine", kind] if kind else []))
+def printed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ALL)
+def test_examples_print_what_they_say(kind: str, tmp_path: Path) -> None:
+    names = KINDS[kind]
+    ended = started(tmp_path, "-c", ONE_BY_ONE, " ".join(names), "--engine", kind)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+    parts = [part.partition("\n") for part in ended.stdout.split("== ")[1:]]
+    assert {name: printed(text) for name, _, text in parts} == {
+        name: promised(name) for name in names
+    }
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["hello_world", *OWN])
+def test_an_example_is_a_program(name: str, tmp_path: Path) -> None:
+    ended = started(tmp_path, "-m", f"wbengine.examples.{name}")
     assert (ended.returncode, ended.stderr) == (0, "")
-    printed = "\n".join(line.rstrip() for line in ended.stdout.splitlines())
-    assert printed == promised(name)
+    assert printed(ended.stdout) == promised(name)
     assert not list(tmp_path.iterdir())
 
 
@@ -80,6 +110,6 @@ def test_every_example_is_run() -> None:
 
 
 def test_an_example_offers_the_kinds_it_runs_on(tmp_path: Path) -> None:
-    ended = started("functor_tasks", tmp_path, "--engine", "worker-based")
+    ended = started(tmp_path, "-m", "wbengine.examples.functor_tasks", "--engine", "worker-based")
     assert ended.returncode == 2
     assert "choose from" in ended.stderr and "processes" in ended.stderr

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,18 @@ def ended(arguments: list[str], runtime: dict[str, str]) -> subprocess.Completed
         text=True,
         timeout=60,
     )
+
+
+def called(arguments: Sequence[str]) -> int:
+    """The exit code of the command, in this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return int(command.main(arguments))
+    except SystemExit as error:
+        return int(str(error.code))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Waiting:
@@ -196,14 +208,39 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
     ],
 )
 def test_wrong_usage_is_one_clear_line(
+    runtime: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+) -> None:
+    for name, value in runtime.items():
+        monkeypatch.setenv(name, value)
+    assert called(arguments) == code
+    _said_in_one_line(capsys.readouterr().err, code, words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((), 2, "--topic"),
+        (("--topic", "t", "--tasks", TASKS, "--url", "filesystem:///proc/nowhere"), 69, "/proc"),
+    ],
+)
+def test_wrong_usage_is_the_exit_code_of_the_process(
     runtime: dict[str, str], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     process = ended(workers.command(*arguments), runtime)
-    lines = process.stderr.splitlines()
     assert process.returncode == code, process.stderr
-    assert "error:" in lines[-1] and words in lines[-1], process.stderr
-    assert len(lines) == 1 or code == 69, process.stderr  # there the banner came before
-    assert "error:" not in "".join(lines[:-1]) and "Traceback" not in process.stderr
+    _said_in_one_line(process.stderr, code, words)
+
+
+def _said_in_one_line(said: str, code: int, words: str) -> None:
+    lines = said.splitlines()
+    assert "error:" in lines[-1] and words in lines[-1], said
+    assert len(lines) == 1 or code == 69, said  # there the banner came before
+    assert "error:" not in "".join(lines[:-1]) and "Traceback" not in said
 
 
 @pytest.mark.parametrize(
