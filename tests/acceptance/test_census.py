@@ -9,14 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
 from tests import workers
-from wbengine.examples.census import cli, fleet, options, page
+from wbengine.examples.census import cli, options
 
-QUICKSTART = Path(__file__).parents[2] / "tools" / "quickstart"
 ENGINES = options.ENGINES
 
 SOURCES = {
@@ -110,21 +108,6 @@ def test_a_failure_leaves_nothing_and_is_shown_with_its_line(
     assert said.err.rstrip().endswith("reverted: nothing is left of this run")
 
 
-def test_a_failure_keeps_what_was_there_before(root, tmp_path, temporary):
-    out = tmp_path / "out"
-    (out / "partial").mkdir(parents=True)
-    (out / "partial" / "mine").write_text("mine")
-    (out / "census.json").write_text("of an earlier run")
-
-    code = cli.main(
-        ["--root", str(root), "--out", str(out), "--engine", "serial", "--fail", "gamma"]
-    )
-
-    assert code == options.FAILED
-    assert files(out) == ["census.json", "partial", "partial/mine"]
-    assert (out / "census.json").read_text() == "of an earlier run"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -155,20 +138,6 @@ def test_wrong_usage_is_one_line(arguments, message, root, capsys):
     assert files(root) == before
 
 
-def test_workers_that_cannot_start_are_reported(root, tmp_path, temporary, capsys, monkeypatch):
-    monkeypatch.setattr(fleet, "TASKS", "wbengine.examples.no_such_module")
-
-    code = cli.main(["--root", str(root), "--out", str(tmp_path / "out")])
-
-    said = capsys.readouterr()
-    assert code == options.UNAVAILABLE
-    assert "before it was ready" in said.err.splitlines()[-1]
-    assert "no_such_module" in said.err.splitlines()[-1]
-    assert "Traceback" not in said.err
-    assert not (tmp_path / "out").exists()
-    assert files(temporary) == []
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_cleans_up(number, tmp_path):
     """Interrupted while hundreds of tasks wait, most of the time with two of them running."""
@@ -193,46 +162,3 @@ def test_an_interrupted_run_cleans_up(number, tmp_path):
     assert not out.exists()
     assert files(temporary) == []
     assert "flow ran" not in rest
-
-
-@pytest.mark.parametrize("engine", ["serial", "worker-based"])
-@pytest.mark.parametrize("earlier", [False, True])
-def test_an_interruption_after_the_report_was_written_removes_it(
-    root, tmp_path, temporary, capsys, monkeypatch, engine, earlier
-):
-    out = tmp_path / "out"
-    if earlier:
-        out.mkdir()
-        (out / "census.json").write_text("of an earlier run")
-        (out / "census.html").write_text("of an earlier run")
-
-    def interrupt(record):
-        assert record.census["total"]["files"]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(page, "render", interrupt)
-    code = cli.main(["--root", str(root), "--out", str(out), "--engine", engine])
-
-    assert code == options.INTERRUPTED
-    assert "nothing is left of this run" in capsys.readouterr().err
-    assert out.exists() == earlier
-    assert files(out) == (["census.html"] if earlier else [])
-    assert files(temporary) == []
-
-
-def test_the_tool_tells_its_usage_before_it_installs_anything(tmp_path):
-    def call(*arguments):
-        return subprocess.run(
-            [sys.executable, str(QUICKSTART), *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            check=False,
-        )
-
-    helped, wrong = call("--help"), call("--workers", "0")
-
-    assert (helped.returncode, helped.stderr) == (0, "")
-    assert "--fail MODULE" in helped.stdout
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("quickstart: --workers must be 1 to 64, not 0")

@@ -14,6 +14,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_damaged_records_are_refused_and_the_others_load() -> None:
     told = crash("damage", "--records", "15", "--stores", "dir,sqlite")
     for kind in ("dir", "sqlite"):
@@ -21,6 +22,7 @@ def test_damaged_records_are_refused_and_the_others_load() -> None:
     assert told.endswith(" s, 0 problems\n"), told
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_a_flow_fails_and_goes_on_when_there_is_room() -> None:
     told = crash("full")
     assert told.count(" 0 problems\n") == 2, told

@@ -35,6 +35,7 @@ GUIDE = sorted(
 BUILT = (SOURCE / "installing.rst", SOURCE / "tutorial.rst", *GUIDE)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]

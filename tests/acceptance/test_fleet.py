@@ -35,6 +35,7 @@ def test_a_fleet_on_redis(redis_url: Place, tmp_path: Path) -> None:
     _fleet("redis", tmp_path, redis_url)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
 def test_a_fleet_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
     _fleet("amqp", tmp_path, rabbitmq_url)

@@ -24,14 +24,16 @@ def _fuzz(kind: str, folder: Path, count: int, where: str | None = None) -> None
             assert found.counted[f"{who} refused {why}"], found.counted
 
 
-@pytest.mark.parametrize("kind", ["memory", "filesystem"])
+@pytest.mark.parametrize("kind", ["memory", pytest.param("filesystem", marks=pytest.mark.slow)])
 def test_in_this_process_and_in_folders(kind: str, tmp_path: Path) -> None:
     _fuzz(kind, tmp_path, 1000)
 
 
+@pytest.mark.slow
 def test_on_redis(redis_url: Place, tmp_path: Path) -> None:
     _fuzz("redis", tmp_path, 600, redis_url)
 
 
+@pytest.mark.slow
 def test_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
     _fuzz("amqp", tmp_path, 400, rabbitmq_url)

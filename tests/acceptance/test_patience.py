@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests import workers
 from tests.workers import until
 
@@ -53,12 +51,6 @@ def called(limit: float, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
     )
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_the_exit_code_of_what_ends(code: int) -> None:
-    ended = called(50, "-c", f"import sys; sys.exit({code})")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
 
 
 def test_what_hangs_is_shown_and_killed() -> None:

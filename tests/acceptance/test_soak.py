@@ -11,6 +11,7 @@ import pytest
 from tests import workers
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_wide_flows_leave_nothing_behind() -> None:
     tool = Path(workers.REPOSITORY) / "tools" / "soak"

@@ -48,6 +48,7 @@ def test_the_pictures_of_the_documentation_are_true(name: str) -> None:
     assert edges(KEPT / f"{name}.svg") == TRUE[name]()
 
 
+@pytest.mark.slow
 def test_the_tool_draws_all_of_them(tmp_path: Path) -> None:
     tool = workers.REPOSITORY / "tools" / "state_graph"
     ended = subprocess.run(
@@ -57,9 +58,3 @@ def test_the_tool_draws_all_of_them(tmp_path: Path) -> None:
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
     for name in NAMES:
         assert edges(tmp_path / f"{name}.svg") == edges(KEPT / f"{name}.svg") != set()
-
-
-def test_what_is_no_folder_is_refused() -> None:
-    tool = workers.REPOSITORY / "tools" / "state_graph"
-    ended = subprocess.run([sys.executable, tool, "--out"], capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (2, "state_graph: error: --out is not one folder\n")

@@ -104,31 +104,26 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-#: (served by, broker, backend).  Each test must pass with Celery's workers too, or it asks for what
+#: (served by, broker, backend).  Each test must pass with Celery's worker too, or it asks for what
 #: Celery does not do.
-BEDS = [
-    ("wbengine", "redis", "rpc"),
-    ("wbengine", "redis", "redis"),
-    ("wbengine", "rabbitmq", "rpc"),
-    ("wbengine", "rabbitmq", "redis"),
-    ("celery", "redis", "redis"),
-    ("celery", "rabbitmq", "rpc"),
-]
+REDIS = "wbengine", "redis", "redis"
+RABBITMQ = "wbengine", "rabbitmq", "rpc"
+CELERY = pytest.param(("celery", "redis", "redis"), marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=BEDS, ids="-".join)
+@pytest.fixture(params=[REDIS, RABBITMQ, CELERY], ids="-".join)
 def bed(beds: Beds, request: pytest.FixtureRequest) -> Bed:
     """Shared with other tests: it is to be left as it was found."""
     return beds.get(*request.param)
 
 
-@pytest.fixture(params=[bed for bed in BEDS if bed[2] == "redis"], ids="-".join)
+@pytest.fixture(params=[REDIS, CELERY], ids="-".join)
 def storing(beds: Beds, request: pytest.FixtureRequest) -> Bed:
     """One whose results are in Redis: chords need it."""
     return beds.get(*request.param)
 
 
-@pytest.fixture(params=[BEDS[1], BEDS[2], BEDS[4]], ids="-".join)
+@pytest.fixture(params=[REDIS, CELERY], ids="-".join)
 def killing(beds: Beds, request: pytest.FixtureRequest) -> Bed:
     """One whose tasks run in processes, which can be killed."""
     return beds.get(*request.param, "processes")

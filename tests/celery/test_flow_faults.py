@@ -167,8 +167,7 @@ def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:
     return engines.load_from_detail(detail, backend=backend, engine=kind)
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
-@pytest.mark.parametrize("kind", ["plain", "mapped"])
+@pytest.mark.parametrize(("kind", "by"), [("plain", signal.SIGINT), ("mapped", signal.SIGKILL)])
 def test_a_resumed_flow_takes_what_is_there(
     tmp_path: Path, celery: Any, broker_servers: Any, kind: str, by: signal.Signals
 ) -> None:
@@ -224,9 +223,8 @@ def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again
         assert len(begun(tmp_path / "ran")) < 30
 
 
-@pytest.mark.parametrize("kind", ["parallel", "serial"])
 def test_a_resumed_flow_that_is_given_up_revokes(
-    tmp_path: Path, celery: Any, broker_servers: Any, kind: str
+    tmp_path: Path, celery: Any, broker_servers: Any
 ) -> None:
     """What an earlier run sent, and is undone now, does not run any more."""
     server = broker_servers["redis"]
@@ -236,7 +234,7 @@ def test_a_resumed_flow_that_is_given_up_revokes(
         celery.worker(url, "threads", backend=store, concurrency=1) as worker,
     ):
         uuid = interrupted(worker, tmp_path, url, store, "celery", 3)
-        engine = resumed(tmp_path, uuid, kind)
+        engine = resumed(tmp_path, uuid)
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
         link.close_all(30.0)  # it has told them then

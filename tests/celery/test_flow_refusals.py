@@ -26,8 +26,9 @@ def wrong(url: Any) -> str:
     return f"{scheme}://{user.partition(':')[0]}:wrong@{where}"
 
 
-@pytest.mark.parametrize("refuses", ["redis", "rabbitmq", "results"])
-@pytest.mark.parametrize("engine", ["parallel", "serial"])
+@pytest.mark.parametrize(
+    ("refuses", "engine"), [("redis", "parallel"), ("rabbitmq", "serial"), ("results", "parallel")]
+)
 def test_a_wrong_password_is_told_at_once(
     refuses: str, engine: str, broker_servers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from tests.celery_guests import HASTY
 from tests.workers import until
 
 
-@pytest.mark.parametrize("pool", ["threads", "processes"])
+@pytest.mark.parametrize(("kind", "pool"), [("redis", "threads"), ("rabbitmq", "processes")])
 def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Path) -> None:
     """What it ran is run again if that does no harm, else its client is told; what it only held is
     run as if nothing had been."""

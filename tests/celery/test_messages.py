@@ -75,14 +75,18 @@ def test_priorities(
     assert found == (expected if kind == "redis" else expected[::-1])
 
 
-def test_ten_thousand_mutated_messages(
-    kind: str, url: Place, store: Place, client: peers.Client, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("redis", 1_000), pytest.param("redis", 10_000, marks=pytest.mark.slow), ("rabbitmq", 1_000)],
+)
+def test_mutated_messages(
+    kind: str, count: int, url: Place, store: Place, client: peers.Client, tmp_path: Path
 ) -> None:
     """They never kill a worker, nor stop it, and none of them comes again."""
     bed = Bed(client, url, store, "wbengine")
     with peers.wbengine_worker(tmp_path, url, "--quiet", backend=store) as worker:
         assert bed.run("add", 0, 1)["value"] == 1
-        bed.call("mutated", 10_000 if kind == "redis" else 2_000, 7)
+        bed.call("mutated", count, 7)
         assert bed.run("add", 1, 2)["value"] == 3
         assert bed.call("chain", 5) == [5, 4]
         until(lambda: not bed.call("depth", peers.QUEUE))

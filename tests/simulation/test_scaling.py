@@ -171,9 +171,3 @@ def test_the_tool_tells_it_all(tmp_path: Path) -> None:
     for text in ("exponent", *growth.COSTS.values(), "100,000 workers", "what is full first"):
         assert text in ended.stdout
     assert "12 workers, 200 requests" in ended.stderr
-
-
-def test_figures_that_are_not_there_are_wrong_usage(tmp_path: Path) -> None:
-    ended = simulate("--scale", "--figures", str(tmp_path / "none.json"))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "No such file" in ended.stderr and len(ended.stderr.splitlines()) == 1
