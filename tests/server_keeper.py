@@ -6,7 +6,8 @@ It tells in one line of JSON where the server is, or why there is none.  It ends
 removes its folder, at SIGTERM, and when the process PID is gone, however that ended.  When PID is
 its parent, it also listens: words on its standard input are done and answered, by a line each:
 `kill` (kill -9), `start` (again, on the same port and data), `pause` and `resume` (SIGSTOP and
-SIGCONT); the end of that input ends the server as well.  Standard library only.
+SIGCONT); the end of that input ends the server as well.  Else it is in the background at once.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def _leave(number: int, frame: object) -> NoReturn:
 def main(pid: str, kind: str, program: str, *settings: str) -> None:
     user = os.pidfd_open(int(pid))
     listens = int(pid) == os.getppid()
+    if not listens and os.fork():  # it outlives its parent, which waits for no child
+        os._exit(0)
     os.chdir("/")
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _leave)

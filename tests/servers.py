@@ -185,15 +185,10 @@ def shared(kind: str, folder: Path) -> Shared:
         note.seek(0)
         noted = note.read()
         if not noted:
-            keeper = _keeper(os.getppid(), kind)
-            _keepers.append(keeper)
-            noted = json.dumps(_started(keeper, kind).told)
+            with _keeper(os.getppid(), kind) as keeper:
+                noted = json.dumps(_started(keeper, kind).told)
             note.write(noted)
         return Shared(json.loads(noted))
-
-
-#: They outlive this process, which only began them.
-_keepers: list[subprocess.Popen[bytes]] = []
 
 
 def _started(keeper: subprocess.Popen[bytes], kind: str) -> Kept:

@@ -31,6 +31,17 @@ with servers.keeping(sys.argv[1]) as server:
     sys.stdin.read()
 """
 
+#: A run of tests in two processes, the first of which has ended when the second one comes.
+RUN = """
+import subprocess, sys
+ask = "import pathlib, sys; from tests import servers;" \\
+    " print(servers.shared('redis', pathlib.Path(sys.argv[1])).told['port'])"
+for _ in range(2):
+    subprocess.run([sys.executable, "-c", ask, sys.argv[1]], check=True)
+print(flush=True)
+sys.stdin.read()
+"""
+
 
 def _living(folder: Path) -> list[int]:
     """The processes that have to do with a folder: also Erlang's, which only have it as home."""
@@ -88,6 +99,25 @@ def test_a_server_goes_with_who_started_it(kind: str, how: str, folder: Path) ->
             process.stdin.close()  # nobody else can remove the folder
         else:
             until(lambda: not list(folder.iterdir()))
+
+
+def test_a_server_is_shared_by_the_processes_of_a_run(folder: Path, tmp_path: Path) -> None:
+    """It goes with the process that began the run."""
+    if _servers.find("redis") is None:
+        servers.skip_or_fail(_servers.reason(["redis"]))
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(folder)},
+    ) as run:
+        assert run.stdout is not None
+        first, second = int(run.stdout.readline()), int(run.stdout.readline())
+        assert first == second > 0
+        assert run.stdout.readline() and _living(folder)
+        run.kill()
+    until(lambda: not _living(folder) and not list(folder.iterdir()))
 
 
 def test_redis_keeps_what_it_was_told(redis_server: Redis, redis_url: Place) -> None:
