@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import until
 from wbengine.testing.workers import worker_in_thread
 
 __all__ = [
@@ -27,14 +27,6 @@ __all__ = [
 ]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def until(condition: Callable[[], object], timeout: float = 60.0) -> None:
-    """Wait for what another thread or process does and tells nobody of."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def interrupted(step: int, call: Callable[[], object]) -> bool:

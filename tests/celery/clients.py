@@ -20,6 +20,7 @@ import kombu
 from celery import result as results
 
 from tests.celery import tasks
+from tests.support.waiting import until
 
 #: Nobody waits longer than that for what should come.
 SOON = 60.0
@@ -186,8 +187,8 @@ def ignored(app: celery.Celery, path: str, kept: bool) -> dict[str, Any]:
     quiet = tasks.note.apply_async((path, "quiet"), ignore_result=True)
     failed = tasks.fail.apply_async(ignore_result=True)
     tasks.note.apply_async((path, "loud")).get(timeout=SOON)
-    _until(lambda: _lines(path) == ["loud", "quiet"])
-    _until(lambda: not _under_way(app))
+    until(lambda: _lines(path) == ["loud", "quiet"])
+    until(lambda: not _under_way(app))
     sent = [app.AsyncResult(each.id) for each in (quiet, failed)]
     for each in sent if kept else ():
         each.get(timeout=SOON, propagate=False)
@@ -376,7 +377,7 @@ def _is_before(moment: dt.datetime) -> bool:
 def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:
     """One that is revoked as it runs."""
     runs = tasks.rest.delay(90, path)
-    _until(lambda: _lines(path))
+    until(lambda: _lines(path))
     if options:
         runs.revoke(**options)
         return ended(runs)
@@ -385,13 +386,6 @@ def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:
     told = {"state": runs.state, "active": str(inspect(app, "active")).count(runs.id)}
     runs.revoke(terminate=True)
     return {"before": told, **ended(runs)}
-
-
-def _until(condition: Any) -> None:
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 # Control ------------------------------------------------------------------------------------------
@@ -412,13 +406,13 @@ def inspect(
         found.update(getattr(asked, what)(*args) or {})
         return len(found) >= limit
 
-    _until(answered)
+    until(answered)
     return found
 
 
 def _revoke(app: celery.Celery, *ids: str) -> None:
     """Returns when a worker knows it."""
-    _until(lambda: app.control.revoke(list(ids), reply=True, timeout=1.5, limit=1))
+    until(lambda: app.control.revoke(list(ids), reply=True, timeout=1.5, limit=1))
 
 
 def control(app: celery.Celery, what: str, **kwargs: Any) -> Any:
@@ -432,7 +426,7 @@ def answers(app: celery.Celery, path: str) -> dict[str, Any]:
     _revoke(app, gone)
     later = tasks.add.apply_async((1, 2), countdown=3600)
     runs = [tasks.hold.apply_async((path, gate)) for _ in range(3)]  # it has two slots
-    _until(lambda: len(_lines(path)) == 2 and later.id in str(inspect(app, "scheduled")))
+    until(lambda: len(_lines(path)) == 2 and later.id in str(inspect(app, "scheduled")))
     names = ("ping", "active", "reserved", "scheduled", "revoked", "registered", "stats")
     told = {name: inspect(app, name) for name in (*names, "active_queues", "conf", "report")}
     told["query"] = inspect(app, "query_task", later.id)

@@ -37,9 +37,9 @@ class Peer(Forked):
         except (FileNotFoundError, ValueError):
             return None
 
-    def wait(self, timeout: float = 60.0) -> int | None:
+    def wait(self) -> int | None:
         """Until it has ended; its exit code."""
-        workers.until(lambda: not self.lives, timeout)
+        workers.until(lambda: not self.lives)
         return self.code
 
     def kill(self) -> None:

@@ -179,7 +179,7 @@ def test_broken_connections(server: Broker, url: Place) -> None:
                 cut(server, url)  # RabbitMQ does not know of all connections at once
                 told.tell("task-started", uuid="meanwhile")
                 with contextlib.suppress(AssertionError):
-                    until(lambda: made.counts["connected"] > before, 2.0)
+                    until(lambda: made.counts["connected"] > before, within=0.2)
                 return made.counts["connected"] > before
 
             until(broke)

@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.waiting import until
 from wbengine.cli import app
 
 #: Seconds that a broker or a store may take to answer.
@@ -97,10 +97,7 @@ class Command:
 
 
 def appears(path: Path) -> None:
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < until, f"there is no {path.name}"
-        time.sleep(0.01)
+    until(path.exists)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ class Forks(task.Task):
                 sys.exit(1)
             return None
         try:
-            until(lambda: os.waitpid(child, os.WNOHANG)[0], 60)
+            until(lambda: os.waitpid(child, os.WNOHANG)[0])
         except AssertionError:
             os.kill(child, signal.SIGKILL)
             raise

@@ -19,6 +19,7 @@ import kombu
 import pytest
 
 from tests import brokers, errands, tcp_proxy
+from tests.support.waiting import RECONNECTED
 from tests.workers import REPOSITORY, until
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import dispatcher
@@ -222,7 +223,7 @@ def test_what_never_arrived_is_published_again_in_order(through: Any, rabbitmq_u
         until(lambda: len(post.unconfirmed) == 99)
         between.cut()
         between.resume()
-        until(lambda: len(b.got) >= 100)
+        until(lambda: len(b.got) >= 100, within=RECONNECTED)
         assert b.got == list(range(100))
 
 
@@ -245,7 +246,7 @@ def test_nothing_counts_as_sent_that_was_not_confirmed(
         assert a.proxy.flush(0) is False
         between.resume()
         assert a.proxy.flush(60)
-        until(lambda: 1 in b.got)
+        until(lambda: 1 in b.got, within=RECONNECTED)
         assert told == ["uncertain 2", "after 1"]
     assert "confirmed nothing" in caplog.text
 
@@ -261,7 +262,7 @@ def test_a_stalled_connection_is_noticed_while_idle(
         until(lambda: "cannot publish" in caplog.text)
         between.resume()
         a.send(1, "a")
-        until(lambda: 1 in a.got)
+        until(lambda: 1 in a.got, within=RECONNECTED)
 
 
 @pytest.mark.slow

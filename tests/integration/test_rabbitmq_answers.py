@@ -114,7 +114,7 @@ def test_all_is_answered_by_many_threads_and_never_too_much_is_taken(rabbitmq_ur
         with w.answering(4):
             for number in range(count):
                 e.send(number, "q")
-            until(lambda: len(e.got) == count, 90)
+            until(lambda: len(e.got) == count, within=9.0)
         until(lambda: len(w.told) == count)
         assert set(Counter(e.got).values()) == set(Counter(w.got).values()) == {1}
         assert 1 < w.most <= 4

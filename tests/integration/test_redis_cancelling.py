@@ -180,7 +180,7 @@ def test_what_was_cancelled_before_it_began_never_begins(redis_url, redis_server
                     time.sleep(chance.random() * 0.01)
         for thread in threads:
             thread.join()
-        until(lambda: len(ends) == 150, 60)
+        until(lambda: len(ends) == 150)
         time.sleep(0.3)  # what comes late has come
     assert len(told) == 150
     for number in range(150):

@@ -158,7 +158,7 @@ def _remote(name: str, url: str) -> Iterator[Kind]:
     assert shared.wait_for_workers(1, 30) == 0
     yield Kind(name, "worker-based", {"executor": shared})
     shared.stop()
-    until(lambda: not [t for t in threading.enumerate() if name in t.name], 10)
+    until(lambda: not [t for t in threading.enumerate() if name in t.name], 1.0)
 
 
 _MAKERS: dict[str, Callable[[Path, str], contextlib.AbstractContextManager[Kind]]] = {

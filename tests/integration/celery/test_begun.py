@@ -14,6 +14,7 @@ import pytest
 from tests.brokers import Broker
 from tests.celery_errands import NOTE, WAIT, Client, lines
 from tests.celery_guests import PATIENT, Serve, Start
+from tests.support.waiting import RECONNECTED
 from tests.workers import until
 from wbengine.interop.celery.protocol.message import TaskMessage
 
@@ -40,7 +41,7 @@ def test_a_broker_is_killed_that_has_a_backlog(
         assert client.waiting == 200
         broker.kill()
         broker.start()
-        until(lambda: caplog.text.count("is back") == 2)
+        until(lambda: caplog.text.count("is back") == 2, within=RECONNECTED)
         gate.touch()
         told = [client.ended(f"n{number}") for number in range(200)]
         told += [client.ended(name) for name in runs]

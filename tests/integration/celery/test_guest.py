@@ -15,6 +15,7 @@ from tests import celery_errands, celery_guests
 from tests.brokers import KILLED, Broker, Place
 from tests.celery_errands import NOTE, REST, REST_AGAIN, WAIT, Client, lines
 from tests.celery_guests import HASTY, PATIENT, Serve, Start
+from tests.support.waiting import RECONNECTED
 from tests.workers import WorkerProcess, until
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.interop.celery.protocol.message import TaskMessage
@@ -73,7 +74,7 @@ def test_slots_are_busy_whatever_became_of_the_broker(
         until(lambda: len(lines(path)) == 2)
         broker.kill()
         broker.start()
-        until(lambda: "is back" in caplog.text)
+        until(lambda: "is back" in caplog.text, within=RECONNECTED)
         waits = client.send(NOTE, str(path), "waits")
         time.sleep(0.3)
         assert len(lines(path)) == 2
@@ -279,7 +280,7 @@ def test_what_is_held_makes_room_at_once(client: Client, serve: Serve) -> None:
     sent = [TaskMessage(NOTE, str(number), ("/dev/null", ""), eta=due) for number in range(200)]
     with serve() as there:
         client.publish(*sent)
-        until(lambda: there.held == 200, 20)
+        until(lambda: there.held == 200, within=2.0)
         assert client.waiting == 0
 
 
