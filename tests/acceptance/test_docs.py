@@ -35,21 +35,33 @@ GUIDE = sorted(
 BUILT = (SOURCE / "installing.rst", SOURCE / "tutorial.rst", *GUIDE)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_it_builds_without_warnings(tmp_path: Path) -> None:
+def built(folder: Path, *options: str) -> Path:
+    """What Sphinx makes of the documentation; it must have nothing to say."""
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     ended = subprocess.run(
-        [*command, "-d", tmp_path / "trees", SOURCE, tmp_path / "html"],
+        [*command, *options, "-d", folder / "trees", SOURCE, folder / "html"],
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+    return folder / "html"
+
+
+def test_the_tutorial_builds_by_itself(tmp_path: Path) -> None:
+    only = "include_patterns=tutorial.rst", "root_doc=tutorial", "suppress_warnings=ref.doc"
+    made = built(tmp_path, *(word for each in only for word in ("-D", each)))
+    assert "<h1>" in (made / "tutorial.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_it_builds_without_warnings(tmp_path: Path) -> None:
+    made = built(tmp_path)
     for page in BUILT:
-        made = tmp_path / "html" / page.relative_to(SOURCE).with_suffix(".html")
-        assert "<h1>" in made.read_text(encoding="utf-8")
-    messages = (tmp_path / "html" / "reference" / "messages.html").read_text(encoding="utf-8")
+        text = (made / page.relative_to(SOURCE).with_suffix(".html")).read_text(encoding="utf-8")
+        assert "<h1>" in text
+    messages = (made / "reference" / "messages.html").read_text(encoding="utf-8")
     assert "wbe-attempt" in messages and "task_version" in messages
 
 

@@ -35,6 +35,7 @@ def test_a_flow_is_suspended_and_resumed(stage: Stage, acting: Site, opened: Ope
         expect(page.get_by_role("button", name="Suspend")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_cancelled_flow_is_asked_about_first(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(acting.ticket)
@@ -53,6 +54,7 @@ def test_a_cancelled_flow_is_asked_about_first(stage: Stage, acting: Site, opene
         expect(state).to_have_text(re.compile("REVERTED"))
 
 
+@pytest.mark.slow
 def test_what_failed_is_tried_again(
     stage: Stage, acting: Site, opened: Opener, tmp_path: Path
 ) -> None:
@@ -75,6 +77,7 @@ def test_what_failed_is_tried_again(
     assert is_the_same(page)
 
 
+@pytest.mark.slow
 def test_a_suspended_flow_is_reverted(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(acting.ticket)
@@ -96,6 +99,7 @@ def test_a_suspended_flow_is_reverted(stage: Stage, acting: Site, opened: Opener
     assert is_the_same(page)
 
 
+@pytest.mark.slow
 def test_without_leave_there_is_nothing_to_press(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held() as uuid:
         page = opened(site.ticket)
@@ -110,6 +114,7 @@ def test_without_leave_there_is_nothing_to_press(stage: Stage, site: Site, opene
         assert answer.status == 403 and "--allow-actions" in answer.text()
 
 
+@pytest.mark.slow
 def test_a_stranger_is_asked_for_the_token(stage: Stage, site: Site, opened: Opener) -> None:
     page = opened("about:blank")
     page.goto(f"{site.address}login")
@@ -121,6 +126,7 @@ def test_a_stranger_is_asked_for_the_token(stage: Stage, site: Site, opened: Ope
     assert story.TOKEN not in page.url
 
 
+@pytest.mark.slow
 def test_a_worker_is_drained(acting: Site, opened: Opener) -> None:
     """The last test: there is one worker less afterwards."""
     page = opened(acting.ticket)

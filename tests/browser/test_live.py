@@ -50,6 +50,7 @@ def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Open
         assert is_the_same(page)
 
 
+@pytest.mark.slow
 def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held() as flow:
         page = opened(site.ticket)
@@ -65,6 +66,7 @@ def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: 
         assert is_the_same(page)
 
 
+@pytest.mark.slow
 def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened: Opener) -> None:
     page, workers = opened(site.ticket), opened(site.ticket)
     workers.goto(f"{site.address}workers")
@@ -81,6 +83,7 @@ def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened:
     assert is_the_same(page) and is_the_same(workers)
 
 
+@pytest.mark.slow
 def test_what_happened_while_nobody_listened_is_made_up_for(
     stage: Stage, site: Site, opened: Opener
 ) -> None:
@@ -114,6 +117,7 @@ _ANSWERED = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_the_end_is_shown_although_its_view_is_dear(
     stage: Stage, site: Site, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ REFUSALS: dict[str, Callable[[Route], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
 def test_a_part_that_could_not_be_read_is_asked_for_again(
     stage: Stage, site: Site, context: BrowserContext, refuse: Callable[[Route], None]
@@ -177,6 +182,7 @@ def test_a_part_that_could_not_be_read_is_asked_for_again(
         assert is_the_same(page)
 
 
+@pytest.mark.slow
 def test_an_error_does_not_take_the_place_of_what_is_shown(
     stage: Stage, site: Site, context: BrowserContext
 ) -> None:
@@ -205,6 +211,7 @@ def test_an_error_does_not_take_the_place_of_what_is_shown(
         expect(page.locator(".tabs")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_failure_is_opened(stage: Stage, site: Site, opened: Opener) -> None:
     uuid = stage.begin("morning")
     stage.finish()

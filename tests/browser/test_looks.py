@@ -58,6 +58,7 @@ def folder(tmp_path: Path) -> Path:
     return KEPT if os.environ.get(RECORD) else tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_looks_well(
@@ -78,6 +79,7 @@ def test_a_page_looks_well(
     accessible(page)
 
 
+@pytest.mark.slow
 def test_a_page_fits_a_telephone(busy: Site, told: dict[str, str], opened: Opener) -> None:
     page = opened(busy.ticket, has_touch=True)
     page.set_viewport_size({"width": 390, "height": 800})
@@ -91,6 +93,7 @@ def test_a_page_fits_a_telephone(busy: Site, told: dict[str, str], opened: Opene
     page.set_viewport_size(SIZE)
 
 
+@pytest.mark.slow
 def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
     kept = story.Kept()
     flow = linear_flow.Flow("N" * 10_000).add(story.Fine("L" * 10_000), story.Fine("w " * 5_000))
@@ -107,6 +110,7 @@ def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
         page.close()  # before what it asks is gone
 
 
+@pytest.mark.slow
 def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) -> None:
     page = opened(busy.ticket)
     page.keyboard.press("Tab")
@@ -141,6 +145,7 @@ def without_refresh(route: Route) -> None:
     route.fulfill(response=answer, body=text.replace('http-equiv="refresh"', ""))
 
 
+@pytest.mark.slow
 def test_everything_is_there_without_scripts(
     busy: Site, told: dict[str, str], opened: Opener
 ) -> None:
@@ -163,6 +168,7 @@ def test_everything_is_there_without_scripts(
     expect(page.locator("#live")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_a_page_without_scripts_is_read_again(stage: Stage, busy: Site, opened: Opener) -> None:
     page = opened(busy.ticket, java_script_enabled=False)
     with stage.held() as flow:
