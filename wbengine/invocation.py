@@ -301,18 +301,17 @@ class TaskExecutor(abc.ABC):
         return future
 
 
-def pass_interruption(outcome: Outcome) -> Outcome:
-    """The outcome of what ran in this thread, unless that is a Ctrl-C.
+def raise_interruption(failure: ft.Failure) -> None:
+    """Raise what ended a call in this thread if that is a Ctrl-C; else do nothing.
 
-    What was interrupted has not failed: it has no outcome, and is to be run again.
+    A call that was interrupted has not failed: it has no outcome, and is to be run again.
 
-    :raises KeyboardInterrupt: it ended by that, in the main thread, which alone hears of Ctrl-C.
+    :raises KeyboardInterrupt: in the main thread, which alone hears of Ctrl-C.
     """
-    if outcome.failed and threading.current_thread() is threading.main_thread():
-        failure: ft.Failure = outcome.value
-        if isinstance(failure.exception, KeyboardInterrupt):
-            failure.reraise()
-    return outcome
+    if isinstance(failure.exception, KeyboardInterrupt) and (
+        threading.current_thread() is threading.main_thread()
+    ):
+        failure.reraise()
 
 
 def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:

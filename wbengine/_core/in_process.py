@@ -136,7 +136,9 @@ class SerialTaskExecutor(calls.TaskExecutor):
             outcome = invoke(invocation, self._loop)
         else:
             outcome = outcome_of(self._limited(invoke, invocation))
-        done(invocation, calls.pass_interruption(outcome))
+        if isinstance(outcome.value, ft.Failure):  # without a call for each task that succeeds
+            calls.raise_interruption(outcome.value)
+        done(invocation, outcome)
 
     def _limited(self, invoke: Invoke, invocation: calls.Invocation) -> Any:
         try:

@@ -360,7 +360,7 @@ class Lifecycle:
     def _note(
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
     ) -> None:
-        if self._topics or getattr(atom, "_notifier", None) is not None:
+        if self._topics or getattr(atom, "_listeners", None) is not None:
             # The record goes on changing before this is told.
             run = record.last_attempt if result is not NO_RESULT else None
             self.notices.append(Notice(record, atom, state, old_state, result, run))
@@ -378,7 +378,7 @@ class Lifecycle:
     def _remote_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         self._local_event(node, event_type, details)
         atom: Any = self._plan.items[node]
-        if atom._notifier is not None:
+        if atom._listeners is not None:
             atom.notifier.notify(event_type, details)
 
     # -- helpers --------------------------------------------------------------------------------

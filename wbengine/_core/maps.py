@@ -244,7 +244,7 @@ class Maps:
         record.progress = fan.done / fan.total
         if self._kept:
             self._storage.mark(record)
-        if parent._notifier is not None:
+        if parent._listeners is not None:
             parent.update_progress(record.progress)
         if fan.over:
             return self._end(running)

@@ -47,7 +47,9 @@ class Retries:
         :raises KeyboardInterrupt: Ctrl-C ended it.
         """
         outcome: calls.Outcome = self._executor.submit(self._call, call).result()
-        return calls.pass_interruption(outcome)
+        if outcome.failed:
+            calls.raise_interruption(outcome.value)
+        return outcome
 
     def _call(self, call: RetryCall) -> calls.Outcome:
         started = time.time()
