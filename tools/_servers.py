@@ -1,4 +1,4 @@
-"""The databases, brokers and browser that the tests want: where they are, and how to get them.
+"""The databases, brokers and other programs that tests want: where they are, how to get them.
 
 Standard library only, and readable by Python 3.6, as what runs before there is a `.venv`.
 """
@@ -16,12 +16,14 @@ SERVERS = {
     "redis": ("Redis", ("redis-server",)),
     "rabbitmq": ("RabbitMQ", ("rabbitmq-server",)),
     "browser": ("Chromium", ("chromium",)),
+    "strace": ("strace", ("strace",)),
 }
 PROGRAMS = {
     "mysql": "mariadbd",
     "redis": "redis-server",
     "rabbitmq": "rabbitmq-server",
     "browser": "chromium",
+    "strace": "strace",
 }
 #: Services of the packages are not to start: they are asked for by this name.
 POLICY = "/usr/sbin/policy-rc.d"

@@ -261,12 +261,20 @@ def folder_of(path: str) -> str:
 
 
 def make_folders(path: str) -> None:
-    """Make a folder, and those it is in, unless they are there."""
+    """Make a folder, and those it is in, unless they are there; new ones survive the end of the
+    host.
+    """
+    if os.path.isdir(path):
+        return
+    parent = folder_of(path)
+    if parent != path:
+        make_folders(parent)
     with failures(path):
         try:
             os.makedirs(path, _FOLDER_MODE, exist_ok=True)
         except FileNotFoundError as error:  # a link to nowhere
             raise exceptions.StorageFailure(f"{path} cannot be made: {error}", error) from error
+    sync_folder(parent)
 
 
 def remove(path: str) -> None:

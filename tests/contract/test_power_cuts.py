@@ -1,0 +1,179 @@
+"""What a store told to be written is there after a power cut, and nothing is ever half there.
+
+A program writes; at each of its calls that touched the disk, and for each way in which what was not
+synced may be lost, the store is opened again as it would be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.seams import stores, transports
+from wbengine.persistence import backends
+
+from . import disks
+
+#: Stores that are files; servers see to this by themselves.
+KINDS = ("dir", "sqlite")
+TURNS = 4
+
+#: Begins and ends are told by writing one line to another file.
+WRITER = """
+import json, os, sys
+from wbengine.persistence import backends, models
+
+conf, told = json.loads(sys.argv[1]), os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
+say = lambda *words: os.write(told, json.dumps(words).encode() + b"\\n")
+with backends.backend(conf) as backend, backend.get_connection() as connection:
+    book, flow = models.LogBook("b", uuid="book"), models.FlowDetail("f", uuid="flow")
+    flow.add_all([models.TaskDetail("a", uuid="a"), models.TaskDetail("b", uuid="b")])
+    book.add(flow)
+    connection.save_logbook(book)
+    lease = connection.take_lease("flow", "me", 60)
+    say(0)
+    for turn in range(1, int(sys.argv[3]) + 1):
+        flow.meta["turn"] = turn
+        for atom in flow:
+            atom.results = [turn] * 300
+        connection.save_changes(flow, flow, lease=lease)
+        say(turn)
+    connection.give_back_lease(lease)
+    say("given back")
+"""
+
+
+@pytest.fixture(params=KINDS)
+def life(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[disks.Call]]:
+    """Where a store was, and what the program did to the disk that wrote it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    conf = stores.conf(request.param, root)
+    script = [sys.executable, "-c", WRITER, json.dumps(conf), str(tmp_path / "told"), str(TURNS)]
+    return root, disks.trace(script, tmp_path / "trace")
+
+
+def conf_in(folder: Path) -> stores.Conf:
+    return stores.conf("dir" if (folder / "store").is_dir() else "sqlite", folder)
+
+
+def turn_in(folder: Path) -> int | None:
+    """Which turn a store has, all of it; None: it has not begun."""
+    try:
+        with backends.backend(conf_in(folder)) as backend, backend.get_connection() as connection:
+            books = list(connection.get_logbooks())
+            if not books:
+                return None
+            (flow,) = books[0]
+            turn: int = flow.meta.get("turn", 0)
+            assert {tuple(atom.results or ()) for atom in flow} == {(turn,) * 300 if turn else ()}
+            # Whoever comes later goes on.
+            lease = connection.take_lease("flow", "you", 60, dead=flow.epoch)
+            connection.save_changes(flow, flow, lease=lease)
+            return turn
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_whatever_is_lost_that_was_not_synced_no_turn_is(
+    life: tuple[Path, list[disks.Call]], tmp_path: Path
+) -> None:
+    root, calls = life
+    disk = disks.Disk(root)
+    said: Any = None
+    seen = set()
+    for number, call in enumerate(calls):
+        changed = disk.do(call)
+        if call.name == "write" and call.arguments[1].endswith(b"]\n"):
+            with contextlib.suppress(ValueError):
+                (said,) = json.loads(call.arguments[1])
+                changed = True
+        if not changed or said is None:
+            continue
+        done = TURNS if said == "given back" else said
+        for names in (True, False):
+            for data in (True, False):
+                left = tmp_path / f"left-{number}-{names}-{data}"
+                disk.leave(left, names=names, data=data)
+                found = turn_in(left)
+                assert found in (done, done + 1), (number, call, names, data)
+                seen.add(found)
+    assert said == "given back" and seen == set(range(TURNS + 1))
+
+
+# Brokers in folders: nothing is synced, but a process may be killed between any two calls.
+
+SENDER = """
+import json, os, sys, kombu
+from wbengine.transports import resolve
+
+told = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
+say = lambda *words: os.write(told, json.dumps(words).encode() + b"\\n")
+with resolve(sys.argv[1]).connect() as connection:
+    channel = connection.channel()
+    exchange = kombu.Exchange("ex", type="topic")
+    kombu.Queue("q", exchange, routing_key="k")(channel).declare()
+    producer = kombu.Producer(channel, auto_declare=False)
+    say("sent", 0)
+    for number in range(1, 4):
+        body = bytes([number]) * 5000 * number
+        producer.publish(body, exchange="ex", routing_key="k", content_type="application/data",
+                         content_encoding="binary")
+        say("sent", number)
+    for number in range(1, 4):
+        message = channel.basic_get("q")
+        say("taken", number)
+        message.ack()
+        say("settled", number)
+"""
+
+
+def bodies_in(folder: Path) -> list[int]:
+    """The messages of a broker that are there, all of each."""
+    site = transports.Site("filesystem", folder)
+    channel = site.connect().channel()
+    found = []
+    while (message := channel.basic_get("q")) is not None:
+        number = message.body[0]
+        assert message.body == bytes([number]) * 5000 * number
+        found.append(number)
+    assert not site.folder.rejected
+    site.close()
+    shutil.rmtree(folder)
+    return found
+
+
+def test_whenever_a_process_is_killed_messages_are_whole_and_none_is_lost(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    script = [sys.executable, "-c", SENDER, f"filesystem://{root}/a", str(tmp_path / "told")]
+    calls = disks.trace(script, tmp_path / "trace")
+    disk = disks.Disk(root)
+    said = ("", 0)
+    seen = set()
+    for number, call in enumerate(calls):
+        changed = disk.do(call)
+        if call.name == "write" and call.arguments[1].startswith((b'["sent', b'["taken', b'["set')):
+            said = tuple(json.loads(call.arguments[1]))
+            changed = True
+        if not changed or not said[0]:
+            continue
+        left = tmp_path / f"left-{number}"
+        disk.leave(left, names=True, data=True)
+        found = bodies_in(left)
+        what, last = said
+        if what == "sent":
+            allowed = [list(range(1, last + 1)), list(range(1, last + 2))]
+        elif what == "taken":
+            allowed = [list(range(last, 4)), list(range(last + 1, 4))]
+        else:
+            allowed = [list(range(last + 1, 4))]
+        assert found in allowed, (number, call, said)
+        seen.add(tuple(found))
+    assert said == ("settled", 3) and len(seen) == 6
