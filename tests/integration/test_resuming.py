@@ -126,3 +126,38 @@ def test_every_way_leads_to_the_same_end(seed: int) -> None:
             assert finish(engine) == expected, f"died after write {number}"
             for atom in left:
                 assert atom.attempt >= numbers.get(atom.name, 0)
+
+
+@pytest.mark.parametrize("give_up", ["deadline", "cancel"])
+def test_interrupted_task_is_reverted_although_it_was_suspended_before_it_ran_again(
+    give_up: str,
+) -> None:
+    """What it did before its engine died is undone, too."""
+    done: list[str] = []
+
+    class Charges(task.Task):
+        def execute(self) -> None:
+            done.append("charged")
+
+        def revert(self, *args: Any, **kwargs: Any) -> None:
+            done.append("refunded")
+
+    def flow() -> Any:
+        return linear_flow.Flow("f").add(Charges("a"), Charges("b"))
+
+    backend = Snapshots()
+    engines.run(flow(), backend=backend)
+    [left, *_] = [f for f in backend.taken if any(a.state == states.RUNNING for a in f)]
+    engine = engines.load(flow(), flow_detail=left)
+    engine.atom_notifier.register(states.RUNNING, lambda _, details: engine.suspend())
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert engine.storage.get_atom_state("a") == states.RUNNING
+    del done[:]
+    other = engines.load(flow(), flow_detail=left)
+    other.atom_notifier.register(states.RUNNING, lambda _, details: other.cancel())
+    with pytest.raises((exceptions.DeadlineExceeded, exceptions.Cancelled)):
+        other.run(deadline=0 if give_up == "deadline" else None)
+    assert other.storage.get_flow_state() == states.REVERTED
+    assert done[-1] == "refunded"
+    assert other.storage.get_atom_state("b") == states.PENDING

@@ -51,7 +51,7 @@ class Composer:
         self.small = small
         self.count = 0
         self.left = 8 if small else rng.choice([3, 8, 24, 60])
-        self.shape = rng.choice(["any", "any", "behind", "branching", "branching"])
+        self.shape = rng.choice(["any", "any", "behind", "branching", "branching", "sides"])
         self.joining = rng.choice([0, 0.3, 0.7])
         #: How often something fails.
         self.failing = rng.choice(
@@ -66,7 +66,22 @@ class Composer:
         """Any flow; or what is rare among any: much that depends on deciders."""
         if self.shape == "any":
             return self.spec()
+        if self.shape == "sides":
+            return self.sides(0 if self.small else 1)
         return self.behind() if self.shape == "behind" else self.branching(0 if self.small else 2)
+
+    def sides(self, depth: int) -> Spec:
+        """Retried flows side by side, with nothing beside them."""
+        rng = self.rng
+        spec = Spec(rng.choice([UNORDERED, GRAPH, LINEAR]), self.name("f"))
+        for _ in range(rng.randint(2, 3)):
+            inner = self.sides(depth - 1) if depth and rng.random() < 0.3 else None
+            if inner is None:
+                inner = Spec(rng.choice([LINEAR, UNORDERED]), self.name("f"))
+                inner.children = [self.spec(6) for _ in range(rng.randint(1, 3))]
+            inner.retry = self.name("r")
+            spec.children.append(inner)
+        return spec
 
     def branching(self, depth: int) -> Spec:
         """One graph, of atoms for the most part: branches, and what comes after them."""

@@ -6,31 +6,57 @@ from collections import defaultdict, deque
 
 from tests.property.oracle import Oracle, Ready, Spec
 
-#: `(what, name)`: a state that an atom entered, or `answer -> target` of a decider that was asked.
+#: `(what, name)`: a state that an atom entered; what a decider (of the link `source -> target`) or
+#: a retry answered; or what became of the run.
 Event = tuple[str, str]
 
 YES, NO, RAISED = "yes", "no", "raised"
+#: With what a retry said appended.
+SAID = "said "
+
+#: Somebody suspends the run: what has begun may be given back, as it is after a reversion failed.
+SUSPENDED = "suspended"
+#: From now on nothing is saved.
+LOST = "lost"
+#: Another run goes on with what was saved.
+RESUMED = "resumed"
 
 #: These begin something: whoever waited for nobody's answer was let in, or left out, before.
 _BEGINNINGS = frozenset({"RUNNING", "REVERTING", "RETRYING", "IGNORE"})
 
+#: From which state to which something goes that was begun and is given back.
+_GIVEN_BACK = frozenset(
+    {
+        ("RUNNING", "PENDING"),
+        ("RUNNING", "RETRYING"),
+        ("REVERTING", "SUCCESS"),
+        ("REVERTING", "FAILURE"),
+    }
+)
+
 
 class Replay:
-    """Goes through the events of a life that was not suspended.
+    """Goes through the events of a flow's life, which several runs may have led.
 
-    `answers`: what each retry said when it was asked, one after the other.
+    It does so up to where a run ends of which not all can be known that is saved.
     """
 
-    def __init__(self, spec: Spec, answers: dict[str, list[str]], defer: bool) -> None:
+    def __init__(self, spec: Spec, defer: bool) -> None:
         self.oracle = Oracle(spec)
-        self.said = {name: deque(said) for name, said in answers.items()}
+        self.said: defaultdict[str, deque[str]] = defaultdict(deque)
+        self.votes: defaultdict[tuple[str, str], deque[str]] = defaultdict(deque)
         self.defer = defer
         self.reset: set[str] = set()
-        self.votes: defaultdict[tuple[str, str], deque[str]] = defaultdict(deque)
+        self._suspended = self._lost = False
+        #: Whether it came to the end of all events.
+        self.complete = True
 
     def run(self, events: list[Event]) -> None:
         for place, (what, name) in enumerate(events):
             try:
+                if what == RESUMED and not self._resume():
+                    self.complete = False
+                    return
                 self._event(what, name)
             except Exception as error:
                 past = " ".join(f"{name}:{what}" for what, name in events[: place + 1])
@@ -39,15 +65,45 @@ class Replay:
                 ) from error
         self._decide(True)
 
+    def _resume(self) -> bool:
+        if not self._lost:
+            self._decide(False)
+        # Of what began when somebody had suspended, nobody was told.
+        if not self.oracle.remembers() or (self._lost and self._suspended):
+            return False
+        assert self._lost or not any(self.said.values()), "asked in vain"
+        self.oracle.end()
+        self.said.clear()
+        self.votes.clear()
+        self._suspended = self._lost = False
+        return True
+
     def _event(self, what: str, name: str) -> None:
-        oracle = self.oracle
-        if what in (YES, NO, RAISED):
+        if what == SUSPENDED:
+            self._suspended = True
+        elif what == LOST:
+            self._decide(False)
+            self._lost = True
+        elif what in (YES, NO, RAISED):
             end, _, target = name.partition(" -> ")
-            self.votes[end, target].append(what)
-            return
-        self._decide(what in _BEGINNINGS)
+            if not self._lost:
+                self.votes[end, target].append(what)
+        elif what.startswith(SAID):
+            if not self._lost:
+                self.said[name].append(what.removeprefix(SAID))
+        elif what != RESUMED:
+            self._decide(what in _BEGINNINGS)
+            self._change(what, name)
+
+    def _change(self, what: str, name: str) -> None:
+        oracle = self.oracle
         state = oracle.state[name]
-        if what == "RUNNING":
+        if (state, what) in _GIVEN_BACK:
+            assert self._suspended, "given back"
+            oracle.give_back(name, what == "RETRYING")
+            if what == "FAILURE":
+                oracle.state[name] = what
+        elif what == "RUNNING":
             ready = oracle.ready()
             assert name in ready.execute | ready.retry, "not ready"
             if name in ready.retry:
@@ -70,10 +126,10 @@ class Replay:
         elif what in ("REVERTED", "REVERT_FAILURE"):
             assert state == "REVERTING", state
             oracle.revert(name, what)
+            self._suspended |= what == "REVERT_FAILURE"
         elif what == "IGNORE":
             assert oracle.ignored(name), "not ignored"
         elif what == "PENDING":
-            assert state != "RUNNING", "given back"
             self.reset.add(name)
 
     def _resolve(self, name: str) -> None:
@@ -115,6 +171,8 @@ class Replay:
         oracle = self.oracle
         assert not self.reset, f"{self.reset} became pending by themselves"
         assert not any(self.said.values()) and not any(self.votes.values()), "asked too often"
+        # One that waits for its time has done what it did.
+        states = {n: "SUCCESS" if state == "RETRYING" else state for n, state in states.items()}
         expected = {
             name: "IGNORE" if state == "PENDING" and oracle.ignored(name) else state
             for name, state in oracle.state.items()

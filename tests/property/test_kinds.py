@@ -55,7 +55,7 @@ class Tries(retry.Retry):
         # Free, REVERT_ALL would be said or not: if it is too late, the retry is undone already.
         last = "REVERT" if self.world.free else self.last
         answer = "RETRY" if len(history) < self.tries else last
-        self.world.answers.setdefault(self.name, []).append(answer)
+        self.world.events.append((f"{replay.SAID}{answer}", self.name))
         return answer
 
     def revert(self, history: retry.History) -> str:
@@ -87,7 +87,6 @@ class World:
         self.defer = rng.random() < 0.3
         #: What happened, as far as the oracle has to know.
         self.events: list[replay.Event] = []
-        self.answers: dict[str, list[str]] = {}
         self.flow = self.build(self.spec, ())
 
     def control(self, spec: Spec) -> None:
@@ -181,7 +180,7 @@ class Life:
     def check_by_the_oracle(self) -> None:
         if self.suspended:
             return  # what is remembered of deciders is told elsewhere
-        played = replay.Replay(self.world.spec, self.world.answers, self.world.defer)
+        played = replay.Replay(self.world.spec, self.world.defer)
         played.run(self.world.events)
         played.check(self.states(), self.state)
 
@@ -303,9 +302,9 @@ def test_lives_are_diverse(tmp_path: Path) -> None:
             seen["suspended"] += life.suspended
             seen["tasks"] += len(life.states())
             seen.update({what for what, _ in life.world.events})
-            seen.update({answer for said in life.world.answers.values() for answer in said})
             seen["joined"] += "join='ANY'" in repr(life.world.spec)
-            seen["several tries"] += any(len(said) > 3 for said in life.world.answers.values())
+            said = Counter(name for what, name in life.world.events if what.startswith(replay.SAID))
+            seen["several tries"] += any(count > 3 for count in said.values())
     few = {what: seen[what] for what in WANTED if seen[what] < 3}
     assert not few, f"{few} of {seen}"
     assert seen["tasks"] > 500
@@ -314,5 +313,6 @@ def test_lives_are_diverse(tmp_path: Path) -> None:
 #: Each has to be seen in three flows of sixty at least.
 WANTED = (
     "SUCCESS", "REVERTED", "FAILURE", "REVERT_FAILURE", "IGNORE", "PENDING", "RETRYING",
-    "RETRY", "REVERT", "REVERT_ALL", "yes", "no", "raised", "suspended", "joined", "several tries",
+    "said RETRY", "said REVERT", "said REVERT_ALL", "yes", "no", "raised",
+    "suspended", "joined", "several tries",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from wbengine._core import recovery
 from wbengine._core.compiler import compile
 from wbengine._core.plan import FLOW, Edge, Plan
 from wbengine._core.scheduler import Scheduler
+from wbengine.testing import ManualClock
 
 #: State and intention of an atom, as they are saved.
 Saved = tuple[str | None, str]
@@ -247,3 +248,8 @@ class Run:
 
     def _names(self, nodes: Iterable[int]) -> list[str]:
         return [self._flow.names[node] for node in nodes]
+
+
+def tell_time_by(engine: Any, clock: ManualClock) -> None:
+    """Let an engine that was loaded, and did not run, wait on a clock of the test's own."""
+    engine._clock = clock

@@ -75,6 +75,8 @@ class Lifecycle:
         self._untold: dict[str, Notice] = {}
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
         self._doomed: dict[int, ft.Failure] = {}
+        # What was running when an earlier run died, and may have done something; it began again.
+        self._interrupted: set[int] = set()
         # Calls that ended before they could be submitted.
         self._stillborn: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
@@ -99,6 +101,8 @@ class Lifecycle:
         if again:
             self._resuming.fence(record)
         else:
+            if record.state == states.RUNNING and action == calls.EXECUTE:
+                self._interrupted.add(node)
             if record.attempt:
                 record.keep_attempt()
             record.attempt += 1
@@ -203,6 +207,7 @@ class Lifecycle:
 
     def finish(self, call: Call, outcome: calls.Outcome) -> str:
         """Store an outcome; return the state the atom enters by it."""
+        self._interrupted.discard(call.node)
         record = self._record(call.node)
         value = self._storage.keepable(outcome) if self._kept else outcome.value
         executed = call.action == calls.EXECUTE
@@ -235,11 +240,11 @@ class Lifecycle:
         """Undo `begin` of what did not start after all; the attempt number stays used.
 
         Without effect on an atom that is not begun, and on a Map that is under way; and on what an
-        earlier run may have started (then True): that has to come to its end some time.
+        earlier run may have started (then True): that has to come to its end, and may be undone.
         """
         if node in self.maps.running:
             return False
-        if self._resuming.keeps(node):
+        if self._resuming.keeps(node) or node in self._interrupted:
             return True
         record = self._record(node)
         old_state = record.state

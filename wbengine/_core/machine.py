@@ -249,15 +249,15 @@ class Machine(Ending):
     def _submit(self) -> None:
         begun = self._begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
+        retries: list[lifecycle_module.RetryCall] = []
+        if len(tasks) != len(begun):
+            retries = [call for call in begun if isinstance(call, lifecycle_module.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
             tasks += self._maps.refill(MOST_PER_TURN, self._clock.time())
             tasks.sort(key=lambda call: (-call.priority, call.node))
         late: list[calls.Invocation] = []
         if self._cancelling.granted:
             tasks, late = self._refuse(tasks)
-        retries: list[lifecycle_module.RetryCall] = []
-        if len(tasks) != len(begun):
-            retries = [call for call in begun if isinstance(call, lifecycle_module.RetryCall)]
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from wbengine import task
+
+#: How what a task notes begins.
+BODY = "body"
 
 
 def draw(*what: Any) -> float:
@@ -14,11 +21,18 @@ def draw(*what: Any) -> float:
     return zlib.crc32("/".join(map(str, what)).encode()) / 2**32
 
 
+def note(journal: str, *words: Any) -> None:
+    """Write a line into a journal that several processes write."""
+    with Path(journal).open("ab", buffering=0) as stream:
+        stream.write(json.dumps(words).encode() + b"\n")
+
+
 class Fated(task.Task):
     """Fails when its number says so: each time it is done, it draws another one.
 
     How often it was done is counted in a folder; without one, the tries of the retries around it
     are what the number depends on.  What was tried a few times seldom fails: flows are to go on.
+    With a `journal`, it notes there what it does.
     """
 
     def execute(
@@ -27,8 +41,24 @@ class Fated(task.Task):
         failing: float,
         sticking: float,
         folder: str,
+        journal: str = "",
         seen: str | None = None,
         **tries: int,
+    ) -> tuple[str, str]:
+        with self._noted("execute", journal):
+            return self._execute(seed, failing, folder, seen, tries)
+
+    def revert(
+        self, seed: int, sticking: float, folder: str, result: Any, journal: str = "", **others: Any
+    ) -> str:
+        with self._noted("revert", journal):
+            time = self._count("revert", folder) if folder else None
+            if draw(seed, self.name, "revert", time) < sticking:
+                raise LookupError(f"{self.name} stays")
+            return f"{result[0] if isinstance(result, list | tuple) else 'failed'} is undone"
+
+    def _execute(
+        self, seed: int, failing: float, folder: str, seen: str | None, tries: dict[str, int]
     ) -> tuple[str, str]:
         count = self._count("execute", folder) if folder else sum(tries.values()) + 1
         time = count if folder else sorted(tries.items())
@@ -37,14 +67,82 @@ class Fated(task.Task):
         made = f"{self.name} {time} {draw(seen):.4f}"
         return made, made
 
-    def revert(self, seed: int, sticking: float, folder: str, result: Any, **others: Any) -> str:
-        time = self._count("revert", folder) if folder else None
-        if draw(seed, self.name, "revert", time) < sticking:
-            raise LookupError(f"{self.name} stays")
-        return f"{result[0] if isinstance(result, tuple) else 'failed'} is undone"
+    @contextlib.contextmanager
+    def _noted(self, what: str, journal: str) -> Iterator[None]:
+        if not journal:
+            yield
+            return
+        request = self.request
+        assert request is not None
+        who = [BODY, self.name, what, request.id, request.attempt]
+        note(journal, *who, "begun")
+        try:
+            yield
+        except Exception:
+            note(journal, *who, "failed")
+            raise
+        note(journal, *who, "ended")
 
     def _count(self, what: str, folder: str) -> int:
         path = Path(folder, f"{self.name}.{what}")
         with path.open("ab") as stream:
             stream.write(b"x")
             return stream.tell()
+
+
+class Numbers(Fated):
+    """Makes a list of numbers, too; its length is a matter of numbers as well."""
+
+    def execute(
+        self,
+        seed: int,
+        failing: float,
+        sticking: float,
+        folder: str,
+        journal: str = "",
+        seen: str | None = None,
+        **tries: int,
+    ) -> Any:
+        made, told = super().execute(seed, failing, sticking, folder, journal, seen, **tries)
+        return made, told, list(range(int(5 * draw(made, "numbers"))))
+
+
+class Awaiting(Fated):
+    """The same, as coroutines that let others go first."""
+
+    async def execute(  # type: ignore[override]
+        self,
+        seed: int,
+        failing: float,
+        sticking: float,
+        folder: str,
+        journal: str = "",
+        seen: str | None = None,
+        **tries: int,
+    ) -> tuple[str, str]:
+        await asyncio.sleep(0)
+        return super().execute(seed, failing, sticking, folder, journal, seen, **tries)
+
+    async def revert(  # type: ignore[override]
+        self, seed: int, sticking: float, folder: str, result: Any, journal: str = "", **others: Any
+    ) -> str:
+        await asyncio.sleep(0)
+        return super().revert(seed, sticking, folder, result, journal, **others)
+
+
+class Item(Fated):
+    """What a Map does with each number."""
+
+    def execute(
+        self,
+        number: int,
+        seed: int,
+        failing: float,
+        sticking: float,
+        folder: str,
+        journal: str = "",
+        seen: str | None = None,
+        **tries: int,
+    ) -> Any:
+        made, _ = super().execute(seed, failing, sticking, folder, journal, seen, **tries)
+        return f"{made} {number}"

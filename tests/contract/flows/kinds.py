@@ -72,28 +72,41 @@ class InStep(calls.TaskExecutor):
             done(call, answers[id(call)])
 
 
-class KeptThreads(InStep, executors.ThreadTaskExecutor):
+class Kept(InStep):
+    """Makes a pool outlive the engines it serves.
+
+    With `taken_over` set, an engine may leave behind what it may not end any more: that is waited
+    for.
+    """
+
+    taken_over = False
+    _pool: Any
+
+    def stop(self) -> None:
+        if self.taken_over:
+            until(lambda: not self._unfinished)
+        assert not self._unfinished, "an engine left something behind"
+
+    @property
+    def _unfinished(self) -> int:
+        return self._pool.unfinished if self._pool else 0
+
+    def end(self) -> None:
+        super().stop()
+
+
+class KeptThreads(Kept, executors.ThreadTaskExecutor):
     """Threads that outlive the engines they serve."""
 
-    def stop(self) -> None:
-        assert not (self._pool and self._pool.unfinished), "an engine left something behind"
 
-    def end(self) -> None:
-        super().stop()
-
-
-class KeptProcesses(InStep, executors.ProcessTaskExecutor):
+class KeptProcesses(Kept, executors.ProcessTaskExecutor):
     """Processes that outlive the engines they serve."""
-
-    def stop(self) -> None:
-        assert not (self._pool and self._pool.unfinished), "an engine left something behind"
-
-    def end(self) -> None:
-        super().stop()
 
 
 class KeptRemote(InStep, remote.WorkerTaskExecutor):
     """Workers, through one connection."""
+
+    taken_over = False
 
 
 @contextlib.contextmanager

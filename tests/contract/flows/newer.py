@@ -259,6 +259,21 @@ def a_map_is_reverted() -> Any:
 
 
 @flow(
+    ">m >r +r >a !a <a -a ?r .a >r +r >a +a +m", order=[], store={"items": list(range(9))},
+    results={"n": 2, "m": [n * n for n in range(9)]},
+    told={"a": ["RuntimeError(a fails in try 1) | a"]},
+    history={"r": [(1, "a:RuntimeError"), (2, "")]},
+)  # fmt: skip
+def a_flow_is_tried_again_beside_a_map() -> Any:
+    """A turn may begin one item, and one retry."""
+    again = linear_flow.Flow("again", retry.Times(2, "r", provides="n"))
+    return unordered_flow.Flow("f").add(
+        task.Map(tasks.Squares("m"), provides="m", max_in_flight=1),
+        again.add(tasks.Until("a", inject={"until": 2})),
+    )
+
+
+@flow(
     ">m !m <m -m", store={"items": "text"},
     raises={"m": (TypeError, "'items'")},
 )  # fmt: skip

@@ -1,0 +1,490 @@
+"""Random flows that are interrupted over and over, and gone on with by other engines.
+
+A life is judged by three that know nothing of each other: what the engines told, the records in the
+store, and the journal that the tasks themselves wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.contract.flows import fated, kinds
+from tests.property import replay
+from tests.property.lives import Composer
+from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
+from tests.seams import scheduling
+from tests.workers import until
+from wbengine import exceptions, retry, states, task
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.persistence import base
+from wbengine.testing import ManualClock
+
+#: Runs of one flow, at most.
+MOST_RUNS = 200
+
+ENDS = (states.SUCCESS, states.REVERTED, states.FAILURE)
+
+PLAIN, AWAITED, NUMBERS, MAP, MAP_COLLECTS = "plain", "awaited", "numbers", "map", "map collects"
+
+
+@dataclass(frozen=True)
+class Body:
+    """A line of a task's own: what it began, or how that ended."""
+
+    name: str
+    action: str
+    id: str
+    attempt: int
+    outcome: str
+
+    @property
+    def task(self) -> str:
+        """Of an item, the Map."""
+        return self.name.partition("[")[0]
+
+
+class Tries(retry.Retry):
+    """Tries again a few times, perhaps after a wait, then says something else."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(name, provides=(f"{name}.n", f"{name}.numbers"))
+        self.world = world
+        self.tries = 1 + int(4 * world.draw(name, "tries"))
+        every = world.draw(name, "last") < world.reverting_all
+        self.last = retry.REVERT_ALL if every else retry.REVERT
+        self.seconds = world.draw(name, "waits") * 60 if world.draw(name, "wait") < 0.4 else 0.0
+
+    def execute(self, history: retry.History) -> tuple[int, list[int]]:
+        self.world.tell("retry", self.name, self.world.clock.monotonic())
+        count = len(history)
+        if self.world.draw(self.name, count) < self.world.failing / 3:
+            raise OSError(f"{self.name} fails at {count}")
+        return count, list(range(int(5 * self.world.draw(self.name, count, "numbers"))))
+
+    def on_failure(self, history: retry.History) -> retry.Decision:
+        answer = retry.RETRY if len(history) < self.tries else self.last
+        self.world.tell("event", f"{replay.SAID}{answer}", self.name)
+        return answer
+
+    def wait(self, history: retry.History) -> float:
+        return self.seconds
+
+    def revert(self, history: retry.History) -> str:
+        return f"{self.name} gave up after {len(history)}"
+
+
+class World:
+    """A flow, and what is going to happen to it: the same for the same seed, wherever it runs."""
+
+    def __init__(self, seed: int, folder: Path, troubled: bool = True) -> None:
+        rng = random.Random(seed)
+        composer = Composer(rng)
+        composer.left = rng.choice([3, 6, 12])
+        self.seed = seed
+        self.folder = folder
+        self.journal = str(folder / "journal")
+        self.spec: Spec = composer.root()
+        self._control(self.spec, rng)
+        self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
+        self.naying = rng.choice([0.2, 0.5])
+        self.reverting_all = rng.choice([0, 0.4, 0.8])
+        self.defer = rng.random() < 0.3
+        self.sticking = rng.choice([0, 0, 0.15])
+        #: What happens at which event, counted from the start of the life.
+        self.troubles = {
+            rng.randrange(most): what
+            for most, count in [(12, rng.choice([0, 1, 2])), (60, rng.choice([1, 3, 6]))]
+            for what in rng.choices(["suspend", "lost"], k=count)
+        }
+        if rng.random() < 0.2:
+            self.troubles[rng.randrange(25)] = rng.choice(["cancel", "cancel some"])
+        #: Seconds that each run has; an event takes one.
+        self.deadline = rng.choice([5.0, 15.0, 40.0]) if rng.random() < 0.2 else None
+        #: Whether its end depends on when somebody cancels it, or on how fast it is.
+        self.given_up = bool({"cancel", "cancel some"} & {*self.troubles.values()})
+        self.given_up = self.given_up or self.deadline is not None
+        if not troubled:
+            self.troubles, self.deadline = {}, None
+        self.clock = ManualClock(1_000_000.0)
+        self.store = {
+            "seed": seed,
+            "failing": self.failing,
+            "sticking": self.sticking,
+            "folder": "",
+            "journal": self.journal,
+            "numbers": [0, 1, 2],
+        }
+
+    def _control(self, spec: Spec, rng: random.Random) -> None:
+        """Most flows have retries: to be undone and tried again is what this is about."""
+        if spec.kind != ATOM and not spec.retry and rng.random() < 0.3:
+            spec.retry = f"r{spec.name}"
+        for child in spec.children:
+            self._control(child, rng)
+
+    def draw(self, *what: Any) -> float:
+        return fated.draw(self.seed, *what)
+
+    def tell(self, *words: Any) -> None:
+        fated.note(self.journal, *words)
+
+    def told(self) -> list[list[Any]]:
+        with open(self.journal, encoding="utf-8") as stream:
+            return [json.loads(line) for line in stream]
+
+    def kind(self, name: str) -> str:
+        """What kind of task an atom is."""
+        number = self.draw(name, "kind")
+        for kind, limit in ((MAP, 0.12), (MAP_COLLECTS, 0.2), (AWAITED, 0.4), (NUMBERS, 0.6)):
+            if number < limit:
+                return kind
+        return PLAIN
+
+    def flow(self) -> Any:
+        """Make the flow anew, as another process would."""
+        return self._build(self.spec, (), "numbers")
+
+    def _build(self, spec: Spec, tries: tuple[str, ...], numbers: str) -> Any:
+        """`numbers`: where a Map finds its items."""
+        if spec.kind == ATOM:
+            return self._task(spec, tries, numbers)
+        again = Tries(self, spec.retry) if spec.retry else None
+        if spec.retry:
+            tries, numbers = (*tries, f"{spec.retry}.n"), f"{spec.retry}.numbers"
+        children = []
+        for child in spec.children:
+            children.append(self._build(child, tries, numbers))
+            if spec.kind == LINEAR and child.kind == ATOM and self.kind(child.name) == NUMBERS:
+                numbers = f"{child.name}.numbers"
+        if spec.kind == LINEAR:
+            return linear_flow.Flow(spec.name, again).add(*children)
+        if spec.kind == UNORDERED:
+            return unordered_flow.Flow(spec.name, again).add(*children)
+        flow = graph_flow.Flow(spec.name, again)
+        flow.add(*children)
+        for link in spec.links:
+            source, target = children[link.source], children[link.target]
+            if link.depth is None:
+                flow.link(source, target)
+                continue
+            where = f"{spec.children[link.source].last} -> {spec.children[link.target].first}"
+            flow.link(source, target, decider=self._decider(where), decider_depth=link.depth)
+        for child, made in zip(spec.children, children, strict=True):
+            if child.join != "ALL":
+                flow.join(made, child.join)
+        return flow
+
+    def _task(self, spec: Spec, tries: tuple[str, ...], numbers: str) -> task.Task:
+        kind, made = self.kind(spec.name), (spec.name, "seen")
+        inner: task.Task
+        if kind in (MAP, MAP_COLLECTS):
+            inner = fated.Item(spec.name, requires=tries)
+            inner.priority = int(spec.urgent)
+            many: Any = {
+                "over": numbers,
+                "item": "number",
+                "max_in_flight": 1 if self.draw(spec.name, "narrow") < 0.5 else None,
+                "on_item_failure": "collect" if kind == MAP_COLLECTS else "fail",
+            }
+            return task.Map(inner, provides=spec.name, **many)
+        if kind == NUMBERS:
+            inner = fated.Numbers(
+                spec.name, provides=(*made, f"{spec.name}.numbers"), requires=tries
+            )
+        elif kind == AWAITED:
+            inner = fated.Awaiting(spec.name, provides=made, requires=tries)
+        else:
+            inner = fated.Fated(spec.name, provides=made, requires=tries)
+        inner.priority = int(spec.urgent)
+        return inner
+
+    def _decider(self, where: str) -> Callable[..., bool]:
+        def decide(history: dict[str, Any]) -> bool:
+            if self.draw(where, "raises") < self.failing / 6:
+                self.tell("event", replay.RAISED, where)
+                raise KeyError(f"{where} fails")
+            agrees = self.draw(where, "no") >= self.naying
+            self.tell("event", replay.YES if agrees else replay.NO, where)
+            return agrees
+
+        return decide
+
+
+class Life:
+    """The runs of one flow, each by an engine of one kind, on one store, up to its end."""
+
+    def __init__(self, world: World, kind: kinds.Kind, backend: base.Backend) -> None:
+        self.world = world
+        self.kind = kind
+        self.backend = backend
+        self.uuid = ""
+        self.events = 0
+        self.lost = self.stopping = False
+        #: The errors of the runs.
+        self.errors: list[Exception | None] = []
+        self.oracle = Oracle(world.spec)
+        self.replay = replay.Replay(world.spec, world.defer)
+        self.cancelled_at: float | None = None
+        self.engine: Any = None
+
+    # -- what happens
+
+    def run(self) -> Life:
+        self._load()
+        for number in range(MOST_RUNS):
+            self._run_once(number)
+            if self.state() in ENDS:
+                self._judge()
+                return self
+            if self.lost or self.world.draw("heir", number) < 0.7:
+                self._load()
+            self.lost = self.stopping = False
+        raise AssertionError("it never ends")
+
+    def _load(self) -> None:
+        more: dict[str, Any] = {"store": self.world.store}
+        if self.uuid:
+            with contextlib.closing(self.backend.get_connection()) as connection:
+                more = {"flow_detail": connection.get_flow_details(self.uuid)}
+        self.engine = self.kind.load(
+            self.world.flow(), backend=self.backend, defer_reverts=self.world.defer, **more
+        )
+        scheduling.tell_time_by(self.engine, self.world.clock)
+        self.uuid = self.engine.storage.flow_uuid
+        self.engine.atom_notifier.register("*", self._on_atom)
+
+    def _run_once(self, number: int) -> None:
+        world = self.world
+        finished = self._finished() if number else set()
+        # What ran when an engine died comes to its end first, whatever is given up.
+        going_on = {name for name, state in self.saved().items() if state == states.RUNNING}
+        if number:
+            world.tell("event", replay.RESUMED, "")
+        deadline = world.deadline
+        due = None if deadline is None else world.clock.monotonic() + deadline
+        start = len(world.told()) if number else 0
+        error: Exception | None = None
+        try:
+            self.engine.run(deadline=deadline)
+        except Exception as raised:
+            error = raised
+        self.errors.append(error)
+        if self.kind.executor is not None:
+            self.kind.executor.taken_over = False
+        until(lambda: not under_way(self._bodies()), 30)
+        lines = world.told()[start:]
+        self._check_twice(finished, lines)
+        self._check_told(lines)
+        self._check_time(due, going_on, lines)
+        if self.lost:
+            assert isinstance(error, exceptions.LeaseLost), f"{error!r} although another took over"
+        else:
+            self._check_bodies()
+
+    def _on_atom(self, state: str, details: dict[str, Any]) -> None:
+        world = self.world
+        world.tell("event", state, details.get("task_name") or details["retry_name"])
+        world.clock.advance(1)
+        what = world.troubles.get(self.events)
+        self.events += 1
+        if self.lost or what is None:
+            return
+        if what == "lost":
+            self._take_over()
+            world.tell("event", replay.LOST, "")
+            self.lost = True
+            if self.kind.executor is not None:
+                self.kind.executor.taken_over = True
+            return
+        world.tell("event", replay.SUSPENDED, "")
+        self.stopping = True
+        if what == "suspend":
+            self.engine.suspend()
+        else:
+            atoms = self.oracle.atoms
+            some = [name for name in atoms if world.draw(name, "cancel") < 0.4]
+            granted = self.engine.cancel(*(some if what == "cancel some" else ()))
+            if granted and (some or what == "cancel"):
+                self.cancelled_at = world.clock.monotonic()
+
+    def _take_over(self) -> None:
+        """Somebody takes the flow over, and gives it back at once."""
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            lease = connection.get_lease(self.uuid)
+            assert lease is not None
+            other = connection.take_lease(self.uuid, "another engine", 60, dead=lease.epoch)
+            connection.give_back_lease(other)
+
+    # -- what is there
+
+    def state(self) -> str:
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            return connection.get_flow_details(self.uuid, lazy=True).state or states.PENDING
+
+    def saved(self) -> dict[str, str]:
+        """The states of the atoms in the store."""
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            found = {a.name: a.state for a in connection.get_flow_details(self.uuid)}
+        return {name: found.get(name) or states.PENDING for name in self.oracle.atoms}
+
+    def _finished(self) -> set[str]:
+        """The tasks, and the items of Maps, that are done and need not be done again."""
+        found = set()
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            for atom in connection.get_flow_details(self.uuid):
+                if atom.state == states.SUCCESS:
+                    found.add(atom.name)
+                if atom.state in (states.RUNNING, states.SUCCESS) and atom.kind == "task":
+                    found |= {
+                        f"{atom.name}[{item.index}]"
+                        for item in atom.items or ()
+                        if item.state in (states.SUCCESS, states.FAILURE)
+                    }
+        return found
+
+    def _bodies(self) -> list[Body]:
+        return bodies(self.world.told())
+
+    # -- what has to be
+
+    def _check_twice(self, finished: set[str], lines: list[list[Any]]) -> None:
+        """Nothing that was saved as done is done again, unless it was undone before."""
+        for body in bodies(lines):
+            if body.action == "revert":
+                finished.discard(body.name)
+            elif body.outcome == "begun":
+                assert body.name not in finished, f"{body.name} was done, and is done again"
+
+    def _check_told(self, lines: list[list[Any]]) -> None:
+        """What was told last of each atom is what is saved, unless it was about to begin."""
+        saved = self.saved()
+        told = {}
+        for words in lines:
+            if words[0] == "event" and words[2] in saved:
+                told[words[2]] = words[1]
+        told = {name: state for name, state in told.items() if state in states.ATOM_STATES}
+        for name, state in told.items():
+            if self.stopping and (self.lost or (state, saved[name]) in UNTOLD):
+                continue
+            assert saved[name] == state, f"{name} is {saved[name]}, but {state} was told"
+
+    def _check_time(self, due: float | None, going_on: set[str], lines: list[list[Any]]) -> None:
+        """No retry begins when time is up."""
+        for words in lines:
+            if words[0] == "retry" and words[1] not in going_on and due is not None:
+                assert words[2] < due + 1, f"{words[1]} runs, although time was up"
+
+    def _check_bodies(self) -> None:
+        """What each task noted last is what its record says."""
+        last = {body.name: body for body in self._bodies()}
+        for name, state in self.saved().items():
+            if name in self.oracle.retry_scope or self.world.kind(name) in (MAP, MAP_COLLECTS):
+                continue
+            body = last.get(name)
+            noted = (body.action, body.outcome) if body else None
+            if self.stopping and noted in INTERRUPTED.get(state, ()):
+                continue
+            assert noted in NOTED[state], f"{name} is {state}, but noted {noted}"
+
+    def _judge(self) -> None:
+        check_ids(self._bodies())
+        state, saved = self.state(), self.saved()
+        if state != states.FAILURE:
+            assert not {states.RUNNING, states.REVERTING, states.RETRYING} & set(saved.values())
+        events = [(words[1], words[2]) for words in self.world.told() if words[0] == "event"]
+        if self.cancelled_at is None and self.world.deadline is None:
+            self.replay.run(events)
+            if self.replay.complete and not self.lost:
+                self.replay.check(saved, state)
+        if state == states.SUCCESS:
+            assert set(saved.values()) <= {states.SUCCESS, states.IGNORE}
+        elif state == states.REVERTED and self.gave_up:
+            undone = {states.PENDING, states.REVERTED, states.IGNORE}
+            assert set(saved.values()) <= undone, f"{saved} is left of what was given up"
+
+    @property
+    def comparable(self) -> bool:
+        """Whether it has to end the same without trouble: nobody gives it up, what a decider
+        answered is known, and whoever is faster does not matter.
+        """
+        world = self.world
+        fixed = not (world.given_up or world.reverting_all or world.sticking)
+        return fixed and self.replay.complete
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the last run ended because of a deadline, or since somebody cancelled it."""
+        error = self.errors[-1]
+        return isinstance(error, exceptions.DeadlineExceeded | exceptions.Cancelled)
+
+    def end(self) -> dict[str, Any]:
+        """What has to be the same whatever happened to the engines."""
+        storage = self.engine.storage
+        found = self.saved()
+        if self.state() != states.SUCCESS:
+            found = {n: s if s == states.SUCCESS else "undone" for n, s in found.items()}
+        return {
+            "state": self.state(),
+            "states": found,
+            "results": {k: v for k, v in storage.fetch_all().items() if k != "journal"},
+            "histories": {
+                name: list(history.provided_iter())
+                for name, history in storage.get_retry_histories()
+                if found[name] == states.SUCCESS
+            },
+            "failures": storage.has_failures(),
+        }
+
+
+#: State of a task -> what it may have noted last; a task that fails before it begins notes nothing.
+_UNDONE = (None, ("revert", "ended"))
+NOTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
+    states.PENDING: _UNDONE,
+    states.IGNORE: _UNDONE,
+    states.REVERTED: _UNDONE,
+    states.SUCCESS: (("execute", "ended"),),
+    states.FAILURE: (*_UNDONE, ("execute", "failed")),
+    states.REVERT_FAILURE: (("revert", "failed"),),
+}
+
+#: The same of what was running when its engine died, and of what was given back since.
+INTERRUPTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
+    states.RUNNING: (*_UNDONE, ("execute", "ended"), ("execute", "failed"), ("revert", "failed")),
+    states.SUCCESS: (("revert", "ended"), ("revert", "failed")),
+    states.FAILURE: (("revert", "ended"), ("revert", "failed"), ("execute", "ended")),
+}
+#: Told last, and saved: nobody is told of what is about to begin when somebody suspends.
+UNTOLD = {(states.RETRYING, states.SUCCESS)}
+
+
+def bodies(lines: list[list[Any]]) -> list[Body]:
+    return [Body(*words[1:]) for words in lines if words[0] == fated.BODY]
+
+
+def under_way(found: list[Body]) -> set[str]:
+    """The ids of what began and did not end."""
+    left: set[str] = set()
+    for body in found:
+        (left.add if body.outcome == "begun" else left.discard)(body.id)
+    return left
+
+
+def check_ids(found: list[Body]) -> None:
+    """Nothing runs twice under one id, and each run of a task has a higher number."""
+    begun: set[str] = set()
+    attempts: defaultdict[str, int] = defaultdict(int)
+    for body in found:
+        if body.outcome != "begun":
+            continue
+        assert body.id not in begun, f"{body.name} runs twice under one id"
+        begun.add(body.id)
+        least = attempts[body.name] + (body.name == body.task)
+        assert body.attempt >= least, f"{body.name} has attempt {body.attempt} after {least - 1}"
+        attempts[body.name] = body.attempt
