@@ -27,6 +27,11 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine._core.undoing",
     ),
     "ledgers": ("wbengine.engines.worker_based.ledger",),
+    "server": (
+        "wbengine.engines.worker_based.endpoint",
+        "wbengine.engines.worker_based.server",
+        "wbengine.engines.worker_based.worker_side",
+    ),
     "stores": (
         "wbengine.persistence.attempts",
         "wbengine.persistence.backends.directory",
@@ -40,6 +45,11 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine.persistence.results",
         "wbengine.persistence.trees",
         "wbengine.persistence.writing",
+    ),
+    "tracker": (
+        "wbengine.engines.worker_based.discovery",
+        "wbengine.engines.worker_based.requests",
+        "wbengine.engines.worker_based.types",
     ),
     "transports": tuple(
         f"wbengine.transports.{name}"

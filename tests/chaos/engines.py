@@ -5,7 +5,6 @@ until it is told that there are enough.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import inspect
 import json
@@ -22,11 +21,11 @@ from typing import Any
 
 from tests.chaos import audit, clocks, flows, workers
 from tests.crashing import children
+from tests.seams import tracker
 from wbengine import engines as loading
 from wbengine import exceptions, states
 from wbengine.engines.worker_based import engine as engines
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based.requests import terms
 from wbengine.persistence import backends, base, models
 
 ENDED = (states.SUCCESS, states.REVERTED)
@@ -112,7 +111,7 @@ class _Life:
         if work.shared:
             taken = {
                 *inspect.signature(executors.WorkerTaskExecutor).parameters,
-                *(term.name for term in dataclasses.fields(terms.Terms)),
+                *tracker.OPTIONS,
             }
             given = {key: value for key, value in options.items() if key in taken}
             name = f"shared-{work.number}-{self._life}"

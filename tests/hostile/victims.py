@@ -15,6 +15,7 @@ from tests import workers
 from tests.hostile import inputs
 from tests.hostile.gates import Gated
 from tests.sample_tasks import Add, Double, Nothing
+from tests.seams import server
 from wbengine import engines
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.worker import Worker
@@ -101,7 +102,7 @@ class WorkerTarget(Target):
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.queues = (worker.identity, *worker.queues.values())
-        self.victim = inputs.Victim("worker", inputs.WORKER, worker._server.ledger)
+        self.victim = inputs.Victim("worker", inputs.WORKER, server.ledger_of(worker))
 
     def counted(self) -> Counter[str]:
         return _counted(self.worker._proxy)
@@ -128,7 +129,7 @@ class EngineTarget(Target):
 
     def knows(self, identity: str) -> bool:
         """Whether it knows a worker."""
-        return any(worker.key[0] == identity for worker in self.executor.finder.workers())
+        return any(worker.identity == identity for worker in self.executor.workers())
 
     def ends(self) -> int:
         return sum(self.executor.ignored.values())

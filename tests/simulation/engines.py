@@ -1,4 +1,4 @@
-"""An engine of the simulated world: a real book and finder, flows that it owns, and its store."""
+"""An engine of the simulated world: a real request tracker, flows that it owns, and its store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from tests.seams import tracker
 from tests.seams.stores import EPOCHS_PER_RUN
 from tests.simulation.broker import Message
 from tests.simulation.processes import Letter, Process
@@ -13,21 +14,17 @@ from tests.simulation.store import ENDED, PENDING, RENEWAL, RUNNING, Atom, Flow
 from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.messages import asking, cancelling
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import book, ledger_rows
-from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+#: How often a request is sent again because its worker was lost.
+MAX_RESENDS = 3
+
 #: Clocks that count from different moments round differently.
 TICK = 1e-6
-
-#: A holder that was silent for so long is dead for whoever goes on with its work.
-EXPIRY = 60.0
 
 
 class Engine(Process):
@@ -55,27 +52,18 @@ class Engine(Process):
         #: What it listens on: another one after each time without.
         self.channel: object = None
         self.renewal = self.now + RENEWAL
-        self.rows = ledger_rows.Rows(self.line, EXPIRY) if self.line is not None else None
-        self.finder = types.ProxyWorkerFinder(
+        self.tracker = tracker.Tracker(
             name,
-            self,
-            (),
-            worker_expiry=EXPIRY,
-            on_change=self.on_workers,
-            on_ids=lambda name, ids: self.do(self.book.on_ids(name, ids, self.now)),
-            holds=lambda name: self.book.holds(name),
-            clock=self.clock,
+            self.clock,
+            do=self.do,
+            say=lambda message: self.post(Letter(message), first=True),
+            lost=lambda workers: world.judge.on_lost(self, workers),
+            ledger=self.line,
+            timeout=world.setting.timeout,
+            on_worker_lost=world.setting.on_worker_lost,
+            max_resends=MAX_RESENDS,
+            capacity=world.setting.capacity,
         )
-        self.book = book.RequestBook(
-            name,
-            self.finder,
-            transition_timeout=world.timeout,
-            ledger=self.digest,
-            terms=world.terms,
-            wall=self.clock.time,
-        )
-        if world.capacity is not None:
-            self.book._capacity = lambda queue: world.capacity  # type: ignore[method-assign, assignment, return-value]
         self.evidence = world.judge.evidence(self)
 
     @property
@@ -88,8 +76,8 @@ class Engine(Process):
         self.declare()
 
     def succeed(self, uuid: str) -> None:
-        self.uuid = self.finder.uuid = uuid
-        self.book.inherit(uuid)
+        self.uuid = uuid
+        self.tracker.inherit(uuid)
 
     def declare(self) -> None:
         broker = self.world.broker
@@ -112,23 +100,22 @@ class Engine(Process):
             self.begin()
         self.flows[flow.name] = world.store.take(flow, self, world.now)
         resumed, used = flow.known is not None, list(flow.known or ())
-        self.book.expect(flow.name, tuple(used))
+        self.tracker.expect(flow.name, tuple(used))
         if self.own and not world.broker.model.ours:
             flow.executor = self.uuid
         flow.known = [*used, *({self.digest} - {*used})]
-        if resumed and self.rows is not None:
+        if resumed and self.line is not None:
             ended = [id for atom in flow.atoms for id in atom.ids()]
-            if self.line is not None and self.line.ails:
+            if self.line.ails:
                 world.judge.undropped.update(ended)  # they are swept one day
-            self.rows.sweep(ended)
+            self.tracker.sweep(ended)
         for atom in flow.atoms:
             if atom.state == RUNNING:
                 atom.epoch = max(flow.fence, atom.epoch + EPOCHS_PER_RUN)
                 self.evidence.recovers(atom.request_id)
                 self.world.judge.lives[atom.request_id] += 1
-                self.do(self.book.recover(self.call(flow, atom, True), self.done, self.now))
-        if self.book.unasked:
-            self.do(self.book.ask())
+                self.do(self.tracker.recover(self.call(flow, atom, True), self.done))
+        self.do(self.tracker.ask())
         for atom in flow.atoms:
             if atom.state == PENDING:
                 self.submit(flow, atom)
@@ -143,8 +130,7 @@ class Engine(Process):
             self.world.judge.atoms[atom.request_id] = atom
 
         if self.write(flow, begin):
-            call = self.call(flow, atom, False)
-            self.do(self.book.submit(call, self.done, self.now))
+            self.do(self.tracker.submit(self.call(flow, atom, False), self.done))
 
     def call(self, flow: Flow, atom: Atom, recovered: bool) -> invocation.Invocation:
         return invocation.Invocation(
@@ -171,7 +157,7 @@ class Engine(Process):
     def cancel(self, call: invocation.Invocation) -> None:
         atom = self.world.store.atoms[call.uuid]
         call.cancelled = atom.cancelled = True
-        self.do(self.book.cancel([call], self.now))
+        self.do(self.tracker.cancel(call))
 
     def done(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
         self.world.judge.on_outcome(self, call, outcome)
@@ -198,7 +184,7 @@ class Engine(Process):
     def give_up(self, flow: Flow) -> None:
         """Forget a flow, as it is: somebody else goes on with it."""
         del self.flows[flow.name]
-        self.book.disown(flow.name)
+        self.tracker.disown(flow.name)
         if not self.flows:
             self.do_chores()
             self.world.end(self)
@@ -228,7 +214,7 @@ class Engine(Process):
     def retire(self, flow: Flow, atom: Atom, call: invocation.Invocation) -> None:
         if flow.name not in self.flows:
             return
-        self.do(self.book.retired([call]))
+        self.do(self.tracker.saved([call]))
         if atom.state == PENDING:
             self.submit(flow, atom)
         elif flow.ended:
@@ -238,7 +224,7 @@ class Engine(Process):
         if flow.name in self.flows and not self.owns(flow.name):
             self.give_up(flow)
         elif self.flows.pop(flow.name, None) is not None:
-            self.book.expect(flow.name, None)
+            self.tracker.expect(flow.name, None)
             flow.owner, flow.finished = None, True
             if self.own:
                 self.drop_again()
@@ -252,13 +238,10 @@ class Engine(Process):
 
     def suspend(self) -> None:
         """Take back what nobody started, and leave the rest to another."""
-        for entry in self.book.unstarted():
-            call = entry.invocation
+        for request in self.tracker.unstarted():
+            call = request.invocation
             ours = self.owns(call.flow_uuid)
-            if self.book.is_left(entry):
-                continue
-            if not entry.sendings or (ours and self.rows and self.rows.revoke(entry)):
-                self.book.forget(entry)
+            if self.tracker.give_back(request, ours=ours):
                 atom = self.world.store.atoms[call.uuid]
                 if self.digest is not None or not call.recovered:
                     atom.state = PENDING if ours else atom.state  # its number stays used
@@ -284,43 +267,24 @@ class Engine(Process):
 
     def receive(self, message: Message) -> None:
         answer = message.envelope
-        self.finder.turn(self.now, self.channel)
+        self.tracker.turn(self.channel)
         if message.kind == pr.NOTIFY:
             if self.world.count % 16 == 0:  # schemas are slow
                 pr.Notify.validate(answer.body, response=bool(answer.body))
             self.evidence.hears(message)
-            self.finder.process_response(answer.body, message)
+            self.tracker.hear_worker(answer.body, message)
             return
         pr.Response.validate(answer.body)
         if self.reads():
             self.evidence.answers(answer)
-            self.do(self.book.on_response(answer, message, self.now))
-
-    def on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
-        if lost:
-            self.world.judge.on_lost(self, lost)
-        # Sets are in another order in each process: a seed would not tell what happens.
-        lost = sorted(lost, key=lambda worker: (str(worker.identity), worker.topic))
-        effects = self.book.on_lost(lost, self.now)
-        self.do(effects + self.book.on_gained(sorted(gained), self.now))
-
-    def publish(self, message: Any, routing_key: str, **options: Any) -> None:
-        """What the finder says."""
-        made = env.Envelope(
-            message.TYPE,
-            message.to_dict(),
-            routing_key=routing_key,
-            reply_to=options.get("reply_to"),
-            headers=options["headers"],
-        )
-        self.post(Letter(made), first=True)
+            self.do(self.tracker.hear_answer(answer, message))
 
     # Its clock.
 
     def due(self) -> float | None:
         if not self.began:
             return None
-        alarm = self.book.next_alarm()
+        alarm = self.tracker.next_alarm()
         found = min(self.round_due, self.renewal)
         if alarm is not None:
             found = min(found, alarm)
@@ -329,20 +293,16 @@ class Engine(Process):
     def on_time(self) -> None:
         now = self.now
         if self.connected and self.world.broker.up:  # else it tries to connect, in its loop
-            self.finder.turn(self.now, self.channel)
+            self.tracker.turn(self.channel)
         if now >= self.renewal:
             self.renewal = now + RENEWAL
             self.renew()
         if self.dead or not self.began:
             return
         if now >= self.round_due:
-            self.finder.maybe_publish()
-            self.finder.clean()
-            self.do(self.book.review(now))
+            self.round_due = self.tracker.round()
             self.drop_again()
-            self.finder.hurry = self.book.stalled(now)
-            self.round_due = self.finder.next_due() or now
-        self.do(self.book.tick(now))
+        self.do(self.tracker.tick())
 
     def renew(self) -> None:
         for name in list(self.flows):
@@ -356,44 +316,39 @@ class Engine(Process):
 
     def perform(self, effect: Any) -> None:
         match effect:
-            case fx.Dispatch():
-                self.dispatch(effect)
-            case fx.Settle(entry, outcome):
-                self.world.judge.on_settled(self, entry, outcome)
-                entry.done(entry.invocation, outcome)
-            case fx.Tell(entry, event_type, details):
-                entry.invocation.events(event_type, details)
-            case fx.Acknowledge(receipt) if self.world.broker.model.ours:
+            case tracker.Publish():
+                self.publish(effect)
+            case tracker.Settle(request, outcome):
+                self.world.judge.on_settled(self, request, outcome)
+                effect.tell()
+            case tracker.Tell(request, event, details):
+                request.invocation.events(event, details)
+            case tracker.Acknowledge(receipt) if self.world.broker.model.ours:
                 self.later(self.acknowledge, receipt)
-            case fx.Acknowledge(receipt):
+            case tracker.Acknowledge(receipt):
                 self.acknowledge(receipt)
-            case fx.Drop(request_id):
+            case tracker.Drop(request_id):
                 self.later(self.drop, request_id)
-            case fx.Revoke(entry):
-                ours = self.rows is not None and self.owns(entry.invocation.flow_uuid)
-                revoked = self.rows is None or (ours and self.rows.revoke(entry))
-                self.do(self.book.on_revoked(entry, revoked, self.now))
-            case fx.Inspect(entry, lost):
-                assert self.rows is not None
-                seen = self.rows.look(entry)
-                # One that vanished had been taken, too.
-                vanished = seen.state is None and entry.opened
-                if seen.holder is not None or seen.result is not None or vanished:
-                    self.evidence.serves(entry)
-                self.do(self.book.on_row(entry, seen, self.now, lost))
-            case fx.Reopen(entry, epoch):
-                self.reopen(entry, epoch)
-            case fx.Conclude(entry, holder, failure):
-                ours = self.rows is not None and self.owns(entry.invocation.flow_uuid)
-                if ours and self.rows is not None and self.rows.conclude(entry, holder, failure):
-                    self.do(self.book.on_concluded(entry, failure, self.now))
-            case fx.Ask(question):
-                asking.validate(question.body)
-                self.evidence.asks([id for id, _ in asking.read(question.body)])
-                self.post(Letter(question))
-            case fx.Cancel(order):
-                cancelling.validate(order.body)
-                self.post(Letter(order))
+            case tracker.Withdraw(request):
+                ours = self.owns(request.invocation.flow_uuid)
+                self.do(self.tracker.withdraw(request, ours=ours))
+            case tracker.LookUp(request, lost):
+                row = self.tracker.look(request)
+                if row.taken:
+                    self.evidence.serves(request)
+                self.do(self.tracker.found(request, row, lost))
+            case tracker.TakeBack(request):
+                if self.owns(request.invocation.flow_uuid):
+                    self.world.judge.on_reopen(self, request)
+                    self.do(self.tracker.take_back(effect))
+            case tracker.Conclude(request):
+                if self.owns(request.invocation.flow_uuid):
+                    self.do(self.tracker.conclude(effect))
+            case tracker.Ask(message, asked):
+                self.evidence.asks(asked)
+                self.post(Letter(message))
+            case tracker.Cancel(message):
+                self.post(Letter(message))
             case _ if callable(effect):
                 effect()
             case _:
@@ -412,52 +367,37 @@ class Engine(Process):
         for request_id in found:
             self.drop(request_id)
 
-    def reopen(self, entry: Any, epoch: int) -> None:
-        assert self.rows is not None
-        if not self.owns(entry.invocation.flow_uuid):
-            return
-        self.world.judge.on_reopen(self, entry, epoch)
-        done, answer = self.rows.reopen(entry, epoch)
-        if done:
-            self.do(self.book.on_reopened(entry, answer, self.now))
-
-    def dispatch(self, effect: fx.Dispatch) -> None:
-        entry = effect.entry
-        self.evidence.dispatches(effect)
+    def publish(self, effect: tracker.Publish) -> None:
+        request = effect.request
+        self.evidence.publishes(effect)
 
         def wanted() -> bool:
-            if not self.owns(entry.invocation.flow_uuid):
-                return False
-            current: bool = entry.live and entry.epoch == effect.epoch
-            if current:
-                entry.sendings, entry.sent_at = entry.sendings + 1, self.now
-            return current
+            return self.owns(request.invocation.flow_uuid) and self.tracker.publishing(effect)
 
         def opened() -> bool:
             assert self.line is not None
-            if not self.owns(entry.invocation.flow_uuid):
-                self.world.judge.undropped.add(entry.id)  # it is swept one day
-            if entry.opened:
+            if not self.owns(request.invocation.flow_uuid):
+                self.world.judge.undropped.add(request.id)  # it is swept one day
+            if request.opened:
                 return True
-            (self.line.open if effect.epoch == 1 else self.line.offer)(entry.id, effect.epoch)
-            entry.opened = True
+            self.tracker.open(effect)
             known = wanted()
-            if not known and self.owns(entry.invocation.flow_uuid):
-                self.line.revoke(entry.id, effect.epoch)
+            if not known and self.owns(request.invocation.flow_uuid):
+                self.line.revoke(request.id, effect.epoch)
             return known
 
         def unrouted() -> None:
-            self.evidence.fails(entry, "unrouted")
-            self.do(self.book.on_unrouted(entry, effect.epoch, self.now))
+            self.evidence.fails(request, "unrouted")
+            self.do(self.tracker.unrouted(effect))
 
         def uncertain() -> None:
-            self.evidence.fails(entry, "unconfirmed")
-            self.do(self.book.on_unconfirmed(entry, effect.epoch, self.now))
+            self.evidence.fails(request, "unconfirmed")
+            self.do(self.tracker.unconfirmed(effect))
 
         steps = (wanted, opened) if self.line is not None else (wanted,)
         self.post(
             Letter(
-                effect.envelope,
+                effect.message,
                 *steps,
                 unrouted=unrouted,
                 uncertain=uncertain if self.line is None else None,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from wbengine.engines.worker_based.messages import envelope as env
 
 if TYPE_CHECKING:
+    from tests.seams.tracker import Publish, Request
     from tests.simulation.broker import Message
     from tests.simulation.engines import Engine
-    from wbengine.engines.worker_based.requests import effects as fx
 
 
 class Sent:
@@ -54,30 +54,29 @@ class Evidence:
 
     def answers(self, answer: env.Envelope) -> None:
         sent = self.sent.get(answer.correlation_id or "")
-        entry = self.engine.book._entries.get(answer.correlation_id or "")
-        if entry is not None:
-            self.serves(entry)
+        request = self.engine.tracker.request(answer.correlation_id or "")
+        if request is not None:
+            self.serves(request)
         if sent is not None:
             if env.WBE_LOST in answer.headers:
                 sent.reasons.add("lost")
             if env.WBE_ASK in answer.headers:
                 sent.reasons.add("told")
 
-    def serves(self, entry: Any) -> None:
+    def serves(self, request: Request) -> None:
         """Somebody took a request out of its line."""
-        if entry.queue is not None:
-            self.served[entry.queue].append((entry.place, self.engine.world.now))
+        if request.queue is not None:
+            self.served[request.queue].append((request.place, self.engine.world.now))
 
-    def loses(self, lost: list[Any]) -> None:
-        queues = {worker.queue for worker in lost}
-        names = {worker.identity for worker in lost}
+    def loses(self, lost: list[tuple[Any, str]]) -> None:
+        names, queues = {name for name, _ in lost}, {queue for _, queue in lost}
         self.gone |= names
-        for entry in self.engine.book._entries.values():
-            if entry.queue in queues or entry.worker in names:
-                self.sent[entry.id].reasons.add("workers gone")
+        for request in self.engine.tracker.requests():
+            if request.queue in queues or request.worker in names:
+                self.sent[request.id].reasons.add("workers gone")
 
-    def fails(self, entry: Any, how: str) -> None:
-        self.sent[entry.id].reasons.add(how)
+    def fails(self, request: Request, how: str) -> None:
+        self.sent[request.id].reasons.add(how)
 
     def asks(self, request_ids: list[str]) -> None:
         for request_id in request_ids:
@@ -85,64 +84,61 @@ class Evidence:
 
     # What it does.
 
-    def dispatches(self, effect: fx.Dispatch) -> None:
-        entry, world = effect.entry, self.engine.world
-        sent = self.sent[entry.id]
-        world.judge.tasks[entry.id] = entry.invocation.task
+    def publishes(self, effect: Publish) -> None:
+        request, world = effect.request, self.engine.world
+        sent = self.sent[request.id]
+        world.judge.tasks[request.id] = request.invocation.task
         if sent.epochs:
             reasons = set(sent.reasons)
             if self.idle(sent.queue, sent.since):
                 reasons.add("idle")
-            if self.engine.line is not None and self.passed(entry, sent):
+            if self.engine.line is not None and self.passed(request, sent):
                 reasons.add("passed")
             if not reasons:
-                world.judge.fail(f"{entry.request} is sent again, and only time has passed")
+                world.judge.fail(f"{request} is sent again, and only time has passed")
             for reason in reasons:
                 world.judge.seen[f"sent again: {reason}"] += 1
             if effect.epoch < sent.epochs[-1]:
-                world.judge.fail(f"{entry.request} is sent again under an older epoch")
+                world.judge.fail(f"{request} is sent again under an older epoch")
             same = effect.epoch == sent.epochs[-1] and "unrouted" not in reasons
             if same and self.engine.line is None:
-                world.judge.fail(f"{entry.request} is sent again under the same epoch")
+                world.judge.fail(f"{request} is sent again under the same epoch")
             if world.ledger is not None and reasons <= {"idle", "passed"} and same:
-                row = world.ledger.state(entry.id)
+                row = world.ledger.state(request.id)
                 if row is None or row.state != "open":
-                    world.judge.fail(f"{entry.request} is sent again, and its row is {row}")
+                    world.judge.fail(f"{request} is sent again, and its row is {row}")
             searched = world.ledger is None and reasons <= {"idle", "unconfirmed"}
             if searched and not sent.asked:
-                world.judge.fail(f"{entry.request} is sent again, and nobody was asked for it")
+                world.judge.fail(f"{request} is sent again, and nobody was asked for it")
             if "workers gone" in reasons:
-                world.judge.gambled.add(entry.id)
+                world.judge.gambled.add(request.id)
         sent.reasons.clear()
         sent.asked = False
-        sent.since, sent.queue = world.now, effect.envelope.routing_key
+        sent.since, sent.queue = world.now, effect.message.routing_key
         sent.epochs.append(effect.epoch)
 
     def idle(self, queue: str, since: float) -> bool:
         """Whether all workers of a queue that are known told twice that they had a free slot."""
-        known = self.engine.finder._roster.queues.get(queue)
+        known = self.engine.tracker.workers_of(queue)
         if known is None:
             return True
-        return all(
-            len([at for at in self.free[worker.identity] if at >= since]) >= 2
-            for worker in known.members.values()
-        )
+        return all(len([at for at in self.free[name] if at >= since]) >= 2 for name in known)
 
-    def passed(self, entry: Any, sent: Sent) -> bool:
+    def passed(self, request: Request, sent: Sent) -> bool:
         """Whether what stood behind it in the line was served, and not just now."""
         if self.engine.world.now - sent.since <= 10.0:
             return False
-        served = self.served[entry.queue]
-        return any(place > entry.place and at > sent.since for place, at in served)
+        served = self.served[request.queue or ""]
+        return any(place > request.place and at > sent.since for place, at in served)
 
-    def results(self, entry: Any, value: int) -> None:
+    def results(self, request: Request, value: int) -> None:
         """A result must be of the last epoch, or of one that it found when it took the flow on."""
-        sent = self.sent[entry.id]
-        if entry.floor <= value <= entry.epoch:
+        sent = self.sent[request.id]
+        if value in request.accepted:
             if not sent.epochs or value == sent.epochs[-1]:
                 return
-            if entry.floor == 0 or self.engine.line is not None:
+            if 0 in request.accepted or self.engine.line is not None:
                 return
         self.engine.world.judge.fail(
-            f"{entry.request} has the result of epoch {value}, and was sent under {sent.epochs}"
+            f"{request} has the result of epoch {value}, and was sent under {sent.epochs}"
         )

@@ -9,14 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.seams import ledgers
+from tests.seams import ledgers, server
 from tests.simulation.broker import Message
 from tests.simulation.processes import PAUSE, Letter, Process
 from wbengine import exceptions as exc
 from wbengine import invocation
-from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import asking, cancelling, controlling
+from wbengine.engines.worker_based.messages import asking, controlling
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.types.failure import Failure
 
@@ -48,7 +47,7 @@ class Worker(Process):
         self.core = server.Server(
             name,
             self.queues,
-            endpoint.endpoints_of(offer),
+            server.offer(offer),
             slots,
             ledger=self.line.digest if self.line is not None else None,
         )
@@ -57,8 +56,9 @@ class Worker(Process):
         self.starts: deque[tuple[server.Job, float]] = deque()
         #: Until when a job that was claimed is certainly this worker's.
         self.fresh: dict[server.Job, float] = {}
-        #: By when they are told, those that run.
+        #: By when they are told, those that run; and what each of them is told by.
         self.unhurried: deque[tuple[float, Letter]] = deque()
+        self.untold: dict[server.Job, Letter] = {}
         #: What holds no slot any more, although it is not acknowledged yet.
         self.released: set[Message] = set()
         self.next_beat = self.now
@@ -117,39 +117,35 @@ class Worker(Process):
             claimed = message.claim is not None
             now = self.clock.time()
             self.do(self.core.on_request(envelope, message, now, claimed=claimed))
-        elif message.kind == asking.ASK:
-            asking.validate(envelope.body)
-            asked, in_person = asking.read(envelope.body), env.WBE_ASK in envelope.headers
-            self.do(self.core.on_ask(asked, envelope.reply_to, in_person))
-        elif message.kind == cancelling.CANCEL:
-            cancelling.validate(envelope.body)
-            self.do(self.core.on_cancel(cancelling.read(envelope.body)))
         elif message.kind == controlling.CONTROL:
             controlling.validate(envelope.body)
             self.obey(controlling.read(envelope.body))
-        elif message.kind == pr.NOTIFY:
-            if envelope.reply_to is not None:
-                self.do(self.core.on_notify(envelope, PERIOD))
         else:
-            raise AssertionError(f"nothing handles {message!r}")
+            # A question to all does not ask for this one.
+            in_person = message.kind == asking.ASK and env.WBE_ASK in envelope.headers
+            self.do(self.core.hear(envelope, PERIOD, in_person=in_person))
 
     # What is to be done.
 
     def perform(self, effect: Any) -> None:
         match effect:
-            case server.Reply(job, made, terminal):
-                self.reply(job, made, terminal)
+            case server.Say(message):
+                self.post(Letter(message), first=True)
+            case server.Tell(job, message, unhurried):
+                self.tell_of(job, Letter(message), unhurried)
+            case server.Answer(job, message):
+                self.send_end(job, message)
             case server.Acknowledge(receipt):
                 self.acknowledge(receipt)
             case server.Claim(job):
                 self.claim(job)
             case server.Run(job):
                 self.run(job)
-            case server.Finish(job, answer):
-                self.send_end(job, answer, partial(self.store, job, env.freeze(answer)))
+            case server.Finish(job, message):
+                self.send_end(job, message, partial(self.store, job, env.freeze(message)))
             case server.Check(job):
                 self.check(job)
-            case server.Cancel(job):
+            case server.Interrupt(job):
                 if job in self.running:
                     self.running[job] = min(self.running[job], self.world.now + 0.2)
             case server.Release(job):
@@ -190,13 +186,12 @@ class Worker(Process):
         if not self.starts:
             return False
         job, fresh = self.starts.popleft()
-        if job.ledger and self.now > fresh:
+        if job.claimed and self.now > fresh:
             self.do(self.core.on_unstarted(job))
         else:
             self.world.judge.on_run(self, job)
-            assert job.unit is not None
-            self.running[job] = self.world.now + job.unit.arguments["seconds"]
-            if job.unit.task_cls.endswith("Bad"):
+            self.running[job] = self.world.now + job.arguments["seconds"]
+            if job.task.endswith("Bad"):
                 self.world.strike(self, "kill")
         return True
 
@@ -216,7 +211,7 @@ class Worker(Process):
     def store(self, job: server.Job, frozen: bytes) -> bool:
         """Whether what came of a job is to be told: once, however often that is tried."""
         assert self.line is not None
-        if job.key not in self.core._roll.ending:
+        if not self.core.is_storing(job):
             return True
         fenced = False
         try:
@@ -226,8 +221,8 @@ class Worker(Process):
                 fenced = row is not None and not (done and row.epoch == job.epoch)
         except exc.LedgerFailure:
             pass
-        effects = self.core.on_stored(job, fenced)
-        self.do([e for e in effects if not (isinstance(e, server.Reply) and e.terminal)])
+        effects = self.core.on_stored(job, fenced=fenced)
+        self.do([effect for effect in effects if not isinstance(effect, server.Answer)])
         return not fenced
 
     def release(self, job: server.Job) -> None:
@@ -249,15 +244,9 @@ class Worker(Process):
         again = replace(message.envelope, redelivered=False)
         self.post(Letter(again, after=lambda: self.acknowledge(message)))
 
-    def reply(self, job: server.Job | None, made: env.Envelope, terminal: bool) -> None:
-        if job is None:
-            self.post(Letter(made), first=True)
-            return
-        letter = Letter(made)
-        if terminal:
-            self.send_end(job, made)
-        elif made.body["state"] == pr.RUNNING and job.ours and env.WBE_ASK not in made.headers:
-            job.running = letter
+    def tell_of(self, job: server.Job, letter: Letter, unhurried: bool) -> None:
+        if unhurried:
+            self.untold[job] = letter
             self.unhurried.append((self.world.now + UNHURRIED, letter))
         else:
             self.withdraw_running(job)
@@ -268,7 +257,7 @@ class Worker(Process):
         self.post(Letter(made, *steps, after=lambda: self.answered(job)))
 
     def withdraw_running(self, job: server.Job) -> None:
-        running, job.running = job.running, None
+        running = self.untold.pop(job, None)
         if running is not None:
             running.withdrawn = True
 

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.seams import tracker
 from tests.simulation import prices, scaling
-from wbengine.engines.worker_based import types
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
@@ -56,7 +56,7 @@ def measured(fleet: scaling.Fleet) -> dict[str, float]:
     """Let it run, and tell what that cost."""
     plan, before, started = fleet.plan, _peak(), time.monotonic()
     fleet.run()
-    assert fleet.failed == 0 and not len(fleet.book)
+    assert fleet.failed == 0 and not len(fleet.tracker)
     meter, n = fleet.meter, plan.requests
     seconds, counts, messages = meter.seconds, meter.counts, meter.messages
     beats = sum(messages[kind] for kind in OF_A_BEAT) - plan.workers
@@ -166,8 +166,7 @@ class Costs:
 
 def questions(workers: int, *, hurry: bool) -> float:
     """How often in a second one engine asks who is there."""
-    pace = max(scaling.PERIOD, types.SECONDS_PER_WORKER * workers)
-    return 1 / (pace if hurry else types.AT_EASE * pace)
+    return 1 / tracker.seconds_between_questions(workers, scaling.PERIOD, hurry=hurry)
 
 
 def beats(engines: int, workers: int, slots: int, *, hurry: bool = False) -> float:

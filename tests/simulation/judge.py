@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.broker import Message
+from tests.simulation.engines import MAX_RESENDS
 from tests.simulation.evidence import Evidence
 from tests.simulation.store import ENDED, RUNNING
 from wbengine import exceptions as exc
@@ -13,10 +14,10 @@ from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import cancelling
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests.reasons import LOOK
 from wbengine.types.failure import Failure
 
 if TYPE_CHECKING:
+    from tests.seams.tracker import Request
     from tests.simulation.engines import Engine
     from tests.simulation.fleet import Worker
     from tests.simulation.processes import Process
@@ -100,7 +101,7 @@ class Judge:
         if self.world.ledger is not None and (atom.uuid, job.attempt) in self.saved:
             self.fail(f"{job} begins, and its end was saved before")
         unknown = self.unknown(job, before) if self.world.ledger is None else 0
-        most = 1 + self.world.terms.max_resends + unknown
+        most = 1 + MAX_RESENDS + unknown
         if len(before) >= most * (1 + self.lives[job.id]):
             self.fail(f"{job} runs without end: {before}")
         self.seen["runs"] += 1
@@ -142,68 +143,66 @@ class Judge:
         whoever takes it now could not hear of that: he is new, or was in trouble since.
         """
         number, at = self.outdated.get(job.id, (0, 0.0))
-        told = worker.core._recent.refused(job.id) >= job.epoch
+        told = worker.core.refuses(job)
         return job.receipt.tampered and number >= job.epoch and not told and worker.blemish >= at
 
-    def on_reopen(self, engine: Engine, entry: Any, epoch: int) -> None:
-        self.reopened[entry.id] += 1
-        if not self.repeats(entry.invocation.task):
-            self.fail(f"{entry.request} is not idempotent, and taken from its holder")
+    def on_reopen(self, engine: Engine, request: Request) -> None:
+        self.reopened[request.id] += 1
+        if not self.repeats(request.invocation.task):
+            self.fail(f"{request} is not idempotent, and taken from its holder")
 
     # Outcomes.
 
-    def on_settled(self, engine: Engine, entry: Any, outcome: invocation.Outcome) -> None:
-        call = entry.invocation
-        key = (engine.name, entry.id, call.epoch)
+    def on_settled(self, engine: Engine, request: Request, outcome: invocation.Outcome) -> None:
+        call = request.invocation
+        key = (engine.name, request.id, call.epoch)
         if key in self.settled:
-            self.fail(f"{entry.request} was settled twice: {self.settled[key]}, {outcome.value}")
+            self.fail(f"{request} was settled twice: {self.settled[key]}, {outcome.value}")
         self.settled[key] = outcome.value
-        if entry.state not in pr.STOP_STATES or entry.shelf is not None:
-            self.fail(f"{entry.request} was settled, and did not end")
+        if not request.over:
+            self.fail(f"{request} was settled, and did not end")
         value = outcome.value
         if isinstance(value, int):
             self.seen["results"] += 1
-            if not any(epoch == value for epoch, _ in self.runs[entry.id]):
-                self.fail(f"{entry.request} has a result of epoch {value}, which never ran")
-            engine.evidence.results(entry, value)
+            if not any(epoch == value for epoch, _ in self.runs[request.id]):
+                self.fail(f"{request} has a result of epoch {value}, which never ran")
+            engine.evidence.results(request, value)
         else:
             kind = next(iter(value)).rsplit(".", 1)[-1]
             self.seen[kind] += 1
             if kind not in FAILURES:
-                self.fail(
-                    f"{entry.request} failed in a way that nobody meant: {value.pformat(True)}"
-                )
-            self._on_failure(engine, entry, value)
+                self.fail(f"{request} failed in a way that nobody meant: {value.pformat(True)}")
+            self._on_failure(engine, request, value)
 
-    def _on_failure(self, engine: Engine, entry: Any, failure: Failure) -> None:
+    def _on_failure(self, engine: Engine, request: Request, failure: Failure) -> None:
         """None is given up that runs, or fails for its age while it only waits for its turn."""
         if failure.check(exc.WorkerLost) is not None:
             for worker in self.world.workers.values():
-                runs = any(job.id == entry.id for job in worker.running)
-                known = worker.name == entry.worker and not entry.invocation.recovered
+                runs = any(job.id == request.id for job in worker.running)
+                known = worker.name == request.worker and not request.invocation.recovered
                 # Whatever others say, he has to be lost first, or to say that it is not so.
                 if runs and worker.awake and known and worker.name not in engine.evidence.gone:
-                    self.fail(f"{entry.request} is given up, and {worker.name} runs it")
+                    self.fail(f"{request} is given up, and {worker.name} runs it")
                 runs = runs and self.sound(worker)
                 if not runs or self.world.now - engine.blemish <= TRUSTED:
                     continue
                 # Without a ledger it may have waited somewhere until it was given up; and he
                 # answers to whoever sent it, until he is asked by whoever went on with it.
-                young = TRUSTED if entry.invocation.recovered else PROMPT
-                if engine.line is not None or self.world.now - self.began[entry.id] > young:
-                    self.fail(f"{entry.request} is given up, and {worker.name} runs it")
+                young = TRUSTED if request.invocation.recovered else PROMPT
+                if engine.line is not None or self.world.now - self.began[request.id] > young:
+                    self.fail(f"{request} is given up, and {worker.name} runs it")
         if failure.check(exc.RequestTimeout) is None:
             return
-        if failure.check(exc.NeverStarted) is not None and self.runs[entry.id]:
-            self.fail(f"{entry.request} ran, and is said to have never been started")
+        if failure.check(exc.NeverStarted) is not None and self.runs[request.id]:
+            self.fail(f"{request} ran, and is said to have never been started")
         for queue, messages in self.world.broker.queues.items():
-            if queue != entry.queue or not self.served(queue, engine):
+            if queue != request.queue or not self.served(queue, engine):
                 continue
             for message in messages:
                 # Not that of the last moment: it was lost, or held up, and is there again.
                 fresh = self.world.now - message.due < 10.0
-                if message.envelope.correlation_id == entry.id and not fresh:
-                    self.fail(f"{entry.request} timed out although its workers are only busy")
+                if message.envelope.correlation_id == request.id and not fresh:
+                    self.fail(f"{request} timed out although its workers are only busy")
 
     def served(self, queue: str, engine: Engine) -> bool:
         """Whether a queue has workers, who did nothing wrong, known to an engine that did not."""
@@ -243,14 +242,14 @@ class Judge:
 
     # Workers.
 
-    def on_lost(self, engine: Engine, lost: list[Any]) -> None:
+    def on_lost(self, engine: Engine, lost: list[tuple[Any, str]]) -> None:
         engine.evidence.loses(lost)
         if any(e is not engine and e.uuid == engine.uuid for e in self.world.engines.values()):
             return  # one that is frozen takes what is said to its heir
         if self.world.now - engine.shared <= TRUSTED:
             return  # it did until a moment ago
-        for each in lost:
-            worker = self.world.workers.get(each.identity)
+        for name, _ in lost:
+            worker = self.world.workers.get(name)
             if worker is None or worker.dead or worker.stopping:
                 continue
             self.seen["lost, and alive"] += 1
@@ -270,18 +269,8 @@ class Judge:
     def books(self) -> None:
         """Every live request of every book is somewhere, or looked for, and no other is."""
         for engine in self.world.engines.values():
-            if engine.dead:
-                continue
-            for entry in engine.book._entries.values():
-                somewhere = entry.shelf is not None
-                if entry.live == somewhere:
-                    continue
-                # Nobody is known to have it; but it is looked for.
-                alarms = engine.book._alarms._heap
-                if not entry.live or not any(
-                    kind == LOOK and entry in entries for *_, kind, entries in alarms
-                ):
-                    self.fail(f"{entry.request} lives: {entry.live}; on a shelf: {entry.shelf}")
+            for request in [] if engine.dead else engine.tracker.astray():
+                self.fail(f"{request} is astray: {request.described()}")
 
     def end(self) -> None:
         """All was healed, and long ago."""
@@ -292,8 +281,9 @@ class Judge:
                 if atom.state != ENDED:
                     self.fail(f"{atom} of {flow.name} never ended: {world.whereabouts(atom)}")
         for engine in world.engines.values():
-            if not engine.dead:
-                self._check_empty(engine)
+            kept = None if engine.dead else engine.tracker.leftovers()
+            if kept:
+                self.fail(f"{engine.name} keeps {kept}")
         if world.ledger is not None:
             left = set(world.ledger._rows) - self.undropped
             if left:
@@ -305,16 +295,6 @@ class Judge:
             wrong = [m for m in messages if m.kind == pr.REQUEST]
             if wrong:
                 self.fail(f"requests are left in {queue}: {wrong}")
-
-    def _check_empty(self, engine: Engine) -> None:
-        book = engine.book
-        if len(book):
-            self.fail(f"{engine.name} keeps {list(book._entries.values())}")
-        shelves = (book._waiting, book._backlog, book._sent, book._held, book._left)
-        if any(shelves) or book._backlog._heaps or book._alarms or book._sent._reached:
-            self.fail(f"{engine.name} keeps something on a shelf, or an alarm")
-        if book.unasked or book._early:
-            self.fail(f"{engine.name} keeps questions or answers of nobody")
 
     def lost_message(self, message: Message) -> None:
         self.seen[f"lost {message.kind}"] += 1

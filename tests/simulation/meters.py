@@ -25,17 +25,17 @@ class Meter:
         self._part = ""
         self._since = clock()
 
-    def part(self, name: str) -> None:
-        """What comes from now on is for `name`."""
-        now = self._clock()
-        self.seconds[self._part] += now - self._since
+    def part(self, name: str) -> str:
+        """What comes from now on is for `name`; what it was for until now."""
+        now, before = self._clock(), self._part
+        self.seconds[before] += now - self._since
         self._part, self._since = name, now
+        return before
 
     def sent(self, kind: str, envelope: env.Envelope) -> None:
         seen = self.messages[kind] = self.messages[kind] + 1
         if seen & (seen - 1) == 0 or seen % 1024 == 0:
-            before = self._part
-            self.part("sizes")
+            before = self.part("sizes")
             size = len(envelope.encoded) + len(env._encode(envelope.headers))
             self._sizes.setdefault(kind, []).append(size)
             self.part(before)

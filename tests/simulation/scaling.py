@@ -1,6 +1,6 @@
 """A fleet of any size, and one engine with as many requests as one likes, on a simulated clock.
 
-The finder, the book and the servers of workers are the real ones, and so is the ledger.  The broker
+The request tracker and the servers of workers are the real ones, and so is the ledger.  The broker
 is a few lists, and nothing goes wrong but what is asked for: some workers are lost, some come.
 `Fleet.run` counts everything, and measures the CPU that the engine's parts take for it, without the
 garbage collector: what it costs depends on what else a process holds, and here that is the fleet.
@@ -18,21 +18,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.seams import ledgers
+from tests.seams import ledgers, server, tracker
 from tests.simulation.kinds import One, Six, Two
 from tests.simulation.meters import Meter
 from wbengine import invocation
 from wbengine._clock import ManualClock
-from wbengine.engines.worker_based import endpoint, server, types
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import asking as asks
-from wbengine.engines.worker_based.messages import cancelling
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import book as requests
-from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import ledger_rows
-from wbengine.engines.worker_based.requests.terms import RESEND, Terms
-from wbengine.engines.worker_based.worker_side import deeds
 
 #: Simulated seconds of a step: a message that is sent in one arrives in the next.
 STEP: Final = 0.1
@@ -77,13 +69,12 @@ class Worker:
         topic = TOPICS[number // len(OFFERS) % len(TOPICS)]
         self.name = f"worker-{number}"
         self.queue = f"{topic}.{'-'.join(cls.__name__ for cls in offer)}"
-        offered = _OFFERED[offer]
-        self.core = server.Server(self.name, {topic: self.queue}, offered, slots, ledger=digest)
+        self.core = server.Server(self.name, {topic: self.queue}, _OFFERED[offer], slots, digest)
         self.unacked = 0
         self.gone = False
 
 
-_OFFERED: Final = {offer: endpoint.endpoints_of(list(offer)) for offer in OFFERS}
+_OFFERED: Final = {offer: server.offer(offer) for offer in OFFERS}
 
 
 class Receipt:
@@ -114,24 +105,17 @@ class Fleet:
         self.step = 0
         self._progress = progress
         self.ledger = ledgers.in_memory(self.clock)
-        self._rows = ledger_rows.Rows(self.ledger, plan.expiry)
-        self.finder = types.ProxyWorkerFinder(
+        self.tracker = tracker.Tracker(
             ENGINE,
-            self,
-            (),
-            worker_expiry=plan.expiry,
-            on_change=self._on_workers,
-            on_ids=lambda name, ids: self._apply(self.book.on_ids(name, ids, self._now)),
-            holds=lambda name: self.book.holds(name),
-            clock=self.clock,
-        )
-        self.book = requests.RequestBook(
-            ENGINE,
-            self.finder,
-            transition_timeout=plan.timeout,
-            ledger=self.ledger.digest,
-            terms=Terms(on_worker_lost=RESEND, max_resends=100),
-            wall=self.clock.time,
+            self.clock,
+            do=self._on_news,
+            say=self._say,
+            lost=self._on_lost,
+            ledger=self.ledger,
+            timeout=plan.timeout,
+            expiry=plan.expiry,
+            on_worker_lost="resend",
+            max_resends=100,
         )
         # Workers, what waits in queues, and which workers have a slot for it.
         self.workers: dict[str, Worker] = {}
@@ -145,6 +129,8 @@ class Fleet:
         self._notices: list[env.Envelope] = []
         self._said: list[env.Envelope] = []
         self._round_due = 0.0
+        # What it was doing when it noticed that workers are lost.
+        self._before = ""
         self._ended: list[invocation.Invocation] = []
         self._takes = itertools.cycle(SECONDS)
         self.submitted = self.succeeded = self.failed = 0
@@ -182,7 +168,7 @@ class Fleet:
             self._work()
             self._serve()
             if self.step > STEPS_OF_A_PERIOD * 100 + 100 * plan.requests:
-                raise AssertionError(f"{len(self.book)} requests do not end")
+                raise AssertionError(f"{len(self.tracker)} requests do not end")
             if self._progress is not None and self.step % 20 == 0:
                 self._progress(self.succeeded + self.failed, time.monotonic() - started)
 
@@ -234,42 +220,37 @@ class Fleet:
             self._do(worker, worker.core.beat(PERIOD))
 
     def _hear(self, worker: Worker, message: env.Envelope) -> None:
-        if message.type == asks.ASK:
-            in_person = message.routing_key != env.ALL_WORKERS
-            asked = asks.read(message.body)
-            self._do(worker, worker.core.on_ask(asked, message.reply_to, in_person))
-        elif message.type == cancelling.CANCEL:
-            self._do(worker, worker.core.on_cancel(cancelling.read(message.body)))
-        elif message.reply_to is not None:
-            self._do(worker, worker.core.on_notify(message, PERIOD))
+        in_person = message.routing_key != env.ALL_WORKERS
+        self._do(worker, worker.core.hear(message, PERIOD, in_person=in_person))
 
     def _take(self, worker: Worker, request: env.Envelope) -> None:
         worker.unacked += 1
         effects = worker.core.on_request(request, Receipt(worker), self.clock.time(), claimed=True)
         self._do(worker, effects)
 
-    def _do(self, worker: Worker, effects: Iterable[deeds.Effect]) -> None:
+    def _do(self, worker: Worker, effects: Iterable[server.Effect]) -> None:
         core, counts = worker.core, self.meter.counts
         for effect in effects:
             match effect:
-                case deeds.Reply(job, made, terminal):
-                    self._post(made)
-                    if terminal and job is not None:
-                        core.on_answered(job)
-                        self._acknowledge(job.receipt)
-                case deeds.Claim(job):
+                case server.Say(message) | server.Tell(_, message):
+                    self._post(message)
+                case server.Answer(job, message):
+                    self._post(message)
+                    core.on_answered(job)
+                    self._acknowledge(job.receipt)
+                case server.Claim(job):
                     counts["ledger calls of workers"] += 1
                     claim = self.ledger.claim(job.id, job.epoch, worker.name)
                     self._do(worker, core.on_claim(job, claim))
-                case deeds.Run(job):
+                case server.Run(job):
                     self._start(worker, job)
-                case deeds.Finish(job, answer):
+                case server.Finish(job, message):
                     counts["ledger calls of workers"] += 1
                     fenced = not self.ledger.finish(
-                        job.id, job.epoch, worker.name, env.freeze(answer)
+                        job.id, job.epoch, worker.name, env.freeze(message)
                     )
-                    self._do(worker, core.on_stored(job, fenced))
-                case deeds.Acknowledge(receipt):
+                    self._do(worker, core.on_stored(job, fenced=fenced))
+                case server.Acknowledge(receipt):
                     self._acknowledge(receipt)
                 case _:
                     raise AssertionError(f"nobody performs {effect!r}")
@@ -303,8 +284,8 @@ class Fleet:
     # The engine.
 
     def _serve(self) -> None:
-        meter, now = self.meter, self._now
-        self.finder.turn(now, ENGINE)
+        meter = self.meter
+        self.tracker.turn(ENGINE)
         meter.part("beats")
         self.serve_notices()
         meter.part("answers")
@@ -312,17 +293,18 @@ class Fleet:
         for answer in answers:
             answer.body = env.parse(answer.encoded)
             pr.Response.validate(answer.body)
-            self._apply(self.book.on_response(answer, None, now))
+            self._apply(self.tracker.hear_answer(answer, None))
         if self._ended:
             ended, self._ended = self._ended, []
-            self._apply(self.book.retired(ended))
+            self._apply(self.tracker.saved(ended))
         meter.part("submit")
         self.submit()
         meter.part("ticks")
-        self._apply(self.book.tick(now))
-        if now >= self._round_due:
+        self._apply(self.tracker.tick())
+        if self._now >= self._round_due:
             meter.part("rounds")
-            self._round(now)
+            meter.counts["rounds"] += 1
+            self._round_due = self.tracker.round()
 
     def serve_notices(self) -> None:
         """Hear what workers said of themselves."""
@@ -338,39 +320,24 @@ class Fleet:
     def _hear_notice(self, notice: env.Envelope) -> None:
         body = env.parse(notice.encoded)
         pr.Notify.validate(body, response=True)
-        self.finder.process_response(body, Notice(notice.headers))
+        self.tracker.hear_worker(body, Notice(notice.headers))
 
     def _is_news(self, notice: env.Envelope) -> bool:
-        name = notice.headers[env.WBE_WORKER]
-        return name not in self.finder._roster.identities
+        return not self.tracker.knows(notice.headers[env.WBE_WORKER])
 
-    def _round(self, now: float) -> None:
-        """What the executor does in each."""
-        self.meter.counts["rounds"] += 1
-        self._apply(self.book.review(now))
-        self.finder.hurry = self.book.stalled(now)
-        self.finder.maybe_publish()
-        self.finder.clean()
-        self._round_due = self.finder.next_due() or now
-
-    def publish(self, message: Any, routing_key: str, **options: Any) -> None:
-        """What the finder says: to workers, or to itself."""
-        headers = options["headers"]
-        if routing_key == ENGINE:
+    def _say(self, message: env.Envelope) -> None:
+        """What the engine says to workers, or to itself."""
+        if message.routing_key == ENGINE:
             self.meter.messages["echo"] += 1
-            self.finder.hear_echo()
+            self.tracker.hear_itself()
             return
-        made = env.Envelope(
-            message.TYPE, message.to_dict(), routing_key=routing_key,
-            reply_to=options["reply_to"], headers=headers,
-        )  # fmt: skip
-        self.meter.sent("question", made)
-        self._said.append(made)
+        self.meter.sent("question", message)
+        self._said.append(message)
 
     def submit(self) -> None:
         plan = self.plan
         most = round(plan.open * plan.slots * plan.workers)
-        count = min(most - len(self.book), plan.requests - self.submitted)
+        count = min(most - len(self.tracker), plan.requests - self.submitted)
         for number in range(self.submitted, self.submitted + count):
             # What the core makes anyway.
             call = invocation.Invocation(
@@ -380,7 +347,7 @@ class Fleet:
                 arguments={"seconds": 1.0},
                 flow_uuid=f"flow-{number // 1000}",
             )
-            self._apply(self.book.submit(call, self._done, self._now))
+            self._apply(self.tracker.submit(call, self._done))
         self.submitted += max(0, count)
 
     def _done(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
@@ -390,56 +357,53 @@ class Fleet:
             self.succeeded += 1
         self._ended.append(call)
 
-    def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
-        if lost:
-            before = self.meter._part
-            self.meter.part("losses")
-            self.meter.counts["workers noticed as lost"] += len(lost)
-            self._apply(self.book.on_lost(lost, self._now))
-            self.meter.part(before)
-        self._apply(self.book.on_gained(gained, self._now))
+    def _on_lost(self, workers: list[tuple[Any, str]]) -> None:
+        self._before = self.meter.part("losses")
+        self.meter.counts["workers noticed as lost"] += len(workers)
 
-    def _apply(self, effects: Iterable[fx.Effect]) -> None:
+    def _on_news(self, effects: list[tracker.Effect]) -> None:
+        """What is heard of workers."""
+        self._apply(effects)
+        if self._before:
+            self.meter.part(self._before)
+            self._before = ""
+
+    def _apply(self, effects: Iterable[tracker.Effect]) -> None:
         for effect in effects:
             match effect:
-                case fx.Dispatch(entry, epoch, envelope):
-                    if entry.live and entry.epoch == epoch:
-                        self._dispatch(entry, envelope)
-                case fx.Settle(entry, outcome):
-                    entry.done(entry.invocation, outcome)
-                case fx.Acknowledge():
+                case tracker.Publish():
+                    if self.tracker.publishing(effect):
+                        self._publish(effect)
+                case tracker.Settle():
+                    effect.tell()
+                case tracker.Acknowledge():
                     self.meter.counts["acknowledgements"] += 1
-                case fx.Drop(request_id):
+                case tracker.Drop(request_id):
                     self._count_call()
                     self.ledger.drop(request_id)
                 case _:
                     self._see_to(effect)
 
-    def _dispatch(self, entry: Any, envelope: env.Envelope) -> None:
-        if not entry.opened:
+    def _publish(self, effect: tracker.Publish) -> None:
+        if not effect.request.opened:
             self._count_call()
-            (self.ledger if entry.epoch == 1 else self._rows).open(entry.id, entry.epoch)
-            entry.opened = True
-        entry.sendings, entry.sent_at = entry.sendings + 1, self._now
-        self.meter.sent("request", envelope)
-        self._queues[envelope.routing_key].append(envelope)
+            self.tracker.open(effect)
+        self.meter.sent("request", effect.message)
+        self._queues[effect.message.routing_key].append(effect.message)
 
-    def _see_to(self, effect: fx.Effect) -> None:
-        now = self._now
+    def _see_to(self, effect: tracker.Effect) -> None:
         self.meter.counts[f"{type(effect).__name__} effects"] += 1
         match effect:
-            case fx.Revoke(entry):
+            case tracker.Withdraw(request):
                 self._count_call()
-                self._apply(self.book.on_revoked(entry, self._rows.revoke(entry), now))
-            case fx.Inspect(entry, lost):
+                self._apply(self.tracker.withdraw(request, ours=True))
+            case tracker.LookUp(request, lost):
                 self._count_call(2)
-                self._apply(self.book.on_row(entry, self._rows.look(entry), now, lost))
-            case fx.Reopen(entry, epoch):
+                self._apply(self.tracker.found(request, self.tracker.look(request), lost))
+            case tracker.TakeBack():
                 self._count_call()
-                done, answer = self._rows.reopen(entry, epoch)
-                assert done
-                self._apply(self.book.on_reopened(entry, answer, now))
-            case fx.Ask(message) | fx.Cancel(message):
+                self._apply(self.tracker.take_back(effect))
+            case tracker.Ask(message) | tracker.Cancel(message):
                 self.meter.sent("question", message)
                 self._said.append(message)
             case _:

@@ -227,10 +227,9 @@ def _doubt(world: World, choice: int) -> None:
 
 def _cancel(world: World, choice: int) -> None:
     """An engine wants some of its tasks to end."""
-    engine = _some([e for e in world.living(world.engines) if e.awake and len(e.book)], choice)
+    engine = _some([e for e in world.living(world.engines) if e.awake and len(e.tracker)], choice)
     if engine is not None:
-        entry = _some(list(engine.book._entries.values()), choice // 4)
-        engine.cancel(entry.invocation)
+        engine.cancel(_some(engine.tracker.requests(), choice // 4).invocation)
 
 
 def _order(world: World, choice: int) -> None:

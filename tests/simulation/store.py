@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tests.seams.stores import EPOCHS_PER_RUN
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.requests import entries
+from wbengine import invocation
 
 #: Seconds that a lease lasts, and between two renewals.
 LEASE: Final = 15.0
@@ -36,12 +36,12 @@ class Atom:
 
     @property
     def request_id(self) -> str:
-        return entries.request_id(self.uuid, "execute", self.attempt)
+        return invocation.request_id(self.uuid, "execute", self.attempt)
 
     def ids(self) -> list[str]:
         """The requests of it that ended."""
         last = self.attempt + (self.state != RUNNING)
-        return [entries.request_id(self.uuid, "execute", n) for n in range(1, last)]
+        return [invocation.request_id(self.uuid, "execute", n) for n in range(1, last)]
 
 
 @dataclass

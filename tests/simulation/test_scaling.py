@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.test_simulate import simulate
-from tests.simulation import growth, meters, prices, scaling
-from wbengine.engines.worker_based.discovery import roster
-from wbengine.engines.worker_based.requests import book as requests
-from wbengine.engines.worker_based.requests import resending
+from tests.seams import tracker
+from tests.simulation import defects, growth, meters, prices, scaling
 
 #: What is not to grow with the fleet, and by how much it may all the same.
 STEADY = ("request_us", "beat_us", "join_us", "loss_us", "round_us", "messages", "calls", "bytes")
@@ -62,18 +60,10 @@ def counted(workers: int, requests: int) -> dict[str, float]:
     class Watched(Seen):
         pass
 
-    class Queues(dict[str, roster.Queue]):
-        def setdefault(self, name: str, made: Any = None) -> Any:
-            if name not in self:
-                made.members, made._idle = Watched(), Watched()
-            return super().setdefault(name, made)
-
     Watched.operations = operations
     fleet = scaling.Fleet(scaling.Plan(workers, requests, lost=0.05))
     fleet.meter = meters.Meter(lambda: operations.count * 1e-6)
-    fleet.finder._roster._workers = Watched()
-    fleet.finder._roster.queues = Queues()
-    fleet.book._held._rows = Watched()
+    fleet.tracker.count_looks(Watched)
     before = sys.getprofile()
     sys.setprofile(operations)
     try:
@@ -90,9 +80,10 @@ def grown(few: dict[str, float], many: dict[str, float]) -> dict[str, tuple[floa
 
 
 @pytest.fixture(autouse=True)
-def _short_fronts(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_fronts() -> Iterator[None]:
     """Small fleets are what many requests wait for in long lines."""
-    monkeypatch.setattr(resending, "FRONT", 8)
+    with tracker.short_fronts(8):
+        yield
 
 
 def test_costs_do_not_grow_with_the_fleet() -> None:
@@ -101,14 +92,9 @@ def test_costs_do_not_grow_with_the_fleet() -> None:
     assert grown(few, many) == {}
 
 
-def test_what_grows_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_ids = requests.RequestBook.on_ids
-
-    def looks_at_all(self: requests.RequestBook, *told: Any) -> list[Any]:
-        return on_ids(self, *told) if len(self._held) else []
-
-    monkeypatch.setattr(requests.RequestBook, "on_ids", looks_at_all)
-    few, many = counted(48, 800), counted(120, 1600)
+def test_what_grows_is_seen() -> None:
+    with defects.put_in(tracker.DEFECTS["beats-cost-all"]):
+        few, many = counted(48, 800), counted(120, 1600)
     assert list(grown(few, many)) == ["beat_us"]
 
 

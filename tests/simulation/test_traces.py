@@ -190,7 +190,7 @@ def test_answer_that_overtook_its_workers_goodbye_is_not_needed() -> None:
     late.due = world.now + 1
     world.broker.send(late)
     world.pass_time(2.0)
-    assert engine.book.ignored["unknown"] == 1
+    assert engine.tracker.ignored["unknown"] == 1
     world.heal()
 
 
@@ -215,7 +215,7 @@ def test_answer_of_an_old_epoch_is_dropped(kind: Any) -> None:
         assert [epoch for epoch, _ in world.judge.runs[atom.request_id]] == [1, 2]
     world.thaw(old)
     world.pass_time(100.0)
-    assert engine.book.ignored["unknown" if kind is One else "old_epoch"] >= 1
+    assert engine.tracker.ignored["unknown" if kind is One else "old_epoch"] >= 1
     assert atom.outcome == 2 if kind is Two else atom.outcome.check(exc.WorkerLost)
     world.heal()
 

@@ -23,7 +23,6 @@ from tests.simulation.store import RUNNING, Atom, Flow, Store
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import asking
-from wbengine.engines.worker_based.requests import terms
 
 #: All ends within so many seconds after the world was healed.
 HEALED: Final = 400.0
@@ -74,9 +73,6 @@ class World:
     def __init__(self, setting: Setting | None = None, **options: Any) -> None:
         self.setting = setting or Setting(**options)
         self.now = 1000.0
-        self.timeout = self.setting.timeout
-        self.capacity = self.setting.capacity
-        self.terms = terms.Terms(on_worker_lost=self.setting.on_worker_lost)  # type: ignore[arg-type]
         self.count = self.most_steps = 0
         self.judge = Judge(self)
         self.broker = Broker(MODELS[self.setting.broker])
@@ -338,12 +334,9 @@ class World:
         for queue, messages in self.broker.queues.items():
             found += [f"in {queue}: {m}" for m in messages if m.envelope.correlation_id == id]
         for engine in self.engines.values():
-            entry = engine.book._entries.get(id)
-            if entry is not None:
-                found.append(
-                    f"in {engine.name}: {entry.request} epoch {entry.epoch} doubts {entry.doubts}"
-                    f" dispatched {entry.dispatched} queue {entry.queue} worker {entry.worker}"
-                )
+            request = engine.tracker.request(id)
+            if request is not None:
+                found.append(f"in {engine.name}: {request.described()}")
         return "; ".join(found)
 
     # The end.
@@ -406,4 +399,4 @@ class World:
         if any(each.envelope.type in (pr.REQUEST, pr.RESPONSE) for each in self.broker.in_flight()):
             return False
         busy = any(w.running or w.core.running or w.unacked for w in self.workers.values())
-        return not busy and not any(e.results or len(e.book) for e in self.engines.values())
+        return not busy and not any(e.results or len(e.tracker) for e in self.engines.values())

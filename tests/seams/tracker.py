@@ -1,0 +1,694 @@
+"""The requests of one engine, and the workers that it knows of; without threads, sockets or clocks.
+
+What happens goes in, and effects come out: what the engine does next, in that order.  Who performs
+one reports what came of it, where its docstring says so.  Times are those of the tracker's clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wbengine import invocation
+from wbengine._clock import Clock
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import types
+from wbengine.engines.worker_based.discovery import hearing, roster
+from wbengine.engines.worker_based.messages import asking, cancelling
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.requests import (
+    book,
+    entries,
+    ledger_rows,
+    reasons,
+    resending,
+    terms,
+)
+from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.types.failure import Failure
+
+#: Seconds of silence after which a worker is lost at the latest; of a holder of a row, too.
+EXPIRY: Final = 60.0
+
+#: The options of an executor that concern each of its requests.
+OPTIONS: Final = terms.NAMES
+
+
+class Request:
+    """One request; the same one is equal to itself, whoever asks."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: entries.Entry) -> None:
+        self._entry = entry
+
+    @property
+    def id(self) -> str:
+        return self._entry.id
+
+    @property
+    def invocation(self) -> invocation.Invocation:
+        return self._entry.invocation
+
+    @property
+    def epoch(self) -> int:
+        """The number under which it was sent last."""
+        return self._entry.epoch
+
+    @property
+    def accepted(self) -> range:
+        """The epochs whose answers count; 0 among them: those of whichever run it was."""
+        return range(self._entry.floor, self._entry.epoch + 1)
+
+    @property
+    def queue(self) -> str | None:
+        return self._entry.queue
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """In the line of its queue: the more urgent first, then the earlier."""
+        return self._entry.place
+
+    @property
+    def worker(self) -> str | None:
+        """Who has it, or had it last."""
+        return self._entry.worker
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has its row."""
+        return self._entry.opened
+
+    @property
+    def over(self) -> bool:
+        """Whether it has its outcome, and waits for nothing."""
+        return self._entry.state in pr.STOP_STATES and self._entry.shelf is None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Request) and self._entry is other._entry
+
+    def __hash__(self) -> int:
+        return hash(self._entry)
+
+    def __repr__(self) -> str:
+        return repr(self._entry.request)
+
+    def described(self) -> str:
+        entry = self._entry
+        return (
+            f"{entry.request} epoch {entry.epoch} doubts {entry.doubts}"
+            f" dispatched {entry.dispatched} queue {entry.queue} worker {entry.worker}"
+        )
+
+
+# Effects.
+
+
+@dataclass(slots=True)
+class Publish:
+    """Publish a message: if `publishing` says so, make its row (`open`), and ask that again.
+
+    Report to `unrouted` if the broker had no queue for it; and, where there is no ledger, to
+    `unconfirmed` if it is not known whether the broker has it.
+    """
+
+    request: Request
+    epoch: int
+    message: env.Envelope
+
+
+@dataclass(slots=True)
+class Settle:
+    """Tell whoever submitted it."""
+
+    request: Request
+    outcome: invocation.Outcome
+
+    def tell(self) -> None:
+        self.request._entry.done(self.request.invocation, self.outcome)
+
+
+@dataclass(slots=True)
+class Tell:
+    """Pass on what a task told."""
+
+    request: Request
+    event: str
+    details: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Acknowledge:
+    """A message is not needed any more."""
+
+    receipt: Any
+
+
+@dataclass(slots=True)
+class Withdraw:
+    """Keep a request from being claimed: `withdraw`."""
+
+    request: Request
+
+
+@dataclass(slots=True)
+class LookUp:
+    """Look at the row: `look`, then `found`.  `lost`: the worker whose loss is the reason."""
+
+    request: Request
+    lost: str | None
+
+
+@dataclass(slots=True)
+class TakeBack:
+    """Take a request from its holder, who is lost: `take_back`."""
+
+    request: Request
+    epoch: int
+
+
+@dataclass(slots=True)
+class Conclude:
+    """End a request in the place of its holder, who is lost: `conclude`."""
+
+    request: Request
+    holder: str
+    failure: Failure
+
+
+@dataclass(slots=True)
+class Ask:
+    """Publish a question about these requests."""
+
+    message: env.Envelope
+    asked: list[str]
+
+
+@dataclass(slots=True)
+class Cancel:
+    """Publish an order that ends requests."""
+
+    message: env.Envelope
+
+
+@dataclass(slots=True)
+class Drop:
+    """Remove a row: its outcome is saved."""
+
+    request_id: str
+
+
+Effect = (
+    Publish | Settle | Tell | Acknowledge | Withdraw | LookUp | TakeBack | Conclude | Ask | Cancel
+    | Drop
+)  # fmt: skip
+
+
+def _effect(made: fx.Effect) -> Effect:
+    match made:
+        case fx.Dispatch(entry, epoch, envelope):
+            return Publish(Request(entry), epoch, envelope)
+        case fx.Settle(entry, outcome):
+            return Settle(Request(entry), outcome)
+        case fx.Acknowledge(receipt):
+            return Acknowledge(receipt)
+        case fx.Drop(request_id):
+            return Drop(request_id)
+        case fx.Tell(entry, event, details):
+            return Tell(Request(entry), event, details)
+        case fx.Revoke(entry):
+            return Withdraw(Request(entry))
+        case fx.Inspect(entry, lost):
+            return LookUp(Request(entry), lost)
+        case fx.Reopen(entry, epoch):
+            return TakeBack(Request(entry), epoch)
+        case fx.Conclude(entry, holder, failure):
+            return Conclude(Request(entry), holder, failure)
+        case fx.Ask(message):
+            asking.validate(message.body)
+            return Ask(message, [id for id, _ in asking.read(message.body)])
+        case fx.Cancel(message):
+            cancelling.validate(message.body)
+            return Cancel(message)
+    raise AssertionError(f"nobody performs {made!r}")
+
+
+def _effects(made: Iterable[fx.Effect]) -> list[Effect]:
+    return [_effect(each) for each in made]
+
+
+@dataclass(slots=True)
+class Row:
+    """What the ledger says of a request.  `taken`: somebody has it, or had it."""
+
+    taken: bool
+    _seen: Any
+
+
+class Tracker:
+    """`do` is given the effects of what is heard of workers, `say` what goes to them; `lost`, first
+    of all, the workers that are lost, by name and queue.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        *,
+        do: Callable[[list[Effect]], None],
+        say: Callable[[env.Envelope], None],
+        lost: Callable[[list[tuple[Any, str]]], None],
+        ledger: Any = None,
+        timeout: float | None,
+        expiry: float = EXPIRY,
+        on_worker_lost: str = terms.FAIL,
+        max_resends: int = 3,
+        capacity: int | None = None,
+    ) -> None:
+        """`capacity`: so many requests of a queue are in the broker at most (None: as usual)."""
+        self._clock = clock
+        self._do, self._say, self._lost = do, say, lost
+        self._ledger = ledger
+        self._rows = ledger_rows.Rows(ledger, expiry) if ledger is not None else None
+        self._finder = types.ProxyWorkerFinder(
+            name,
+            self,
+            (),
+            worker_expiry=expiry,
+            on_change=self._on_workers,
+            on_ids=lambda worker, ids: do(_effects(self._book.on_ids(worker, ids, self._now))),
+            holds=lambda worker: self._book.holds(worker),
+            clock=clock,
+        )
+        self._book = book.RequestBook(
+            name,
+            self._finder,
+            transition_timeout=timeout,
+            ledger=ledger.digest if ledger is not None else None,
+            terms=terms.Terms(on_worker_lost=on_worker_lost, max_resends=max_resends),  # type: ignore[arg-type]
+            wall=clock.time,
+        )
+        if capacity is not None:
+            self._book._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
+
+    @property
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+    def inherit(self, name: str) -> None:
+        """Go on under the name of an engine that is gone."""
+        self._finder.uuid = name
+        self._book.inherit(name)
+
+    # Requests.
+
+    def __len__(self) -> int:
+        return len(self._book)
+
+    def requests(self) -> list[Request]:
+        return [Request(entry) for entry in self._book._entries.values()]
+
+    def request(self, id: str) -> Request | None:
+        entry = self._book._entries.get(id)
+        return Request(entry) if entry is not None else None
+
+    def expect(self, flow: str, ledgers: Collection[str | None] | None) -> None:
+        """Earlier runs of a flow may have left requests, in these ledgers (None: in none)."""
+        self._book.expect(flow, ledgers)
+
+    def submit(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
+        return _effects(self._book.submit(call, done, self._now))
+
+    def recover(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
+        """Take on a request that an earlier run may have sent; `ask` after the last one."""
+        return _effects(self._book.recover(call, done, self._now))
+
+    def ask(self) -> list[Effect]:
+        return _effects(self._book.ask()) if self._book.unasked else []
+
+    def cancel(self, call: invocation.Invocation) -> list[Effect]:
+        return _effects(self._book.cancel([call], self._now))
+
+    def saved(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
+        """Their outcomes are in the store."""
+        return _effects(self._book.retired(calls))
+
+    def disown(self, flow: str) -> None:
+        """Forget the requests of a flow: another engine goes on with it."""
+        self._book.disown(flow)
+
+    def unstarted(self) -> list[Request]:
+        """What no worker is known to have begun, but for what an earlier run left."""
+        return [Request(e) for e in self._book.unstarted() if not self._book.is_left(e)]
+
+    def give_back(self, request: Request, *, ours: bool) -> bool:
+        """Forget a request that nobody can begin any more; False: somebody may."""
+        entry = request._entry
+        if entry.sendings and not (ours and self._rows and self._rows.revoke(entry)):
+            return False
+        self._book.forget(entry)
+        return True
+
+    # Publishing them.
+
+    def publishing(self, effect: Publish) -> bool:
+        """Whether it is still to be published; if so, it is, from now on."""
+        entry = effect.request._entry
+        current = entry.live and entry.epoch == effect.epoch
+        if current:
+            entry.sendings, entry.sent_at = entry.sendings + 1, self._now
+        return current
+
+    def open(self, effect: Publish) -> None:
+        """Make the row.
+
+        :raises LedgerFailure: the ledger cannot be reached.
+        """
+        entry = effect.request._entry
+        assert self._ledger is not None and self._rows is not None
+        (self._ledger if effect.epoch == 1 else self._rows).open(entry.id, effect.epoch)
+        entry.opened = True
+
+    def unrouted(self, effect: Publish) -> list[Effect]:
+        return _effects(self._book.on_unrouted(effect.request._entry, effect.epoch, self._now))
+
+    def unconfirmed(self, effect: Publish) -> list[Effect]:
+        return _effects(self._book.on_unconfirmed(effect.request._entry, effect.epoch, self._now))
+
+    # Rows.
+
+    def withdraw(self, request: Request, *, ours: bool) -> list[Effect]:
+        entry = request._entry
+        revoked = self._rows is None or (ours and self._rows.revoke(entry))
+        return _effects(self._book.on_revoked(entry, revoked, self._now))
+
+    def look(self, request: Request) -> Row:
+        assert self._rows is not None
+        seen = self._rows.look(request._entry)
+        vanished = seen.state is None and request._entry.opened
+        return Row(seen.holder is not None or seen.result is not None or vanished, seen)
+
+    def found(self, request: Request, row: Row, lost: str | None) -> list[Effect]:
+        return _effects(self._book.on_row(request._entry, row._seen, self._now, lost))
+
+    def take_back(self, effect: TakeBack) -> list[Effect]:
+        assert self._rows is not None
+        done, answer = self._rows.reopen(effect.request._entry, effect.epoch)
+        if not done:
+            return []
+        return _effects(self._book.on_reopened(effect.request._entry, answer, self._now))
+
+    def conclude(self, effect: Conclude) -> list[Effect]:
+        assert self._rows is not None
+        entry = effect.request._entry
+        if not self._rows.conclude(entry, effect.holder, effect.failure):
+            return []
+        return _effects(self._book.on_concluded(entry, effect.failure, self._now))
+
+    def sweep(self, request_ids: Iterable[str]) -> None:
+        """Remove the rows of requests that ended."""
+        if self._rows is not None:
+            self._rows.sweep(request_ids)
+
+    # What comes.
+
+    def hear_answer(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
+        return _effects(self._book.on_response(answer, receipt, self._now))
+
+    def hear_worker(self, body: Any, message: Any) -> None:
+        """What a worker says of itself; or this engine, to itself."""
+        self._finder.process_response(body, message)
+
+    def hear_itself(self) -> None:
+        self._finder.hear_echo()
+
+    def publish(self, message: Any, routing_key: str, **options: Any) -> None:
+        """What the finder says."""
+        self._say(
+            env.Envelope(
+                message.TYPE,
+                message.to_dict(),
+                routing_key=routing_key,
+                reply_to=options.get("reply_to"),
+                headers=options["headers"],
+            )
+        )
+
+    def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
+        # Sets are in another order in each process: the same steps are to have the same end.
+        lost = sorted(lost, key=lambda worker: (str(worker.identity), worker.topic))
+        if lost:
+            self._lost([(worker.identity, worker.queue) for worker in lost])
+        effects = self._book.on_lost(lost, self._now)
+        self._do(_effects(effects + self._book.on_gained(sorted(gained), self._now)))
+
+    # Time.
+
+    def turn(self, channel: Any) -> None:
+        """The engine's loop comes by, and listens on `channel`."""
+        self._finder.turn(self._now, channel)
+
+    def round(self) -> float:
+        """Ask who is there, find who is lost, look through what stands still; when the next one is
+        due.
+        """
+        now = self._now
+        self._finder.maybe_publish()
+        self._finder.clean()
+        self._do(_effects(self._book.review(now)))
+        self._finder.hurry = self._book.stalled(now)
+        return self._finder.next_due() or now
+
+    def tick(self) -> list[Effect]:
+        """Let what is due expire."""
+        return _effects(self._book.tick(self._now))
+
+    def next_alarm(self) -> float | None:
+        return self._book.next_alarm()
+
+    # What is known.
+
+    @property
+    def ignored(self) -> Counter[str]:
+        """Answers that changed nothing, by reason."""
+        return self._book.ignored
+
+    def knows(self, worker: str) -> bool:
+        return worker in self._finder._roster.identities
+
+    def workers_of(self, queue: str) -> list[Any] | None:
+        """The names of those that take from a queue; None: nobody does."""
+        known = self._finder._roster.queues.get(queue)
+        return None if known is None else [each.identity for each in known.members.values()]
+
+    def astray(self) -> list[Request]:
+        """What has no outcome, is nowhere, and is not looked for; or has one, and still waits."""
+        found = []
+        for entry in self._book._entries.values():
+            if entry.live == (entry.shelf is not None):
+                continue
+            sought = any(
+                kind == reasons.LOOK and entry in others
+                for *_, kind, others in self._book._alarms._heap
+            )
+            if not (entry.live and sought):
+                found.append(Request(entry))
+        return found
+
+    def leftovers(self) -> str | None:
+        """What it keeps although there is no request any more."""
+        kept = self._book
+        if len(kept):
+            return f"{list(kept._entries.values())}"
+        shelves = (kept._waiting, kept._backlog, kept._sent, kept._held, kept._left)
+        if any(shelves) or kept._backlog._heaps or kept._alarms or kept._sent._reached:
+            return "something on a shelf, or an alarm"
+        if kept.unasked or kept._early:
+            return "questions or answers of nobody"
+        return None
+
+    def count_looks(self, made: Callable[[], dict[Any, Any]]) -> None:
+        """Keep workers, queues and what each holds in dicts that see what is looked at."""
+
+        class Queues(dict[str, roster.Queue]):
+            def setdefault(self, name: str, queue: Any = None) -> Any:
+                if name not in self:
+                    queue.members, queue._idle = made(), made()
+                return super().setdefault(name, queue)
+
+        self._finder._roster._workers = made()
+        self._finder._roster.queues = Queues()
+        self._book._held._rows = made()
+
+
+def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> float:
+    """How long an engine that knows so many workers asks none of them."""
+    pace = max(period, types.SECONDS_PER_WORKER * workers)
+    return pace if hurry else types.AT_EASE * pace
+
+
+@contextlib.contextmanager
+def short_fronts(length: int) -> Iterator[None]:
+    """When a worker is lost, only so many requests of its queue are looked at at once."""
+    before, resending.FRONT = resending.FRONT, length  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        resending.FRONT = before  # type: ignore[misc]
+
+
+# Defects: what is put in the place of something that is right, as `(owner, name, made)`.
+
+
+def _no_epoch_check(before: Any) -> Any:
+    def refusal(self: Any, answer: env.Envelope) -> Any:
+        reason = before(self, answer)
+        return None if reason == "old_epoch" else reason
+
+    return refusal
+
+
+def _running_after_success(before: Any) -> Any:
+    def on_response(self: Any, answer: Any, receipt: Any, now: float) -> Any:
+        entry = self._entries.get(answer.correlation_id)
+        late = entry is not None and entry.state in pr.STOP_STATES
+        if late and answer.body["state"] == pr.RUNNING:
+            entry.request.current_state = pr.RUNNING
+        return before(self, answer, receipt, now)
+
+    return on_response
+
+
+def _time_alone(before: Any) -> Any:
+    """What was not heard of for a while is sent again."""
+
+    def review(self: Any, now: float) -> Any:
+        effects = before(self, now)
+        for entry in list(self._entries.values()):
+            late = entry.sent_at is not None and now - entry.sent_at > 10.0
+            if late and entry.shelf is self._sent:
+                if self.ledger is None:
+                    entry.next_epoch(entry.next_number)
+                effects += self._publish_again(entry, now)
+        return effects
+
+    return review
+
+
+def _same_epoch(before: Any) -> Any:
+    def next_number(self: Any) -> int:
+        epoch: int = self.epoch
+        return epoch
+
+    return property(next_number)
+
+
+def _once_idle(before: Any) -> Any:
+    """One report of a free slot is enough."""
+
+    def idle(self: Any, entry: Any) -> bool:
+        return entry.sent_at is not None
+
+    return idle
+
+
+def _believe_lost(before: Any) -> Any:
+    def given_twice(self: Any, entry: Any, now: float) -> Any:
+        return self._started(entry, None, now) + self._settle(entry, entry.unknown(), now=now)
+
+    return given_twice
+
+
+def _no_most(before: Any) -> Any:
+    def lose(self: Any, entry: Any, *rest: Any, **more: Any) -> Any:
+        entry.resends = 0
+        return before(self, entry, *rest, **more)
+
+    return lose
+
+
+def _anything_twice(before: Any) -> Any:
+    return lambda self, task: True
+
+
+def _no_drop(before: Any) -> Any:
+    def retired(self: Any, calls: Any) -> Any:
+        return [each for each in before(self, calls) if not isinstance(each, fx.Drop)]
+
+    return retired
+
+
+def _deaf(before: Any) -> Any:
+    return lambda self, now, patience: False
+
+
+def _no_grace(before: Any) -> Any:
+    return lambda self, now: None
+
+
+def _never_asks(before: Any) -> Any:
+    def ask(self: Any) -> Any:
+        self.unasked.clear()
+        return []
+
+    return ask
+
+
+def _no_refill(before: Any) -> Any:
+    return lambda self, queue, now: []
+
+
+def _revoke_is_enough(before: Any) -> Any:
+    """What cannot be revoked is over as well."""
+
+    def on_revoked(self: Any, entry: Any, revoked: bool, now: float) -> Any:
+        return before(self, entry, True, now)
+
+    return on_revoked
+
+
+def _late_failure(before: Any) -> Any:
+    """Each end counts, whatever came before."""
+
+    def refusal(self: Any, answer: env.Envelope) -> Any:
+        reason = before(self, answer)
+        if reason == "late" and answer.body["state"] in pr.STOP_STATES:
+            self.request.current_state = pr.RUNNING
+            return None
+        return reason
+
+    return refusal
+
+
+def _looks_at_all(before: Any) -> Any:
+    """A beat costs a look at all that is held anywhere."""
+
+    def on_ids(self: Any, *told: Any) -> Any:
+        return before(self, *told) if len(self._held) else []
+
+    return on_ids
+
+
+DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
+    "epoch-check": ((entries.Entry, "refusal", _no_epoch_check),),
+    "running-after-success": ((book.RequestBook, "on_response", _running_after_success),),
+    "time-alone": ((resending.Resending, "review", _time_alone),),
+    "same-epoch": ((entries.Entry, "next_number", _same_epoch),),
+    "once-idle": ((resending.Resending, "_idle", _once_idle),),
+    "believe-lost": ((resending.Resending, "_on_given_twice", _believe_lost),),
+    "no-most": ((resending.Resending, "_lose", _no_most),),
+    "anything-twice": ((terms.Terms, "repeats", _anything_twice),),
+    "no-drop": ((book.RequestBook, "retired", _no_drop),),
+    "no-refill": ((book.RequestBook, "_refill", _no_refill),),
+    "never-asks": ((book.RequestBook, "ask", _never_asks),),
+    "revoke-is-enough": ((book.RequestBook, "on_revoked", _revoke_is_enough),),
+    "every-end-counts": ((entries.Entry, "refusal", _late_failure),),
+    "silence-counts-always": (
+        (types.ProxyWorkerFinder, "_forgive", _no_grace),
+        (hearing.Hearing, "is_deaf", _deaf),
+    ),
+    "beats-cost-all": ((book.RequestBook, "on_ids", _looks_at_all),),
+}
