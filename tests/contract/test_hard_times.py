@@ -1,0 +1,296 @@
+"""Stores whose writers are stopped in the middle, kept from running, or short of space."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.seams import ledgers, stores, transports
+from tests.support.waiting import until
+from wbengine import exceptions
+from wbengine.persistence import base, models
+
+from . import places
+
+#: A page of every store, and more.
+LARGE = 20_000
+
+WRITER = """
+import json, os, signal, sys
+from wbengine import _crash, exceptions
+from wbengine.persistence import backends
+
+conf, stop = json.loads(sys.argv[1]), int(sys.argv[2])
+come = []
+
+def hook(name):
+    come.append(name)
+    if len(come) == stop:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+with backends.fetch(conf).get_connection() as connection:
+    flow = connection.get_flow_details("flow")
+    lease = connection.take_lease("flow", "me", 60)
+    flow.meta["turn"] = 1
+    for atom in flow:
+        atom.results = 1
+    _crash.install(hook)
+    try:
+        connection.save_changes(flow, flow, lease=lease)
+    except (exceptions.LeaseLost, exceptions.StorageFailure) as error:
+        told = type(error).__name__
+    else:
+        told = "saved"
+    print(json.dumps([told, len(come)]), flush=True)
+"""
+
+
+def a_store(connection: base.Connection) -> None:
+    book = models.LogBook("b", uuid="book")
+    for name in ("flow", "other"):
+        flow = models.FlowDetail(name, uuid=name)
+        flow.add_all([models.TaskDetail(f"{name} {n}", uuid=f"{name}-{n}") for n in range(3)])
+        book.add(flow)
+    connection.save_logbook(book)
+
+
+def turn_of(connection: base.Connection, uuid: str = "flow") -> int:
+    """Which turn is kept of a flow, all of it."""
+    flow = connection.get_flow_details(uuid)
+    numbers = {flow.meta.get("turn", 0), *(atom.results or 0 for atom in flow)}
+    (number,) = numbers
+    return int(number)
+
+
+def save(connection: base.Connection, turn: int, lease: stores.Lease, uuid: str = "flow") -> None:
+    flow = connection.get_flow_details(uuid)
+    flow.meta["turn"] = turn
+    for atom in flow:
+        atom.results = turn
+    connection.save_changes(flow, flow, lease=lease)
+
+
+@contextlib.contextmanager
+def writer(conf: stores.Conf, stop: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A process that saves turn 1, and is stopped where it comes to its `stop`th crash point."""
+    arguments = [sys.executable, "-c", WRITER, json.dumps(conf), str(stop)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def told_by(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """What became of its turn, and how many crash points it came to."""
+    assert process.stdout is not None
+    told, points = json.loads(process.stdout.readline())
+    assert process.wait() == 0
+    return told, points
+
+
+def is_stopped(process: subprocess.Popen[str]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@places.durable
+def test_writer_that_is_stopped_in_the_middle_tears_nothing(
+    conf: stores.Conf, backend: base.Backend, connection: base.Connection
+) -> None:
+    """At each place where it may hold the store's lock: who reads sees whole turns, who takes the
+    flow over waits or is told, and then it is his.
+    """
+    a_store(connection)
+    with writer(conf) as process:
+        told, points = told_by(process)
+    assert (told, turn_of(connection)) == ("saved", 1) and points >= 2
+    for stop in range(1, points + 1):
+        connection.clear_all()
+        a_store(connection)
+        errors: list[BaseException] = []
+
+        def take_over(errors: list[BaseException] = errors) -> None:
+            try:
+                with backend.get_connection() as mine:
+                    lease = mine.take_lease("flow", "you", 60, dead=1)
+                    save(mine, 2, lease)
+            except BaseException as caught:
+                errors.append(caught)
+
+        with writer(conf, stop) as process:
+            until(lambda process=process: is_stopped(process))  # type: ignore[misc]
+            assert turn_of(connection) in (0, 1)
+            other = threading.Thread(target=take_over)
+            other.start()
+            for _ in range(20):
+                assert turn_of(connection) in (0, 1, 2)
+            process.send_signal(signal.SIGCONT)
+            told, _ = told_by(process)
+            other.join()
+        assert all(isinstance(error, exceptions.StorageFailure) for error in errors), errors
+        if not errors:
+            assert turn_of(connection) == 2
+        else:
+            assert (told, turn_of(connection)) == ("saved", 1)
+        lease = connection.take_lease("flow", "later", 60, dead=1 if errors else 2)
+        save(connection, 3, lease)
+        assert turn_of(connection) == 3
+
+
+@places.durable
+def test_writer_beside_a_thread_that_computes_is_not_held_up(connection: base.Connection) -> None:
+    """A turn takes a second at most, whatever else this process does."""
+    a_store(connection)
+    lease = connection.take_lease("flow", "me", 60)
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        began = time.monotonic()
+        for turn in range(1, 11):
+            save(connection, turn, lease)
+        took = time.monotonic() - began
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert turn_of(connection) == 10
+    assert took < 10.0
+
+
+# Short of space: files cannot grow, as where a disk or a quota is full.
+
+FULL = """
+import json, os, resource, signal, sys
+
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+what, where, room = sys.argv[1], sys.argv[2], int(sys.argv[3])
+LARGE = 20_000
+
+def no_room():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+
+def room_again():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+def store():
+    from wbengine.persistence import backends
+    connection = backends.fetch(json.loads(where)).get_connection()
+    lease = connection.take_lease("flow", "me", 60)
+    flow = connection.get_flow_details("flow")
+    def step(number):
+        for atom in flow:
+            atom.results = [number] * LARGE
+        flow.meta["turn"] = number
+        connection.save_changes(flow, flow, lease=lease)
+    return step
+
+def ledger():
+    from wbengine.engines.worker_based import ledger
+    opened = ledger.open_ledger(where)
+    def step(number):
+        opened.open(f"row-{number}", 1)
+        assert opened.claim(f"row-{number}", 1, "w").granted or number
+        assert opened.finish(f"row-{number}", 1, "w", bytes([number]) * LARGE)
+    return step
+
+def broker():
+    import kombu
+    from wbengine.transports import resolve
+    channel = resolve(where).connect().channel()
+    kombu.Queue("q", kombu.Exchange("ex", type="topic"), routing_key="k")(channel).declare()
+    producer = kombu.Producer(channel, auto_declare=False)
+    def step(number):
+        producer.publish(bytes([number]) * LARGE * number, exchange="ex", routing_key="k",
+                         content_type="application/data", content_encoding="binary")
+    return step
+
+step = {"store": store, "ledger": ledger, "broker": broker}[what]()
+step(1)
+no_room()
+done, error = 1, None
+while error is None and done < 100:
+    try:
+        step(done + 1)
+    except Exception as caught:
+        error = [type(caught).__name__, str(caught)]
+    else:
+        done += 1
+room_again()
+step(done + 2)
+print(json.dumps([done, error]))
+"""
+
+
+def fill(what: str, where: str, room: int) -> tuple[int, tuple[str, str]]:
+    """How far a program came before there was no room, and what it was told; it did one step more
+    when there was room again, which is the last but one number.
+    """
+    arguments = [sys.executable, "-c", FULL, what, where, str(room)]
+    found = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    assert not found.returncode, found.stderr
+    done, error = json.loads(found.stdout)
+    assert error is not None, "there was always room"
+    return done, tuple(error)
+
+
+@pytest.mark.parametrize("kind", ["dir", "sqlite"], indirect=True, scope="module")
+def test_store_without_room_says_so_and_loses_nothing(
+    conf: stores.Conf, connection: base.Connection
+) -> None:
+    a_store(connection)
+    done, (error, text) = fill("store", json.dumps(conf), 600_000)
+    assert error == "StorageFailure" and len(text) > 20
+    flow = connection.get_flow_details("flow")
+    assert flow.meta["turn"] == done + 2
+    assert all(atom.results == [done + 2] * LARGE for atom in flow)
+
+
+@pytest.mark.parametrize("kind", ["dir", "sqlite"])
+def test_ledger_without_room_says_so_and_loses_nothing(kind: str, tmp_path: Path) -> None:
+    place = ledgers.place(kind, tmp_path)
+    with contextlib.closing(ledgers.open_ledger(place)):
+        pass
+    done, (error, text) = fill("ledger", place, 15_000 if kind == "dir" else 300_000)
+    assert error == "LedgerFailure" and len(text) > 20
+    with contextlib.closing(ledgers.open_ledger(place)) as ledger:
+        for number in [*range(1, done + 1), done + 2]:
+            row = ledger.state(f"row-{number}")
+            assert row is not None
+            assert (row.state, row.result) == ("done", bytes([number]) * LARGE)
+        torn = ledger.state(f"row-{done + 1}")
+        assert torn is None or torn.state in ("open", "claimed")
+        ledger.drop_many([f"row-{number}" for number in range(done + 3)])
+        assert ledger.ids() == set()
+
+
+@pytest.mark.parametrize("kind", transports.FOLDERS)
+def test_broker_without_room_says_so_and_loses_nothing(kind: str, tmp_path: Path) -> None:
+    site = transports.Site(kind, tmp_path)
+    done, (error, text) = fill("broker", site.url, 4 * LARGE)
+    assert error == "TransportFailure" and len(text) > 20
+    channel = site.connect().channel()
+    found = []
+    while (message := channel.basic_get("q", no_ack=True)) is not None:
+        number = message.body[0]
+        assert message.body == bytes([number]) * LARGE * number
+        found.append(number)
+    site.close()
+    assert found == [*range(1, done + 1), done + 2] and not site.folder.rejected
+    assert site.folder.unfinished == []
