@@ -54,7 +54,7 @@ def ensure_venv(extras):
 
 
 def ensure_peer(name, *requirements):
-    """Have what we are compared with in an environment of its own; the path of its Python, or None.
+    """Have what one tool needs in an environment of its own; the path of its Python, or None.
 
     Costs nothing when it is there; None, after a line that says why, when it cannot be had.
     """
@@ -74,7 +74,7 @@ def ensure_peer(name, *requirements):
         command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         problem = _run([*command, "--no-input", *requirements])
     if problem is not None:
-        say(f"{name} is not there to compare with\n{problem}")
+        say(f"{name} could not be installed\n{problem}")
         return None
     with open(stamp, "w") as file:
         file.write(requirement)

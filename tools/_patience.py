@@ -33,9 +33,14 @@ def call(command, limit):
         process.wait()  # it was interrupted as well
         raise
     finally:
-        if process.poll() is None:
-            _kill(_family(process.pid))
-            process.wait()
+        end(process)
+
+
+def end(process):
+    """Kill a process that has not ended, and all that came of it."""
+    if process.poll() is None:
+        _kill(_family(process.pid))
+        process.wait()
 
 
 def _show(process, family):
