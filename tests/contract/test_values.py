@@ -1,0 +1,428 @@
+"""What may travel arrives equal and of the same type; all else is refused, with its path.
+
+Through `wbengine.types.codec`, which is what messages and stores are written with.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
+import math
+import socket
+import zoneinfo
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wbengine import exceptions
+from wbengine.types import codec
+from wbengine.types import failure as ft
+
+
+@codec.allow
+class Color(enum.Enum):
+    RED = 1
+    GREEN = "g"
+    CRIMSON = 1  # noqa: PIE796  (an alias on purpose)
+
+
+@codec.allow
+class Access(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+@codec.allow
+@dataclasses.dataclass
+class Point:
+    x: Any
+    y: Any = 0
+    ready: bool = dataclasses.field(default=True, init=False)
+
+
+@codec.allow
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    items: tuple[Any, ...]
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclasses.dataclass
+class Unknown:
+    x: int
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+class Text(str):
+    __slots__ = ()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and of equal types all the way down (NaN equals NaN, 0.0 is not -0.0)."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return len(one) == len(other) and all(
+            same(a, b) and same(x, y)
+            for (a, x), (b, y) in zip(one.items(), other.items(), strict=True)
+        )
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, (set, frozenset)):
+        rest = list(other)
+        for item in one:
+            found = next((index for index, twin in enumerate(rest) if same(item, twin)), None)
+            if found is None:
+                return False
+            del rest[found]
+        return not rest
+    if isinstance(one, float):
+        return (math.isnan(one) and math.isnan(other)) or (
+            one == other and math.copysign(1, one) == math.copysign(1, other)
+        )
+    if isinstance(one, complex):
+        return same(one.real, other.real) and same(one.imag, other.imag)
+    if isinstance(one, decimal.Decimal):
+        return one.as_tuple() == other.as_tuple()
+    if isinstance(one, (dt.datetime, dt.time)):
+        return (
+            one.replace(tzinfo=None) == other.replace(tzinfo=None)
+            and one.fold == other.fold
+            and repr(one.tzinfo) == repr(other.tzinfo)
+        )
+    if dataclasses.is_dataclass(one):
+        return all(
+            same(getattr(one, field.name), getattr(other, field.name))
+            for field in dataclasses.fields(one)
+        )
+    return bool(one == other)
+
+
+# Round trips ------------------------------------------------------------------------------------
+
+timezones = st.none() | st.sampled_from(
+    [
+        dt.timezone.utc,
+        dt.timezone(dt.timedelta(0), "zero"),
+        dt.timezone(dt.timedelta(hours=-3, minutes=-30)),
+        dt.timezone(dt.timedelta(hours=2), "EET"),
+        dt.timezone(dt.timedelta(seconds=5, microseconds=7)),
+        # A small system may have no time zone data.
+        *map(zoneinfo.ZoneInfo, zoneinfo.available_timezones() & {"Europe/Berlin", "UTC"}),
+    ]
+)
+any_text = st.text(st.characters(exclude_categories=()))
+keys = (
+    any_text
+    | st.integers()
+    | st.booleans()
+    | st.floats()
+    | st.none()
+    | st.binary()
+    | st.uuids()
+    | st.tuples(st.integers(), st.text())
+    | st.frozensets(st.integers())
+    | st.sampled_from(Color)
+)
+scalars = (
+    keys
+    | st.complex_numbers()
+    | st.decimals(allow_nan=True)
+    | st.sampled_from([decimal.Decimal("-sNaN12"), decimal.Decimal("-0E+99")])
+    | st.datetimes(timezones=timezones, allow_imaginary=True)
+    | st.times(timezones=timezones)
+    | st.dates()
+    | st.timedeltas()
+    | st.sampled_from(Access)
+    | st.just(Access.READ | Access.WRITE)
+    | st.integers(min_value=-(10**4299), max_value=10**4299)
+    | st.just("$wbe")
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(any_text | st.just("$wbe"), inner, max_size=4)
+        | st.dictionaries(keys, inner, max_size=4)
+        | st.sets(keys, max_size=4)
+        | st.builds(Point, inner, inner)
+        | st.builds(Frozen, st.tuples(inner))
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(values)
+def test_values_come_back_equal_and_of_the_same_type(value: Any) -> None:
+    assert same(codec.loads(codec.dumps(value)), value)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text()
+        | st.sampled_from(["tuple", "dict", "set", "datetime", "enum", "data", "failure", "bytes"]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["$wbe", "v", "c", "n", "zone", "fold", "x"]), inner)
+        ),
+        max_leaves=10,
+    )
+)
+def test_rubbish_is_refused_with_one_kind_of_error(tree: Any) -> None:
+    try:
+        value = codec.loads(json.dumps(tree))
+    except exceptions.InvalidFormat:
+        return
+    try:
+        assert same(codec.loads(codec.dumps(value)), value)
+    except exceptions.NotEncodable as error:
+        assert "nested" in str(error)
+
+
+def test_failures_come_back() -> None:
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ValueError("outer", 1.5) from inner
+    except ValueError as error:
+        failure = ft.Failure.from_exception(error)
+    back = codec.loads(codec.dumps({"a": [failure]}))["a"][0]
+    assert type(back) is ft.Failure
+    assert back.matches(failure)
+    assert back.to_dict() == failure.to_dict()
+
+
+def test_text_is_plain_json_with_tags_for_other_types() -> None:
+    assert codec.dumps({"a": [1, 2.5, None, "é"]}) == '{"a":[1,2.5,null,"é"]}'.encode()
+    assert codec.dumps((1,)) == b'{"$wbe":"tuple","v":[1]}'
+    assert codec.dumps({1: 2}) == b'{"$wbe":"dict","v":[[1,2]]}'
+    assert codec.dumps({"$wbe": 1}) == b'{"$wbe":"dict","v":[["$wbe",1]]}'
+    assert json.loads(codec.dumps(Color.RED))["v"] == "RED"
+    moment = dt.datetime(2024, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
+    assert codec.dumps(moment) == b'{"$wbe":"datetime","v":"2024-01-02T03:04:05+00:00"}'
+
+
+def test_equal_sets_give_equal_bytes() -> None:
+    # 0 and 8 collide in a small table, so these two iterate differently.
+    assert list({0, 8}) != list({8, 0})
+    assert codec.dumps({0, 8}) == codec.dumps({8, 0})
+
+
+# How deep ---------------------------------------------------------------------------------------
+
+#: Ways to put a value into a container, and how many levels of JSON it becomes.
+CONTAINERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "list": (1, lambda value: [value]),
+    "dict": (1, lambda value: {"k": value}),
+    "tuple": (2, lambda value: (value,)),
+    "frozenset": (2, lambda value: frozenset([value])),
+    "dataclass": (2, Point),
+    "dict with other keys": (3, lambda value: {0: value}),
+}
+
+
+def nested(value: Any, times: int, put: Callable[[Any], Any] = lambda value: [value]) -> Any:
+    for _ in range(times):
+        value = put(value)
+    return value
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_containers_travel_nested_to_64_levels_and_no_deeper(kind: str) -> None:
+    levels, put = CONTAINERS[kind]
+    deepest = nested(nested(1, 64 // levels, put), 64 % levels)
+    text = codec.dumps(deepest)
+    assert same(codec.loads(text), deepest)
+    assert text.count(b"{") + text.count(b"[") == 64
+    with pytest.raises(exceptions.NotEncodable, match="deeper than 64"):
+        codec.dumps([deepest])
+    with pytest.raises(exceptions.InvalidFormat, match="nested"):
+        codec.loads(b"[" + text + b"]")
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_containers_count_alike_inside_and_outside_others(kind: str) -> None:
+    """One of a kind, at every depth: what is packed can be unpacked."""
+    levels, put = CONTAINERS[kind]
+    for outside in range(60, 65):
+        value = nested(put(1), outside)
+        if outside + levels > 64:
+            with pytest.raises(exceptions.NotEncodable, match="deeper than 64"):
+                codec.dumps(value)
+        else:
+            assert same(codec.loads(codec.dumps(value)), value)
+
+
+@pytest.mark.parametrize("value", [b"x", math.inf, Color.RED, Access.READ | Access.WRITE])
+def test_tagged_values_are_one_level(value: Any) -> None:
+    assert same(codec.loads(codec.dumps(nested(value, 63))), nested(value, 63))
+    with pytest.raises(exceptions.NotEncodable, match="deeper than 64"):
+        codec.dumps(nested(value, 64))
+
+
+# Refusals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "text"),
+    [
+        ({"a": [0, 1, 2, object()]}, "result['a'][3]", "object"),
+        ({"a": (1, {2: object()})}, "result['a'][1][2]", "object"),
+        ({object(): 1}, "result<key ", "object"),
+        ({"a": {object()}}, "result['a']{...}", "object"),
+        (Point(object()), "result.x", "object"),
+        ([print], "result[0]", "builtin_function_or_method"),
+        ([Pair(1, 2)], "result[0]", "_asdict"),
+        ([collections.OrderedDict()], "result[0]", "send dict(value)"),
+        ([collections.defaultdict(int)], "result[0]", "send dict(value)"),
+        ([Text("x")], "result[0]", "send str(value)"),
+        ({Text("x"): 1}, "result<key 'x'>", "send str(value)"),
+        ([Level.LOW], "result[0]", "allow(Level)"),
+        ([Unknown(1)], "result[0]", "allow(Unknown)"),
+        ([bytearray(b"")], "result[0]", "bytearray"),
+        ([10**4300], "result[0]", "4300 digits"),
+        ([-(10**4300)], "result[0]", "4300 digits"),
+        (dt.datetime.min.replace(tzinfo=type("Zone", (dt.tzinfo,), {})()), "result", "Zone"),
+        (nested(1, 65), "result" + "[0]" * 64, "deeper than 64"),
+        (nested(1, 33, lambda value: (value,)), "result" + "[0]" * 32, "deeper than 64"),
+        (nested(1, 65, lambda value: {"k": value}), "result" + "['k']" * 64, "deeper than 64"),
+    ],
+)
+def test_refusals_name_the_path(value: Any, path: str, text: str) -> None:
+    with pytest.raises(exceptions.NotEncodable) as caught:
+        codec.dumps(value)
+    assert caught.value.path.startswith(path)
+    assert caught.value.type_name
+    assert text in str(caught.value)
+    assert str(caught.value).startswith(caught.value.path)
+
+
+def test_refusals_begin_with_the_name_of_the_root() -> None:
+    with socket.socket() as value, pytest.raises(exceptions.NotEncodable) as caught:
+        codec.dumps({"conn": value}, "arguments")
+    assert caught.value.path == "arguments['conn']"
+    assert caught.value.type_name == "socket.socket"
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append({"again": value})
+    with pytest.raises(exceptions.NotEncodable, match="contains itself"):
+        codec.dumps(value)
+
+
+def test_a_field_or_attribute_that_would_be_lost_is_refused() -> None:
+    point = Point(1)
+    point.extra = 2  # type: ignore[attr-defined]
+    with pytest.raises(exceptions.NotEncodable, match="'extra'"):
+        codec.dumps(point)
+    frozen = Frozen.__new__(Frozen)
+    with pytest.raises(exceptions.NotEncodable, match="'items'"):
+        codec.dumps(frozen)
+
+
+@pytest.mark.parametrize("cls", [int, Pair, collections.OrderedDict, object, "Color"])
+def test_only_enums_and_dataclasses_can_be_allowed(cls: Any) -> None:
+    with pytest.raises(TypeError, match="only Enum classes and dataclasses"):
+        codec.allow(cls)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "Expecting value"),
+        (b"[1,]", "Expecting|Illegal"),
+        (b"NaN", "NaN"),
+        (b"[-Infinity]", "-Infinity"),
+        (b"[1e999]", "not a JSON number"),
+        (b'{"a":1,"b":2,"a":3}', "'a' is repeated"),
+        (b'["\\ud800"]', "surrogate"),
+        (b'{"\\uDC00":1}', "surrogate"),
+        ('["\ud800"]', "surrogate"),
+        (b'["\xff"]', "UTF-8"),
+        ("[1]".encode("utf-16"), "UTF-8"),
+        (b"\xef\xbb\xbf[1]", "Expecting"),
+        (b"1" * 4301, "digits"),
+        (b"-" + b"1" * 4301, "digits"),
+        (b"[" * 65 + b"]" * 65, "nested"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "nested"),
+        (b"[" * 200_000, "acceptable"),
+    ],
+)
+def test_other_text_than_strict_json_is_refused(text: Any, reason: str) -> None:
+    with pytest.raises(exceptions.InvalidFormat, match=reason):
+        codec.loads(text)
+
+
+def test_text_just_within_the_limits_is_read() -> None:
+    assert codec.loads(b"-" + b"9" * 4300) == -int("9" * 4300)
+    assert codec.loads(b'["\\ud83d\\ude00"]') == ["\U0001f600"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "text"),
+    [
+        ({"a": [{"$wbe": "nope", "v": 1}]}, r"\['a'\]\[0\]: unknown tag 'nope'"),
+        ({"$wbe": ["tuple"], "v": 1}, "unknown tag"),
+        ({"$wbe": "tuple"}, "malformed tag 'tuple'"),
+        ({"$wbe": "tuple", "v": 1}, "not a list"),
+        ({"$wbe": "tuple", "v": [], "w": 1}, "'w' is not expected"),
+        ({"$wbe": "bytes", "v": "?"}, "malformed tag 'bytes'"),
+        ({"$wbe": "float", "v": "1.0"}, "malformed tag 'float'"),
+        ({"$wbe": "dict", "v": [[1]]}, "pairs"),
+        ({"$wbe": "dict", "v": [[1, 1], [1, 2]]}, "repeated"),
+        ({"$wbe": "dict", "v": [[[], 1]]}, "unhashable"),
+        ({"$wbe": "set", "v": [1, 1]}, "repeated"),
+        ({"$wbe": "set", "v": [[]]}, "unhashable"),
+        ({"$wbe": "decimal", "v": "x"}, "malformed"),
+        ({"$wbe": "datetime", "v": "2024-01-01T00:00:00", "zone": "Mars/Base"}, "malformed"),
+        ({"$wbe": "datetime", "v": "2024-01-01T00:00:00", "zone": "../../etc/passwd"}, "malformed"),
+        ({"$wbe": "timedelta", "v": 10**30}, "malformed"),
+        ({"$wbe": "failure", "v": {}}, "malformed tag 'failure'"),
+        ({"$wbe": "enum", "c": "os.PathLike", "v": "x"}, "'os.PathLike' is not allowed"),
+        ({"$wbe": "enum", "c": f"{__name__}.Color", "v": "BLUE"}, "malformed"),
+        ({"$wbe": "enum", "c": f"{__name__}.Point", "v": "BLUE"}, "another kind"),
+        ({"$wbe": "data", "c": f"{__name__}.Color", "v": {}}, "another kind"),
+        ({"$wbe": "data", "c": f"{__name__}.Point", "v": {"x": 1}}, "fields of"),
+    ],
+)
+def test_malformed_tags_are_refused(tree: Any, text: str) -> None:
+    with pytest.raises(exceptions.InvalidFormat, match=text):
+        codec.loads(json.dumps(tree))
+
+
+def test_classes_are_refused_until_they_are_allowed() -> None:
+    assert codec.loads(codec.dumps({Color.RED: Point(1)})) == {Color.RED: Point(1)}
+    with pytest.raises(exceptions.NotEncodable, match=r"wbengine\.types\.codec\.allow\(Unknown\)"):
+        codec.dumps(Unknown(1))
+
+
+def test_exceptions_are_more_than_their_fields() -> None:
+    @dataclasses.dataclass
+    class Bad(Exception):
+        code: int
+
+    with pytest.raises(TypeError, match="only Enum classes and dataclasses"):
+        codec.allow(Bad)
+    with pytest.raises(exceptions.NotEncodable, match=r"send Failure\.from_exception"):
+        codec.dumps([Bad(1)])
