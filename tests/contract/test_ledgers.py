@@ -549,6 +549,37 @@ def test_what_an_interrupted_drop_left_is_dropped(folder, epoch):
     made.close()
 
 
+def test_result_that_is_refused_after_it_was_written_leaves_no_file(folder):
+    """Its row is dropped while the file is written: whoever wrote it removes it."""
+    one = ledgers.open_ledger(f"dir://{folder}/ledger")
+    two = ledgers.open_ledger(f"dir://{folder}/ledger")
+    finished = []
+    for number in range(20):
+        id = f"request-{number}"
+        one.open(id, 1)
+        one.claim(id, 1, "w")
+        before = _journal_size(folder)
+
+        def finish(id=id):
+            finished.append(one.finish(id, 1, "w", bytes(8 << 20)))
+
+        thread = threading.Thread(target=finish)
+        thread.start()
+        while thread.is_alive() and _journal_size(folder) == before:
+            pass  # it is announced, then written
+        two.drop(id)
+        thread.join()
+    assert False in finished, "all were faster than the drop"
+    assert one.ids() == two.ids() == set()
+    assert not os.listdir(folder / "ledger" / "results")
+    one.close()
+    two.close()
+
+
+def _journal_size(folder):
+    return sum(path.stat().st_size for path in (folder / "ledger" / "journal").iterdir())
+
+
 def test_folder_that_cannot_be_used(folder):
     (folder / "file").write_text("")
     with pytest.raises(exceptions.LedgerFailure, match="file"):

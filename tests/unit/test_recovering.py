@@ -91,8 +91,16 @@ def test_a_row_of_who_owns_the_flow_since_is_left_alone() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1024) == []
+    assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1) == []
     assert entry.live and entry.doubts
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=1) == [fx.Revoke(entry)]
+
+
+def test_open_row_with_this_runs_own_number_is_revoked() -> None:
+    """It is nobody else's: left alone, the request would wait for ever."""
+    bench = Heirs()
+    entry, _ = bench.left()
+    assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE) == [fx.Revoke(entry)]
 
 
 def test_what_is_done_is_settled_from_the_row_and_dropped_once_saved() -> None:
