@@ -463,6 +463,22 @@ def test_very_long_chains_of_causes_are_cut():
     assert pickle.loads(pickle.dumps(failure)).matches(failure)
 
 
+def test_exception_whose_class_cannot_be_hashed_is_captured_like_others():
+    class Unhashable(type):
+        __hash__ = None
+
+    class Odd(Plain, metaclass=Unhashable):
+        pass
+
+    failure = captured("odd", Odd)
+    assert failure.exception_str == "odd"
+    names = list(failure)
+    assert (
+        names[0].endswith("Odd") and names[1].endswith("Plain") and names[-1].endswith("Exception")
+    )
+    assert described(failure).matches(failure)
+
+
 # Comparing.
 
 
