@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import wbengine
 from wbengine import engines, task
@@ -62,7 +63,7 @@ class Trace:
         self._thread.imports = count
 
 
-def entered(engine: str, url: str | None, options: dict[str, str]) -> list[str]:
+def entered(engine: str, url: str | None, options: dict[str, Any]) -> list[str]:
     """The files, in a process that has done nothing before; `url` is that of a broker, if any."""
     trace = Trace()
     flow = linear_flow.Flow("f").add(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ __all__ = [
     "drop_half",
     "grow_older",
     "in_memory",
+    "kept",
     "left",
     "made_last_sweep_due",
     "of_broker",
@@ -79,6 +81,20 @@ def place(kind: str, folder: Path, name: str = "ledger") -> str:
 def in_memory(clock: _clock.Clock = _clock.SYSTEM) -> Ledger:
     """One that nobody else has, and for which time is what a clock says."""
     return InMemory(clock)
+
+
+def kept(ledger: Ledger) -> Callable[[], None]:
+    """Keep what is in one that is in memory; to be called to set it back to that."""
+    assert isinstance(ledger, InMemory)
+    tables = (ledger._rows, ledger._changed, ledger._beats)
+    before = [dict(table) for table in tables]
+
+    def set_back() -> None:
+        for table, old in zip(tables, before, strict=True):
+            table.clear()
+            table.update(old)
+
+    return set_back
 
 
 def of_broker(url: str | None, role: str = "engine", **options: Any) -> Ledger | None:

@@ -137,13 +137,15 @@ class Broker:
     def send(self, message: Message) -> None:
         heapq.heappush(self.flying, (message.due, message.number, message))
 
-    def again(self, message: Message, due: float) -> Message:
-        """One more copy of a message, on its way."""
+    def copy(self, message: Message, due: float) -> Message:
         copy = Message(message.envelope, message.queue, due, next(self._numbers))
         copy.redelivered = message.redelivered
         copy.tampered = True
-        self.send(copy)
         return copy
+
+    def again(self, message: Message, due: float) -> None:
+        """One more copy of a message, on its way."""
+        self.send(self.copy(message, due))
 
     def back(self, message: Message) -> None:
         """Whoever took it is gone: it goes to another, as another delivery."""

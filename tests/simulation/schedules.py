@@ -44,7 +44,9 @@ WEIGHTS: Final[dict[str, int]] = {
 #: In a calm one there are only few kinds of trouble.
 CALM: Final = ("submit", "pass", "deliver", "finish", "worker", "resume", "thaw")
 TROUBLES: Final = tuple(name for name in WEIGHTS if name not in CALM)
-assert set(WEIGHTS) == set(STEPS)
+#: Those that come besides, in one schedule of five.
+BESIDES: Final = ("block",)
+assert {*WEIGHTS, *BESIDES} == set(STEPS)
 
 LEDGER: Final = "ledger"
 NONE: Final = "none"
@@ -92,6 +94,11 @@ def steps_of(seed: int, steps: int, kind: str = ANY) -> tuple[Setting, list[Step
     opening = [("worker", rng.randrange(64)), ("pass", 1), ("submit", rng.randrange(4096))]
     kinds = rng.choices(names, weights, k=max(0, steps - len(opening)))
     taken = [*opening, *((name, rng.randrange(4096)) for name in kinds)]
+    more = random.Random(f"besides/{kind}/{seed}")  # all other schedules stay what they were
+    if more.random() < 0.2:
+        for _ in range(more.randrange(1, 4)):
+            place = more.randrange(len(opening), len(taken) + 1)
+            taken.insert(place, (more.choice(BESIDES), more.randrange(4096)))
     return setting, taken[:steps]
 
 

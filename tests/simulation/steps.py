@@ -246,6 +246,11 @@ def _bounce(world: World, choice: int) -> None:
     world.go_down(HOLDS[seconds], world.losses[choice % len(world.losses)])
 
 
+def _block(world: World, choice: int) -> None:
+    """The broker takes nothing for a while, and goes on giving."""
+    world.block(HOLDS[choice % len(HOLDS)])
+
+
 STEPS: Final[dict[str, Callable[[World, int], None]]] = {
     "submit": _submit,
     "pass": _pass,
@@ -273,4 +278,5 @@ STEPS: Final[dict[str, Callable[[World, int], None]]] = {
     "bounce": _bounce,
     "cancel": _cancel,
     "order": _order,
+    "block": _block,
 }

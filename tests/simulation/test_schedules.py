@@ -52,7 +52,7 @@ def test_four_that_have_to_be_found_are_there() -> None:
 
 
 def test_every_kind_of_step_has_a_weight() -> None:
-    assert set(schedules.WEIGHTS) == set(STEPS)
+    assert {*schedules.WEIGHTS, *schedules.BESIDES} == set(STEPS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ that the same steps in the same `World` lead to the same end.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -317,6 +317,30 @@ class World:
         self.broker.flying.clear()
         for message in flying:
             self.broker.send(message)
+
+    def block(self, seconds: float) -> None:
+        """The broker is short of memory: it takes nothing more, and goes on giving."""
+        for process in [*self.engines.values(), *self.workers.values()]:
+            process.slow_until = max(process.slow_until, self.now + seconds)
+            process.blemish = max(process.blemish, process.slow_until)
+
+    def kept(self) -> Callable[[], None]:
+        """Keep what a server holds, requests and rows; to be called to set it back to that."""
+        assert self.ledger is not None
+        rows_back = ledgers.kept(self.ledger)
+        requests = {
+            queue: [message for message in messages if message.kind == pr.REQUEST]
+            for queue, messages in self.broker.queues.items()
+        }
+
+        def set_back() -> None:
+            rows_back()
+            for queue, messages in self.broker.queues.items():
+                messages[:] = [each for each in messages if each.kind != pr.REQUEST]
+                for message in requests.get(queue, ()):
+                    self.broker.arrive(self.broker.copy(message, self.now))
+
+        return set_back
 
     def back_up(self) -> None:
         self.broker.up = True

@@ -1,0 +1,146 @@
+"""Faults that come together rarely, and are therefore let happen on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation import defects
+from tests.simulation.engines import Engine
+from tests.simulation.fleet import Worker
+from tests.simulation.judge import Violation
+from tests.simulation.kinds import One, Two
+from tests.simulation.world import World
+from wbengine import exceptions as exc
+
+#: Seconds after which a request is at an end, or with another worker, whose holder was never heard
+#: of; and some more for the one that gets it.
+ENDED = 40.0
+
+
+def begun(world: World, workers: int = 1) -> tuple[Engine, list[Worker]]:
+    engine = world.new_engine()
+    engine.begin()
+    made = [world.new_worker([One, Two], 1) for _ in range(workers)]
+    world.pass_time(1.0)
+    return engine, made
+
+
+# A worker that is stopped (SIGSTOP) right after its claim.
+
+
+@pytest.mark.parametrize("kind", [One, Two])
+@pytest.mark.parametrize("steps", [2, 3, 4], ids=["claimed", "answered", "about-to-run"])
+@pytest.mark.parametrize("claiming", [False, True], ids=["claims", "takes-and-claims"])
+@pytest.mark.parametrize("broker", ["amqp", "folder", "kombu"])
+def test_worker_stopped_after_its_claim_is_lost_and_begins_nothing_when_it_goes_on(
+    broker: str, claiming: bool, steps: int, kind: Any
+) -> None:
+    """It is stopped after so many steps with the request."""
+    world = World(broker=broker, claiming=claiming)
+    engine, (stopped, other) = begun(world, 2)
+    atom = world.new_atom(kind, 1.0)
+    world.new_flow(engine, [atom])
+    world.settle()
+    (request,) = [each for each in world.broker.in_flight() if each.kind == "REQUEST"]
+    world.broker.pull(request)
+    stopped.take(request)
+    stopped.fuse, stopped.fate = steps - 1, "freeze"
+    world.settle()
+    assert world.ledger is not None and stopped.frozen
+    assert world.ledger.state(atom.request_id).holder == stopped.name
+    world.pass_time(ENDED)
+    runs = world.judge.runs[atom.request_id]
+    if kind is One:
+        assert atom.outcome.check(exc.WorkerLost) and runs == []
+    else:
+        assert atom.outcome == 2 and runs == [(2, other.name)]
+    world.thaw(stopped)
+    world.pass_time(60.0)
+    assert len(world.judge.runs[atom.request_id]) == len(runs)
+    world.heal()
+
+
+# A broker that is short of memory: publishing waits, consuming goes on.
+
+
+def run_blocked(ledger: bool) -> None:
+    world = World(broker="amqp", ledger=ledger)
+    engine, _ = begun(world, 2)
+    atoms = [world.new_atom(One, seconds) for seconds in (0.5, 3.0, 50.0)]
+    world.new_flow(engine, atoms)
+    world.pass_time(0.1)
+    world.block(100.0)
+    world.pass_time(90.0)
+    assert [atom.outcome for atom in atoms] == [None, None, None]
+    world.pass_time(80.0)
+    assert [atom.outcome for atom in atoms] == [1, 1, 1]
+    assert not world.judge.seen["lost, and alive"]
+    world.heal()
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+def test_blocked_publishers_lose_no_worker_and_no_answer(ledger: bool) -> None:
+    run_blocked(ledger)
+
+
+def test_silence_of_blocked_workers_would_be_noticed() -> None:
+    with defects.planted("silence-counts-always"), pytest.raises(AssertionError):
+        run_blocked(True)
+
+
+# A server that was set back to an older snapshot of what it holds.
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=Violation,
+    reason="rows and messages do not tell on which life of their server they were made:"
+    " a request that ended is OPEN again, and whoever takes its message is granted it",
+)
+@pytest.mark.parametrize("claiming", [False, True], ids=["claims", "takes-and-claims"])
+def test_server_set_back_to_a_snapshot_lets_nothing_run_twice(claiming: bool) -> None:
+    world = World(broker="folder", claiming=claiming)
+    engine, (worker,) = begun(world)
+    world.strike(worker, "freeze")
+    atom = world.new_atom(One, 0.1)
+    world.new_flow(engine, [atom])
+    world.pass_time(0.1)
+    set_back = world.kept()
+    world.thaw(worker)
+    world.pass_time(1.0)
+    assert atom.outcome == 1
+    set_back()
+    world.pass_time(1.0)
+    world.heal()
+
+
+# A take whose answer was lost, beside the reconciliation of what its worker holds.
+
+
+@pytest.mark.parametrize("kind", [One, Two])
+@pytest.mark.parametrize("others", [0, 1])
+def test_claim_that_its_worker_never_heard_of_ends(others: int, kind: Any) -> None:
+    """The server made the claim; the worker's connection broke before it was told."""
+    world = World(broker="folder", claiming=True)
+    engine, workers = begun(world, 1 + others)
+    for worker in workers:
+        world.strike(worker, "freeze")
+    atom = world.new_atom(kind, 1.0)
+    world.new_flow(engine, [atom])
+    world.pass_time(0.1)
+    assert world.ledger is not None
+    world.ledger.renew(workers[0].name)
+    assert world.ledger.claim(atom.request_id, 1, workers[0].name).holder == workers[0].name
+    world.disconnect(workers[0])
+    workers[0].declare()
+    for worker in reversed(workers):
+        world.thaw(worker)
+    world.pass_time(ENDED)
+    if kind is One:
+        assert atom.outcome.check(exc.WorkerLost)
+    else:
+        assert atom.outcome == 2
+        assert len(world.judge.runs[atom.request_id]) == 1
+    world.heal()
