@@ -17,11 +17,15 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 from tests.server_kinds import free_port
 
 _CHUNK = 65_536
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends RST
+_KEPT = 16 * _CHUNK  # so many bytes are kept of each direction; more stay with the sender
+
+Direction = Literal["to-server", "to-client"]
 
 
 class Proxy:
@@ -37,15 +41,25 @@ class Proxy:
         self._ask("stall")
 
     def resume(self) -> None:
-        """After `stall`: all that waits goes on, in order; after `slow`: at full speed."""
+        """After `stall`, `keep`: all that waits goes on, in order; after `slow`: at full speed."""
         self._ask("resume")
 
     def slow(self, bytes_per_s: int) -> None:
         """Let at most so many bytes a second pass, in each direction of each connection."""
         self._ask(f"slow {bytes_per_s}")
 
+    def lose(self, direction: Direction) -> None:
+        """Throw away all that is said in this direction, until the next `cut`."""
+        self._ask(f"lose {direction}")
+
+    def keep(self, direction: Direction) -> None:
+        """Take what is said in this direction, and deliver it after `resume`: also to a server
+        whose client has given up and gone meanwhile."""
+        self._ask(f"keep {direction}")
+
     def cut(self) -> int:
-        """Reset all connections, at both ends (RST); how many there were."""
+        """Reset all connections, at both ends (RST); how many there were.  Nothing is lost any more
+        after that."""
         return self._ask("cut")
 
     def half_close(self) -> int:
@@ -127,8 +141,8 @@ def forked(target: int) -> Iterator[Proxy]:
 class _Flow:
     """One direction of a connection."""
 
-    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
-        self.source, self.sink = source, sink
+    def __init__(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
+        self.source, self.sink, self.direction = source, sink, direction
         self.waiting = b""
         self.ended = False  # the source says nothing any more
         self.closed = False  # and the sink knows
@@ -142,7 +156,7 @@ class _Pair:
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.near, self.far = near, far
-        self.flows = (_Flow(near, far), _Flow(far, near))
+        self.flows = (_Flow(near, far, "to-server"), _Flow(far, near, "to-client"))
 
 
 class _Server:
@@ -153,6 +167,8 @@ class _Server:
         self._pairs: dict[_Pair, None] = {}  # the oldest first
         self._stalled = False
         self._speed = 0
+        self._lost: set[str] = set()  # the directions in which everything is lost
+        self._kept: set[str] = set()  # those in which everything is kept
         self._words: set[bytes] = set()  # what is held if one of them is in it
         self._then = time.monotonic()
         self._asked = b""
@@ -215,6 +231,11 @@ class _Server:
             self._stalled = True
         elif word == "resume":
             self._stalled, self._speed = False, 0
+            self._kept.clear()
+        elif word == "lose":
+            self._lost.add(what)
+        elif word == "keep":
+            self._kept.add(what)
         elif word == "slow":
             self._speed, self._then = int(what), time.monotonic()  # nothing was earned before
             for pair in self._pairs:
@@ -222,6 +243,7 @@ class _Server:
                     flow.credit = 0.0
         elif word == "cut":
             self._cut()
+            self._lost.clear()
         elif word == "half_close":
             for pair in self._pairs:
                 self._finish(pair.flows[1])
@@ -279,12 +301,15 @@ class _Server:
                 self._watch(flow.source, flow, back)
 
     def _pass(self, flow: _Flow) -> None:
-        if not flow.waiting and not flow.ended:
+        if self._takes(flow):
             with contextlib.suppress(BlockingIOError):
-                flow.waiting = flow.source.recv(_CHUNK)
-                flow.ended = not flow.waiting
+                read = flow.source.recv(_CHUNK)
+                flow.waiting += read
+                flow.ended = not read
                 self._look(flow)
-        if flow.held:
+        if flow.direction in self._lost:
+            flow.waiting = b""
+        if flow.held or flow.direction in self._kept:
             return
         if flow.waiting and not flow.closed:
             part = flow.waiting[: int(flow.credit)] if self._speed else flow.waiting
@@ -296,6 +321,10 @@ class _Server:
             flow.waiting = b""
         if flow.ended and not flow.waiting:
             self._finish(flow)
+
+    def _takes(self, flow: _Flow) -> bool:
+        most = _KEPT if flow.direction in self._kept else 1
+        return not flow.ended and len(flow.waiting) < most
 
     def _look(self, flow: _Flow) -> None:
         for word in self._words:
@@ -313,9 +342,9 @@ class _Server:
     def _watch(self, end: socket.socket, takes: _Flow, gives: _Flow) -> None:
         """`takes` comes from this end, and `gives` goes to it."""
         events = 0
-        if not self._stalled and not takes.waiting and not takes.ended:
+        if not self._stalled and self._takes(takes):
             events |= selectors.EVENT_READ
-        moves = not (self._stalled or self._speed or gives.held)
+        moves = not (self._stalled or self._speed or gives.held or gives.direction in self._kept)
         if moves and gives.waiting and not gives.closed:
             events |= selectors.EVENT_WRITE
         known = self._selector.get_map().get(end)

@@ -1,0 +1,42 @@
+"""Tasks that write down each of their runs, with the number under which it was asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from wbengine import task
+from wbengine._crash import crashpoint
+
+
+class Audited(task.Task):
+    """Adds one to a number, after `nap` seconds."""
+
+    def execute(self, folder: str, value: int, nap: float = 0.0) -> int:
+        line = f"{self.name} {self.request.id} {self.request.epoch}\n"
+        # One write of a file opened to append: lines do not mix, and outlive the process.
+        file = os.open(f"{folder}/runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, line.encode())
+        os.close(file)
+        crashpoint("task.began")
+        time.sleep(nap)
+        return value + 1
+
+
+class Once(Audited):
+    idempotent = False
+    default_provides = "once"
+
+
+class Again(Audited):
+    idempotent = True
+    default_provides = "again"
+
+
+def runs(folder: Path, task: str) -> list[tuple[str, int]]:
+    """The runs of a task, in order: of which request, and under which number."""
+    path = folder / "runs"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [line.split() for line in lines]
+    return [(id, int(epoch)) for name, id, epoch in found if name == task]

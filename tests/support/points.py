@@ -1,0 +1,44 @@
+"""The crash points that a process comes to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from wbengine import _crash
+
+
+class Points:
+    """Calls `stopped(point)` once, the next time that the process comes to the point asked for, in
+    the thread that comes there; which waits until the call returns.
+    """
+
+    def __init__(self, stopped: Callable[[str], None]) -> None:
+        self._stopped = stopped
+        self._lock = threading.Lock()
+        self._wanted = ""
+        self._passed: set[str] = set()
+
+    def install(self) -> None:
+        _crash.install(self._come)
+
+    def remove(self) -> None:
+        _crash.install(None)
+
+    def stop_at(self, point: str) -> None:
+        with self._lock:
+            self._wanted = point
+
+    def passed(self) -> list[str]:
+        """Those that it came to since this was last called."""
+        with self._lock:
+            found, self._passed = self._passed, set()
+        return sorted(found)
+
+    def _come(self, point: str) -> None:
+        with self._lock:
+            self._passed.add(point)
+            if point != self._wanted:
+                return
+            self._wanted = ""
+        self._stopped(point)
