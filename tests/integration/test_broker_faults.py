@@ -83,8 +83,8 @@ def cases() -> list[object]:
 
 
 def _faults(medium: Medium, point: str) -> tuple[Fault, ...]:
-    """Those that differ there: nothing is said at a point of the engine's loop, and a client of a
-    RabbitMQ does not care how late things come, which is tried without a ledger."""
+    """Nothing is said at a point of the engine's loop; and a client of a RabbitMQ does not care
+    how late things come, which is tried without a ledger."""
     if point.startswith("engine."):
         return FAULTS[:1]
     return FAULTS[:3] if medium == SQLITE else FAULTS
