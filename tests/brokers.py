@@ -132,6 +132,7 @@ class Rabbitmq(Broker):
 
     def __init__(self, kept: Kept | Shared) -> None:
         super().__init__(kept)
+        self.alarmed = False
         self._pages = f"http://127.0.0.1:{kept.told['pages']}/api/"
 
     def url(self, place: str = "") -> str:
@@ -160,6 +161,21 @@ class Rabbitmq(Broker):
             if found["name"] and not found["name"].startswith("amq.")
         ]
         return sorted(queues + exchanges)
+
+    def alarm(self) -> None:
+        """Make it believe that it is short of memory: it blocks those who publish."""
+        self._kept.ask("alarm")
+        self.alarmed = True
+
+    def calm(self) -> None:
+        """After `alarm`: it takes messages again."""
+        self._kept.ask("calm")
+        self.alarmed = False
+
+    def mend(self) -> None:
+        super().mend()
+        if self.alarmed:
+            self.calm()
 
     def queues(self, place: str = "") -> list[dict[str, Any]]:
         """What the broker knows of the queues of a vhost."""

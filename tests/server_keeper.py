@@ -6,7 +6,8 @@ It tells in one line of JSON where the server is, or why there is none.  It ends
 removes its folder, at SIGTERM, and when the process PID is gone, however that ended.  When PID is
 its parent, it also listens: words on its standard input are done and answered, by a line each:
 `kill` (kill -9), `start` (again, on the same port and data), `pause` and `resume` (SIGSTOP and
-SIGCONT); the end of that input ends the server as well.  Else it is in the background at once.
+SIGCONT), and of RabbitMQ `alarm` and `calm` (it is short of memory, or is not); the end of that
+input ends the server as well.  Else it is in the background at once.
 Standard library only.
 """
 

@@ -124,7 +124,8 @@ class Keeper:
     def call(self, command: list[str], said: bytes = b"") -> None:
         done = subprocess.run(
             command, input=said, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            cwd=self.folder, preexec_fn=self.follow, timeout=PATIENCE, **self.user,
+            cwd=self.folder, preexec_fn=self.follow, timeout=PATIENCE, env=self.environment,
+            **self.user,
         )  # fmt: skip
         if done.returncode:
             raise NoServer("\n".join(done.stdout.decode(errors="replace").splitlines()[-10:]))
@@ -330,6 +331,15 @@ class Rabbitmq(Keeper):
             # The script becomes the server, and does not stay as its parent.
             "detached": "yes",
         }
+
+    def do(self, word: str) -> dict[str, Any]:
+        if word not in ("alarm", "calm"):
+            return super().do(word)
+        limit = "0" if word == "alarm" else "0.4"
+        tool = Path(self.program).with_name("rabbitmqctl")
+        node = self.environment["RABBITMQ_NODENAME"]
+        self.call([str(tool), "--node", node, "set_vm_memory_high_watermark", limit])
+        return self.pid()
 
     def more(self) -> dict[str, Any]:
         return {"pages": self.pages}

@@ -34,6 +34,23 @@ class Again(Audited):
     default_provides = "again"
 
 
+class Large(Once):
+    """Its result takes a hundred kilobytes."""
+
+    def execute(self, folder: str, value: int) -> str:  # type: ignore[override]
+        return str(super().execute(folder, value)) * 100_000
+
+
+class Busy(Once):
+    """Computes for `nap` seconds, and never waits."""
+
+    def execute(self, folder: str, value: int, nap: float = 0.0) -> int:
+        end = time.monotonic() + nap
+        while time.monotonic() < end:
+            sum(range(1000))
+        return super().execute(folder, value)
+
+
 def runs(folder: Path, task: str) -> list[tuple[str, int]]:
     """The runs of a task, in order: of which request, and under which number."""
     path = folder / "runs"

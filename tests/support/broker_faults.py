@@ -178,6 +178,11 @@ class Stage:
             for side, proxies in self._proxies.items()
         }
 
+    @property
+    def spare(self) -> int:
+        """How many more a side has than when all was used once."""
+        return max(count - self.usual[side] for side, count in self.connections().items())
+
     def _see_through(self, strike: Strike | None, flow: threading.Thread) -> None:
         if strike is None:
             return

@@ -1,0 +1,228 @@
+"""Flows go on while a broker is short of memory or set back, a process is stopped, a disk is full,
+or a worker computes as fast as it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import brokers, sample_tasks, tcp_proxy, workers
+from tests.seams import ledgers
+from tests.support import audited_tasks
+from tests.support.waiting import until
+from wbengine import engines, states
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based.executor import WorkerTaskExecutor
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import backends, models
+
+ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
+
+
+class Run:
+    """A flow that is loaded and run in a thread."""
+
+    def __init__(self, flow: Any, **options: Any) -> None:
+        self.flow, self.options = flow, options
+        self.state: str | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="flow")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            engine = engines.load(self.flow, **self.options)
+            engine.run()
+            self.state = engine.storage.get_flow_state()
+        except (exc.WbengineException, OSError) as error:
+            self.error = error
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def end(self, within: float = 60.0) -> Any:
+        """Wait for its end; its state."""
+        self._thread.join(within)
+        assert self.ended, "the flow does not end"
+        if self.error is not None:
+            raise self.error
+        return self.state
+
+
+# -- a broker
+
+
+@pytest.mark.xfail(strict=True, reason="rows do not tell that their server was set back")
+def test_redis_set_back_to_a_snapshot_grants_no_second_claim() -> None:
+    """A row that was finished and dropped is OPEN again in the snapshot."""
+    with brokers.redis(appendonly="no") as server:
+        with contextlib.closing(ledgers.open_ledger(server.url())) as ledger:
+            ledger.open(ID, 1)
+            with server.client() as client:
+                client.save()
+            assert ledger.claim(ID, 1, "one").granted
+            assert ledger.finish(ID, 1, "one", b"result")
+            ledger.drop(ID)
+            server.kill()
+            server.start()
+            row = ledger.state(ID)
+            if row is None or row.state != ledgers.ROW_OPEN:
+                pytest.fail("the snapshot was not read", pytrace=False)
+        with contextlib.closing(ledgers.open_ledger(server.url())) as other:
+            assert not other.claim(ID, 1, "two").granted
+
+
+@pytest.mark.parametrize("fault", ["cut", "late"])
+def test_worker_reconnects_to_redis_while_another_takes(
+    redis_server: brokers.Redis, redis_url: str, tmp_path: Path, fault: str
+) -> None:
+    """What it held is told to the server again, which meanwhile gives others what it takes for
+    lost: each request is run once."""
+    count = 150
+    flow = unordered_flow.Flow("flow")
+    flow.add(*(audited_tasks.Once(f"once{n}", provides=f"once{n}") for n in range(count)))
+    store = {"folder": str(tmp_path), "value": 1, "nap": 0.05}
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(tcp_proxy.threaded(redis_server.port))
+        through = str(redis_url).replace(f":{redis_server.port}/", f":{proxy.port}/")
+        for url in (through, str(redis_url)):
+            words = ["--url", url, "--topic", "t", "--threads", "4"]
+            words += ["--tasks", "tests.support.audited_tasks"]
+            stack.enter_context(workers.workers(tmp_path, *words))
+        executor = WorkerTaskExecutor("e", "default", ["t"], url=str(redis_url), worker_expiry=15)
+        stack.callback(executor.stop)
+        executor.wait_for_workers(2, 60)
+        run = Run(flow, store=store, engine="worker-based", executor=executor)
+        done = 0
+        while not run.ended and done < count:
+            until(lambda: run.ended or len(lines(tmp_path)) > done)  # noqa: B023
+            if fault == "late":
+                proxy.keep("to-server")
+                time.sleep(0.1)
+            proxy.cut()
+            proxy.resume()
+            done = len(lines(tmp_path)) + 15
+        assert run.end() == states.SUCCESS
+        for number in range(count):
+            assert len(audited_tasks.runs(tmp_path, f"once{number}")) == 1
+
+
+def lines(folder: Path) -> list[str]:
+    path = folder / "runs"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# -- processes
+
+
+def test_stopped_engine_that_is_writing_delays_others_in_its_database(tmp_path: Path) -> None:
+    """It holds the lock of the file; as soon as it goes on, or is killed, so do they."""
+    place = f"sqlite:///{tmp_path}/store.db"
+    words = [sys.executable, "-m", "tests.support.stopping_engine", place, "sql.before-commit"]
+    with backends.backend(place) as backend, contextlib.closing(backend.get_connection()):
+        pass  # there are tables
+    with subprocess.Popen(words, cwd=workers.REPOSITORY) as stopped:
+        try:
+            until(lambda: is_stopped(stopped.pid), 30)
+            flow = linear_flow.Flow("flow").add(sample_tasks.Echo("echo", provides="echoed"))
+            run = Run(flow, backend=place, store={"value": 1})
+            time.sleep(2)
+            assert not run.ended
+            stopped.send_signal(signal.SIGCONT)
+            assert run.end() == states.SUCCESS
+            assert stopped.wait(60) == 0
+        finally:
+            stopped.kill()
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+# -- disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a megabyte."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.parametrize("scheme", ["dir", "sqlite"])
+def test_full_disk_of_the_store_keeps_results_of_workers_in_the_ledger(
+    small_disk: Path, tmp_path: Path, scheme: str
+) -> None:
+    """What cannot be written is not acknowledged; the next run, with room, runs no task again."""
+    disk = f"{small_disk}/store" if scheme == "dir" else f"/{small_disk}/store.db"
+    broker = f"filesystem://{tmp_path}/broker"
+    flow = linear_flow.Flow("flow")
+    for number in range(12):
+        flow.add(audited_tasks.Large(f"large{number}", provides=f"large{number}"))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(workers.worker_in_thread(broker, audited_tasks.Large))
+        backend = stack.enter_context(backends.backend(f"{scheme}://{disk}"))
+        backend.write_pause = 0.05
+        book, detail = models.LogBook("book"), models.FlowDetail("flow", uuid="flow")
+        book.add(detail)
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.save_logbook(book)
+
+            def load() -> Any:
+                return engines.load(
+                    flow, store={"folder": str(tmp_path), "value": 1}, backend=backend,
+                    flow_detail=connection.get_flow_details("flow"),
+                    engine="worker-based", url=broker,
+                )  # fmt: skip
+
+            with pytest.raises(exc.StorageFailure):
+                load().run()
+            ran = len(lines(tmp_path))
+            assert 0 < ran < 12
+            subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+            again = load()
+            again.run()
+            assert again.storage.get_flow_state() == states.SUCCESS
+        for number in range(12):
+            assert len(audited_tasks.runs(tmp_path, f"large{number}")) == 1
+
+
+# -- threads
+
+
+@pytest.mark.slow
+def test_worker_that_computes_without_a_pause_is_not_lost(redis_url: str, tmp_path: Path) -> None:
+    """Its threads never wait, for longer than it may be silent."""
+    flow = unordered_flow.Flow("flow")
+    flow.add(*(audited_tasks.Busy(f"busy{n}", provides=f"busy{n}") for n in range(2)))
+    words = ["--url", str(redis_url), "--topic", "t", "--threads", "2"]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            workers.workers(tmp_path, *words, "--tasks", "tests.support.audited_tasks")
+        )
+        executor = WorkerTaskExecutor("e", "default", ["t"], url=str(redis_url), worker_expiry=6)
+        stack.callback(executor.stop)
+        executor.wait_for_workers(1, 60)
+        store = {"folder": str(tmp_path), "value": 1, "nap": 14.0}
+        run = Run(flow, store=store, engine="worker-based", executor=executor)
+        assert run.end() == states.SUCCESS
+        assert len(lines(tmp_path)) == 2
