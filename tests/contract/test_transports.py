@@ -34,7 +34,7 @@ def folder():
 
 
 def _url_of(kind, request):
-    return request.getfixturevalue("redis_url") if kind == "redis" else None
+    return request.getfixturevalue(f"{kind}_url") if kind in ("redis", "rabbitmq") else None
 
 
 @pytest.fixture(params=transports.KINDS)
@@ -49,10 +49,24 @@ def side(site):
     return Side(site)
 
 
+@pytest.fixture(params=transports.ALL)
+def any_site(request, folder):
+    made = Site(request.param, folder, _url_of(request.param, request))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def any_side(any_site):
+    """Also on RabbitMQ."""
+    return Side(any_site)
+
+
 # -- routing
 
 
-def test_message_travels_whole(side):
+def test_message_travels_whole(any_side):
+    side = any_side
     side.queue("q", "k")
     sent = {"a": [1, "ä", None]}
     assert side.send(
@@ -72,13 +86,12 @@ def test_message_travels_whole(side):
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00\xff\n{}", b"x" * 300_000])
-def test_any_body(side, body):
+def test_any_body(any_side, body):
+    side = any_side
     side.queue("q", "k")
     side.send(body, "k", content_type="application/data", content_encoding="binary")
-    message = None
-    while message is None:
-        message = side.channel.basic_get("q")
-    assert message.body == body
+    message = side.take("q")
+    assert (message.body or b"") == body
     message.ack()
 
 
@@ -119,7 +132,8 @@ def test_direct_exchange_takes_wildcards_literally(site):
     assert side.drain() == [2]
 
 
-def test_one_copy_per_queue_however_many_bindings(side):
+def test_one_copy_per_queue_however_many_bindings(any_side):
+    side = any_side
     side.queue("q", "a.*", "*.b", "a.b")
     side.send(1, "a.b")
     side.consume("q")
@@ -176,7 +190,8 @@ def test_bad_names_are_refused(side, name):
 # -- order
 
 
-def test_first_in_first_out(side):
+def test_first_in_first_out(any_side):
+    side = any_side
     side.queue("q", "k")
     for number in range(300):
         side.send(number, "k")
@@ -184,12 +199,21 @@ def test_first_in_first_out(side):
     assert side.drain(300) == list(range(300))
 
 
-def test_priorities(side):
+def test_priorities(any_side):
+    side = any_side
     side.queue("q", "k")
-    for priority in (0, 9, 5, None, 9, 5, 17, -4):
+    for priority in (0, 9, 5, None, 9, 5):
         side.send(priority, "k", priority=priority)
     side.consume("q", prefetch=1)
-    assert side.drain(8) == [9, 9, 17, 5, 5, 0, None, -4]
+    assert side.drain(6) == [9, 9, 5, 5, 0, None]
+
+
+def test_priorities_out_of_range_are_the_nearest(side):
+    side.queue("q", "k")
+    for priority in (0, 9, -4, 5, 17):
+        side.send(priority, "k", priority=priority)
+    side.consume("q", prefetch=1)
+    assert side.drain(5) == [9, 17, 5, 0, -4]
 
 
 def test_one_queue_is_emptied_before_the_next(side):
@@ -330,7 +354,8 @@ def test_what_was_released_counts_no_more_when_it_is_acknowledged_with_others(si
     assert side.got == [0, 1, 2, 3]
 
 
-def test_requeue_goes_to_the_old_place_and_is_marked(side):
+def test_requeue_goes_to_the_old_place_and_is_marked(any_side):
+    side = any_side
     side.queue("q", "k")
     for number in range(3):
         side.send(number, "k")
@@ -352,14 +377,16 @@ def test_twice_requeued_is_still_one_message(side):
     assert side.channel.basic_get("q") is None
 
 
-def test_rejected_is_gone(side):
+def test_rejected_is_gone(any_side):
+    side = any_side
     side.queue("q", "k")
     side.send(1, "k")
     side.take("q").reject()
     assert side.channel.basic_get("q") is None
 
 
-def test_recover(side):
+def test_recover(any_side):
+    side = any_side
     side.queue("q", "k")
     side.send(1, "k")
     side.take("q")
@@ -367,7 +394,8 @@ def test_recover(side):
     assert side.take("q").delivery_info["redelivered"] is True
 
 
-def test_ack_of_several(side):
+def test_ack_of_several(any_side):
+    side = any_side
     side.queue("q", "k")
     for number in range(4):
         side.send(number, "k")
@@ -379,14 +407,15 @@ def test_ack_of_several(side):
 
 
 @pytest.mark.parametrize("what", ["channel", "connection"])
-def test_closing_gives_back_what_was_not_acknowledged(site, side, what):
+def test_closing_gives_back_what_was_not_acknowledged(any_site, any_side, what):
+    site, side = any_site, any_side
     side.queue("q", "k")
     for number in range(3):
         side.send(number, "k")
     other = site.connect()
     channel = other.channel()
     kept = []
-    channel.basic_consume(queue="q", no_ack=False, callback=kept.append, consumer_tag="x")
+    transports.consume(channel, "q", kept.append, "x")
     while len(kept) < 3:
         other.drain_events(timeout=60)
     kept[1].ack()
@@ -397,7 +426,8 @@ def test_closing_gives_back_what_was_not_acknowledged(site, side, what):
     side.consume("q")
     assert side.drain(2) == [0, 2]
     assert all(m.delivery_info["redelivered"] for m in side.messages)
-    assert channel.basic_ack(1) is False
+    if site.kind != "rabbitmq":
+        assert channel.basic_ack(1) is False
 
 
 def test_no_ack_consumer_is_not_limited(side):
@@ -416,7 +446,8 @@ def test_no_ack_consumer_is_not_limited(side):
     assert side.receiver.channel().basic_get("q") is None
 
 
-def test_cancelled_consumer_gets_nothing(side):
+def test_cancelled_consumer_gets_nothing(any_side):
+    side = any_side
     side.queue("q", "k")
     side.consume("q")
     side.send(1, "k")
@@ -428,7 +459,8 @@ def test_cancelled_consumer_gets_nothing(side):
     assert side.drain(2) == [1, 2]
 
 
-def test_callback_may_publish_ack_and_cancel(side):
+def test_callback_may_publish_ack_and_cancel(any_side):
+    side = any_side
     side.queue("q", "k")
     side.send(3, "k")
 

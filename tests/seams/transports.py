@@ -21,6 +21,7 @@ import pytest
 from wbengine.transports import _base, resolve
 
 __all__ = [
+    "ALL",
     "FOLDERS",
     "KINDS",
     "LOG",
@@ -36,6 +37,8 @@ __all__ = [
 #: Ours: all promise the same.
 KINDS: Final = ("memory", "filesystem", "filesystem-polling", "filesystem-two-folders", "redis")
 FOLDERS: Final = ("filesystem", "filesystem-polling")
+#: Those of ours, and RabbitMQ, to which kombu's own transport speaks.
+ALL: Final = (*KINDS, "rabbitmq")
 #: Those that other processes reach by their URL.
 REACHED: Final = (*FOLDERS, "redis")
 
@@ -60,6 +63,8 @@ class Site:
             url = f"memory://site-{next(_numbers)}"
         elif kind == "redis":
             options = {"dead_after": 2.0}
+        elif kind == "rabbitmq":
+            options = {"confirm_publish": True}
         elif kind == "filesystem-polling":
             options = {"inotify": False}
         elif kind == "filesystem-two-folders":
@@ -131,9 +136,7 @@ class Side:
 
         self.channel.basic_qos(0, prefetch, False)
         for name in names:
-            self.channel.basic_consume(
-                queue=name, no_ack=False, callback=on or receive, consumer_tag=f"c-{name}"
-            )
+            consume(self.channel, name, on or receive, f"c-{name}")
 
     def drain(self, count: int = 1, timeout: float = 60) -> list[Any]:
         """Until so many messages came."""
@@ -147,11 +150,27 @@ class Side:
         end = time.monotonic() + timeout
         while (message := self.channel.basic_get(queue)) is None:
             assert time.monotonic() < end, f"nothing comes into {queue}"
-        return message
+        return _read(self.channel, message)
 
     def nothing_comes(self) -> None:
         with pytest.raises(TimeoutError):
             self.receiver.drain_events(timeout=0.05)
+
+
+def consume(channel: Any, queue: str, call: Callable[[Any], None], tag: str) -> None:
+    """Begin to take from a queue."""
+    channel.basic_consume(
+        queue=queue,
+        no_ack=False,
+        callback=lambda message: call(_read(channel, message)),
+        consumer_tag=tag,
+    )
+
+
+def _read(channel: Any, message: Any) -> Any:
+    """A message as kombu has it; ours are so from the beginning."""
+    read = getattr(channel, "message_to_python", None)
+    return message if read is None else read(message)
 
 
 def put_raw(connection: Any, queue: str, data: bytes) -> bool:
