@@ -733,6 +733,32 @@ def far_side(request, folder):
     site.close()
 
 
+@pytest.fixture(params=[*transports.REACHED, "rabbitmq"])
+def any_far_side(request, folder):
+    """As `far_side`, also on RabbitMQ."""
+    site = Site(request.param, folder, _url_of(request.param, request))
+    yield Side(site)
+    site.close()
+
+
+def test_messages_of_a_killed_consumer_come_again_and_say_so(any_far_side):
+    """What nobody has seen yet does not."""
+    side = any_far_side
+    side.queue("q", "k")
+    for number in range(5):
+        side.send(number, "k")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOARDER, side.site.url], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"full\n"
+        process.kill()
+    side.consume("q")
+    side.drain(5)
+    assert sorted(side.got) == [0, 1, 2, 3, 4]
+    again = {m.decode(): m.delivery_info["redelivered"] for m in side.messages}
+    assert again == {0: True, 1: True, 2: True, 3: False, 4: False}
+
+
 def test_many_publishing_processes(far_side):
     side = far_side
     side.queue("q", "k")
