@@ -289,6 +289,36 @@ def test_what_cannot_be_kept_is_refused(connection: Connection) -> None:
     assert records.of_store(connection) == before
 
 
+@places.durable
+@pytest.mark.parametrize(
+    ("into", "levels"),
+    [
+        (lambda inner: [inner], 64),
+        (lambda inner: {"k": inner}, 64),
+        (lambda inner: (inner,), 32),
+        (lambda inner: frozenset([inner]), 32),
+    ],
+    ids=["list", "dict", "tuple", "frozenset"],
+)
+def test_what_is_as_deep_as_may_be_is_kept(
+    conf: stores.Conf, connection: Connection, into: Callable[[Any], Any], levels: int
+) -> None:
+    """And what is deeper is refused, and changes nothing."""
+    atom = models.TaskDetail("t")
+    book, flow = make(atom)
+    connection.save_logbook(book)
+    deep: Any = 1
+    for _ in range(levels):
+        deep = into(deep)
+    atom.results, atom.meta = deep, {"m": 1}
+    connection.save_changes(flow, [atom])
+    atom.results = into(deep)
+    with pytest.raises(exceptions.NotEncodable, match="deeper than 64"):
+        connection.save_changes(flow, [atom])
+    assert connection.get_atom_details(atom.uuid).results == deep
+    assert reopened(conf, lambda later: later.get_atom_details(atom.uuid).results) == deep
+
+
 # Random turns, compared with those of the memory backend.
 
 
