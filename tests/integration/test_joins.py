@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import engines, states, task
+from wbengine import engines, retry, states, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
 
@@ -119,6 +119,48 @@ def test_another_engine_decides_the_same_after_a_suspension(rule: str, last: str
     assert sorted(ran) == once
     names = ["first", "left", "right", "hear", "nested", "after"]
     assert other.storage.get_atoms_states(names) == expected.storage.get_atoms_states(names)
+
+
+def test_resumed_flow_takes_back_with_its_retry_all_that_was_refused_by_the_widest_depth() -> None:
+    """Before the suspension all was ignored; the retry decides otherwise, and what follows runs."""
+    ran: list[str] = []
+    running: Any = None
+    again = False
+
+    def deciding(history: Any) -> bool:
+        return again
+
+    def noted(name: str) -> task.FunctorTask:
+        return task.FunctorTask(lambda: ran.append(name), name)
+
+    def pause() -> None:
+        running.suspend()
+
+    def fail_once() -> None:
+        nonlocal again
+        if not again:
+            again = True
+            raise OSError("once")
+
+    def made() -> graph_flow.Flow:
+        one, two, target, last = map(noted, ("one", "two", "target", "last"))
+        pausing = task.FunctorTask(pause, "pausing")
+        failing = task.FunctorTask(fail_once, "failing")
+        tried = graph_flow.Flow("tried", retry.Times(2, name="times"))
+        tried.add(one, two, target, pausing, failing)
+        tried.link(one, target, decider=deciding, decider_depth="all")
+        tried.link(two, target, decider=deciding, decider_depth="atom")
+        tried.link(one, pausing).link(two, pausing).link(pausing, failing)
+        outer = graph_flow.Flow("outer").add(tried, last)
+        return outer.link(tried, last)
+
+    detail = models.FlowDetail("f")
+    running = engines.load(made(), flow_detail=detail)
+    running.run()
+    assert running.storage.get_flow_state() == states.SUSPENDED
+    other = engines.load(made(), flow_detail=detail)
+    other.run()
+    assert ran[-2:] == ["target", "last"]
 
 
 def test_a_flow_as_a_join_on_an_engine() -> None:

@@ -292,6 +292,24 @@ def test_a_retry_that_cannot_be_reverted_ends_in_failure(kind: str) -> None:
     assert ends(engine, "top", "r", "bad") == [DONE, states.REVERT_FAILURE, GONE]
 
 
+@pytest.mark.parametrize("answer", ["PERHAPS", "RETRY_LATER", "REVERT_SOME", "WHATEVER", None, 7])
+def test_decision_that_is_none_is_named_and_everything_is_reverted(answer: Any) -> None:
+    class Odd(retry.Times):
+        def on_failure(self, history: retry.History) -> Any:
+            return answer
+
+    done: list[str] = []
+    flow = LINE("f").add(Noted("first", done), LINE("in", Odd(2, "odd")).add(Noted("bad", [], 1)))
+    engine = engines.load(flow)
+    with pytest.raises(exceptions.WrappedFailure) as caught:
+        engine.run()
+    assert any(
+        f"on_failure() of retry 'odd' answered {answer!r}" in failure.exception_str
+        for failure in caught.value
+    )
+    assert engine.storage.get_atom_state("first") == states.REVERTED
+
+
 def test_a_retry_that_cannot_say_how_long_to_wait_fails() -> None:
     """As if its `execute` had failed; the one around it decides."""
     outer = Says("outer", AGAIN)
