@@ -70,6 +70,7 @@ SMOKE = (
     (REDIS, Strike("engine", "executor.before-open", Fault("cut"))),
     (RABBITMQ, Strike("worker", "outbox.before-publish", Fault("lose", "to-server"))),
     (RABBITMQ, Strike("engine", "outbox.before-publish", Fault("lose", "to-server"))),
+    (RABBITMQ, Strike("worker", "task.began", Fault("cut"))),
     (SQLITE, Strike("worker", "worker.after-claim", Fault("cut"))),
     (LEDGER, Strike("worker", "worker.before-claim", Fault("lose", "to-client"))),
 )

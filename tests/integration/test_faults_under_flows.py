@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 
 from tests import brokers, sample_tasks, tcp_proxy, workers
@@ -62,6 +63,74 @@ class Run:
 
 
 # -- a broker
+
+
+class Starved:
+    """A RabbitMQ that is short of memory, while a worker with one slot runs the flow `first`, and
+    the request of `waiting` is in its queue."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self._folder = folder
+        self.server = stack.enter_context(brokers.rabbitmq())
+        self._url = stack.enter_context(self.server.place())
+        self._stack = stack
+        self.worker = self.work()
+        self._executor = WorkerTaskExecutor("e", "default", ["t"], url=self._url, worker_expiry=5)
+        stack.callback(self._executor.stop)
+        self._executor.wait_for_workers(1, 60)
+        self.runs = [self.run("first")]
+        until(lambda: self.began("first"))
+        self.runs.append(self.run("waiting"))
+        until(self._waits)
+        self.server.alarm()
+
+    def run(self, name: str) -> Run:
+        flow = linear_flow.Flow(name).add(sample_tasks.WaitFor("w"))
+        release = str(self._folder / f"{name}-release")
+        store = {"started": str(self._folder / name), "release": release}
+        return Run(flow, store=store, engine="worker-based", executor=self._executor)
+
+    def work(self) -> Any:
+        """Another worker with one slot."""
+        return self._stack.enter_context(
+            workers.worker_in_thread(self._url, sample_tasks.WaitFor, threads_count=1)
+        )
+
+    def began(self, name: str) -> bool:
+        return (self._folder / name).exists()
+
+    def release(self, *names: str) -> None:
+        for name in names:
+            (self._folder / f"{name}-release").touch()
+
+    def _waits(self) -> int:
+        """How many requests wait in the broker."""
+        with kombu.Connection(self._url) as connection:
+            channel = connection.default_channel
+            return sum(
+                channel.queue_declare(queue["name"], passive=True).message_count
+                for queue in self.server.queues(self._url.rpartition("/")[2])
+                if queue["name"].startswith("t.")
+            )
+
+
+@pytest.mark.slow
+def test_rabbitmq_short_of_memory_delays_answers_and_loses_no_worker(tmp_path: Path) -> None:
+    """The alarm lasts for longer than workers may be silent.  What was published before it is
+    delivered to a worker with a free slot, and what is published meanwhile comes after it."""
+    with contextlib.ExitStack() as stack:
+        starved = Starved(tmp_path, stack)
+        starved.runs.append(starved.run("blocked"))
+        starved.release("first")
+        other = starved.work()
+        until(lambda: starved.began("waiting"))
+        starved.release("waiting", "blocked")
+        time.sleep(8)
+        assert not any(run.ended for run in starved.runs)
+        assert not starved.began("blocked")
+        starved.server.calm()
+        assert {run.end() for run in starved.runs} == {states.SUCCESS}
+        assert starved.worker.counts["SUCCESS"] + other.counts["SUCCESS"] == 3
 
 
 @pytest.mark.xfail(strict=True, reason="rows do not tell that their server was set back")
