@@ -65,7 +65,7 @@ def conf_in(folder: Path) -> stores.Conf:
 
 
 def turn_in(folder: Path) -> int | None:
-    """Which turn a store has, all of it; None: it has not begun."""
+    """Which turn a store has, all of it; None: it has no flow."""
     try:
         with backends.backend(conf_in(folder)) as backend, backend.get_connection() as connection:
             books = list(connection.get_logbooks())
@@ -74,8 +74,9 @@ def turn_in(folder: Path) -> int | None:
             (flow,) = books[0]
             turn: int = flow.meta.get("turn", 0)
             assert {tuple(atom.results or ()) for atom in flow} == {(turn,) * 300 if turn else ()}
-            # Whoever comes later goes on.
+            # Whoever comes later goes on, under a lease that nobody had before.
             lease = connection.take_lease("flow", "you", 60, dead=flow.epoch)
+            assert lease.epoch == 2
             connection.save_changes(flow, flow, lease=lease)
             return turn
     finally:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from tests import directories, fresh
 from tests.contract import records
 from tests.directories import Kept
 from wbengine import _crash, exceptions, states
-from wbengine.persistence import base, leases, models
+from wbengine.persistence import base, models
 from wbengine.persistence.backends.directory import DirectoryBackend, files, library, opened
 
 #: Every so many bytes one is damaged; 1 takes a minute.
@@ -450,53 +450,6 @@ def test_a_book_that_cannot_be_written(
     kept.connection.destroy_logbook(book.uuid)
     assert os.listdir(kept.root / "flows") == [kept.flow.uuid]
     assert os.listdir(kept.root / "doing") == []
-
-
-def calls_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> list[str]:
-    """What `call` asks of the disk, in that order."""
-    found: list[str] = []
-
-    def path_of(what: Any) -> str:
-        path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else what
-        return os.path.basename(path) if os.path.isfile(path) else "folder"
-
-    def watch(module: Any, name: str, word: str) -> None:
-        function = getattr(module, name)
-
-        def watched(what: Any, *more: Any) -> Any:
-            found.append(f"{word} {path_of(more[0] if word == 'rename' else what)}")
-            return function(what, *more)
-
-        patch.setattr(module, name, watched)
-
-    with monkeypatch.context() as patch:
-        for name in ("write", "pwrite", "rename", "unlink", "fsync"):
-            watch(os, name, name.lstrip("f"))
-        watch(files, "_data_sync", "sync")
-        call()
-    return found
-
-
-def test_what_reaches_the_disk_in_which_order(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing counts, and nothing is removed, before what it rests on is there."""
-    held: list[leases.Lease] = []
-
-    def take() -> None:
-        held.append(kept.connection.take_lease(kept.flow.uuid, "me", 15.0))
-
-    def turn() -> None:
-        kept.turn(held[0])
-
-    def give_back() -> None:
-        kept.connection.give_back_lease(held[0])
-
-    assert calls_of(monkeypatch, take) == ["pwrite head", "sync head"]
-    turn()
-    assert calls_of(monkeypatch, turn) == ["write journal.1", "sync journal.1", "pwrite head"]
-    assert calls_of(monkeypatch, give_back) == [
-        "write .records.2", "sync .records.2", "rename folder", "sync folder",
-        "pwrite head", "sync head", "unlink journal.1", "unlink records.1", "pwrite head",
-    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from wbengine._core import saving
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends
 from wbengine.persistence.backends import memory
+from wbengine.testing import Fault, FaultyBackend
 
 LEVELS = saving.LEVELS
 
@@ -214,27 +214,9 @@ def test_a_wide_flow_is_written_once_where_batch_will_do() -> None:
 # -- when the store fails ----------------------------------------------------------------------
 
 
-class Failing(memory.MemoryBackend):
-    """Refuses some writes, by their number."""
-
-    write_pause = 0.0
-
-    def __init__(self, refused: Iterable[int] = ()) -> None:
-        super().__init__()
-        self.refused = set(refused)
-        self.number = 0
-
-    def get_connection(self) -> memory.MemoryConnection:
-        backend = self
-
-        class Connection(memory.MemoryConnection):
-            def save_changes(self, *args: Any, **more: Any) -> None:
-                backend.number += 1
-                if backend.number in backend.refused:
-                    raise exceptions.StorageFailure(f"no room for write {backend.number}")
-                super().save_changes(*args, **more)
-
-        return Connection(self)
+def turns(store: FaultyBackend) -> int:
+    """How many turns were to be written."""
+    return store.writes.count("save_changes")
 
 
 def eventful(runs: dict[str, int]) -> Any:
@@ -268,22 +250,22 @@ def test_a_write_that_fails_three_times_ends_the_run(durability: str, same: bool
     """At whichever number: the next run ends right, and what was saved does not run again."""
 
     def load(backend: Any, runs: dict[str, int]) -> Any:
-        engine = engines.load(eventful(runs), {"numbers": [1, 2, 3]}, backend=backend, **options)
-        backend.number = 0
-        return engine
+        return engines.load(eventful(runs), {"numbers": [1, 2, 3]}, backend=backend, **options)
 
     options: dict[str, Any] = {"durability": durability}
-    backend, once = Failing(), dict[str, int]()
+    backend, once = FaultyBackend(), dict[str, int]()
     engine = load(backend, once)
+    before_run = turns(backend)
     engine.run()
-    expected, writes = finished(engine), backend.number
+    expected, writes = finished(engine), turns(backend) - before_run
     assert expected[0] == states.SUCCESS and writes > 2
     for number in range(1, writes + 1):
-        backend, runs = Failing(), dict[str, int]()
+        backend, runs = FaultyBackend(), dict[str, int]()
         engine = load(backend, runs)
-        backend.refused = {number, number + 1, number + 2}
-        with pytest.raises(exceptions.StorageFailure, match=f"no room for write {number + 2}"):
+        refused = backend.fail_next(3, skip=number - 1, method="save_changes")
+        with pytest.raises(exceptions.StorageFailure, match="save_changes was refused"):
             engine.run()
+        assert refused.count == 3
         assert engine.storage.get_flow_state() in (states.FAILURE, states.SUCCESS, states.SUSPENDED)
         saved = {atom.name for atom in kept(engine, backend) if atom.state == states.SUCCESS}
         before = dict(runs)
@@ -301,12 +283,11 @@ def test_a_write_that_fails_three_times_ends_the_run(durability: str, same: bool
 @pytest.mark.parametrize("durability", LEVELS)
 def test_a_write_that_fails_once_or_twice_is_tried_again(durability: str) -> None:
     """Nobody notices."""
-    backend = Failing()
+    backend = FaultyBackend()
     runs: dict[str, int] = {}
     engine = engines.load(eventful(runs), {"numbers": [1]}, backend=backend, durability=durability)
-    backend.number = 0
-    chance = random.Random(3)
-    backend.refused = {n for n in range(1, 200) if chance.random() < 0.6 and n % 3}
+    for skip in (0, 1):  # two in a row, of three
+        backend.fail_next(None, every=3, skip=skip, method="save_changes")
     engine.run()
     assert engine.storage.get_flow_state() == kept(engine, backend).state == states.SUCCESS
 
@@ -315,22 +296,23 @@ def test_a_write_that_fails_once_or_twice_is_tried_again(durability: str) -> Non
 def test_where_others_remember_what_ran_nothing_is_let_go_of(durability: str) -> None:
     """The executor is left as it is; the next run reads the store, and asks there."""
     log: list[Any] = []
-    backend = Failing()
+    backend = FaultyBackend()
     flow = linear_flow.Flow("f").add(Step("a"), Step("b"))
     engine = made(flow, log, backend, durability=durability)
-    pauses = 3
-    # After the first task ended.
-    engine.executor.after = lambda: setattr(  # type: ignore[attr-defined]
-        backend, "refused", set(range(backend.number, backend.number + 99))
-    )
+    faults: list[Fault] = []
+
+    def refuse() -> None:
+        if not faults:
+            faults.append(backend.fail_next(None, method="save_changes"))
+
+    engine.executor.after = refuse  # when the first task ended
     with pytest.raises(exceptions.StorageFailure):
         engine.run()
-    tries = sum(1 for n in backend.refused if n <= backend.number)
-    assert tries <= pauses + 1, "no second round"
+    assert 3 <= faults[0].count <= 4, "no second round"
     assert log[-2:] == ["disown", "stop"] and "withdraw" not in log and "finish" not in log
     assert not any(entry[0] == "retire" for entry in log)
     assert engine.storage.get_flow_state() == states.FAILURE
-    backend.refused = set()
+    backend.heal()
     log.clear()
     engine.executor.after = None  # type: ignore[attr-defined]
     engine.run()
@@ -344,26 +326,26 @@ def test_what_workers_did_meanwhile_is_not_done_again(durability: str, tmp_path:
     url = f"memory://{tmp_path.name}"
     options: dict[str, Any] = {"engine": "worker-based", "url": url, "durability": durability}
 
-    def load(name: str, refused: Iterable[int] = ()) -> Any:
+    def load(name: str) -> Any:
         folder = tmp_path / name
         folder.mkdir()
-        backend = Failing()
+        backend = FaultyBackend()
         steps = [
             map_tasks.Touch(name, rebind={"item": name}, provides=f"r{name}") for name in "xyz"
         ]
         flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps[:2]), steps[2])
         store = {"x": 1, "y": 2, "z": 3, "folder": str(folder)}
         engine: Any = engines.load(flow, store, backend=backend, **options)
-        backend.number, backend.refused = 0, set(refused)
         return engine, backend, folder
 
     with worker_in_thread(url, map_tasks, threads_count=2):
         engine, backend, folder = load("whole")
+        before = turns(backend)
         engine.run()
-        expected, number, failed = finished(engine), 0, 0
-        writes = backend.number
-        while (number := number + 1) <= writes:
-            engine, backend, folder = load(str(number), (number, number + 1, number + 2))
+        expected, failed = finished(engine), 0
+        for number in range(turns(backend) - before):
+            engine, backend, folder = load(str(number))
+            backend.fail_next(3, skip=number, method="save_changes")
             # What arrives together is one write: sometimes there are fewer.
             try:
                 engine.run()
@@ -379,23 +361,24 @@ def test_what_workers_did_meanwhile_is_not_done_again(durability: str, tmp_path:
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
 def test_a_store_that_stays_away_is_not_waited_for_again_and_again(kind: str) -> None:
     """Three tries, then one for what ended meanwhile, and one for the end of the run."""
-    backend = Failing()
+    backend = FaultyBackend()
     engine: Any = engines.load(
         linear_flow.Flow("f").add(Step("a"), Step("b")), backend=backend, engine=kind
     )
 
+    faults: list[Fault] = []
+
     def refuse(state: str, details: Any) -> None:
-        if not backend.refused:
-            backend.refused = set(range(backend.number + 1, backend.number + 99))
+        if not faults:
+            faults.append(backend.fail_next(None, method="save_changes"))
 
     engine.atom_notifier.register(states.RUNNING, refuse)
-    with pytest.raises(exceptions.StorageFailure, match="no room"):
+    with pytest.raises(exceptions.StorageFailure, match="save_changes was refused"):
         engine.run()
-    tried = [number for number in backend.refused if number <= backend.number]
-    assert 3 <= len(tried) <= 5
+    assert 3 <= faults[0].count <= 5
     assert engine.storage.get_atom_state("a") == states.SUCCESS
     engine.atom_notifier.deregister(states.RUNNING, refuse)
-    backend.refused = set()
+    backend.heal()
     engine.run()
     assert kept(engine, backend).state == states.SUCCESS
     assert engine.storage.get_attempt("a").attempt == 1, "what ended was not lost"
@@ -403,15 +386,17 @@ def test_a_store_that_stays_away_is_not_waited_for_again_and_again(kind: str) ->
 
 def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:
     """After a failure of the store there is one more try, when all have ended."""
-    backend = Failing()
+    backend = FaultyBackend()
     steps = [Step(name) for name in "abc"]
     last = Step("last")
     flow = linear_flow.Flow("f").add(unordered_flow.Flow("wide").add(*steps), last)
     engine: Any = engines.load(flow, backend=backend, engine="parallel", max_workers=1)
 
+    faults: list[Fault] = []
+
     def refuse(state: str, details: Any) -> None:
-        if not backend.refused:
-            backend.refused = {backend.number + n for n in (1, 2, 3)}
+        if not faults:
+            faults.append(backend.fail_next(3, method="save_changes"))
 
     engine.atom_notifier.register(states.SUCCESS, refuse)
     with pytest.raises(exceptions.StorageFailure):

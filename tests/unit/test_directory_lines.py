@@ -70,16 +70,6 @@ def test_anything_may_be_read(data: bytes, begins: bool) -> None:
     assert found.lines == [] and found.end in (0, len(first))
 
 
-@pytest.mark.parametrize("at", range(3))
-def test_damage_that_is_followed_by_a_turn_is_no_end(at: int) -> None:
-    """Turns are written one after the other: what comes before one was whole once."""
-    parts = written([(1, ["a"]), (1, ["b"]), (2, ["c", "d"])])
-    parts[at] = parts[at].replace(b"}" if at == 0 else b'"', b"'", 1)
-    found = scan(b"".join(parts))
-    assert found.problem is not None and found.within
-    assert len(found.lines) == max(0, at - 1)
-
-
 @pytest.mark.parametrize(
     "first",
     [

@@ -16,6 +16,7 @@ from wbengine.engines import action
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
+from wbengine.testing import FaultyBackend
 
 
 class Plain(task.Task):
@@ -207,29 +208,15 @@ def test_a_kept_failure_takes_back_what_has_not_started() -> None:
     assert engine.storage.get_atom_state("b") == states.PENDING
 
 
-class Refusing(memory.MemoryBackend):
-    """Stops accepting writes."""
-
-    refuses = False
-    write_pause = 0.0
-
-    def get_connection(self) -> memory.MemoryConnection:
-        if self.refuses:
-            raise exceptions.StorageFailure("disk full")
-        return super().get_connection()
-
-
 def test_a_store_that_fails_ends_the_run_with_its_error() -> None:
     """What could not be written was not submitted, and is as it was."""
     log: list[Any] = []
-    backend = Refusing()
+    backend = FaultyBackend()
     engine = made(linear_flow.Flow("f").add(Plain("a")), Recording(log), backend)
-    backend.refuses = True
-    with pytest.raises(exceptions.StorageFailure, match="disk full"):
+    with backend.fail_next(None), pytest.raises(exceptions.StorageFailure, match="was refused"):
         engine.run()
     assert log == []
     assert engine.storage.get_atom_state("a") == states.PENDING
-    backend.refuses = False
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS
 
