@@ -18,6 +18,7 @@ def test_a_chain_of_a_hundred(bed: Bed, protocol: int) -> None:
     assert bed.using(task_protocol=protocol).call("chain", 100) == [100, 99]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pool", "length"), [("processes", 200), ("threads", 320)])
 def test_long_chains_of_version_1(beds: Beds, pool: str, length: int) -> None:
     """Up to the longest that Celery's client can write: it has three levels for each task."""
@@ -28,6 +29,7 @@ def test_long_chains_of_version_1(beds: Beds, pool: str, length: int) -> None:
     assert info.value.told["type"] == "EncodeError"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storing", [("wbengine", "redis", "redis")], indirect=True, ids="-".join)
 def test_a_chain_of_three_hundred(storing: Bed) -> None:
     """Each message has the rest of the chain: what all cost grows with the square of its length."""

@@ -86,6 +86,7 @@ def test_arguments_are_passed_on(side: Bed, kind: dict[str, Any]) -> None:
     assert found["seen"] == [[30], {"y": 3, "z": None}]
 
 
+@pytest.mark.parametrize("side", SIDES[:1], ids="-".join, indirect=True)
 def test_a_thousand_take_no_threads(side: Bed, tmp_path: Path) -> None:
     flow = WIDE("f")
     for n in range(1000):

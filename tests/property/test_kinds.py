@@ -22,11 +22,12 @@ from tests.contract.flows import fated, kinds, trace
 from tests.property import replay
 from tests.property.lives import Composer
 from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
+from tests.support.amounts import amount
 from wbengine import retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
-FLOWS = int(os.environ.get("WBENGINE_KINDS", "300"))
+FLOWS = amount(120, 300, "WBENGINE_KINDS")
 SEED = os.environ.get("WBENGINE_SEED")
 SEEDS = range(FLOWS) if SEED is None else [int(SEED)]
 #: How many tests they are shared among, so that none takes minutes.

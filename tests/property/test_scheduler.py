@@ -11,8 +11,9 @@ import os
 import pytest
 
 from tests.property.lives import live
+from tests.support.amounts import amount
 
-FLOWS = int(os.environ.get("WBENGINE_FLOWS", "5000"))
+FLOWS = amount(1500, 5000, "WBENGINE_FLOWS")
 SEED = os.environ.get("WBENGINE_SEED")
 
 

@@ -139,6 +139,7 @@ def test_no_secret_is_in_it():
     assert "cannot log in with &#x27;***&#x27;" in text
 
 
+@pytest.mark.slow
 def test_the_page_works_in_a_browser(browser, tmp_path):
     """From a file, in light and dark, with no complaint and no request."""
     report.write(tmp_path / "run.html", look(records.failed()))

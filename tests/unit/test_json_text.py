@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
-from tests.unit.test_codec import same
+from tests.support.values import same
 from wbengine import _codec, _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env

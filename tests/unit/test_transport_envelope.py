@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu.transport import base
 
-from tests.unit.test_codec import same
+from tests.support.values import same
 from wbengine import _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.amounts import amount
 from tests.unit.celery import making
 from tests.unit.celery.test_versions_with_celery import ours
 from wbengine import exceptions
@@ -28,7 +29,7 @@ from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import Malformed, TaskMessage
 from wbengine.interop.celery.protocol.wire import Wire
 
-COUNT = 10_000
+COUNT = amount(2_000, 10_000)
 ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))
 
 ODD: list[Any] = [

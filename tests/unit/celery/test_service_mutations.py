@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from typing import Any
 
+from tests.support.amounts import amount
 from tests.unit.celery import errands, making
 from tests.unit.celery.test_message_mutations import MUTATIONS
 from tests.unit.celery.test_versions_with_celery import ours
@@ -18,7 +19,7 @@ from wbengine.interop.celery.worker import deeds, mapping, service
 from wbengine.interop.celery.worker.jobs import Past
 from wbengine.types.failure import Failure
 
-COUNT = 3_000
+COUNT = amount(1_000, 3_000)
 NOW = 1_700_000_000.0
 TASKS = mapping.Tasks([errands])
 NAMES = [f"{errands.__name__}.add", f"{errands.__name__}.safe", "celery.map", "proj.unknown"]

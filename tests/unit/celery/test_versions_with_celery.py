@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.amounts import amount
 from tests.unit.celery import making
 from wbengine import limits
 from wbengine.interop.celery.protocol import codec, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage
 from wbengine.interop.celery.protocol.wire import Wire
 
-COUNT = 1_000  # each way
+COUNT = amount(300, 1_000)  # each way
 BATCHES = 5
 PEER = pathlib.Path(__file__).with_name("peer.py")
 ACCEPTED = serializers.Accepted()

@@ -1,0 +1,50 @@
+"""Values that went through something, compared with what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import math
+from typing import Any
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and of equal types all the way down (NaN equals NaN, 0.0 is not -0.0)."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return len(one) == len(other) and all(
+            same(a, b) and same(x, y)
+            for (a, x), (b, y) in zip(one.items(), other.items(), strict=True)
+        )
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, (set, frozenset)):
+        rest = list(other)
+        for item in one:
+            found = next((index for index, twin in enumerate(rest) if same(item, twin)), None)
+            if found is None:
+                return False
+            del rest[found]
+        return not rest
+    if isinstance(one, float):
+        return (math.isnan(one) and math.isnan(other)) or (
+            one == other and math.copysign(1, one) == math.copysign(1, other)
+        )
+    if isinstance(one, complex):
+        return same(one.real, other.real) and same(one.imag, other.imag)
+    if isinstance(one, decimal.Decimal):
+        return one.as_tuple() == other.as_tuple()
+    if isinstance(one, (dt.datetime, dt.time)):
+        return (
+            one.replace(tzinfo=None) == other.replace(tzinfo=None)
+            and one.fold == other.fold
+            and repr(one.tzinfo) == repr(other.tzinfo)
+        )
+    if dataclasses.is_dataclass(one):
+        return all(
+            same(getattr(one, field.name), getattr(other, field.name))
+            for field in dataclasses.fields(one)
+        )
+    return bool(one == other)
