@@ -71,16 +71,22 @@ class Composer:
         return self.behind() if self.shape == "behind" else self.branching(0 if self.small else 2)
 
     def sides(self, depth: int) -> Spec:
-        """Retried flows side by side, with nothing beside them."""
+        """Retried flows, and chains of such, side by side, with nothing beside them."""
         rng = self.rng
-        spec = Spec(rng.choice([UNORDERED, GRAPH, LINEAR]), self.name("f"))
+        spec = Spec(rng.choice([UNORDERED, GRAPH]), self.name("f"))
         for _ in range(rng.randint(2, 3)):
-            inner = self.sides(depth - 1) if depth and rng.random() < 0.3 else None
-            if inner is None:
-                inner = Spec(rng.choice([LINEAR, UNORDERED]), self.name("f"))
-                inner.children = [self.spec(6) for _ in range(rng.randint(1, 3))]
-            inner.retry = self.name("r")
-            spec.children.append(inner)
+            chain = Spec(LINEAR, self.name("f"))
+            chain.children = [self.retried(depth) for _ in range(rng.choice([1, 1, 2, 3]))]
+            spec.children.append(chain)
+        return spec
+
+    def retried(self, depth: int) -> Spec:
+        if depth and self.rng.random() < 0.2:
+            spec = self.sides(depth - 1)
+        else:
+            spec = Spec(self.rng.choice([LINEAR, UNORDERED]), self.name("f"))
+            spec.children = [self.spec(6) for _ in range(self.rng.randint(1, 3))]
+        spec.retry = self.name("r")
         return spec
 
     def branching(self, depth: int) -> Spec:

@@ -91,7 +91,8 @@ class World:
         self.folder = folder
         self.journal = str(folder / "journal")
         self.spec: Spec = composer.root()
-        self._control(self.spec, rng)
+        if composer.shape != "sides":  # it has as many as it is about
+            self._control(self.spec, rng)
         self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
         self.naying = rng.choice([0.2, 0.5])
         self.reverting_all = rng.choice([0, 0.4, 0.8])
@@ -103,6 +104,11 @@ class World:
             for most, count in [(12, rng.choice([0, 1, 2])), (60, rng.choice([1, 3, 6]))]
             for what in rng.choices(["suspend", "lost"], k=count)
         }
+        #: After which failure, how many events later: decisions are what is lost most easily.
+        self.aftermath = {
+            rng.randrange(4): (rng.randrange(4), rng.choice(["suspend", "lost", "lost"]))
+            for _ in range(rng.choice([0, 1, 2]))
+        }
         if rng.random() < 0.2:
             self.troubles[rng.randrange(25)] = rng.choice(["cancel", "cancel some"])
         #: Seconds that each run has; an event takes one.
@@ -111,7 +117,7 @@ class World:
         self.given_up = bool({"cancel", "cancel some"} & {*self.troubles.values()})
         self.given_up = self.given_up or self.deadline is not None
         if not troubled:
-            self.troubles, self.deadline = {}, None
+            self.troubles, self.aftermath, self.deadline = {}, {}, None
         self.clock = ManualClock(1_000_000.0)
         self.store = {
             "seed": seed,
@@ -225,7 +231,7 @@ class Life:
         self.kind = kind
         self.backend = backend
         self.uuid = ""
-        self.events = 0
+        self.events = self.failures = 0
         self.lost = self.stopping = False
         #: The errors of the runs.
         self.errors: list[Exception | None] = []
@@ -286,12 +292,19 @@ class Life:
         if self.lost:
             assert isinstance(error, exceptions.LeaseLost), f"{error!r} although another took over"
         else:
-            self._check_bodies()
+            self._check_bodies(lines)
 
     def _on_atom(self, state: str, details: dict[str, Any]) -> None:
         world = self.world
-        world.tell("event", state, details.get("task_name") or details["retry_name"])
+        name = details.get("task_name") or details["retry_name"]
+        world.tell("event", state, name, world.clock.monotonic())
         world.clock.advance(1)
+        if state == states.FAILURE:
+            later, what = world.aftermath.get(self.failures, (0, None))
+            if what is not None:
+                world.troubles[self.events + later] = what
+            self.failures += 1
+        self.stopping |= state == states.REVERT_FAILURE  # nothing more is begun
         what = world.troubles.get(self.events)
         self.events += 1
         if self.lost or what is None:
@@ -336,18 +349,23 @@ class Life:
 
     def _finished(self) -> set[str]:
         """The tasks, and the items of Maps, that are done and need not be done again."""
-        found = set()
-        with contextlib.closing(self.backend.get_connection()) as connection:
-            for atom in connection.get_flow_details(self.uuid):
-                if atom.state == states.SUCCESS:
-                    found.add(atom.name)
-                if atom.state in (states.RUNNING, states.SUCCESS) and atom.kind == "task":
-                    found |= {
-                        f"{atom.name}[{item.index}]"
-                        for item in atom.items or ()
-                        if item.state in (states.SUCCESS, states.FAILURE)
-                    }
+        saved, ended = self.saved(), (states.SUCCESS, states.FAILURE)
+        found = {name for name, state in saved.items() if state == states.SUCCESS}
+        for name, state in self._items().items():
+            under = saved[name.partition("[")[0]]
+            if under in (states.RUNNING, states.SUCCESS) and state in ended:
+                found.add(name)
         return found
+
+    def _items(self) -> dict[str, str]:
+        """The states of the items of Maps in the store."""
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            return {
+                f"{atom.name}[{item.index}]": item.state
+                for atom in connection.get_flow_details(self.uuid)
+                if atom.kind == "task"
+                for item in atom.items or ()
+            }
 
     def _bodies(self) -> list[Body]:
         return bodies(self.world.told())
@@ -376,13 +394,19 @@ class Life:
             assert saved[name] == state, f"{name} is {saved[name]}, but {state} was told"
 
     def _check_time(self, due: float | None, going_on: set[str], lines: list[list[Any]]) -> None:
-        """No retry begins when time is up."""
+        """When time is up no retry begins, and nothing is waited for."""
+        if due is None:
+            return
+        before = due
         for words in lines:
-            if words[0] == "retry" and words[1] not in going_on and due is not None:
+            if words[0] == "retry" and words[1] not in going_on:
                 assert words[2] < due + 1, f"{words[1]} runs, although time was up"
+            elif words[0] == "event" and len(words) > 3 and self.kind.name == "serial":
+                assert words[3] <= max(due, before + 1), f"{words[1:]}: time was up at {due}"
+                before = words[3]
 
-    def _check_bodies(self) -> None:
-        """What each task noted last is what its record says."""
+    def _check_bodies(self, lines: list[list[Any]]) -> None:
+        """What each task noted last is what its record says; of items, what they noted just now."""
         last = {body.name: body for body in self._bodies()}
         for name, state in self.saved().items():
             if name in self.oracle.retry_scope or self.world.kind(name) in (MAP, MAP_COLLECTS):
@@ -392,6 +416,11 @@ class Life:
             if self.stopping and noted in INTERRUPTED.get(state, ()):
                 continue
             assert noted in NOTED[state], f"{name} is {state}, but noted {noted}"
+        items = self._items()
+        for name, body in {body.name: body for body in bodies(lines)}.items():
+            if "[" in name and body.action == "execute":
+                done = states.SUCCESS if body.outcome == "ended" else states.FAILURE
+                assert items.get(name) == done, f"{name} {body.outcome}, but is {items.get(name)}"
 
     def _judge(self) -> None:
         check_ids(self._bodies())
