@@ -59,7 +59,7 @@ class Tries(retry.Retry):
         self.tries = 1 + int(4 * world.draw(name, "tries"))
         every = world.draw(name, "last") < world.reverting_all
         self.last = retry.REVERT_ALL if every else retry.REVERT
-        self.seconds = world.draw(name, "waits") * 60 if world.draw(name, "wait") < 0.4 else 0.0
+        self.seconds = world.draw(name, "waits") * 60 if world.draw(name, "wait") < 0.6 else 0.0
 
     def execute(self, history: retry.History) -> tuple[int, list[int]]:
         self.world.tell("retry", self.name, self.world.clock.monotonic())
@@ -83,7 +83,10 @@ class Tries(retry.Retry):
 class World:
     """A flow, and what is going to happen to it: the same for the same seed, wherever it runs."""
 
-    def __init__(self, seed: int, folder: Path, troubled: bool = True) -> None:
+    def __init__(
+        self, seed: int, folder: Path, *, troubled: bool = True, pace: float = 0.0
+    ) -> None:
+        """`troubled`: something happens to its engines.  `pace`: seconds of a task, at most."""
         rng = random.Random(seed)
         composer = Composer(rng)
         composer.left = rng.choice([3, 6, 12])
@@ -112,7 +115,7 @@ class World:
         if rng.random() < 0.2:
             self.troubles[rng.randrange(25)] = rng.choice(["cancel", "cancel some"])
         #: Seconds that each run has; an event takes one.
-        self.deadline = rng.choice([5.0, 15.0, 40.0]) if rng.random() < 0.2 else None
+        self.deadline = rng.choice([5.0, 30.0, 60.0, 90.0]) if rng.random() < 0.25 else None
         #: Whether its end depends on when somebody cancels it, or on how fast it is.
         self.given_up = bool({"cancel", "cancel some"} & {*self.troubles.values()})
         self.given_up = self.given_up or self.deadline is not None
@@ -125,6 +128,7 @@ class World:
             "sticking": self.sticking,
             "folder": "",
             "journal": self.journal,
+            "pace": pace,
             "numbers": [0, 1, 2],
         }
 
@@ -462,7 +466,9 @@ class Life:
         return {
             "state": self.state(),
             "states": found,
-            "results": {k: v for k, v in storage.fetch_all().items() if k != "journal"},
+            "results": {
+                k: v for k, v in storage.fetch_all().items() if k not in ("journal", "pace")
+            },
             "histories": {
                 name: list(history.provided_iter())
                 for name, history in storage.get_retry_histories()

@@ -28,6 +28,8 @@ SEED = os.environ.get("WBENGINE_SEED")
 #: How many flows: a serial engine shows most, for it is the same each time.
 ON_KINDS = {"serial": 200, "threads": 60, "processes": 25, "memory": 40, "filesystem": 15}
 ON_STORES = {"dir": 60, "sqlite": 40, "postgresql": 8, "mysql": 8}
+#: Seconds that a task takes at most where several are under way: something is to happen meanwhile.
+PACE = {"threads": 0.004, "memory": 0.004}
 
 
 def seeds(most: int) -> list[int]:
@@ -57,7 +59,7 @@ def lead(seed: int, kind: kinds.Kind, backend: base.Backend, folder: Path) -> Li
     """
     place = folder / f"{seed}-{kind.name}"
     place.mkdir()
-    world = World(seed, place)
+    world = World(seed, place, pace=PACE.get(kind.name, 0.0))
     try:
         return Life(world, kind, backend).run()
     except Exception as error:

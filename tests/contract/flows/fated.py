@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ class Fated(task.Task):
 
     How often it was done is counted in a folder; without one, the tries of the retries around it
     are what the number depends on.  What was tried a few times seldom fails: flows are to go on.
-    With a `journal`, it notes there what it does.
+    With a `journal`, it notes there what it does; it takes up to `pace` seconds for that.
     """
 
     def execute(
@@ -42,18 +43,20 @@ class Fated(task.Task):
         sticking: float,
         folder: str,
         journal: str = "",
+        pace: float = 0.0,
         seen: str | None = None,
         **tries: int,
     ) -> tuple[str, str]:
         with self._noted("execute", journal):
+            time.sleep(pace * draw(self.name, "pace"))
             return self._execute(seed, failing, folder, seen, tries)
 
     def revert(
         self, seed: int, sticking: float, folder: str, result: Any, journal: str = "", **others: Any
     ) -> str:
         with self._noted("revert", journal):
-            time = self._count("revert", folder) if folder else None
-            if draw(seed, self.name, "revert", time) < sticking:
+            count = self._count("revert", folder) if folder else None
+            if draw(seed, self.name, "revert", count) < sticking:
                 raise LookupError(f"{self.name} stays")
             return f"{result[0] if isinstance(result, list | tuple) else 'failed'} is undone"
 
@@ -61,10 +64,10 @@ class Fated(task.Task):
         self, seed: int, failing: float, folder: str, seen: str | None, tries: dict[str, int]
     ) -> tuple[str, str]:
         count = self._count("execute", folder) if folder else sum(tries.values()) + 1
-        time = count if folder else sorted(tries.items())
-        if draw(seed, self.name, "execute", time) < (failing if count < 3 else failing / 4):
-            raise RuntimeError(f"{self.name} fails at {time}")
-        made = f"{self.name} {time} {draw(seen):.4f}"
+        number = count if folder else sorted(tries.items())
+        if draw(seed, self.name, "execute", number) < (failing if count < 3 else failing / 4):
+            raise RuntimeError(f"{self.name} fails at {number}")
+        made = f"{self.name} {number} {draw(seen):.4f}"
         return made, made
 
     @contextlib.contextmanager
@@ -100,10 +103,11 @@ class Numbers(Fated):
         sticking: float,
         folder: str,
         journal: str = "",
+        pace: float = 0.0,
         seen: str | None = None,
         **tries: int,
     ) -> Any:
-        made, told = super().execute(seed, failing, sticking, folder, journal, seen, **tries)
+        made, told = super().execute(seed, failing, sticking, folder, journal, pace, seen, **tries)
         return made, told, list(range(int(5 * draw(made, "numbers"))))
 
 
@@ -117,11 +121,12 @@ class Awaiting(Fated):
         sticking: float,
         folder: str,
         journal: str = "",
+        pace: float = 0.0,
         seen: str | None = None,
         **tries: int,
     ) -> tuple[str, str]:
         await asyncio.sleep(0)
-        return super().execute(seed, failing, sticking, folder, journal, seen, **tries)
+        return super().execute(seed, failing, sticking, folder, journal, pace, seen, **tries)
 
     async def revert(  # type: ignore[override]
         self, seed: int, sticking: float, folder: str, result: Any, journal: str = "", **others: Any
@@ -141,8 +146,9 @@ class Item(Fated):
         sticking: float,
         folder: str,
         journal: str = "",
+        pace: float = 0.0,
         seen: str | None = None,
         **tries: int,
     ) -> Any:
-        made, _ = super().execute(seed, failing, sticking, folder, journal, seen, **tries)
+        made, _ = super().execute(seed, failing, sticking, folder, journal, pace, seen, **tries)
         return f"{made} {number}"
