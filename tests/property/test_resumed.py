@@ -29,7 +29,7 @@ SEED = os.environ.get("WBENGINE_SEED")
 ON_KINDS = {"serial": 200, "threads": 60, "processes": 25, "memory": 40, "filesystem": 15}
 ON_STORES = {"dir": 60, "sqlite": 40, "postgresql": 8, "mysql": 8}
 #: Seconds that a task takes at most where several are under way: something is to happen meanwhile.
-PACE = {"threads": 0.004, "memory": 0.004}
+PACE = {"threads": 0.02, "memory": 0.02}
 
 
 def seeds(most: int) -> list[int]:

@@ -32,7 +32,6 @@ __all__ = ["Call", "Lifecycle", "RetryCall"]
 
 LOG: Final = logging.getLogger(__name__)
 
-
 #: What is in flight: a task's invocation, a retry's call, or a Map's.
 Call = calls.Invocation | RetryCall | MapCall
 
@@ -351,13 +350,14 @@ class Lifecycle:
     def deliver(self, stopped: Callable[[], bool] | None = None) -> None:
         """Tell the listeners what was written by now.
 
-        As soon as `stopped` is true, they do not hear of atoms that began, for those are about to
-        be given back; and then they do not hear of that either.
+        As soon as `stopped` is true, they do not hear of atoms that began and did not end: those
+        are about to be given back, and then they do not hear of that either.
         """
         while self.notices:
             notices, self.notices = self.notices, []
             for notice in notices:
-                if stopped is not None and notice.state in _BEGUN and stopped():
+                last = notice.state == notice.record.state
+                if last and stopped is not None and notice.state in _BEGUN and stopped():
                     self._untold[notice.record.name] = notice
                 else:
                     notice.tell(self._notifier if self._topics else None)

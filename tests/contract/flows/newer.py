@@ -225,6 +225,20 @@ def a_map_over_nothing() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Squares("m"), provides="m"))
 
 
+@flow(
+    ">s >b +s +b >a .a >m +m >a +a", order=["+b >a", ">m +m"],
+    store={"items": [], "seconds": 0.3}, results={"m": []},
+    drive=suspend_at("RUNNING a"), flow="RUNNING SUSPENDING SUSPENDED RUNNING SUCCESS",
+)  # fmt: skip
+def a_map_over_nothing_ends_while_its_flow_is_suspended() -> Any:
+    """What ended had begun: it is told in that order."""
+    both = unordered_flow.Flow("both").add(
+        tasks.Step("a"), task.Map(tasks.Squares("m"), provides="m")
+    )
+    behind = linear_flow.Flow("behind").add(tasks.Step("b"), both)
+    return unordered_flow.Flow("f").add(tasks.Sleeps("s"), behind)
+
+
 @flow(">m +m", store={"items": list(range(60))}, results={"m": [n * n for n in range(60)]})
 def a_map_over_many() -> Any:
     return linear_flow.Flow("f").add(task.Map(tasks.Squares("m"), provides="m"))
