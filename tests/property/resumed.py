@@ -241,7 +241,9 @@ class Life:
         self.errors: list[Exception | None] = []
         self.oracle = Oracle(world.spec)
         self.replay = replay.Replay(world.spec, world.defer)
-        self.cancelled_at: float | None = None
+        self.cancelled = False
+        #: Whether it began to be undone, and whether that was because somebody had cancelled it.
+        self.undone = self.undone_by_cancel = False
         self.engine: Any = None
 
     # -- what happens
@@ -309,6 +311,10 @@ class Life:
                 world.troubles[self.events + later] = what
             self.failures += 1
         self.stopping |= state == states.REVERT_FAILURE  # nothing more is begun
+        if state in (states.REVERTING, states.FAILURE) and not self.lost:
+            alone = state == states.REVERTING and not self.undone
+            self.undone_by_cancel |= self.cancelled and alone
+            self.undone = True
         what = world.troubles.get(self.events)
         self.events += 1
         if self.lost or what is None:
@@ -328,8 +334,7 @@ class Life:
             atoms = self.oracle.atoms
             some = [name for name in atoms if world.draw(name, "cancel") < 0.4]
             granted = self.engine.cancel(*(some if what == "cancel some" else ()))
-            if granted and (some or what == "cancel"):
-                self.cancelled_at = world.clock.monotonic()
+            self.cancelled |= granted
 
     def _take_over(self) -> None:
         """Somebody takes the flow over, and gives it back at once."""
@@ -420,9 +425,9 @@ class Life:
             if self.stopping and noted in INTERRUPTED.get(state, ()):
                 continue
             assert noted in NOTED[state], f"{name} is {state}, but noted {noted}"
-        items = self._items()
+        items, begun = self._items(), {b.id for b in bodies(lines) if b.outcome == "begun"}
         for name, body in {body.name: body for body in bodies(lines)}.items():
-            if "[" in name and body.action == "execute":
+            if "[" in name and body.action == "execute" and body.id in begun:
                 done = states.SUCCESS if body.outcome == "ended" else states.FAILURE
                 assert items.get(name) == done, f"{name} {body.outcome}, but is {items.get(name)}"
 
@@ -432,10 +437,12 @@ class Life:
         if state != states.FAILURE:
             assert not {states.RUNNING, states.REVERTING, states.RETRYING} & set(saved.values())
         events = [(words[1], words[2]) for words in self.world.told() if words[0] == "event"]
-        if self.cancelled_at is None and self.world.deadline is None:
+        if not self.cancelled and self.world.deadline is None:
             self.replay.run(events)
             if self.replay.complete and not self.lost:
                 self.replay.check(saved, state)
+        if self.undone_by_cancel and state == states.REVERTED and not self.lost:
+            assert self.gave_up, f"{self.errors[-1]!r} is told of what was cancelled"
         if state == states.SUCCESS:
             assert set(saved.values()) <= {states.SUCCESS, states.IGNORE}
         elif state == states.REVERTED and self.gave_up:
