@@ -157,6 +157,10 @@ class World:
                 return kind
         return PLAIN
 
+    def narrow(self, name: str) -> bool:
+        """Whether it is a Map that lets one item be under way at a time."""
+        return self.kind(name) in (MAP, MAP_COLLECTS) and self.draw(name, "narrow") < 0.5
+
     def flow(self) -> Any:
         """Make the flow anew, as another process would."""
         return self._build(self.spec, (), "numbers")
@@ -200,7 +204,7 @@ class World:
             many: Any = {
                 "over": numbers,
                 "item": "number",
-                "max_in_flight": 1 if self.draw(spec.name, "narrow") < 0.5 else None,
+                "max_in_flight": 1 if self.narrow(spec.name) else None,
                 "on_item_failure": "collect" if kind == MAP_COLLECTS else "fail",
             }
             return task.Map(inner, provides=spec.name, **many)
@@ -400,6 +404,8 @@ class Life:
         for name, state in told.items():
             if self.stopping and (self.lost or (state, saved[name]) in UNTOLD):
                 continue
+            if self.stopping and self.kind.remote and saved[name] == states.PENDING:
+                continue  # it turned out that what might be under way is not
             assert saved[name] == state, f"{name} is {saved[name]}, but {state} was told"
 
     def _check_time(self, due: float | None, going_on: set[str], lines: list[list[Any]]) -> None:
@@ -433,6 +439,9 @@ class Life:
 
     def _judge(self) -> None:
         check_ids(self._bodies())
+        for name in self.oracle.atoms:
+            if self.world.narrow(name):
+                check_one_at_a_time([b for b in self._bodies() if b.task == name])
         state, saved = self.state(), self.saved()
         if state != states.FAILURE:
             assert not {states.RUNNING, states.REVERTING, states.RETRYING} & set(saved.values())
@@ -516,6 +525,13 @@ def under_way(found: list[Body]) -> set[str]:
     for body in found:
         (left.add if body.outcome == "begun" else left.discard)(body.id)
     return left
+
+
+def check_one_at_a_time(found: list[Body]) -> None:
+    for place, body in enumerate(found):
+        if body.outcome == "begun":
+            others = under_way(found[:place])
+            assert not others, f"{body.name} begins while another item is under way"
 
 
 def check_ids(found: list[Body]) -> None:

@@ -40,6 +40,11 @@ class Kind:
         """What runs the tasks; None where each engine has its own."""
         return self._options.get("executor")
 
+    @property
+    def remote(self) -> bool:
+        """Whether tasks run on workers, whatever becomes of their engine."""
+        return self._engine == "worker-based"
+
     def load(self, flow: Any, **options: Any) -> base.Engine:
         return engines.load(flow, engine=self._engine, **{**self._options, **options})
 

@@ -287,6 +287,23 @@ def a_flow_is_tried_again_beside_a_map() -> Any:
     )
 
 
+def _undone_from_the_end(engine: base.Engine) -> None:
+    [record] = [atom for atom in engine.storage.flow_detail if atom.name == "m"]
+    found = [item.state for item in record.items]
+    assert found == [states.SUCCESS, states.REVERT_FAILURE, states.REVERTED]
+
+
+@flow(
+    ">m +m >b !b <b -b <m #m", store={"items": [1, 2, 3]}, ends="FAILURE",
+    raises={"b": (ValueError, "b fails"), "m": (KeyError, "2 stays")},
+    told={"b": ["ValueError(b fails) | b"]}, check=_undone_from_the_end,
+)  # fmt: skip
+def an_item_that_cannot_be_reverted_ends_the_reverting_of_its_map() -> Any:
+    """The latest is reverted first."""
+    many = task.Map(tasks.Undone("m"), provides="m", max_in_flight=1)
+    return linear_flow.Flow("f").add(many, tasks.Boom("b"))
+
+
 @flow(
     ">m !m <m -m", store={"items": "text"},
     raises={"m": (TypeError, "'items'")},

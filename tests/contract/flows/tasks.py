@@ -371,6 +371,18 @@ class Squares(task.Task):
         return item * item
 
 
+class Undone(task.Task):
+    """Undoes each number but 2."""
+
+    def execute(self, item: int) -> int:
+        return item
+
+    def revert(self, result: int, flow_failures: dict[str, ft.Failure]) -> str:
+        if result == 2:
+            raise KeyError("2 stays")
+        return f"{result} is undone"
+
+
 class Locks(task.Task):
     """Returns what no other process can have."""
 
