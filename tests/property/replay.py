@@ -72,6 +72,9 @@ class Replay:
         if not self.oracle.remembers() or (self._lost and self._suspended):
             return False
         assert self._lost or not any(self.said.values()), "asked in vain"
+        # A retry that was about to run had made them so, and was given back untold.
+        self.oracle.state.update(dict.fromkeys(self.reset, "PENDING"))
+        self.reset.clear()
         self.oracle.end()
         self.said.clear()
         self.votes.clear()
