@@ -137,3 +137,22 @@ def test_the_failure_of_a_retry_is_its_result_though_it_was_reverted() -> None:
     with pytest.raises(exceptions.NotFound):
         engine.storage.get("judge")
     assert engine.storage.get_retry_history("judge")
+
+
+def test_failure_gives_all_that_is_to_be_reverted_the_intention_at_once() -> None:
+    """Who looks on, or goes on after a crash, sees what becomes of tasks whose turn is not yet."""
+    seen: dict[str, str] = {}
+
+    class Looks(task.Task):
+        def execute(self) -> None: ...
+
+        def revert(self, **_: Any) -> None:
+            for name in ("first", "second"):
+                seen[name] = engine.storage.get_atom_intention(name)
+
+    first, second = (task.FunctorTask(lambda: None, name) for name in ("first", "second"))
+    flow = linear_flow.Flow("f").add(first, second, Looks("last"), Fails("bad", Broken("bad"), []))
+    engine = engines.load(flow)
+    with pytest.raises(Broken):
+        engine.run()
+    assert seen == {"first": states.REVERT, "second": states.REVERT}
