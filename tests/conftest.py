@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import tally
-from tests.brokers import (  # noqa: F401  (fixtures)
+from tests.support import tally
+from tests.support.brokers import (  # noqa: F401  (fixtures)
     broker_servers,
     rabbitmq_server,
     rabbitmq_url,
     redis_server,
     redis_url,
 )
-from tests.browsers import browser  # noqa: F401  (a fixture)
-from tests.installed import installed  # noqa: F401  (a fixture)
-from tests.servers import (  # noqa: F401  (fixtures)
+from tests.support.browsers import browser  # noqa: F401  (a fixture)
+from tests.support.installed import installed  # noqa: F401  (a fixture)
+from tests.support.servers import (  # noqa: F401  (fixtures)
     database_servers,
     mariadb_server,
     mariadb_url,

@@ -104,7 +104,7 @@ def served(kinds: list[str], until: contextlib.ExitStack) -> dict[str, Any]:
     found = {}
     for kind in kinds:
         if kind in SERVERS:
-            from tests import servers
+            from tests.support import servers
 
             try:
                 found[kind] = until.enter_context(getattr(servers, SERVERS[kind])())

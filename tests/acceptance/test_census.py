@@ -12,7 +12,7 @@ import tempfile
 
 import pytest
 
-from tests import workers
+from tests.support import workers
 from wbengine.examples.census import cli, options
 
 ENGINES = options.ENGINES

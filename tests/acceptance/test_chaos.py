@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import servers
+from tests.support import servers
 from tools import _servers
 
 pytestmark = [

@@ -13,7 +13,7 @@ import click
 import pytest
 import yaml
 
-from tests import workers
+from tests.support import workers
 from wbengine import worker
 from wbengine.cli import app, context, dashboard_command
 

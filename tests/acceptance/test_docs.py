@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests import pages, workers
-from wbengine import exceptions, states
+from tests.acceptance.state_tables import CHECKS, transitions
+from tests.support import pages, workers
+from wbengine import states
 from wbengine import worker as command
 from wbengine._core import saving
 from wbengine._sql import options as sql_options
@@ -168,29 +168,6 @@ def test_blocks_are_run_as_they_are_described(tmp_path: Path) -> None:
         "42\n",
     ]
     assert found[1].expected == "shown\n"
-
-
-CHECKS: dict[str, tuple[Callable[[str, str], bool], tuple[str, ...]]] = {
-    "flow": (states.check_flow_transition, states.FLOW_STATES),
-    "task": (
-        states.check_task_transition,
-        tuple(state for state in states.ATOM_STATES if state != states.RETRYING),
-    ),
-    "retry": (states.check_retry_transition, states.ATOM_STATES),
-}
-
-
-def transitions(what: str) -> dict[str, set[str]]:
-    """What `wbengine.states` allows."""
-    check, known = CHECKS[what]
-
-    def may(old: str, new: str) -> bool:
-        try:
-            return check(old, new)
-        except exceptions.InvalidState:
-            return False
-
-    return {old: {new for new in known if may(old, new)} for old in known}
 
 
 def table(what: str) -> dict[str, set[str]]:

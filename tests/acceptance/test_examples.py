@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import workers
+from tests.support import workers
 
 FOLDER = workers.REPOSITORY / "wbengine" / "examples"
 #: Modules beside the examples that are none.

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests import workers
-from tests.brokers import Brokers, Place
 from tests.fleet import running
-from tests.sample_tasks import Echo, Nothing
+from tests.support import workers
+from tests.support.brokers import Brokers, Place
+from tests.support.sample_tasks import Echo, Nothing
 from wbengine import engines
 from wbengine.patterns import unordered_flow
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Place
 from tests.hostile import running
+from tests.support.brokers import Place
 
 
 def _fuzz(kind: str, folder: Path, count: int, where: str | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests import fresh
+from tests.support import fresh
 
 #: The most files that a task may enter, by engine and broker: as many as were counted last.
 #: A change may lower a number; none may raise one.
@@ -22,7 +22,7 @@ LEAST = 15
 
 def check(kind: str, url: str | None = None, **options: str) -> None:
     engine = kind.partition(" ")[0]
-    files = fresh.call("tests.hops", "entered", engine, url, options)
+    files = fresh.call("tests.support.hops", "entered", engine, url, options)
     print(f"{kind}: {len(files)} files", *files, sep="\n  ")
     assert LEAST <= len(files) <= CEILINGS[kind]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import installed as installing
-from tests import pages, workers
+from tests.support import installed as installing
+from tests.support import pages, workers
 
 README = installing.README
 TUTORIAL = workers.REPOSITORY / "doc" / "source" / "tutorial.rst"

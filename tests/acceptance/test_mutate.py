@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import workers
+from tests.support import workers
 
 TOOL = Path(workers.REPOSITORY) / "tools" / "mutate"
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import workers
-from tests.workers import until
+from tests.support import workers
+from tests.support.workers import until
 
 CALL = """
 import sys

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import pages, workers
+from tests.support import pages, workers
 
 BLOCKS = pages.blocks(workers.REPOSITORY / "README.md")
 TASKS = next(block.text for block in BLOCKS if block.caption == "orders.py")

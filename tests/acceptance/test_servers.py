@@ -16,14 +16,14 @@ import kombu
 import pytest
 import redis
 
-from tests import servers
-from tests.brokers import Place, Rabbitmq, Redis
-from tests.workers import REPOSITORY, until
+from tests.support import servers
+from tests.support.brokers import Place, Rabbitmq, Redis
+from tests.support.workers import REPOSITORY, until
 from tools import _servers
 
 STARTER = """
 import os, sys
-from tests import servers
+from tests.support import servers
 with servers.keeping(sys.argv[1]) as server:
     print(server.told["port"], flush=True)
     if sys.argv[2] == "leave":

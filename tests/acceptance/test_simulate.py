@@ -5,22 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import runpy
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests import workers
+from tests.acceptance.simulating import TOOL, simulate
 from tests.property import lives
 from wbengine._core.joining import Gates
-
-TOOL = Path(workers.REPOSITORY) / "tools" / "simulate"
-
-
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(TOOL), "--here", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
 def test_random_flows_in_processes() -> None:

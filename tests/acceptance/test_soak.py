@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import workers
+from tests.support import workers
 
 
 @pytest.mark.slow

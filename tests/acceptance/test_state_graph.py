@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import workers
-from tests.acceptance import test_docs
+from tests.acceptance import state_tables
+from tests.support import workers
 from wbengine._core import transitions
 from wbengine.engines.worker_based import protocol
 
@@ -30,7 +30,7 @@ def edges(picture: Path) -> Edges:
 
 
 def allowed(what: str) -> Edges:
-    found = test_docs.transitions(what)
+    found = state_tables.transitions(what)
     return {(old, new) for old, targets in found.items() for new in targets}
 
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks, worker_tasks, workers
-from tests.workers import until
+from tests.support import sample_tasks, worker_tasks, workers
+from tests.support.workers import until
 from wbengine import engines, exceptions
 from wbengine import worker as command
 from wbengine.patterns import linear_flow
 
-TASKS = "tests.sample_tasks"
+TASKS = "tests.support.sample_tasks"
 
 ENGINE = """
-from tests import sample_tasks
+from tests.support import sample_tasks
 from wbengine import engines
 from wbengine.patterns import linear_flow
 flow = linear_flow.Flow("shells").add(sample_tasks.Add(), sample_tasks.Double())
@@ -37,7 +37,7 @@ def look():
         ("wbengine._core", "wbengine.storage", "wbengine.arguments", "wbengine.persistence"))]
     print("LOADED", bad, file=sys.stderr)
 atexit.register(look)
-sys.argv = ["wbengine.worker", "--topic", "t", "--tasks", "tests.sample_tasks", "--burst"]
+sys.argv = ["wbengine.worker", "--topic", "t", "--tasks", "tests.support.sample_tasks", "--burst"]
 runpy.run_module("wbengine.worker", run_name="__main__")
 """
 
@@ -188,8 +188,12 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
         ((), 2, "--topic"),
         (("--topic", "t"), 2, "--tasks"),
         (("--topic", "t", "--tasks", "no_such_module"), 2, "no_such_module"),
-        (("--topic", "t", "--tasks", "tests.quitting"), 2, "they end the process (SystemExit: 5)"),
-        (("--topic", "t", "--tasks", "tests.sample_tasks:Ad"), 2, "did you mean 'Add'"),
+        (
+            ("--topic", "t", "--tasks", "tests.support.quitting"),
+            2,
+            "they end the process (SystemExit: 5)",
+        ),
+        (("--topic", "t", "--tasks", "tests.support.sample_tasks:Ad"), 2, "did you mean 'Add'"),
         (("--topic", "t", "--tasks", "json"), 2, "module 'json' holds no tasks"),
         (("--topic", "a/b", "--tasks", TASKS), 2, "topic 'a/b'"),
         (("--topic", "..", "--tasks", TASKS), 2, "topic '..'"),
@@ -260,7 +264,7 @@ def _said_in_one_line(said: str, code: int, words: str) -> None:
         (("--max-tasks-per-child", "2"), "processes"),
         (("--pool", "processes", "--max-memory-per-child", "1K"), "at least 16M"),
         (("--pool", "processes", "--max-memory-per-child", "much"), "'much' is not an amount"),
-        (("--exception-handler", "tests.worker_tasks:frist"), "did you mean 'first'"),
+        (("--exception-handler", "tests.support.worker_tasks:frist"), "did you mean 'first'"),
         (("--exception-handler", "no_such_module:f"), "no_such_module"),
         (("--color", "blue"), "invalid choice: 'blue'"),
     ],
@@ -307,9 +311,9 @@ def test_solo_handlers_logs_and_so_many_tasks(tmp_path: Path, url: str) -> None:
     """An idle worker is small; then it runs one task, in its main thread, and is done."""
     calls = tmp_path / "calls"
     arguments = (
-        "--topic", "t", "--tasks", "tests.worker_tasks", "--url", url, "--pool", "solo",
+        "--topic", "t", "--tasks", "tests.support.worker_tasks", "--url", url, "--pool", "solo",
         "--max-tasks", "1", "--log-level", "debug", "--quiet",
-        "--exception-handler", "tests.worker_tasks:first", "--color", "always",
+        "--exception-handler", "tests.support.worker_tasks:first", "--color", "always",
     )  # fmt: skip
     environment = {worker_tasks.CALLS: str(calls)}
     with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
@@ -349,7 +353,7 @@ def test_nothing_is_left_of_processes_that_are_given_up(
 
 def test_a_main_thread_that_was_lost_is_not_waited_for(tmp_path: Path, url: str) -> None:
     arguments = (
-        "--topic", "t", "--tasks", "tests.worker_tasks", "--url", url, "--pool", "solo",
+        "--topic", "t", "--tasks", "tests.support.worker_tasks", "--url", url, "--pool", "solo",
     )  # fmt: skip
     with workers.workers(tmp_path, *arguments) as (worker,):
         flow = linear_flow.Flow("f").add(worker_tasks.Deaf(name="d"))

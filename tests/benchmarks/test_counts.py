@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from tests import wiretap, workers
 from tests.benchmarks import records, steps
 from tests.benchmarks.calls import WAKES, WRITES, Calls
-from tests.brokers import Broker
 from tests.simulation import growth, meters, scaling
+from tests.support import wiretap, workers
+from tests.support.brokers import Broker
 from wbengine import engines
 
 LOCAL = 1000

@@ -11,9 +11,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
-from tests import workers
 from tests.browser import stage as stages
-from tests.browsers import PATIENCE
+from tests.support import workers
+from tests.support.browsers import PATIENCE
 from wbengine.dashboard import Site, runner
 
 SIZE: Any = {"width": 1280, "height": 860}

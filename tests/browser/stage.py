@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests import workers
 from tests.browser import shop_tasks
 from tests.dashboard.site import running
+from tests.support import workers
 from wbengine import dashboard, operations
 from wbengine.persistence import backends
 from wbengine.views.fleet import Fleet

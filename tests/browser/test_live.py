@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import Stage
-from tests.browsers import PATIENCE
+from tests.support.browsers import PATIENCE
 from wbengine.dashboard import Site, keeping
 
 pytestmark = pytest.mark.timeout(280)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.brokers import Brokers, Place
 from tests.celery import peers
 from tests.celery.peers import NAME
-from tests.workers import WorkerProcess
+from tests.support.brokers import Brokers, Place
+from tests.support.workers import WorkerProcess
 
 #: Starts a worker of ours; it is gone afterwards.
 Ours = Callable[..., contextlib.AbstractContextManager[WorkerProcess]]

@@ -18,9 +18,9 @@ from typing import Any
 
 import redis
 
-from tests import workers
 from tests.celery import tasks
-from tests.forked import Forked
+from tests.support import workers
+from tests.support.forked import Forked
 
 QUEUE = "celery"
 NAME = "tests.celery.tasks"

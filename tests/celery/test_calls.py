@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from tests.celery.conftest import Bed
-from tests.workers import until
+from tests.support.workers import until
 
 NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
 

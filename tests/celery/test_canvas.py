@@ -10,7 +10,7 @@ import pytest
 from tests.celery.conftest import Bed, Beds
 from tests.celery.peers import CallFailed
 from tests.celery.test_calls import lines
-from tests.workers import until
+from tests.support.workers import until
 
 
 def test_a_chain_of_a_hundred(bed: Bed, protocol: int) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks
-from tests.brokers import KILLED, Broker, Brokers, Place, Rabbitmq, Redis
 from tests.celery import peers
-from tests.workers import until, workers
+from tests.support import sample_tasks
+from tests.support.brokers import KILLED, Broker, Brokers, Place, Rabbitmq, Redis
+from tests.support.workers import until, workers
 from wbengine import engines
 from wbengine.interop.celery.monitoring import publisher, receiver
 from wbengine.patterns import linear_flow

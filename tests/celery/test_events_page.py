@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests import pages, workers
-from tests.brokers import Place
+from tests.support import pages, workers
+from tests.support.brokers import Place
 from wbengine.interop.celery.monitoring import events
 
 PAGE = workers.REPOSITORY / "doc" / "source" / "reference" / "celery_events.rst"

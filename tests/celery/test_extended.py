@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.brokers import Place
 from tests.celery import peers
 from tests.celery.conftest import Bed
+from tests.support.brokers import Place
 
 NODE = "ours@here"
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import redis
 
-from tests import brokers, workers
 from tests.celery.peers import NAME, Peer, noted
 from tests.celery.test_flows import WIDE, begun
-from tests.workers import until
+from tests.support import brokers, workers
+from tests.support.workers import until
 from wbengine import engines, exceptions
 from wbengine.interop.celery.client import link
 from wbengine.interop.celery.client.task import CeleryTask

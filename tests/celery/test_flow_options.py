@@ -13,7 +13,7 @@ import pytest
 from tests.celery.conftest import Bed, Beds
 from tests.celery.peers import NAME
 from tests.celery.test_flows import LINE, WIDE, asks, begun
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import engines, exceptions, invocation, retry, states
 from wbengine.interop.celery.client import link
 from wbengine.interop.celery.client.task import CeleryTask

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests import cancelled_tasks
 from tests.celery.conftest import Bed, Beds
 from tests.celery.peers import NAME, noted
-from tests.workers import until, worker_in_thread
+from tests.support import cancelled_tasks
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines, invocation, states, task
 from wbengine.interop.celery.client import link
 from wbengine.interop.celery.client.task import CeleryTask

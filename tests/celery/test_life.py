@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import celery_guests
 from tests.celery import peers, tasks
 from tests.celery.conftest import Bed, Ours
 from tests.celery.test_calls import lines
-from tests.celery_guests import HASTY
-from tests.workers import until
+from tests.support import celery_guests
+from tests.support.celery_guests import HASTY
+from tests.support.workers import until
 
 
 @pytest.mark.parametrize(("kind", "pool"), [("redis", "threads"), ("rabbitmq", "processes")])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Place
 from tests.celery import peers
 from tests.celery.conftest import Bed
-from tests.workers import until
+from tests.support.brokers import Place
+from tests.support.workers import until
 
 
 def test_a_raw_body_is_the_argument(

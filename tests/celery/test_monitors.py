@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.celery import peers
 from tests.celery.conftest import Bed, Ours
-from tests.workers import until
+from tests.support.workers import until
 
 NODE = "ours@here"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Place
 from tests.celery import peers
 from tests.celery.conftest import Bed
-from tests.workers import until
+from tests.support.brokers import Place
+from tests.support.workers import until
 
 ALL = ["json", "yaml", "msgpack", "pickle"]
 #: What each of them holds; results are JSON.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import brokers, servers
 from tests.chaos.media import Left, keys
 from tests.seams import ledgers, stores
+from tests.support import brokers, servers
 
 WORDS = ("sqlite", "dir", "postgresql", "redis")
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import brokers, tcp_proxy
 from tests.crashing import workers as folders
+from tests.support import brokers, tcp_proxy
 
 KINDS = ("redis", "amqp", "filesystem")
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests import brokers
 from tests.chaos import audit
 from tests.chaos.crew import Hand
 from tests.chaos.stage import Stage
+from tests.support import brokers
 
 #: How often which fault happens, of those that a transport has.
 WEIGHTS = {

@@ -5,20 +5,18 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from tests.cli.commands import ALL, UNKNOWN
 from tests.cli.conftest import Command
 from wbengine import engines, exceptions, task
 from wbengine.cli import app, errors
 from wbengine.cli.lazy import Group, Lazy
 from wbengine.diagnosis import findings
 from wbengine.patterns import linear_flow
-
-UNKNOWN = "12345678-1234-4123-8123-123456789012"
 
 #: What takes long to load, and help does not need.
 HEAVY = (
@@ -64,19 +62,6 @@ def test_help_names_all_commands_and_exit_codes(wbengine: Command) -> None:
         assert f"\n  {name} " in told.out
     for code in (0, 1, 2, 66, 69, 75, 78, 130):
         assert f"\n    {code} " in told.out
-
-
-def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], Lazy]]:
-    """All commands that are loaded when they are asked for, with the words that call them."""
-    for name, found in getattr(group, "lazy", {}).items():
-        yield (*path, name), found
-        module, _, attribute = found.path.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        if isinstance(command, click.Group):
-            yield from commands(command, *path, name)
-
-
-ALL = dict(commands(app.root))
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers
+from tests.cli.commands import ALL, UNKNOWN
 from tests.cli.conftest import Answer, Command
-from tests.cli.test_app import ALL, UNKNOWN
+from tests.support import servers
 from wbengine.cli.lazy import Group
 from wbengine.persistence import backends
 from wbengine.persistence.backends.sql import backend, layout, tables
@@ -41,7 +41,7 @@ OF_A_BROKER: dict[Words, int] = {
     ("queues", "purge", "q", "--yes"): 66,
 }
 #: It would not end.
-SERVES: Words = ("worker", "t", "--tasks", "tests.worker_tasks")
+SERVES: Words = ("worker", "t", "--tasks", "tests.support.worker_tasks")
 
 #: What takes a store, and its code where that is empty.
 OF_A_STORE: dict[Words, int] = {

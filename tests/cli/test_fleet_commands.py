@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import wbengine as package
-from tests import worker_tasks as tasks
 from tests.cli import shop
 from tests.cli.conftest import Command
-from tests.workers import until, worker_in_thread
+from tests.support import worker_tasks as tasks
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines
 from wbengine.engines.worker_based import worker as workers
 from wbengine.patterns import unordered_flow
@@ -79,7 +79,7 @@ def test_a_worker_is_found_by_its_name(wbengine: Command, url: str) -> None:
 def test_a_worker_is_shown(wbengine: Command, one: workers.Worker) -> None:
     answer = wbengine("workers", "show", one.identity[:-2])
     assert answer.code == 0
-    assert one.identity in answer.out and "tests.worker_tasks.Where" in answer.out
+    assert one.identity in answer.out and "tests.support.worker_tasks.Where" in answer.out
     (found,) = wbengine("workers", "show", one.identity, "--json").json["workers"]
     assert found["queues"] == list(one.queues.values())
     unknown = wbengine("workers", "show", "nobody")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import dev
 
 WARES = """

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests import brokers, servers, tcp_proxy
-from tests import worker_tasks as tasks
 from tests.cli.conftest import Answer, Command
-from tests.workers import until, worker_in_thread
+from tests.support import brokers, servers, tcp_proxy
+from tests.support import worker_tasks as tasks
+from tests.support.workers import until, worker_in_thread
 from wbengine.diagnosis import examining, findings
 from wbengine.persistence.backends import sql
 
@@ -245,7 +245,7 @@ sys.exit(worker.main())
 
 def test_a_worker_whose_clock_is_wrong(wbengine: Command, folder: str, home: Path) -> None:
     """By 300 s."""
-    words = [sys.executable, "-c", _SKEWED, "--topic", "t", "--tasks", "tests.worker_tasks"]
+    words = [sys.executable, "-c", _SKEWED, "--topic", "t", "--tasks", "tests.support.worker_tasks"]
     root = str(Path(tasks.__file__).parents[1])
     process = subprocess.Popen(
         [*words, "--url", folder], env={**os.environ, "PYTHONPATH": root},

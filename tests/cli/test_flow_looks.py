@@ -16,8 +16,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.cli.conftest import Command, appears
+from tests.cli.flow_files import ORDER, SLOW
 from tests.cli.shop import STEPS
-from tests.cli.test_flow_run import ORDER, SLOW
 from wbengine.persistence import backends
 from wbengine.persistence.models import FlowDetail, LogBook
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Answer, Command, appears
-from tests.workers import until
+from tests.cli.flow_files import ORDER, SLOW
+from tests.support.workers import until
 from wbengine.cli import errors
 
-ORDER = "tests.cli.shop:order"
-SLOW = "tests.cli.shop:slow"
 PRICED = "tests.cli.shop:priced"
 
 

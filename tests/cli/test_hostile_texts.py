@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.cli import hostile
 from tests.cli.conftest import Answer, Command
-from tests.workers import until, workers
+from tests.support.workers import until, workers
 from wbengine import engines
 from wbengine.listeners.printing import PrintingListener
 from wbengine.listeners.progress import ProgressListener

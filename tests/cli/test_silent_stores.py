@@ -10,9 +10,9 @@ from typing import IO, Any
 
 import pytest
 
-from tests import servers, tcp_proxy
 from tests.cli.conftest import Command, appears
-from tests.workers import until
+from tests.support import servers, tcp_proxy
+from tests.support.workers import until
 
 FLOW = "12345678-1234-4123-8123-123456789012"
 

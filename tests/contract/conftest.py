@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import servers
 from tests.seams import stores
+from tests.support import servers
 from wbengine.persistence import backends, base
 
 from . import places

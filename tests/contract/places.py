@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers, tally
 from tests.seams import stores
+from tests.support import servers, tally
 
 #: For tests that only those can pass that other processes can open.
 durable = pytest.mark.parametrize("kind", stores.DURABLE, indirect=True, scope="module")

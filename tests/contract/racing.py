@@ -18,8 +18,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tests import fresh
 from tests.seams import ledgers
+from tests.support import fresh
 
 
 def race(task: str, count: int, *arguments: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests import map_tasks
+from tests.support import map_tasks
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests import servers
 from tests.seams import stores
+from tests.support import servers
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
 

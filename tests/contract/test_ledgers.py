@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests import tally
 from tests.seams import ledgers
+from tests.support import tally
 from wbengine import exceptions, testing
 from wbengine.transports import resolve
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.contract.kept_flows import few, make
 from wbengine import states
 from wbengine.persistence import base, models
-
-from .test_backends import few, make
 
 Connection = base.Connection
 

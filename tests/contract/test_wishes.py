@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.kept_flows import make
 from tests.seams import stores
 from wbengine import exceptions
 from wbengine.persistence import base, models
 from wbengine.types.outline import Outline, OutlineNode
-
-from .test_backends import make
 
 Connection = base.Connection
 SUSPEND = base.Wish("suspend", "reason Ä\0\ud800 '", "somebody", 1.5)

@@ -30,7 +30,7 @@ def databases(kinds: Iterable[str], count: int) -> Iterator[list[dict[str, str]]
     with contextlib.ExitStack() as stack:
         made: list[dict[str, str]] = [{} for _ in range(count)]
         if "postgresql" in kinds:
-            from tests import servers
+            from tests.support import servers
 
             server = stack.enter_context(servers.postgresql())
             for mine in made:

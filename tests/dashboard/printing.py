@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import task
 from wbengine.patterns import linear_flow
 

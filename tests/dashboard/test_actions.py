@@ -16,7 +16,7 @@ from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import OURS, send, token_in
 from tests.dashboard.site import PATIENCE
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base

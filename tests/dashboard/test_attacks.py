@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
+from tests.dashboard.routes import everything
 from tests.dashboard.site import PATIENCE, running
-from tests.dashboard.test_door import everything
 from tests.views import records
 from wbengine.dashboard import actions, reading, stream
 from wbengine.persistence import models

@@ -15,24 +15,10 @@ from starlette.websockets import WebSocketDisconnect
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
+from tests.dashboard.routes import everything
 from wbengine.dashboard import create_app
 from wbengine.dashboard.sessions import LIFETIME, Sessions
 from wbengine.persistence.backends import memory
-
-PAGES = (
-    "/", "/workers", "/queues", "/metrics", "/api/v1/flows", "/api/v1/workers", "/api/v1/queues",
-    "/api/v1/ledger", "/stream/flows", "/stream/workers",
-)  # fmt: skip
-OF_FLOW = (
-    "", "/graph", "/timeline", "/events", "/failures", "/stream",
-)  # fmt: skip
-
-
-def everything(kept: story.Kept) -> list[str]:
-    uuid = kept.uuids["leaking"]
-    flow = [f"/flows/{uuid}{page}" for page in OF_FLOW]
-    api = [f"/api/v1/flows/{uuid}", f"/api/v1/flows/{uuid}/events"]
-    return [*PAGES, *flow, *api, f"/flows/{uuid}/atoms/{uuid}", "/nothing/here"]
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong-token-0123456789", "Basic abc", "Bearer "])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests import workers
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.site import PATIENCE
+from tests.support import workers
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import base, notes

@@ -11,8 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.dashboard.conftest import client
+from tests.support.workers import until
 from tests.views import records
-from tests.workers import until
 from wbengine.dashboard import keeping, reading
 from wbengine.persistence import atom_details, backends, base, models
 from wbengine.views import masking

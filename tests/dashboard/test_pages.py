@@ -7,9 +7,9 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from tests import spent
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
+from tests.support import spent
 from wbengine.patterns import linear_flow, unordered_flow
 
 

@@ -17,7 +17,7 @@ from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.site import PATIENCE
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import operations
 from wbengine.dashboard import Runner
 from wbengine.persistence import backends

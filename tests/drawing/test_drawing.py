@@ -9,7 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests import spent
+from tests.drawing.looking import HOSTILE, hostile, look
+from tests.support import spent
 from tests.views import canaries, records
 from wbengine import drawing, states
 from wbengine.drawing import graphviz, layered, marks, scene
@@ -20,7 +21,6 @@ from wbengine.views import timeline as timelines
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 SVG = "{http://www.w3.org/2000/svg}"
-HOSTILE = "</text><script>alert(1)</script>\"'&<b>\\N \x00\x1b[31m\ud800 $(x) ]] #quot; %s\nend"
 
 
 @pytest.fixture
@@ -33,29 +33,6 @@ def child(tmp_path, monkeypatch):
         monkeypatch.setattr(graphviz, "_CHILD", path)
 
     return make
-
-
-def look(made, **options):
-    flow, outline = made
-    return flows.view(flow, outline, now=records.T + 10, **options)
-
-
-def hostile():
-    outline = Outline(
-        (
-            OutlineNode(f"root {HOSTILE}", FLOW, None, None, HOSTILE),
-            OutlineNode(f"in {HOSTILE}", FLOW, 0),
-            OutlineNode(f"a {HOSTILE}", TASK, 1, HOSTILE, HOSTILE),
-            OutlineNode(f"b {HOSTILE}", TASK, 1),
-        ),
-        ((2, 3),),
-    )
-    flow = records.models.FlowDetail(f"root {HOSTILE}")
-    flow.enter(states.RUNNING, records.T)
-    one = records.atom(flow, f"a {HOSTILE}", states.FAILURE, **records.ran(0, 1, HOSTILE))
-    one.failure = records.failure(HOSTILE)
-    records.atom(flow, f"b {HOSTILE}", 'NO SUCH"><b STATE')
-    return flow, outline
 
 
 # -- text -----------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests import brokers, workers
 from tests.crashing import children
 from tests.fleet.hosts import EXCHANGE
+from tests.support import brokers, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ from typing import Any
 from tests.hostile import texts
 
 ALL_WORKERS = "wbe.workers"
-TASK = "tests.sample_tasks.Nothing"
+TASK = "tests.support.sample_tasks.Nothing"
 
 
 @dataclass
@@ -62,7 +62,7 @@ def _request(chance: random.Random, victim: Victim) -> Input:
     body = {
         "action": chance.choice(("execute", "revert")),
         "arguments": {},
-        "task_cls": chance.choice((TASK, TASK, "tests.sample_tasks.Missing", "os.system")),
+        "task_cls": chance.choice((TASK, TASK, "tests.support.sample_tasks.Missing", "os.system")),
         "task_name": "hostile",
         "task_version": [1, 0],
     }

@@ -13,9 +13,9 @@ import amqp
 import kombu
 from amqp.exceptions import FrameSyntaxError
 
-from tests import brokers
 from tests.hostile.inputs import Input
 from tests.seams.transports import put_raw
+from tests.support import brokers
 from wbengine import transports
 
 KINDS = ("redis", "amqp", "filesystem", "memory")

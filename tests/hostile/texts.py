@@ -27,7 +27,8 @@ TEXTS = (
     "2026-01-01 00:00:00 ERROR forged", "\x1b[31mred", "ünïcödé", "\U0001f4a5", "REQUEST",
     "NOTIFY", "RESPONSE", "HEARTBEAT", "wbe-ask", "null", "{}", "SUCCESS", "PENDING", "ready",
     "application/x-python-serialize", "application/x-yaml", "application/x-msgpack", "utf-16",
-    "binary", "punycode", "unicode_escape", "rot13", "tests.sample_tasks.Echo", "%s%s%n", "{0}",
+    "binary", "punycode", "unicode_escape", "rot13", "tests.support.sample_tasks.Echo",
+    "%s%s%n", "{0}",
 )  # fmt: skip
 
 _NUMBERS = (0, 1, -1, 2, 999, 2**31, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 0.5, -0.5, 1e308)

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests import workers
 from tests.hostile import inputs
 from tests.hostile.gates import Gated
-from tests.sample_tasks import Add, Double, Nothing
 from tests.seams import server
+from tests.support import workers
+from tests.support.sample_tasks import Add, Double, Nothing
 from wbengine import engines
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.worker import Worker

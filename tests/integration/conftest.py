@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from tests import eaters
-from tests.redis_ends import Both, End
+from tests.support import eaters
+from tests.support.redis_ends import Both, End
 from wbengine.transports import _redis_bell
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests import async_tasks as tasks
-from tests.workers import until, worker_in_thread, workers
+from tests.support import async_tasks as tasks
+from tests.support.workers import until, worker_in_thread, workers
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import local
 from wbengine.patterns import linear_flow, unordered_flow
@@ -63,7 +63,9 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker with a worker process."""
     folder = tmp_path_factory.mktemp("remote")
     url = f"filesystem://{folder / 'broker'}"
-    with workers(folder, "--tasks", "tests.async_tasks", "--topic", "t", "--url", url) as [made]:
+    with workers(folder, "--tasks", "tests.support.async_tasks", "--topic", "t", "--url", url) as [
+        made
+    ]:
         yield url
         assert made.stop() == 0
         assert "never awaited" not in made.text and "unclosed" not in made.text, made.text

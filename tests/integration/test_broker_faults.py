@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.brokers import Brokers
 from tests.support.broker_faults import End, Fault, Medium, Side, Stage, Strike, stage
+from tests.support.brokers import Brokers
 from tests.support.waiting import RECONNECTED, until
 from wbengine import exceptions as exc
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import threading
@@ -13,27 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests import cancelled_tasks as tasks
-from tests.workers import until, worker_in_thread
-from wbengine import engines, exceptions, retry, states, task
-from wbengine.patterns import linear_flow, unordered_flow
+from tests.integration.cancelling import LINE, WIDE, Log, Runner, kind_of, load
+from tests.support import cancelled_tasks as tasks
+from tests.support.workers import until
+from wbengine import exceptions, retry, states, task
 
-LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
 KINDS = ("serial", "threads", "processes", "memory", "filesystem")
 CHILDREN = ("processes",)
-
-
-@contextlib.contextmanager
-def kind_of(name: str, folder: Path, slots: int = 3) -> Iterator[dict[str, Any]]:
-    """Options for one kind of engine."""
-    if name == "serial":
-        yield {}
-    elif name in ("threads", "processes"):
-        yield {"engine": "parallel", "executor": name, "max_workers": slots}
-    else:
-        url = f"memory://{folder.name}" if name == "memory" else f"filesystem://{folder / 'broker'}"
-        with worker_in_thread(url, tasks, threads_count=slots):
-            yield {"engine": "worker-based", "url": url}
 
 
 @pytest.fixture(params=KINDS)
@@ -42,53 +27,9 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, A
         yield options
 
 
-class Log:
-    """What tasks did, in the order in which they did it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def lines(self) -> list[str]:
-        if not self.path.exists():
-            return []
-        return [line.split()[0] for line in self.path.read_text().splitlines()]
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "log")
-
-
-class Runner(threading.Thread):
-    """Runs an engine until the end of a `with` block at the latest, and keeps what it raises."""
-
-    def __init__(self, engine: Any, **options: Any) -> None:
-        super().__init__(daemon=True)
-        self.engine = engine
-        self.options = options
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.engine.run(**self.options)
-        except BaseException as error:
-            self.error = error
-
-    def __enter__(self) -> Runner:
-        self.engine.compile()
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.join(60)
-        assert not self.is_alive()
-
-
-def load(flow: Any, log: Log, kind: dict[str, Any], **more: Any) -> Any:
-    return engines.load(
-        flow, store={"path": str(log.path), **more.pop("store", {})}, **kind, **more
-    )
 
 
 def began(log: Log, *names: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import REPOSITORY, until, worker_in_thread
+from tests.support.workers import REPOSITORY, until, worker_in_thread
 from wbengine import engines, exceptions, pools, task
 from wbengine.patterns import linear_flow
 

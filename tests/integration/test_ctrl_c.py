@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import REPOSITORY, until
+from tests.support.workers import REPOSITORY, until
 from wbengine import engines, retry, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models

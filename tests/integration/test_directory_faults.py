@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests import directories, fresh
 from tests.contract import records
-from tests.directories import Kept
+from tests.support import directories, fresh
+from tests.support.directories import Kept
 from wbengine import _crash, exceptions, states
 from wbengine.persistence import base, models
 from wbengine.persistence.backends.directory import DirectoryBackend, files, library, opened

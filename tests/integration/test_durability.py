@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests import map_tasks
-from tests.integration.test_ownership import Step, again, kept, made
-from tests.workers import worker_in_thread
+from tests.integration.owned_flows import Step, again, kept, made
+from tests.support import map_tasks
+from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
 from wbengine._core import saving
 from wbengine.patterns import linear_flow, unordered_flow

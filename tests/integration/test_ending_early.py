@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import cancelled_tasks, ending_tasks
-from tests.integration.test_cancel import LINE, WIDE, Log, Runner, load
-from tests.workers import until, worker_in_thread
+from tests.integration.cancelling import LINE, WIDE, Log, Runner, load
+from tests.support import cancelled_tasks, ending_tasks
+from tests.support.workers import until, worker_in_thread
 from wbengine import _clock, exceptions, retry, states, task
 
 KINDS = ("threads", "processes", "memory", "filesystem")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests import resuming_tasks as tasks
-from tests import workers
+from tests.support import resuming_tasks as tasks
+from tests.support import workers
 from wbengine import _crash, invocation
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests import failing_tasks as tasks
 from tests.contract.flows import kinds
+from tests.support import failing_tasks as tasks
 from wbengine import _codec, engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
@@ -115,7 +115,7 @@ class Picky(retry.Times):
 
     def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
         assert history.caused_by(tasks.Refused)
-        assert history.caused_by("tests.failing_tasks.Refused")
+        assert history.caused_by("tests.support.failing_tasks.Refused")
         assert not history.caused_by(ValueError)
         [(_, failure)] = history.outcomes_iter(-1)
         with pytest.raises(tasks.Refused):

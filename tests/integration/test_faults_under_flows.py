@@ -18,9 +18,8 @@ from typing import Any
 import kombu
 import pytest
 
-from tests import brokers, sample_tasks, tcp_proxy, workers
 from tests.seams import ledgers
-from tests.support import audited_tasks
+from tests.support import audited_tasks, brokers, sample_tasks, tcp_proxy, workers
 from tests.support.waiting import until
 from wbengine import engines, states
 from wbengine import exceptions as exc

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests import resuming_tasks as tasks
-from tests import workers
 from tests.seams import ledgers
-from tests.unit import test_dispatcher
+from tests.support import resuming_tasks as tasks
+from tests.support import workers
+from tests.support.messages import Message
 from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
 from wbengine._core import brake as brakes
@@ -155,7 +155,7 @@ def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
 
 def answer(executor: Any, call: invocation.Invocation | None, epoch: int) -> Any:
     """A terminal answer comes, to a request of this engine or to another one."""
-    message: Any = test_dispatcher.Message(pr.RESPONSE)
+    message: Any = Message(pr.RESPONSE)
     request_id = call.ticket.id if call is not None else "of-somebody-else"
     message.properties["correlation_id"] = request_id
     message.delivery_info = {}

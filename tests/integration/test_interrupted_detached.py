@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import engines, states, task
 from wbengine.patterns import linear_flow, unordered_flow
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import kept_flow, workers
+from tests.support import kept_flow, workers
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
@@ -239,7 +239,7 @@ def test_a_result_that_grew_wrong_is_named(store: base.Backend) -> None:
 
 FIRST = """
 import sys
-from tests import kept_flow
+from tests.support import kept_flow
 from wbengine import engines
 engine = engines.load_from_factory(
     kept_flow.make, factory_args=[[1, 2, 3]], factory_kwargs={"label": "\u00fc"},

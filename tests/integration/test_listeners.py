@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests import sample_tasks as tasks
-from tests import workers
+from tests.support import sample_tasks as tasks
+from tests.support import workers
 from wbengine import engines, retry, task
 from wbengine.listeners import base, capturing, printing, progress, timing
 from wbengine.listeners import logging as logging_listeners

@@ -15,8 +15,8 @@ from typing import Any
 import futurist
 import pytest
 
-from tests.snapshots import Snapshots
-from tests.workers import until
+from tests.support.snapshots import Snapshots
+from tests.support.workers import until
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import cancelled_tasks, sample_tasks
-from tests.integration.test_cancel import Log, Runner
-from tests.workers import until, worker_in_thread
+from tests.integration.cancelling import Log, Runner
+from tests.support import cancelled_tasks, sample_tasks
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, states, task
 from wbengine.engines.worker_based import engine as worker_based
 from wbengine.patterns import linear_flow, unordered_flow

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests import workers
-from tests.beside import running
+from tests.support import workers
+from tests.support.beside import running
 from wbengine import _clock, engines, task
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests import fragile_tasks as tasks
-from tests import sample_tasks, workers
+from tests.support import fragile_tasks as tasks
+from tests.support import sample_tasks, workers
 from wbengine import engines, invocation
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
@@ -27,7 +27,7 @@ EXPIRY = 2.0
 @contextlib.contextmanager
 def fleet(folder: Path, count: int, *more: str) -> Iterator[list[workers.WorkerProcess]]:
     arguments = ["--url", url(folder), "--topic", "t", "--threads", "1", *more]
-    arguments += ["--tasks", "tests.fragile_tasks", "--tasks", "tests.sample_tasks"]
+    arguments += ["--tasks", "tests.support.fragile_tasks", "--tasks", "tests.support.sample_tasks"]
     with workers.workers(folder, *arguments, count=count) as started:
         yield started
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests import map_tasks as tasks
-from tests import workers
-from tests.snapshots import Snapshots
+from tests.support import map_tasks as tasks
+from tests.support import workers
+from tests.support.snapshots import Snapshots
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
 from wbengine._core import machine
 from wbengine.engines import base
@@ -758,7 +758,16 @@ def test_a_real_worker_process_runs_items(tmp_path: Path) -> None:
     """It knows only the inner task's class."""
     url = f"filesystem://{tmp_path / 'broker'}"
     store = {"items": list(range(20)), "folder": str(tmp_path), "bad": 7}
-    arguments = ["--topic", "t", "--tasks", "tests.map_tasks", "--url", url, "--threads", "2"]
+    arguments = [
+        "--topic",
+        "t",
+        "--tasks",
+        "tests.support.map_tasks",
+        "--url",
+        url,
+        "--threads",
+        "2",
+    ]
     with workers.workers(tmp_path, *arguments):
         flow = flow_of(fan(tasks.Touch(), max_in_flight=3, on_item_failure="collect"))
         options = {"engine": "worker-based", "url": url, "transition_timeout": 300}

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks
-from tests.workers import REPOSITORY, until, worker_in_thread
+from tests.support import sample_tasks
+from tests.support.workers import REPOSITORY, until, worker_in_thread
 from wbengine import engines, exceptions, task
 from wbengine.engines.worker_based.connections import listening
 from wbengine.engines.worker_based.proxy import Proxy
@@ -50,7 +50,7 @@ def test_a_database_as_broker(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def two_workers(folder: Path, *arguments: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Like those of `tests.workers`, where the database's own library may warn of itself."""
+    """Like those of `support.workers`, where the database's own library may warn of itself."""
     command = [sys.executable, "-m", "wbengine.worker", *arguments]
     started = []
     with open(folder / "log", "wb") as log, contextlib.ExitStack() as stack:
@@ -70,7 +70,16 @@ def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
         *[sample_tasks.Nothing(name=f"n{number}") for number in range(49)],
         Fragile(name="fragile", provides="how"),
     )
-    options = ("--url", url, "--topic", "t", "--threads", "2", "--tasks", "tests.sample_tasks")
+    options = (
+        "--url",
+        url,
+        "--topic",
+        "t",
+        "--threads",
+        "2",
+        "--tasks",
+        "tests.support.sample_tasks",
+    )
     with two_workers(tmp_path, *options, "--tasks", __name__) as started:
         loaded = engines.load(
             flow,

@@ -15,42 +15,17 @@ from typing import Any
 
 import pytest
 
-from tests.beside import running
-from wbengine import engines, exceptions, invocation, retry, states, task
-from wbengine.engines import action, base
+from tests.integration.owned_flows import Step, again, kept, made
+from tests.support.beside import running
+from wbengine import engines, exceptions, retry, states, task
+from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, leases, models, owners
 from wbengine.persistence.backends import memory
 
 
-class Step(task.Task):
-    """Does what it is told, in the thread that runs it."""
-
-    def __init__(self, name: str, does: Any = None, **options: Any) -> None:
-        super().__init__(name, **options)
-        self.does = does
-        self.runs = 0
-
-    def execute(self) -> Any:
-        self.runs += 1
-        return self.does() if self.does is not None else self.name
-
-
 def line(*steps: Any) -> Any:
     return linear_flow.Flow("f").add(*steps)
-
-
-def again(engine: base.Engine, flow: Any, backend: Any, **options: Any) -> base.Engine:
-    """An engine for what the store has of the same flow."""
-    with backend.get_connection() as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
-    return engines.load(flow, flow_detail=detail, backend=backend, **options)
-
-
-def kept(engine: base.Engine, backend: Any) -> models.FlowDetail:
-    with backend.get_connection() as connection:
-        found: models.FlowDetail = connection.get_flow_details(engine.storage.flow_uuid)
-        return found
 
 
 def owner_of(engine: base.Engine, backend: Any) -> leases.Lease | None:
@@ -333,56 +308,6 @@ def test_an_owner_that_gives_no_sign_of_life_is_over_in_its_time() -> None:
 
 
 # -- whoever lost it ---------------------------------------------------------------------------
-
-
-class Remembering(invocation.TaskExecutor):
-    """Runs tasks at once; writes down what it is asked."""
-
-    remembers = True
-
-    def __init__(self, log: list[Any]) -> None:
-        self.log = log
-        self.after: Any = None
-
-    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
-        self.log.append(("submit", call.task.name))
-        done(call, invocation.invoke(call))
-        if self.after is not None:
-            self.after()
-
-    def retire(self, calls: Any) -> None:
-        self.log.append(("retire", [call.task.name for call in calls]))
-
-    def withdraw(self) -> list[invocation.Invocation]:
-        self.log.append("withdraw")
-        return []
-
-    def disown(self) -> None:
-        self.log.append("disown")
-
-    def finish(self) -> None:
-        self.log.append("finish")
-
-    def stop(self) -> None:
-        self.log.append("stop")
-
-
-class Engine(action.ActionEngine):
-    OPTIONS = frozenset({"executor"})
-
-    def _make_executor(self) -> invocation.TaskExecutor:
-        found: invocation.TaskExecutor = self.options["executor"]
-        return found
-
-
-def made(flow: Any, log: list[Any], backend: Any, **options: Any) -> Engine:
-    from wbengine.persistence import base as persistence
-
-    detail = persistence.create_flow_detail(flow, backend=backend)
-    engine = Engine(flow, detail, backend, {"executor": Remembering(log), **options})
-    engine.compile()
-    engine.prepare()
-    return engine
 
 
 @pytest.mark.parametrize("durability", ["each", "batch", "end"])

@@ -12,79 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import amqp
 import kombu
 import pytest
 
-from tests import brokers, errands, tcp_proxy
+from tests.integration.rabbitmq_sides import QUICK, Side, queues
+from tests.support import brokers, tcp_proxy
 from tests.support.waiting import RECONNECTED
-from tests.workers import REPOSITORY, until
+from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based.connections import listening, receiving, unconfirmed
-from wbengine.engines.worker_based.connections.parcels import Parcel
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
-
-QUICK = {"heartbeat": 1}
-
-
-AnySide = TypeVar("AnySide", bound="Side")
-
-
-class Side:
-    """A proxy that runs, and what came to it."""
-
-    def __init__(self, url: str, topic: str, **options: Any) -> None:
-        handler = dispatcher.Handler(self._on_message, owns_ack=True)
-        self.keeps = options.pop("keeps", False)
-        self.queues = options.pop("queues", ())
-        slots = options.pop("slots", 2)
-        self.proxy = Proxy(topic, "x", {"TEST": handler}, url=url, **options)
-        self.got: list[int] = []
-        self.messages: list[Any] = []
-        if self.queues:
-            self.proxy.take_from(self.queues, slots)
-
-    def _on_message(self, data: Any, message: Any) -> None:
-        self.messages.append(message)
-        self.got.append(data["n"])  # whoever waits for this looks at that
-        if not self.keeps:
-            self.proxy.ack(message)
-
-    @contextlib.contextmanager
-    def running(self: AnySide) -> Iterator[AnySide]:
-        thread = threading.Thread(target=self.proxy.start, daemon=True)
-        thread.start()
-        assert self.proxy.wait(60)
-        try:
-            yield self
-        finally:
-            self.proxy.stop()
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def arrives(self, to: str) -> bool:
-        """Whether what is sent comes here, by now."""
-        self.send(0, to)
-        return bool(self.got)
-
-    def rest(self) -> None:
-        """Stop taking; nothing is taken any more when this returns."""
-        rests = threading.Event()
-        self.proxy.stop_taking()
-        self.proxy.call_soon(rests.set)
-        assert rests.wait(30)
-
-    def send(self, number: int, to: str, **options: Any) -> Parcel:
-        more = {name: options.pop(name) for name in ("priority", "persistent") if name in options}
-        headers = options.pop("headers", {})
-        envelope = env.Envelope("TEST", {"n": number}, routing_key=to, headers=headers, **more)
-        parcel = errands.parcel(envelope, **options)
-        self.proxy.send(parcel)
-        return parcel
 
 
 @pytest.fixture
@@ -92,10 +33,6 @@ def through(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[An
     """(a URL through a proxy that can break, the proxy)."""
     with tcp_proxy.threaded(rabbitmq_server.port) as made:
         yield rabbitmq_url.replace(f":{rabbitmq_server.port}/", f":{made.port}/"), made
-
-
-def queues(server: brokers.Rabbitmq, url: str) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in server.queues(url.rpartition("/")[2])}
 
 
 def waiting(url: str, queue: str) -> int:
@@ -560,7 +497,7 @@ def test_who_is_gone_is_buried(rabbitmq_url: Any) -> None:
 
 FROZEN = """
 import sys, threading
-from tests.integration.test_rabbitmq import QUICK, Side
+from tests.integration.rabbitmq_sides import QUICK, Side
 side = Side(sys.argv[1], "shared", transport_options=QUICK)
 with side.running():
     print("up", flush=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import brokers, errands, wiretap
-from tests.integration.test_rabbitmq import Side, queues
-from tests.workers import until
+from tests.integration.rabbitmq_sides import Side, queues
+from tests.support import brokers, errands, wiretap
+from tests.support.workers import until
 from wbengine.engines.worker_based.connections import listening
 from wbengine.engines.worker_based.messages import envelope as env
 

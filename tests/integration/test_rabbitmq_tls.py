@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from tests import brokers
+from tests.support import brokers
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.proxy import Proxy
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from tests.redis_ends import SOON
-from tests.workers import until
+from tests.support.redis_ends import SOON
+from tests.support.workers import until
 from wbengine.transports import _redis_bell, _redis_scripts
 from wbengine.transports._redis_link import LOST
 

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from tests import tcp_proxy, workers
-from tests.redis_ends import through
-from tests.workers import until
+from tests.support import tcp_proxy, workers
+from tests.support.redis_ends import through
+from tests.support.workers import until
 from wbengine import _crash, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.ledger import _redis_steps

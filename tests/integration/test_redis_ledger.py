@@ -9,9 +9,9 @@ from concurrent import futures
 
 import pytest
 
-from tests import brokers, tcp_proxy
-from tests.redis_ends import SOON, Taker, hurry, through
-from tests.workers import until
+from tests.support import brokers, tcp_proxy
+from tests.support.redis_ends import SOON, Taker, hurry, through
+from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import _redis_steps as steps

@@ -8,9 +8,9 @@ import contextlib
 import pytest
 from redis import exceptions as errors
 
-from tests import brokers, tcp_proxy
-from tests.redis_ends import Both, hurry, through
-from tests.workers import until
+from tests.support import brokers, tcp_proxy
+from tests.support.redis_ends import Both, hurry, through
+from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.transports import _redis_puts, _redis_scripts

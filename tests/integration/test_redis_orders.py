@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from tests import sample_tasks
-from tests.beside import running
-from tests.redis_ends import SOON, Both, through
-from tests.workers import until, worker_in_thread
+from tests.support import sample_tasks
+from tests.support.beside import running
+from tests.support.redis_ends import SOON, Both, through
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines
 from wbengine.engines.worker_based.ledger import base
 from wbengine.patterns import unordered_flow

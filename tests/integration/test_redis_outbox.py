@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests import errands, tcp_proxy
-from tests.redis_ends import through
-from tests.workers import until
+from tests.support import errands, tcp_proxy
+from tests.support.redis_ends import through
+from tests.support.workers import until
 from wbengine import transports
 from wbengine.engines.worker_based.connections import topology
 from wbengine.engines.worker_based.connections.outbox import Outbox

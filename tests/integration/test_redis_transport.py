@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests import brokers, server_kinds, tcp_proxy
-from tests.redis_ends import SOON, End
-from tests.workers import until
+from tests.support import brokers, server_kinds, tcp_proxy
+from tests.support.redis_ends import SOON, End
+from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.transports import _redis_bell, resolve
 from wbengine.transports import redis as transport

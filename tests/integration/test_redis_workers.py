@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests import brokers, sample_tasks, workers
-from tests.workers import until
+from tests.support import brokers, sample_tasks, workers
+from tests.support.workers import until
 from wbengine import engines, exceptions, states
 from wbengine.engines.worker_based.connections import listening
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
@@ -70,7 +70,7 @@ def test_nothing_is_held_any_more_as_soon_as_it_is_answered(
 
 
 def megabytes_of_an_idle_worker(redis_url, tmp_path):
-    options = ("--url", str(redis_url), "--topic", "t", "--tasks", "tests.sample_tasks")
+    options = ("--url", str(redis_url), "--topic", "t", "--tasks", "tests.support.sample_tasks")
     bytecode = {"PYTHONDONTWRITEBYTECODE": ""}  # is written, so that the next one finds it
     with workers.workers(tmp_path, *options, environment=bytecode) as (worker,):
         until(lambda: any(":qs" in key for key in redis_url.left()))

@@ -17,7 +17,7 @@ def request(value: str) -> Input:
     body = {
         "action": "execute",
         "arguments": {"x": None, "y": 1},
-        "task_cls": "tests.sample_tasks.Add",
+        "task_cls": "tests.support.sample_tasks.Add",
         "task_name": "add",
         "task_version": [1, 0],
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.snapshots import Snapshots
+from tests.support.snapshots import Snapshots
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow

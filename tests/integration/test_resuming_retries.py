@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.snapshots import Snapshots
+from tests.support.snapshots import Snapshots
 from wbengine import _crash, deciders, engines, retry, states, task
 from wbengine.patterns import graph_flow, linear_flow
 from wbengine.persistence import backends

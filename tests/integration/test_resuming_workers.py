@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests import resuming_tasks as tasks
-from tests import workers
-from tests.beside import running
 from tests.seams import ledgers
+from tests.support import resuming_tasks as tasks
+from tests.support import workers
+from tests.support.beside import running
 from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
@@ -55,7 +55,15 @@ def engine_process(
     flow: str, folder: Path, *options: str, point: str = "", hit: int = 1
 ) -> Iterator[Any]:
     """An engine in a process, which is killed at the end, unless it did that itself."""
-    command = [sys.executable, "-m", "tests.resuming_tasks", flow, str(folder), point, str(hit)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.resuming_tasks",
+        flow,
+        str(folder),
+        point,
+        str(hit),
+    ]
     process = subprocess.Popen([*command, *options], cwd=workers.REPOSITORY)
     try:
         yield process

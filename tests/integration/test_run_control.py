@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks as samples
-from tests.workers import worker_in_thread
+from tests.support import sample_tasks as samples
+from tests.support.workers import worker_in_thread
 from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine._core import executors
 from wbengine._core import machine as machine_module

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks as tasks
-from tests import servers
-from tests.workers import worker_in_thread
+from tests.support import sample_tasks as tasks
+from tests.support import servers
+from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions
 from wbengine import worker as command
 from wbengine.engines.worker_based import executor as executors
@@ -156,7 +156,7 @@ def test_a_database_that_is_away(url: str, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(exceptions.LedgerFailure, match=r"postgresql://127.0.0.1:1/db") as caught:
         run(url, ledger=AWAY)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
-    arguments = ["--topic", "t", "--tasks", "tests.sample_tasks", "--url", url, "--quiet"]
+    arguments = ["--topic", "t", "--tasks", "tests.support.sample_tasks", "--url", url, "--quiet"]
     assert command.main([*arguments, "--ledger", AWAY]) == command.EX_UNAVAILABLE
     told = capsys.readouterr().err
     assert "127.0.0.1" in told and "s3cret" not in told

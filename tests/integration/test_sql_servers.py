@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests import servers
+from tests.support import servers
 from wbengine import _sql, exceptions
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import sql

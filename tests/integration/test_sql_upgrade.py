@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from alembic import autogenerate, script
 from alembic.runtime.migration import MigrationContext
 
-from tests import servers
+from tests.support import servers
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import sql

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.beside import running
-from tests.workers import until
+from tests.support.beside import running
+from tests.support.workers import until
 from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models

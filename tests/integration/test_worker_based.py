@@ -15,9 +15,9 @@ from typing import Any
 import kombu
 import pytest
 
-from tests import sample_tasks as tasks
 from tests.seams import ledgers
-from tests.workers import interrupted, until, worker_in_thread
+from tests.support import sample_tasks as tasks
+from tests.support.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, transports
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
@@ -157,7 +157,11 @@ def test_a_graph_is_run_in_its_order(url: str) -> None:
         ((), ["no worker is known"]),
         (
             (tasks.Add, tasks.Double),
-            ["no worker offers tests.sample_tasks.Nothing", "topics: t", "tests.sample_tasks.Add"],
+            [
+                "no worker offers tests.support.sample_tasks.Nothing",
+                "topics: t",
+                "tests.support.sample_tasks.Add",
+            ],
         ),
     ],
 )

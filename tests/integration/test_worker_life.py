@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks
-from tests import worker_tasks as tasks
-from tests.workers import until, worker_in_thread
+from tests.support import sample_tasks
+from tests.support import worker_tasks as tasks
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based import worker as workers
@@ -183,7 +183,7 @@ def test_exception_handlers(tmp_path: Path, pool: str, monkeypatch: pytest.Monke
     calls = tmp_path / "calls"
     monkeypatch.setenv(tasks.CALLS, str(calls))
     place = {"url": f"memory://{tmp_path.name}"}
-    handlers = ["tests.worker_tasks:first", tasks.last, tasks.never]
+    handlers = ["tests.support.worker_tasks:first", tasks.last, tasks.never]
     with worker_in_thread(
         place["url"], tasks, pool=pool, concurrency=1, exception_handlers=handlers
     ) as made:
@@ -297,7 +297,7 @@ def test_running_is_left_out_when_the_end_is_told_with_it(
     body = {
         "action": "execute",
         "arguments": {},
-        "task_cls": "tests.sample_tasks.Nothing",
+        "task_cls": "tests.support.sample_tasks.Nothing",
         "task_name": "w",
         "task_version": [1, 0],
     }

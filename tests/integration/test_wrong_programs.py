@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks
 from tests.contract.flows import kinds
+from tests.support import sample_tasks
 from wbengine import deciders, engines, exceptions, formatters, retry, states, storage, task
 from wbengine.listeners import base, capturing, claims, progress, timing
 from wbengine.listeners import logging as logs

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.brokers import Brokers, Place
 from tests.interop.peers import TaskFlow
+from tests.support.brokers import Brokers, Place
 
 
 @pytest.fixture(scope="session")

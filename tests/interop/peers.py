@@ -16,9 +16,9 @@ from typing import Any
 
 from kombu.utils import json as kombu_json
 
-from tests import workers
-from tests.forked import Forked
 from tests.interop import tasks
+from tests.support import workers
+from tests.support.forked import Forked
 
 TOPIC = "t"
 

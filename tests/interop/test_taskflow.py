@@ -14,10 +14,10 @@ from typing import Any
 import kombu
 import pytest
 
-from tests.brokers import KILLED, Brokers, Place
 from tests.interop import peers, tasks
 from tests.interop.flows import ENDS, Run
-from tests.workers import until, worker_in_thread
+from tests.support.brokers import KILLED, Brokers, Place
+from tests.support.workers import until, worker_in_thread
 from wbengine import exceptions as exc
 from wbengine import states
 

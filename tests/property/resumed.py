@@ -20,7 +20,7 @@ from tests.property import replay
 from tests.property.lives import Composer
 from tests.property.oracle import ATOM, LINEAR, UNORDERED, Oracle, Spec
 from tests.seams import scheduling
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import exceptions, retry, states, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base

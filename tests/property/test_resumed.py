@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers
 from tests.contract import places
 from tests.contract.flows import kinds
 from tests.property.resumed import Life, World
+from tests.support import servers
 from wbengine.persistence import backends, base
 
 FLOWS = int(os.environ.get("WBENGINE_RESUMED", "0"))

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.drawing.test_drawing import hostile, look
+from tests.drawing.looking import hostile, look
 from tests.views import canaries, records
 from wbengine import report
 from wbengine.persistence import backends, models

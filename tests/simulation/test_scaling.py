@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_simulate import simulate
+from tests.acceptance.simulating import simulate
 from tests.seams import tracker
 from tests.simulation import defects, growth, meters, prices, scaling
 

@@ -1,1 +1,1 @@
-"""What tests of all folders share."""
+"""Servers, processes, tasks and doubles that tests of several folders share."""

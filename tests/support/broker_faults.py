@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tests import tcp_proxy
-from tests.brokers import Broker, Brokers
 from tests.support import audited_tasks as tasks
+from tests.support import tcp_proxy
+from tests.support.brokers import Broker, Brokers
 from tests.support.points import Points
-from tests.workers import REPOSITORY
+from tests.support.workers import REPOSITORY
 from wbengine import engines
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from tests import sample_tasks
+from tests.support import sample_tasks
 from tests.support.points import Points
 from wbengine import engines
 from wbengine.patterns import linear_flow

@@ -9,7 +9,7 @@ from typing import Any
 
 from prometheus_client import parser
 
-from tests import workers
+from tests.support import workers
 
 #: `(name, labels in order)` to value.
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import celery_errands, workers
+from tests.support import celery_errands, workers
 from tests.telemetry import spans
 from wbengine import engines
 from wbengine.interop.celery import CeleryTask
@@ -17,7 +17,7 @@ from wbengine.patterns import linear_flow
 from wbengine.telemetry import tracing
 
 TELLS = "tests.telemetry.joined_tasks.Tells"
-FAILS = "tests.sample_tasks.Fail"
+FAILS = "tests.support.sample_tasks.Fail"
 
 #: Seconds: a worker and its child are to begin first.
 PATIENCE = 90
@@ -56,7 +56,7 @@ def ran(broker_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with broker_servers["redis"].place() as url:
         arguments = ["--celery-queue", "celery", "--celery-broker", str(url), "--processes", "1"]
         arguments += ["--celery-result-backend", str(url), "--traces"]
-        for module in ("tests.telemetry.joined_tasks", "tests.sample_tasks"):
+        for module in ("tests.telemetry.joined_tasks", "tests.support.sample_tasks"):
             arguments += ["--tasks", module]
         environment = {"OTEL_TRACES_EXPORTER": "console"}
         folder = tmp_path_factory.mktemp("worker")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks, workers
+from tests.support import sample_tasks, workers
 from tests.telemetry import joined_tasks, spans
 from wbengine import engines, exceptions
 from wbengine.patterns import linear_flow

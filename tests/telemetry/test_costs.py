@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import workers
+from tests.support import workers
 
 TASKS = 100
 
@@ -19,7 +19,7 @@ import contextlib, json, sys
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
-from tests import sample_tasks
+from tests.support import sample_tasks
 from wbengine import engines, running
 from wbengine.patterns import unordered_flow
 from wbengine.telemetry import metrics, tracing

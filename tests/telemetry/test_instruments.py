@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import celery_errands, sample_tasks, workers
+from tests.support import celery_errands, sample_tasks, workers
 from tests.telemetry import measured, spans
 from wbengine import engines
 from wbengine.patterns import linear_flow, unordered_flow
@@ -110,7 +110,7 @@ def check_times(kept: measured.Measured, own: spans.Memory) -> None:
 def test_tasks_of_celerys_clients_are_measured(tmp_path: Path, redis_url: Any) -> None:
     arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
     arguments += ["--celery-result-backend", str(redis_url), "--traces"]
-    arguments += ["--tasks", "tests.celery_errands"]
+    arguments += ["--tasks", "tests.support.celery_errands"]
     environment = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "console"}
     client = celery_errands.Client(redis_url, redis_url)
     with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
@@ -129,7 +129,7 @@ def test_without_an_sdk_nothing_is_kept() -> None:
     script = """
 import sys
 sys.modules["opentelemetry.sdk"] = None
-from tests import sample_tasks
+from tests.support import sample_tasks
 from wbengine import engines
 from wbengine.patterns import linear_flow
 from wbengine.telemetry import tracing

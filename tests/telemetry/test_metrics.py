@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests import celery_errands, fragile_tasks, sample_tasks, workers
+from tests.support import celery_errands, fragile_tasks, sample_tasks, workers
 from tests.telemetry import scraping
 from tests.telemetry.scraping import value
 from wbengine import engines, exceptions, invocation, retry, task
@@ -41,7 +41,7 @@ def scraped(registry: CollectorRegistry, *more: metrics.FleetCollector) -> scrap
 
 def fleet(folder: Path, count: int, *more: str) -> Any:
     arguments = ["--url", url(folder), "--topic", "t", "--metrics-addr", "127.0.0.1:0", *more]
-    arguments += ["--tasks", "tests.sample_tasks", "--tasks", "tests.fragile_tasks"]
+    arguments += ["--tasks", "tests.support.sample_tasks", "--tasks", "tests.support.fragile_tasks"]
     return workers.workers(folder, *arguments, count=count)
 
 
@@ -102,14 +102,14 @@ def test_a_flow_on_two_workers(tmp_path: Path, registry: CollectorRegistry) -> N
         assert [status for status, _ in pages] == [200, 200]
         each = [scraping.read(text) for _, text in pages]
     found = scraping.together([engines_own, *each])
-    add = "tests.sample_tasks.Add"
+    add = "tests.support.sample_tasks.Add"
     assert value(found, "wbengine_tasks_total", task=add, topic="t", state="SUCCESS") == 20
     ended = {s: value(found, "wbengine_tasks_total", state=s) for s in ("FAILURE", "REVERTED")}
     # What does nothing when it is reverted does not travel: the engine counts it.
     assert ended == {"FAILURE": 1, "REVERTED": 24}
     took = "wbengine_task_duration_seconds_count"
     assert value(found, took, task=add, direction="execute") == 20
-    write = "tests.sample_tasks.WriteFile"
+    write = "tests.support.sample_tasks.WriteFile"
     assert value(found, took, task=write, direction="revert") == 1
     assert all(value(one, "wbengine_tasks_total", topic="t") > 0 for one in each)
     assert value(found, "wbengine_flows_total", flow="sums", state="REVERTED") == 1
@@ -145,8 +145,8 @@ def test_who_runs_tasks_in_children_counts_them_itself(tmp_path: Path) -> None:
             load(flow, tmp_path).run()
         found = scraping.read(scraping.get(scraping.place(worker, "/metrics"))[1])
     name = "wbengine_tasks_total"
-    assert value(found, name, task="tests.sample_tasks.Nothing", state="SUCCESS") == 4
-    assert value(found, name, task="tests.sample_tasks.Die", state="FAILURE") == 1
+    assert value(found, name, task="tests.support.sample_tasks.Nothing", state="SUCCESS") == 4
+    assert value(found, name, task="tests.support.sample_tasks.Die", state="FAILURE") == 1
 
 
 def test_whatever_fails_is_counted_once(tmp_path: Path, registry: CollectorRegistry) -> None:
@@ -161,7 +161,7 @@ def test_whatever_fails_is_counted_once(tmp_path: Path, registry: CollectorRegis
             engine = engines.load(flow, engine="worker-based", url=place, **more)
             with metrics.observe(engine, registry), pytest.raises(exceptions.WbengineException):
                 engine.run()
-    died, left = "tests.sample_tasks.Die", "tests.sample_tasks.Nothing"
+    died, left = "tests.support.sample_tasks.Die", "tests.support.sample_tasks.Nothing"
     assert tasks(scraped(other)) == {(died, "FAILURE"): 1}
     ours = {key: number for key, number in tasks(scraped(registry)).items() if key[1] == "FAILURE"}
     assert ours == {(left, "FAILURE"): 1}
@@ -179,14 +179,14 @@ def test_what_is_said_as_taskflow_says_it_is_counted_once(registry: CollectorReg
         with metrics.observe(engine, registry):
             engine.run()
     assert tasks(scraped(registry)) == {}
-    assert tasks(scraped(other)) == {("tests.sample_tasks.Nothing", "SUCCESS"): 1}
+    assert tasks(scraped(other)) == {("tests.support.sample_tasks.Nothing", "SUCCESS"): 1}
 
 
 def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
     """What goes back, or is given up, is somebody else's to count."""
     observer = metrics.WorkerObserver(registry)
     job = jobs.Job("id", 1, ("id", 1), "engine", None, asked=1, name="a")
-    job.unit = pr.WorkUnit("tests.sample_tasks.Add", "a", "execute", {}, None, {}, None)
+    job.unit = pr.WorkUnit("tests.support.sample_tasks.Add", "a", "execute", {}, None, {}, None)
     observer.received(job)
     observer.started(job)
     for tell in (observer.returned, observer.refused, observer.given_up):
@@ -195,14 +195,14 @@ def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
     observer.ended(job, invocation.Outcome(1))  # it came too late for its turn
     assert tasks(scraped(registry)) == {}
     observer.ended(job, invocation.Outcome(1, started=10.0, ended=12.0))
-    assert tasks(scraped(registry)) == {("tests.sample_tasks.Add", "SUCCESS"): 1}
+    assert tasks(scraped(registry)) == {("tests.support.sample_tasks.Add", "SUCCESS"): 1}
     assert value(scraped(registry), "wbengine_task_duration_seconds_sum") == 2
 
 
 def test_tasks_of_celerys_clients_are_counted(tmp_path: Path, redis_url: Any) -> None:
     arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
     arguments += ["--celery-result-backend", str(redis_url), "--metrics-addr", "127.0.0.1:0"]
-    arguments += ["--tasks", "tests.celery_errands"]
+    arguments += ["--tasks", "tests.support.celery_errands"]
     client = celery_errands.Client(redis_url, redis_url)
     with workers.workers(tmp_path, *arguments) as (worker,):
         path = str(tmp_path / "notes")
@@ -262,7 +262,7 @@ def test_what_an_engine_runs_itself(registry: CollectorRegistry) -> None:
         ("tests.telemetry.test_metrics.Stumbles", "SUCCESS"): 1,
         ("tests.telemetry.test_metrics.Stumbles", "FAILURE"): 1,
         ("tests.telemetry.test_metrics.Stumbles", "REVERTED"): 1,
-        ("tests.sample_tasks.Nothing", "IGNORE"): 1,
+        ("tests.support.sample_tasks.Nothing", "IGNORE"): 1,
     }
     assert value(found, "wbengine_task_retries_total") == 2
     assert value(found, "wbengine_flow_duration_seconds_count", flow="f") == 1
@@ -287,7 +287,7 @@ def test_a_map_and_its_items_are_told_apart(registry: CollectorRegistry) -> None
         engine = engines.load(flow, engine="worker-based", url=place, store={"xs": [1, 2, 3]})
         with metrics.observe(engine, registry):
             engine.run()
-    one = "tests.sample_tasks.Add"
+    one = "tests.support.sample_tasks.Add"
     assert tasks(scraped(other)) == {(one, "SUCCESS"): 3}
     assert tasks(scraped(registry)) == {(f"wbengine.task.Map({one})", "SUCCESS"): 1}
 
@@ -347,7 +347,7 @@ def test_an_engine_may_count_for_workers_that_nobody_asks(registry: CollectorReg
         with metrics.observe(engine, registry, remote=True):
             engine.run()
     found = scraped(registry)
-    name, add = "wbengine_tasks_total", "tests.sample_tasks.Add"
+    name, add = "wbengine_tasks_total", "tests.support.sample_tasks.Add"
     assert value(found, name, task=add, topic="video.hd", state="SUCCESS") == 1
     assert sum(tasks(found).values()) == 1
 

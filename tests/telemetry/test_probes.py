@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests import sample_tasks, tcp_proxy, workers
+from tests.support import sample_tasks, tcp_proxy, workers
 from tests.telemetry import scraping
 from wbengine import engines
 from wbengine.engines.worker_based.connections import receiving
@@ -43,7 +43,7 @@ def test_all_of_it_at_once(tmp_path: Path) -> None:
     """Both servers may be one; a file is touched; all of it ends with the worker."""
     heartbeat = tmp_path / "heartbeat"
     arguments = ["--url", f"filesystem://{tmp_path}/b", "--topic", "t"]
-    arguments += ["--tasks", "tests.sample_tasks", "--metrics-addr", str(LOCAL)]
+    arguments += ["--tasks", "tests.support.sample_tasks", "--metrics-addr", str(LOCAL)]
     arguments += ["--health-addr", str(LOCAL)]
     arguments += ["--heartbeat-file", str(heartbeat)]
     with workers.workers(tmp_path, *arguments) as (worker,):
@@ -79,7 +79,7 @@ def test_what_cannot_be_served_is_said_in_a_line(
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"127.0.0.1:{server.getsockname()[1]}"
         arguments = ["--url", f"filesystem://{tmp_path}/b", "--topic", "t", "--quiet"]
-        arguments += ["--tasks", "tests.sample_tasks", option, value.format(taken=taken)]
+        arguments += ["--tasks", "tests.support.sample_tasks", option, value.format(taken=taken)]
         with workers.workers(tmp_path, *arguments) as (worker,):
             assert worker.wait() == 2
             assert words.format(taken=taken) in worker.text

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from tests import workers
+from tests.support import workers
 from tests.telemetry import spans
 
 
@@ -78,7 +78,7 @@ def test_an_exporter_that_is_not_installed_is_named() -> None:
 def test_a_program_is_traced_where_its_environment_says_so() -> None:
     script = """
 import sys
-from tests import sample_tasks
+from tests.support import sample_tasks
 from wbengine import engines
 from wbengine.patterns import linear_flow
 from wbengine.telemetry import programs

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 
-from tests import sample_tasks, workers
+from tests.support import sample_tasks, workers
 from tests.telemetry import spans
 from wbengine import engines, retry, task
 from wbengine.engines.worker_based import executor as executors
@@ -77,7 +77,7 @@ def test_one_trace_across_an_engine_and_two_workers(tmp_path: Path, memory: span
         sample_tasks.WriteFile("w", inject={"path": str(tmp_path / CANARY)}),
         sample_tasks.Fail("bad"),
     )
-    arguments = ["--url", place, "--topic", "maths", "--tasks", "tests.sample_tasks"]
+    arguments = ["--url", place, "--topic", "maths", "--tasks", "tests.support.sample_tasks"]
     arguments += ["--threads", "1", "--traces"]
     environment = {"OTEL_TRACES_EXPORTER": "console"}
     with workers.workers(tmp_path, *arguments, count=2, environment=environment) as started:
@@ -359,7 +359,7 @@ def test_a_worker_is_told_what_is_missing(tmp_path: Path) -> None:
         "--topic",
         "t",
         "--tasks",
-        "tests.sample_tasks",
+        "tests.support.sample_tasks",
     ]
     environment = {"OTEL_TRACES_EXPORTER": "zipkin"}
     with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from tests import fresh
+from tests.support import fresh
 from wbengine import alarms, exceptions
 
 THREADS = 100

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import alarms, exceptions, limits, pools, watch
 from wbengine.types import failure as ft
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import types
 from typing import Any
 
@@ -12,6 +11,7 @@ from amqp import method_framing, serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.amqp_frames import MOST, Peer, delivered, written
 from wbengine.transports import _amqp_delivery as delivery
 from wbengine.transports import _amqp_frames as frames
 
@@ -26,38 +26,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 TABLES = st.dictionaries(SHORT, VALUES, max_size=6)
-MOST = 4096
 LANE: Any = types.SimpleNamespace(channel=None)
-
-
-class Peer:
-    """A connection of py-amqp, as far as its frames go."""
-
-    frame_max = MOST
-    bytes_sent = bytes_recv = 0
-
-    def __init__(self) -> None:
-        self.said = b""
-        self.heard: list[Any] = []
-
-    def write(self, data: Any) -> None:
-        self.said += bytes(data)
-
-    def hear(self, said: bytes) -> Any:
-        """The message that py-amqp reads out of frames."""
-        handle = method_framing.frame_handler(self, lambda *told: self.heard.append(told))
-        at = 0
-        while at < len(said):
-            kind, channel, size = struct.unpack_from(">BHI", said, at)
-            handle((kind, channel, said[at + 7 : at + 7 + size]))
-            at += size + 8
-        return self.heard[-1][3]
-
-
-def written(message: amqp.Message, method: tuple[int, int], args: bytes) -> bytes:
-    peer = Peer()
-    method_framing.frame_writer(peer, peer)(1, 7, method, args, message)
-    return peer.said
 
 
 @given(TABLES)
@@ -119,11 +88,6 @@ def test_what_does_not_fit_is_not_written() -> None:
         frames.properties("t", {}, 1, 0, "c" * 256, None, None)
     with pytest.raises(ValueError):
         frames.properties("t", {"n" * 256: 1}, 1, 0, None, None, None)
-
-
-def delivered(message: amqp.Message, tag: int = 5, again: bool = False) -> bytes:
-    args = serialization.dumps("sLbss", ("consumer", tag, again, "x", "key"))
-    return written(message, (60, 60), args)
 
 
 @given(headers=TABLES, body=st.binary(max_size=MOST - 600), again=st.booleans(), more=st.binary())

@@ -17,7 +17,7 @@ import pytest
 from amqp import serialization
 from amqp.transport import TCPTransport
 
-from tests.unit.test_amqp_frames import delivered
+from tests.unit.amqp_frames import delivered
 from wbengine.engines.worker_based.connections import lanes, lines
 from wbengine.transports import _amqp_frames as frames
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
 from wbengine._core import executors
 from wbengine.engines import action

@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from tests.support.messages import Message
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import dispatcher
-
-
-class Message:
-    """What the dispatcher needs of a kombu message; notes what is done with it, in order."""
-
-    delivery_tag = "tag-1"
-
-    def __init__(self, kind: Any = "NOTIFY") -> None:
-        self.properties = {"type": kind}
-        self.done: list[str] = []
-        self.channel = self
-
-    def ack_many(self, messages: Iterable[Message]) -> None:
-        """As its channel does."""
-        for message in messages:
-            message.ack()
-
-    @property
-    def acknowledged(self) -> bool:
-        return bool({"ack", "reject", "requeue"} & set(self.done))
-
-    def ack(self) -> None:
-        self.done.append("ack")
-
-    def reject(self) -> None:
-        self.done.append("reject")
-
-    def requeue(self) -> None:
-        self.done.append("requeue")
 
 
 def process(data: Any, message: Any) -> None:

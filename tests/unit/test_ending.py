@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_requests import JOB, T0, WALL, Bench, Job, failures, settled
+from tests.unit.requesting import JOB, T0, WALL, Bench, Job, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers

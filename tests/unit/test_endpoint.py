@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import fresh, sample_tasks
+from tests.support import fresh, sample_tasks
 from wbengine import exceptions as exc
 from wbengine import loops, pools, task
 from wbengine.engines.worker_based import endpoint

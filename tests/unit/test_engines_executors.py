@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.workers import interrupted
 from tests.unit.executor_tasks import (
     Echo,
     Exits,
@@ -28,7 +29,6 @@ from tests.unit.executor_tasks import (
     coroutine_of,
     gift,
 )
-from tests.workers import interrupted
 from wbengine import _codec, exceptions, invocation, task
 from wbengine._core import executors
 from wbengine.types import failure as ft

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_requests import Bench
+from tests.unit.requesting import Bench
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory

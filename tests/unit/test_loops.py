@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import interrupted
+from tests.support.workers import interrupted
 from wbengine import exceptions, limits, loops
 from wbengine.types import failure as ft
 

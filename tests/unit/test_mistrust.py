@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import until
+from tests.support.workers import until
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based.connections import listening, receiving
 from wbengine.engines.worker_based.connections.parcels import ECHO, Parcel

@@ -5,51 +5,20 @@ from __future__ import annotations
 import math
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import kombu
 import pytest
 
-from tests import errands
-from tests.workers import until
+from tests.support import errands
+from tests.support.workers import until
+from tests.unit.outboxes import WAIT, Place
 from wbengine import exceptions as exc
-from wbengine import transports
 from wbengine.engines.worker_based.connections import outbox as outboxes
-from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.connections.outbox import UNHURRIED, Outbox
+from wbengine.engines.worker_based.connections.outbox import UNHURRIED
 from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import memory
-
-WAIT = 60.0
-
-
-class Place:
-    """A broker in memory with one queue that everything goes to."""
-
-    def __init__(self) -> None:
-        self.target = transports.resolve(f"memory://{uuid.uuid4().hex}", None, None)
-        self.layout = topology.Topology("exchange", "me", (), None)
-        self.reader = self.connect()
-        self.queue = self.layout.declare_own(self.reader.channel(), ours=True)
-        self.outbox = Outbox(self.target, self.layout, "test")
-
-    def connect(self) -> kombu.Connection:
-        return self.target.connect()
-
-    def arrived(self) -> list[Any]:
-        bodies = []
-        while (message := self.queue.get(no_ack=True)) is not None:
-            bodies.append(env.parse(message.body)["n"])
-        return bodies
-
-    def put(self, number: Any, first: bool = False, **options: Any) -> Parcel:
-        envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
-        parcel = errands.parcel(envelope, **options)
-        self.outbox.put(parcel, first)
-        return parcel
 
 
 @pytest.fixture

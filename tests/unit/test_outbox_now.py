@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests import errands
-from tests.unit.test_outbox import WAIT, Place
-from tests.workers import until
+from tests.support import errands
+from tests.support.workers import until
+from tests.unit.outboxes import WAIT, Place
 from wbengine.engines.worker_based.connections.parcels import Parcel
 from wbengine.engines.worker_based.messages import envelope as env
 

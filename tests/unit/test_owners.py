@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import fresh
+from tests.support import fresh
 from wbengine import _clock
 from wbengine.persistence import owners
 

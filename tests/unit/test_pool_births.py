@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.fresh import REPOSITORY
+from tests.support.fresh import REPOSITORY
 from wbengine import pools
 
 #: It has no `if __name__ == "__main__":`, so each child runs it, too.

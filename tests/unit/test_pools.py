@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests import fresh
+from tests.support import fresh
 from tests.unit.pool_calls import (
     Fragile,
     Strange,
@@ -610,7 +610,9 @@ def test_a_long_path_of_the_temporary_folder_is_no_obstacle(tmp_path: pathlib.Pa
 
 def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
     """Wherever Ctrl-C strikes: nothing stays locked, and slots serve."""
-    from tests.workers import interrupted  # children of this module's programs have no `tests`
+    from tests.support.workers import (
+        interrupted,  # children of this module's programs have no `tests`
+    )
 
     for step in range(1, 200):
         pool = pools.ThreadPool(1)
@@ -630,7 +632,7 @@ def test_an_interruption_of_submit_leaves_a_pool_that_works() -> None:
 
 def interrupted_while_waking(step: int, call: Any) -> bool:
     """Call, with a `KeyboardInterrupt` before the `step`th opcode of what wakes a slot."""
-    from tests.workers import is_interrupted
+    from tests.support.workers import is_interrupted
 
     left = step
 
@@ -650,7 +652,7 @@ def interrupted_while_waking(step: int, call: Any) -> bool:
 
 @pytest.mark.parametrize("finely", [False, True])
 def test_an_interruption_while_idle_slots_are_woken_forgets_none(finely: bool) -> None:
-    from tests.workers import interrupted
+    from tests.support.workers import interrupted
 
     interrupt = interrupted_while_waking if finely else interrupted
     for step in range(1, 200):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_requests import T0, Bench, Job, failures, settled
+from tests.unit.asking_again import AGAIN, Again, asked_of, kinds
+from tests.unit.requesting import T0, Bench, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -15,13 +16,6 @@ from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import entries, recovering
 
 FENCE = 2048
-
-
-class Again(Job):
-    idempotent = True
-
-
-AGAIN = f"{__name__}.Again"
 
 
 class Heirs(Bench):
@@ -63,16 +57,6 @@ class Heirs(Bench):
         headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: epoch}
         body = {"state": pr.SUCCESS, "data": {"result": result}}
         return env.Envelope(pr.RESPONSE, body, correlation_id="", headers=headers)
-
-
-def asked_of(effects: list[fx.Effect]) -> tuple[str, list[tuple[str, int]]]:
-    (ask,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
-    body = ask.question.body
-    return ask.question.routing_key, [(name, number) for name, number in body["asked"]]
-
-
-def kinds(effects: list[fx.Effect]) -> list[type]:
-    return [type(effect) for effect in effects]
 
 
 # With a ledger -----------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from tests.unit.requesting import JOB, T0, Bench, Job, failures, settled
 from wbengine import exceptions as exc
 from wbengine import invocation, task
 from wbengine.engines.worker_based import protocol as pr
@@ -18,16 +18,7 @@ from wbengine.engines.worker_based.requests import book, entries
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.reasons import EXPIRE, LOOK
 from wbengine.engines.worker_based.requests.recovering import PATIENCE, Seen
-from wbengine.engines.worker_based.requests.terms import Terms
 from wbengine.types.failure import Failure
-
-T0 = 1000.0
-WALL = 1_800_000_000.0
-
-
-class Job(task.Task):
-    def execute(self, **arguments: Any) -> Any:
-        return None
 
 
 class Rest(task.Task):
@@ -35,171 +26,7 @@ class Rest(task.Task):
         return None
 
 
-JOB = f"{__name__}.Job"
 REST = f"{__name__}.Rest"
-
-
-class Fleet:
-    """Offers that say what they are told to."""
-
-    period = 5.0
-
-    def __init__(self) -> None:
-        self.queues: dict[str, list[str]] = {}
-        self.all_slots: dict[str, int] = {}
-        self.all_free: dict[str, int] = {}
-        self.plain: set[str] = set()
-        self.watched: list[tuple[str, float]] = []
-        # As if every worker had spoken, or been free, so often since whatever moment.
-        self.spoke: dict[str, int] = {}
-        self.idle: dict[str, int] = {}
-        self.outage = 0.0
-        self.gone = (0.0, 0.0)
-
-    def set(self, queue: str, slots: int, free: int, *classes: str) -> None:
-        self.all_slots[queue], self.all_free[queue] = slots, free
-        for name in classes:
-            self.queues.setdefault(name, []).append(queue)
-
-    def end(self, queue: str) -> None:
-        self.all_slots.pop(queue)
-        self.all_free.pop(queue)
-        for queues in self.queues.values():
-            if queue in queues:
-                queues.remove(queue)
-
-    def queue_for(self, task_cls: str, waiting: Any) -> str | None:
-        queues = self.queues.get(task_cls)
-        return min(queues, key=waiting) if queues else None
-
-    def slots(self, queue: str) -> int:
-        return self.all_slots.get(queue, 0)
-
-    def free(self, queue: str) -> int:
-        return self.all_free.get(queue, 0)
-
-    def speaks(self, queue: str) -> bool:
-        return queue not in self.plain
-
-    def watch(self, identity: str, silence: float = 0.0) -> None:
-        self.watched.append((identity, silence))
-
-    def rounds(self, queue: str, since: float) -> int:
-        return self.spoke.get(queue, 0)
-
-    def idle_rounds(self, queue: str, since: float) -> int:
-        return self.idle.get(queue, 0)
-
-    def missed(self, since: float, now: float) -> float:
-        start, end = self.gone
-        return self.outage + max(0.0, min(end, now) - max(start, since))
-
-    wanted: tuple[str, ...] = ()
-
-    def topics(self) -> list[str]:
-        return sorted(self.all_slots)
-
-    def tasks(self) -> list[str]:
-        return sorted(name for name, queues in self.queues.items() if queues)
-
-
-class Bench:
-    """A book with a fleet; `ledger=None` for a broker without one."""
-
-    def __init__(
-        self,
-        *,
-        ledger: str | None = "ledger-1",
-        timeout: float | None = 60.0,
-        workers: bool = True,
-        **terms: Any,
-    ) -> None:
-        self.fleet = Fleet()
-        if workers:
-            self.fleet.set("q", 1, 1, JOB)
-        self.book = book.RequestBook(
-            "engine",
-            self.fleet,
-            transition_timeout=timeout,
-            ledger=ledger,
-            terms=Terms(max_message_size=10_000, **terms),
-            wall=lambda: WALL,
-        )
-        self.number = 0
-
-    def call(self, kind: Any = Job, **options: Any) -> invocation.Invocation:
-        self.number += 1
-        options.setdefault("action", "execute")
-        return invocation.Invocation(
-            kind(f"task-{self.number}"), uuid=f"atom-{self.number}", **options
-        )
-
-    def submit(self, now: float = T0, **options: Any) -> tuple[entries.Entry, list[fx.Effect]]:
-        call = self.call(**options)
-        effects = self.book.submit(call, lambda *_: None, now)
-        return call.ticket, effects
-
-    def pending(self, now: float = T0, **options: Any) -> entries.Entry:
-        entry, effects = self.submit(now, **options)
-        assert [type(effect) for effect in effects] == [fx.Dispatch]
-        entry.opened, entry.sent_at = True, now
-        return entry
-
-    def running(self, worker: str = "w1", **options: Any) -> entries.Entry:
-        entry = self.pending(**options)
-        self.answer(entry, pr.RUNNING, {}, worker=worker)
-        assert entry.state == pr.RUNNING
-        return entry
-
-    def answer(
-        self,
-        entry: entries.Entry,
-        state: str,
-        data: dict[str, Any],
-        *,
-        worker: str | None = "w1",
-        seq: int = 1,
-        epoch: int | None = 1,
-        receipt: Any = "receipt",
-        now: float = T0,
-    ) -> list[fx.Effect]:
-        headers: dict[str, Any] = {}
-        if worker is not None:
-            headers |= {env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: seq}
-            headers[env.WBE_EPOCH] = epoch
-        envelope = env.Envelope(
-            pr.RESPONSE, {"state": state, "data": data}, correlation_id=entry.id, headers=headers
-        )
-        return self.book.on_response(envelope, receipt, now)
-
-    def succeed(self, entry: entries.Entry, result: Any = 3, **options: Any) -> list[fx.Effect]:
-        return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
-
-    def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
-        worker = types.TopicWorker("t", (), name)
-        worker.queue = queue
-        return self.book.on_lost([worker], now)
-
-    def concluded(self, effects: list[fx.Effect], now: float = T0) -> list[fx.Effect]:
-        """The ledger ends what it is asked to end for those who are lost."""
-        found: list[fx.Effect] = []
-        for effect in effects:
-            if isinstance(effect, fx.Conclude):
-                assert effect.entry.live and effect.holder
-                found += self.book.on_concluded(effect.entry, effect.failure, now)
-            else:
-                found.append(effect)
-        return found
-
-
-def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
-    return [effect.outcome for effect in effects if isinstance(effect, fx.Settle)]
-
-
-def failures(effects: Iterable[fx.Effect], kind: type[Exception]) -> list[str]:
-    values = [outcome.value for outcome in settled(effects)]
-    assert all(value.check(kind) for value in values), values
-    return [value.exception_str for value in values]
 
 
 # The way of a request ----------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_recovering import AGAIN, Again, asked_of, kinds
-from tests.unit.test_requests import JOB, T0, Bench, Job, failures, settled
+from tests.unit.asking_again import AGAIN, Again, asked_of, kinds
+from tests.unit.requesting import JOB, T0, Bench, Job, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types

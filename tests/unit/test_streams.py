@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import workers
+from tests.support import workers
 
 OPENER = """
 import sys
@@ -57,7 +57,8 @@ def test_a_worker_needs_no_streams(tmp_path: Path) -> None:
     ended = shell(
         '"$@" <&- >&- 2>&-', "-W", "error", "-m", "wbengine.worker",
         "--url", f"filesystem://{tmp_path / 'broker'}", "--topic", "t",
-        "--tasks", "tests.sample_tasks", "--processes", "1", "--burst", "--max-idle-time", "0.1",
+        "--tasks", "tests.support.sample_tasks", "--processes", "1",
+        "--burst", "--max-idle-time", "0.1",
     )  # fmt: skip
     assert ended.returncode == 0
 

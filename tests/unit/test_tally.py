@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests import tally
+from tests.support import tally
 
 
 def test_what_several_processes_tell_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:

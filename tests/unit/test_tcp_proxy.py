@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import tcp_proxy
-from tests.workers import until
+from tests.support import tcp_proxy
+from tests.support.workers import until
 
 
 class Echo:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_requests import Bench, Job
+from tests.unit.requesting import Bench, Job
 from wbengine import engines, limits
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.messages import envelope as env

@@ -10,9 +10,9 @@ import time
 import kombu
 import pytest
 
-from tests import fresh
+from tests.support import fresh
+from tests.support.workers import until
 from tests.unit import descriptors
-from tests.workers import until
 from wbengine.transports import _arrivals, _files, _spares, _tree, resolve
 
 

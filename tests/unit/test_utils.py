@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import wbengine
-from tests.workers import until
+from tests.support.workers import until
 from wbengine import _clock, version
 from wbengine import logging as our_logging
 from wbengine.persistence.backends import memory

@@ -7,7 +7,7 @@ import bz2
 import kombu
 import pytest
 
-from tests.brokers import Place
+from tests.support.brokers import Place
 from wbengine import exceptions
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import wary

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import wbengine
-from tests import worker_tasks as tasks
+from tests.support import worker_tasks as tasks
+from tests.support.workers import until, worker_in_thread
 from tests.views import held
-from tests.workers import until, worker_in_thread
 from wbengine import engines, exceptions
 from wbengine.engines.worker_based.messages import envelope, pinging
 from wbengine.patterns import linear_flow
@@ -103,7 +103,7 @@ def test_who_is_there(place: dict[str, Any], looking: fleets.Fleet) -> None:
         assert list(found) == sorted([one.identity, other.identity])
         seen = found[one.identity]
         assert (seen.topics, seen.slots, seen.running, seen.state) == (("a", "b"), 3, 0, "idle")
-        assert seen.tasks == ("tests.worker_tasks.Where",)
+        assert seen.tasks == ("tests.support.worker_tasks.Where",)
         assert dict(zip(seen.topics, seen.queues, strict=True)) == one.queues
         assert (seen.version, seen.host) == (wbengine.__version__, socket.gethostname())
         assert seen.ledger is not None

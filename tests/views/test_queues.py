@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import worker_tasks as tasks
-from tests.workers import until, worker_in_thread
+from tests.support import worker_tasks as tasks
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, transports
 from wbengine.patterns import unordered_flow
 from wbengine.views import fleet as fleets

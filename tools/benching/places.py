@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests import brokers, servers
+from tests.support import brokers, servers
 from tools import _bootstrap
 from tools.benching import processes
 

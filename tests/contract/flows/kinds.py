@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.workers import until, worker_in_thread, workers
+from tests.support.workers import until, worker_in_thread, workers
 from wbengine import engines
 from wbengine import invocation as calls
 from wbengine._core import executors

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import tally
 from tests.contract.flows import (
     arguments,
     deciding,
@@ -19,6 +18,7 @@ from tests.contract.flows import (
 )
 from tests.contract.flows.case import CASES, Case, play
 from tests.contract.flows.kinds import KEPT, NAMES, Kind
+from tests.support import tally
 
 #: They register themselves when they are imported.
 MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, newer)

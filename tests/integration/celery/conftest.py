@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests import celery_errands, celery_guests, workers
-from tests.brokers import Broker, Brokers, Place
-from tests.celery_errands import Client
-from tests.celery_guests import Serve, Start
-from tests.workers import WorkerProcess
+from tests.support import celery_errands, celery_guests, workers
+from tests.support.brokers import Broker, Brokers, Place
+from tests.support.celery_errands import Client
+from tests.support.celery_guests import Serve, Start
+from tests.support.workers import WorkerProcess
 from wbengine.interop.celery.worker import notes
 
 

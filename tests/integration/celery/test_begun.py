@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.brokers import Broker
-from tests.celery_errands import NOTE, WAIT, Client, lines
-from tests.celery_guests import PATIENT, Serve, Start
+from tests.support.brokers import Broker
+from tests.support.celery_errands import NOTE, WAIT, Client, lines
+from tests.support.celery_guests import PATIENT, Serve, Start
 from tests.support.waiting import RECONNECTED
-from tests.workers import until
+from tests.support.workers import until
 from wbengine.interop.celery.protocol.message import TaskMessage
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Place, Rabbitmq
-from tests.celery_errands import REST, WAIT, WAIT_AGAIN, Client, lines
-from tests.celery_guests import PATIENT, Serve, Start
-from tests.workers import WorkerProcess, until
+from tests.support.brokers import Place, Rabbitmq
+from tests.support.celery_errands import REST, WAIT, WAIT_AGAIN, Client, lines
+from tests.support.celery_guests import PATIENT, Serve, Start
+from tests.support.workers import WorkerProcess, until
 from wbengine.interop.celery.worker import doubting, notes
 
 on_rabbitmq = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)

@@ -11,12 +11,12 @@ from typing import Any
 import kombu
 import pytest
 
-from tests import celery_errands, celery_guests
-from tests.brokers import KILLED, Broker, Place
-from tests.celery_errands import NOTE, REST, REST_AGAIN, WAIT, Client, lines
-from tests.celery_guests import HASTY, PATIENT, Serve, Start
+from tests.support import celery_errands, celery_guests
+from tests.support.brokers import KILLED, Broker, Place
+from tests.support.celery_errands import NOTE, REST, REST_AGAIN, WAIT, Client, lines
+from tests.support.celery_guests import HASTY, PATIENT, Serve, Start
 from tests.support.waiting import RECONNECTED
-from tests.workers import WorkerProcess, until
+from tests.support.workers import WorkerProcess, until
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.interop.celery.protocol.message import TaskMessage
 
@@ -355,7 +355,7 @@ def test_a_broker_that_is_not_there(
 def test_topics_and_queues_at_once(
     url: Place, client: Client, start: Start, tmp_path: Path
 ) -> None:
-    from tests.celery_errands import Note
+    from tests.support.celery_errands import Note
     from wbengine import engines
     from wbengine.patterns import linear_flow
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests import celery_errands, celery_guests, tcp_proxy
-from tests.brokers import Place, Rabbitmq
-from tests.celery_errands import NOTE, REFUSE, Client
-from tests.celery_guests import Serve, Serving
-from tests.workers import until
+from tests.support import celery_errands, celery_guests, tcp_proxy
+from tests.support.brokers import Place, Rabbitmq
+from tests.support.celery_errands import NOTE, REFUSE, Client
+from tests.support.celery_guests import Serve, Serving
+from tests.support.workers import until
 from wbengine.interop.celery.protocol.message import TaskMessage
 
 pytestmark = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokers import Place
+from tests.support.brokers import Place
 from wbengine import exceptions
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.protocol.results import ChordPart, Result

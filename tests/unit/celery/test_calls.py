@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import fresh
+from tests.support import fresh
 from wbengine import exceptions, invocation, limits, pools, running
 from wbengine.interop.celery import retrying
 from wbengine.interop.celery.protocol.message import TaskMessage

@@ -9,7 +9,7 @@ from typing import Any
 import kombu
 import pytest
 
-from tests.brokers import Brokers
+from tests.support.brokers import Brokers
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.confirms import Confirms
 

@@ -15,7 +15,7 @@ from typing import Any
 import kombu
 import pytest
 
-from tests import workers
+from tests.support import workers
 from wbengine import exceptions
 from wbengine.interop.celery import clock
 from wbengine.interop.celery.monitoring import events, publisher, receiver

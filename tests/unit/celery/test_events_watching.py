@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import until, worker_in_thread
+from tests.support.workers import until, worker_in_thread
 from wbengine import engines, invocation, task
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint, server

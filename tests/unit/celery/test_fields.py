@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import pages, workers
+from tests.support import pages, workers
 from wbengine.interop import celery
 from wbengine.interop.celery.protocol import fields, serializers
 from wbengine.interop.celery.protocol.message import TaskMessage

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import celery_errands
+from tests.support import celery_errands
 from wbengine import worker
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.worker import options
@@ -79,7 +79,7 @@ def test_the_broker_may_be_named_elsewhere(made: Any, monkeypatch: pytest.Monkey
         ((*USUAL, "--celery-default-queue", ""), "must not be empty"),
         ((*USUAL, "--celery-name", "a b"), "name of a node"),
         ((*USUAL, "--celery-task", "add"), "'add'"),
-        ((*USUAL, "--celery-task", "add=tests.celery_errands:Nothing"), "Nothing"),
+        ((*USUAL, "--celery-task", "add=tests.support.celery_errands:Nothing"), "Nothing"),
         ((*USUAL, "--celery-broker-option", "heartbeat=x"), "heartbeat"),
         ((*USUAL, "--celery-broker-option", "hartbeat=5"), "did you mean 'heartbeat'"),
         ((*USUAL, "--celery-broker-option", "qqq=5"), "for RabbitMQ; there are: "),

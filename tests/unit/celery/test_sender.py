@@ -11,8 +11,8 @@ from typing import Any
 import kombu
 import pytest
 
-from tests.brokers import KILLED, Brokers
-from tests.workers import until
+from tests.support.brokers import KILLED, Brokers
+from tests.support.workers import until
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.protocol import codec
 from wbengine.interop.celery.protocol.message import TaskMessage

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from tests.sample_tasks import append
+from tests.support.sample_tasks import append
 from wbengine import exceptions, task
 
 #: Longer than any test waits.

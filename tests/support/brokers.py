@@ -2,7 +2,7 @@
 
     with brokers.redis() as redis, redis.place() as url: ...
 
-As with the servers of `tests/servers.py`, each has its own folder, ports and password, and is gone
+As with the servers of `servers.py`, each has its own folder, ports and password, and is gone
 afterwards.  They can be killed, started again where they were, and stopped for a while.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from tests import servers, tally
-from tests.servers import USER, Kept, Shared
+from tests.support import servers, tally
+from tests.support.servers import USER, Kept, Shared
 
 
 class Place(str):

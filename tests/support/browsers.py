@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import servers
+from tests.support import servers
 from tools import _servers
 
 if TYPE_CHECKING:

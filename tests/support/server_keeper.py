@@ -1,6 +1,6 @@
 """The keeper of one private server: a process that starts it, and ends it for certain.
 
-    python -m tests.server_keeper PID KIND PROGRAM [SETTING=VALUE ...]
+    python -m tests.support.server_keeper PID KIND PROGRAM [SETTING=VALUE ...]
 
 It tells in one line of JSON where the server is, or why there is none.  It ends the server, and
 removes its folder, at SIGTERM, and when the process PID is gone, however that ended.  When PID is
@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from tests.server_kinds import KINDS, Keeper, NoServer
+from tests.support.server_kinds import KINDS, Keeper, NoServer
 
 
 def _attend(user: int, listens: bool, keeper: Keeper) -> None:

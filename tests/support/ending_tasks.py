@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests import cancelled_tasks as tasks
-from tests.sample_tasks import append
+from tests.support import cancelled_tasks as tasks
+from tests.support.sample_tasks import append
 from wbengine import exceptions
 
 

@@ -168,6 +168,6 @@ def main(flow: str, folder: str, point: str, hit: str, *options: str) -> None:
 
 if __name__ == "__main__":
     # Workers know the tasks by this name.
-    from tests import resuming_tasks
+    from tests.support import resuming_tasks
 
     resuming_tasks.main(*sys.argv[1:])

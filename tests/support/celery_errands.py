@@ -17,9 +17,9 @@ from wbengine.interop.celery import brokers, retrying
 from wbengine.interop.celery.protocol import codec
 from wbengine.interop.celery.protocol.message import TaskMessage
 
-#: The names under which a worker of `--tasks tests.celery_errands` offers them.
+#: The names under which a worker of `--tasks tests.support.celery_errands` offers them.
 NOTE, REFUSE, REST, REST_AGAIN, WAIT, WAIT_AGAIN = (
-    f"tests.celery_errands.{name}"
+    f"tests.support.celery_errands.{name}"
     for name in ("Note", "Refuse", "Rest", "RestAgain", "Wait", "WaitAgain")
 )
 

@@ -3,7 +3,7 @@
     with servers.postgresql() as server, server.database() as url: ...
 
 Each has its own folder, port and password, and is gone afterwards, also when this process is killed
-(`tests/server_keeper.py` sees to that).
+(`tests/support/server_keeper.py` sees to that).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 USER = "wbe"
 
 S = TypeVar("S")
@@ -211,7 +211,7 @@ def _keeper(pid: int, kind: str, **settings: str) -> subprocess.Popen[bytes]:
     """A process that keeps a server for as long as there is the process `pid`."""
     words = [str(pid), kind, _program(kind), *(f"{key}={value}" for key, value in settings.items())]
     return subprocess.Popen(
-        [sys.executable, "-E", "-S", "-m", "tests.server_keeper", *words],
+        [sys.executable, "-E", "-S", "-m", "tests.support.server_keeper", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for us: we end it when nobody needs it any more

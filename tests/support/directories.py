@@ -13,9 +13,9 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from tests import fresh
 from tests.contract import records
 from tests.crashing import points
+from tests.support import fresh
 from wbengine import _crash, exceptions, states
 from wbengine.persistence import base, leases, models
 from wbengine.persistence.backends import directory

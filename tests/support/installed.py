@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import pages
+from tests.support import pages
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 #: What a checkout has that installing needs.
 _SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "wbengine")

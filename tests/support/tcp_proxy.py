@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
-from tests.server_kinds import free_port
+from tests.support.server_kinds import free_port
 
 _CHUNK = 65_536
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends RST

@@ -26,7 +26,7 @@ __all__ = [
     "workers",
 ]
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def interrupted(step: int, call: Callable[[], object]) -> bool:

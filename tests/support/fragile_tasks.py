@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.resuming_tasks import note, runs
+from tests.support.resuming_tasks import note, runs
 from wbengine import task
 
 __all__ = ["Killer", "Mortal", "Once", "Sleeper", "Undone", "runs"]

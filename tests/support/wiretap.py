@@ -2,7 +2,7 @@
 
     with wiretap.to(server.port) as tap: connect("127.0.0.1", tap.port) ...
 
-As `tests/tcp_proxy.py`, but what is on its way can be lost on one side only.
+As `tests/support/tcp_proxy.py`, but what is on its way can be lost on one side only.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tests import celery_errands
-from tests.workers import WorkerProcess
+from tests.support import celery_errands
+from tests.support.workers import WorkerProcess
 from wbengine.engines.worker_based import worker as workers
 from wbengine.interop.celery import brokers
 from wbengine.interop.celery.worker import backends, doubting, guest, mapping

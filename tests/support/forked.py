@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests import workers
+from tests.support import workers
 
 
 class Forked:

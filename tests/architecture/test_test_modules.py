@@ -1,0 +1,38 @@
+"""Tests share helpers, never test modules: so that a module of tests can go without another."""
+
+from __future__ import annotations
+
+import pathlib
+
+from . import imports
+
+TESTS = imports.ROOT / "tests"
+#: Tests of the Celery worker that is to be replaced by Celery's own: they go with it.
+GOING = ("tests.celery.", "tests.unit.celery.")
+
+
+def shared_test_modules(tests: pathlib.Path) -> list[str]:
+    """One line for each module of tests that another one imports."""
+    edges = imports.imports(imports.modules(tests))
+    return [
+        str(edge)
+        for edge in edges
+        if edge.target.rpartition(".")[2].startswith("test_") and not edge.source.startswith(GOING)
+    ]
+
+
+def test_no_test_module_is_imported() -> None:
+    assert shared_test_modules(TESTS) == []
+
+
+def test_an_imported_test_module_is_named(tmp_path: pathlib.Path) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "test_a.py").write_text("")
+    (tests / "test_b.py").write_text("from tests import test_a\n")
+    found = shared_test_modules(tests)
+    assert len(found) == 1 and found[0].endswith("tests.test_b imports tests.test_a")
+
+
+def test_shared_helpers_are_in_support() -> None:
+    assert {path.name for path in TESTS.glob("*.py")} == {"__init__.py", "conftest.py"}

@@ -1,0 +1,22 @@
+"""All addresses of the dashboard."""
+
+from __future__ import annotations
+
+from tests.dashboard import story
+
+PAGES = (
+    "/", "/workers", "/queues", "/metrics", "/api/v1/flows", "/api/v1/workers", "/api/v1/queues",
+    "/api/v1/ledger", "/stream/flows", "/stream/workers",
+)  # fmt: skip
+
+
+OF_FLOW = (
+    "", "/graph", "/timeline", "/events", "/failures", "/stream",
+)  # fmt: skip
+
+
+def everything(kept: story.Kept) -> list[str]:
+    uuid = kept.uuids["leaking"]
+    flow = [f"/flows/{uuid}{page}" for page in OF_FLOW]
+    api = [f"/api/v1/flows/{uuid}", f"/api/v1/flows/{uuid}/events"]
+    return [*PAGES, *flow, *api, f"/flows/{uuid}/atoms/{uuid}", "/nothing/here"]

@@ -1,0 +1,73 @@
+"""Flows whose tasks tell what they do, and are cancelled."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support import cancelled_tasks as tasks
+from tests.support.workers import worker_in_thread
+from wbengine import engines
+from wbengine.patterns import linear_flow, unordered_flow
+
+LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
+
+
+@contextlib.contextmanager
+def kind_of(name: str, folder: Path, slots: int = 3) -> Iterator[dict[str, Any]]:
+    """Options for one kind of engine."""
+    if name == "serial":
+        yield {}
+    elif name in ("threads", "processes"):
+        yield {"engine": "parallel", "executor": name, "max_workers": slots}
+    else:
+        url = f"memory://{folder.name}" if name == "memory" else f"filesystem://{folder / 'broker'}"
+        with worker_in_thread(url, tasks, threads_count=slots):
+            yield {"engine": "worker-based", "url": url}
+
+
+class Log:
+    """What tasks did, in the order in which they did it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def lines(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        return [line.split()[0] for line in self.path.read_text().splitlines()]
+
+
+class Runner(threading.Thread):
+    """Runs an engine until the end of a `with` block at the latest, and keeps what it raises."""
+
+    def __init__(self, engine: Any, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.engine = engine
+        self.options = options
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.engine.run(**self.options)
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> Runner:
+        self.engine.compile()
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.join(60)
+        assert not self.is_alive()
+
+
+def load(flow: Any, log: Log, kind: dict[str, Any], **more: Any) -> Any:
+    return engines.load(
+        flow, store={"path": str(log.path), **more.pop("store", {})}, **kind, **more
+    )

@@ -1,0 +1,76 @@
+"""Two sides of a RabbitMQ, and its queues."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from tests.support import brokers, errands
+from wbengine.engines.worker_based import dispatcher
+from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.proxy import Proxy
+
+QUICK = {"heartbeat": 1}
+
+
+AnySide = TypeVar("AnySide", bound="Side")
+
+
+class Side:
+    """A proxy that runs, and what came to it."""
+
+    def __init__(self, url: str, topic: str, **options: Any) -> None:
+        handler = dispatcher.Handler(self._on_message, owns_ack=True)
+        self.keeps = options.pop("keeps", False)
+        self.queues = options.pop("queues", ())
+        slots = options.pop("slots", 2)
+        self.proxy = Proxy(topic, "x", {"TEST": handler}, url=url, **options)
+        self.got: list[int] = []
+        self.messages: list[Any] = []
+        if self.queues:
+            self.proxy.take_from(self.queues, slots)
+
+    def _on_message(self, data: Any, message: Any) -> None:
+        self.messages.append(message)
+        self.got.append(data["n"])  # whoever waits for this looks at that
+        if not self.keeps:
+            self.proxy.ack(message)
+
+    @contextlib.contextmanager
+    def running(self: AnySide) -> Iterator[AnySide]:
+        thread = threading.Thread(target=self.proxy.start, daemon=True)
+        thread.start()
+        assert self.proxy.wait(60)
+        try:
+            yield self
+        finally:
+            self.proxy.stop()
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def arrives(self, to: str) -> bool:
+        """Whether what is sent comes here, by now."""
+        self.send(0, to)
+        return bool(self.got)
+
+    def rest(self) -> None:
+        """Stop taking; nothing is taken any more when this returns."""
+        rests = threading.Event()
+        self.proxy.stop_taking()
+        self.proxy.call_soon(rests.set)
+        assert rests.wait(30)
+
+    def send(self, number: int, to: str, **options: Any) -> Parcel:
+        more = {name: options.pop(name) for name in ("priority", "persistent") if name in options}
+        headers = options.pop("headers", {})
+        envelope = env.Envelope("TEST", {"n": number}, routing_key=to, headers=headers, **more)
+        parcel = errands.parcel(envelope, **options)
+        self.proxy.send(parcel)
+        return parcel
+
+
+def queues(server: brokers.Rabbitmq, url: str) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in server.queues(url.rpartition("/")[2])}

@@ -1,0 +1,97 @@
+"""A finder of workers, and what it hears."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from wbengine._clock import ManualClock
+from wbengine.engines.worker_based import types
+from wbengine.engines.worker_based.messages import envelope as env
+
+
+@dataclass
+class Message:
+    headers: dict[str, Any]
+
+
+@dataclass
+class World:
+    """A finder, and everything that it said and was told."""
+
+    topics: tuple[str, ...] = ()
+    expiry: float | None = 60
+    periodicity: float = 5.0
+    clock: ManualClock = field(default_factory=lambda: ManualClock(start=50.0))
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    gained: list[set[str]] = field(default_factory=list)
+    lost: list[types.TopicWorker] = field(default_factory=list)
+    named: list[tuple[str, set[str]]] = field(default_factory=list)
+    holders: set[str] | None = None
+
+    def __post_init__(self) -> None:
+        self.finder = types.ProxyWorkerFinder(
+            "me",
+            self,
+            self.topics,
+            self.periodicity,
+            self.expiry,
+            on_change=self.changed,
+            on_ids=lambda worker, ids: self.named.append((worker, set(ids))),
+            holds=None if self.holders is None else self.holders.__contains__,
+            clock=self.clock,
+        )
+
+    def publish(self, message: Any, key: str, reply_to: Any = None, **options: Any) -> None:
+        self.asked.append((key, options["headers"]))
+
+    def changed(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
+        if gained:
+            self.gained.append(gained)
+        self.lost += lost
+
+    def hear(
+        self,
+        worker: str | None = "w1",
+        topic: str = "t",
+        tasks: tuple[str, ...] = ("a",),
+        state: str | None = env.READY,
+        period: float | None = 5.0,
+        slots: Any = 4,
+        running: Any = 0,
+        **more: Any,
+    ) -> None:
+        headers: dict[str, Any] = dict(more)
+        if worker is not None:
+            headers |= {
+                env.WBE_VERSION: env.VERSION,
+                env.WBE_WORKER: worker,
+                env.WBE_STATE: state,
+                env.WBE_SLOTS: slots,
+                env.WBE_RUNNING: running,
+            }
+            if period is not None:
+                headers[env.WBE_PERIOD] = period
+            headers.setdefault(env.WBE_QUEUE, f"{topic}.{'-'.join(tasks) or 'a'}")
+        self.finder.process_response({"topic": topic, "tasks": list(tasks)}, Message(headers))
+
+    def echo(self) -> None:
+        self.finder.process_response({}, Message({env.WBE_ECHO: "me"}))
+
+    def live(self, seconds: float, *alive: str) -> None:
+        """Time passes: rounds as of an executor, an echo and a beat of the living in each."""
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            self.finder.maybe_publish()
+            self.echo()
+            for worker in alive:
+                self.hear(worker, state=env.BEAT, tasks=())
+            self.finder.clean()
+            self.clock.advance(self.finder.period)
+        self.finder.maybe_publish()
+        self.echo()
+        self.finder.clean()
+
+    @property
+    def names(self) -> set[Any]:
+        return {worker.identity for worker in self.finder.workers()}
