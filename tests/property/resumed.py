@@ -509,6 +509,12 @@ NOTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
 INTERRUPTED: dict[str, tuple[tuple[str, str] | None, ...]] = {
     states.RUNNING: (*_UNDONE, ("execute", "ended"), ("execute", "failed"), ("revert", "failed")),
     states.SUCCESS: (("revert", "ended"), ("revert", "failed")),
+    states.REVERTING: (
+        *_UNDONE,
+        ("execute", "ended"),
+        ("execute", "failed"),
+        ("revert", "failed"),
+    ),
     states.FAILURE: (("revert", "ended"), ("revert", "failed"), ("execute", "ended")),
 }
 #: Told last, and saved: nobody is told of what is about to begin when somebody suspends.
