@@ -34,7 +34,7 @@ with servers.keeping(sys.argv[1]) as server:
 #: A run of tests in two processes, the first of which has ended when the second one comes.
 RUN = """
 import subprocess, sys
-ask = "import pathlib, sys; from tests import servers;" \\
+ask = "import pathlib, sys; from tests.support import servers;" \\
     " print(servers.shared('redis', pathlib.Path(sys.argv[1])).told['port'])"
 for _ in range(2):
     subprocess.run([sys.executable, "-c", ask, sys.argv[1]], check=True)

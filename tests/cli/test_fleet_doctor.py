@@ -246,7 +246,7 @@ sys.exit(worker.main())
 def test_a_worker_whose_clock_is_wrong(wbengine: Command, folder: str, home: Path) -> None:
     """By 300 s."""
     words = [sys.executable, "-c", _SKEWED, "--topic", "t", "--tasks", "tests.support.worker_tasks"]
-    root = str(Path(tasks.__file__).parents[1])
+    root = str(Path(tasks.__file__).parents[2])
     process = subprocess.Popen(
         [*words, "--url", folder], env={**os.environ, "PYTHONPATH": root},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -522,7 +522,7 @@ def test_who_reads_is_not_kept_by_a_frozen_writer(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writers say so, after a while."""
-    call = f"from tests import directories; directories.freeze({str(kept.root)!r})"
+    call = f"from tests.support import directories; directories.freeze({str(kept.root)!r})"
     child = subprocess.Popen([sys.executable, "-c", call], cwd=fresh.REPOSITORY)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
     try:

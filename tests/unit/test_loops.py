@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import itertools
 import logging
 import os
@@ -581,6 +582,7 @@ def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
 def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> None:
     """What was begun before, elsewhere, has to be told by somebody."""
     loop, held, ended = loops.Loop(), threading.Event(), queue.SimpleQueue[Any]()
+    holding = threading.Event()
     seen: list[str] = []
 
     class Call:
@@ -588,20 +590,28 @@ def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> No
             self.recovered = recovered
 
     async def holds(call: Call) -> None:
+        holding.set()
         held.wait(WAIT)
 
     async def waits(call: Call) -> None:
         seen.append("began")
         await asyncio.sleep(3600)
 
+    def tell(recovered: bool, value: Any) -> None:
+        ended.put((recovered, value))
+
     loop.submit(holds, (Call(False),), lambda value: None)
-    tickets = [loop.submit(waits, (Call(recovered),), ended.put) for recovered in (False, True)]
+    assert holding.wait(WAIT)  # else the others could begin before they are cancelled
+    tickets = [
+        loop.submit(waits, (Call(recovered),), functools.partial(tell, recovered))
+        for recovered in (False, True)
+    ]
     for ticket in tickets:
         loop.cancel(ticket)
     held.set()
     try:
-        first, second = ended.get(timeout=WAIT), ended.get(timeout=WAIT)
+        told = dict(ended.get(timeout=WAIT) for _ in tickets)  # in either order
     finally:
         loop.stop()
-    assert first.check(exceptions.Cancelled) and second.check(asyncio.CancelledError)
+    assert told[False].check(exceptions.Cancelled) and told[True].check(asyncio.CancelledError)
     assert seen == ["began"]
