@@ -256,23 +256,14 @@ def wbengine_worker(
     queue: str = QUEUE,
     backend: str = "rpc://",
     tasks: str = NAME,
-    **conf: Any,
+    warnings: str = "error",
 ) -> Iterator[workers.WorkerProcess]:
-    """One of ours that takes Celery's tasks, as soon as it can; it is gone afterwards.
-
-    `conf` are settings of Celery's.  What is deprecated in libraries is theirs to mend.
-    """
-    module = f"settings_{uuid.uuid4().hex[:8]}"
-    settings = "".join(f"{name} = {value!r}\n" for name, value in conf.items())
-    (folder / f"{module}.py").write_text(settings, encoding="utf-8")
-    path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
+    """One of ours that takes Celery's tasks, as soon as it can; it is gone afterwards."""
     with workers.workers(
         folder,
-        *("--celery-config", module),
         *("--url", str(url), "--celery-queue", queue, "--celery-result-backend", str(backend)),
         *("--log-level", "info", "--tasks", tasks, *arguments),
-        environment={"PYTHONPATH": path},
-        warnings="default",
+        warnings=warnings,
     ) as (made,):
         try:
             yield made

@@ -1,0 +1,1 @@
+"""What follows from the end of a task: links, chains, groups and chords.  Pure."""

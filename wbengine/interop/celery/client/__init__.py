@@ -1,0 +1,1 @@
+"""Flows that use Celery's workers."""

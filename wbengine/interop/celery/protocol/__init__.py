@@ -1,0 +1,1 @@
+"""What Celery's messages say: read and written, in every version and serializer.  Pure."""

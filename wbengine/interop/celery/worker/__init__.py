@@ -1,0 +1,1 @@
+"""Workers of ours that serve Celery's clients."""
