@@ -316,6 +316,7 @@ def test_only_enums_and_dataclasses_can_be_allowed(cls: Any) -> None:
         (b"[-Infinity]", "-Infinity"),
         (b"[1e999]", "not a JSON number"),
         (b'{"b":1,"a":2,"a":3}', "'a' is repeated"),
+        (b'{"a":1,"b":2,"a":3}', "'a' is repeated"),
         (b'["\\ud800"]', "surrogate"),
         (b'{"\\uDC00":1}', "surrogate"),
         ('["\ud800"]', "surrogate"),

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.contract import records
-from tests.support import directories, fresh
+from tests.support import directories, disks, fresh
 from tests.support.directories import Kept
 from wbengine import _crash, exceptions, states
 from wbengine.persistence import base, models
@@ -455,15 +455,8 @@ def test_a_book_that_cannot_be_written(
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file system of half a megabyte."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(path)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a small disk")
-    try:
+    with disks.small_disk(tmp_path / "disk", "512k") as path:
         yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_full_disk(small_disk: pathlib.Path) -> None:

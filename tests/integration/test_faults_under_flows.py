@@ -5,7 +5,6 @@ or a worker computes as fast as it can.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import kombu
 import pytest
 
 from tests.seams import ledgers
-from tests.support import audited_tasks, brokers, sample_tasks, tcp_proxy, workers
+from tests.support import audited_tasks, brokers, disks, sample_tasks, tcp_proxy, workers
 from tests.support.waiting import until
 from wbengine import engines, states
 from wbengine import exceptions as exc
@@ -225,15 +224,8 @@ def is_stopped(pid: int) -> bool:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a megabyte."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a small disk")
-    try:
+    with disks.small_disk(tmp_path / "disk", "1m") as path:
         yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
 
 
 @pytest.mark.parametrize("scheme", ["dir", "sqlite"])

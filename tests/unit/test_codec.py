@@ -89,33 +89,6 @@ def test_plain_knows_no_reserved_key() -> None:
     assert _codec.plain(value) is value
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b"", "Expecting value"),
-        (b"[1,]", "Expecting|Illegal"),
-        (b"NaN", "NaN"),
-        (b"[-Infinity]", "-Infinity"),
-        (b"[1e999]", "not a JSON number"),
-        (b'{"a":1,"b":2,"a":3}', "'a' is repeated"),
-        (b'["\\ud800"]', "surrogate"),
-        (b'{"\\uDC00":1}', "surrogate"),
-        ('["\ud800"]', "surrogate"),
-        (b'["\xff"]', "UTF-8"),
-        ("[1]".encode("utf-16"), "UTF-8"),
-        (b"\xef\xbb\xbf[1]", "Expecting"),
-        (b"1" * 4301, "digits"),
-        (b"-" + b"1" * 4301, "digits"),
-        (b"[" * 65 + b"]" * 65, "nested"),
-        (b'{"a":' * 65 + b"1" + b"}" * 65, "nested"),
-        (b"[" * 200_000, "acceptable"),
-    ],
-)
-def test_parse_reads_strict_json_only(text: Any, reason: str) -> None:
-    with pytest.raises(exceptions.InvalidFormat, match=reason):
-        _codec.parse(text)
-
-
 def test_parse_may_be_told_how_deep() -> None:
     assert _codec.parse(b"[" * 80 + b"]" * 80, depth=80)
 
