@@ -188,28 +188,17 @@ def _add_celery(add: Any) -> None:
     add("--celery-task", action="append", metavar="NAME=MODULE:TASK", default=[],
         help="run this task under that name of Celery's (repeatable; those of --tasks are known by"
         " their own)")  # fmt: skip
+    add("--celery-config", metavar="MODULE",
+        help="Celery's settings (default: $CELERY_CONFIG_MODULE)")  # fmt: skip
     add("--celery-broker", metavar="U",
-        help="Celery's broker (default: $WBENGINE_CELERY_BROKER, else that of --url)")  # fmt: skip
-    add("--celery-broker-option", action="append", type=_option, default=[], metavar="K=V",
-        help="option of its transport, such as visibility_timeout=7200 (repeatable)")  # fmt: skip
+        help="Celery's broker (default: $WBENGINE_CELERY_BROKER, else that of the settings, else"
+        " that of --url)")  # fmt: skip
     add("--celery-result-backend", metavar="U",
-        help="where results go: rpc://, the URL of a Redis, or none (default:"
-        " $WBENGINE_CELERY_RESULT_BACKEND, else rpc://)")  # fmt: skip
-    add("--celery-result-ttl", type=_life_of_results, default=24 * 3600.0, metavar="S",
-        help="seconds after which a Redis removes them, or 'never' (1 day)")  # fmt: skip
-    add(
-        "--celery-result-extended",
-        action="store_true",
-        help="results also tell the name and arguments of their task, its worker, retries, queue",
-    )
-    add("--celery-accept", metavar="LIST", default="json",
+        help="where results go: rpc://, the URL of a Redis, or any of Celery's (default:"
+        " $WBENGINE_CELERY_RESULT_BACKEND, else that of the settings, else rpc://)")  # fmt: skip
+    add("--celery-accept", metavar="LIST",
         help="what messages may be in, of json, yaml, msgpack, pickle; results are in the first"
-        " of them (%(default)s)")  # fmt: skip
-    add("--celery-lang", action="append", metavar="LANG=QUEUE", default=[],
-        help="send messages in another language on to this queue (repeatable; others are"
-        " rejected)")  # fmt: skip
-    add("--celery-default-queue", metavar="Q", default="celery",
-        help="where follow-up tasks go that do not say where (%(default)s)")  # fmt: skip
+        " of them (json)")  # fmt: skip
     add("--celery-name", metavar="NODE",
         help="name of this worker for monitors (default: wbengine-PID@HOST)")  # fmt: skip
     add("--events", choices=["celery"], help="publish events for Celery's monitors")
@@ -287,7 +276,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     _log_lines.install(level, options.color, sys.stderr)
     sys.path.insert(0, os.getcwd())
     try:
-        worker, watch = _make(options)
+        worker, watch, told = _make(options)
     except exc.TransportFailure as error:
         return _unavailable(made, error)
     except (ValueError, ImportError, exc.WbengineException) as error:
@@ -305,12 +294,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     handler.install()
     back = threading.Event()
     threading.Thread(target=_leave, args=(worker, back), daemon=True).start()
+    if told is not None:
+        told.start()
     try:
         worker.run(display_banner=not options.quiet, banner_writer=_write)
     except (exc.TransportFailure, exc.LedgerFailure) as error:
         return _unavailable(made, error)
     finally:
         back.set()
+        if told is not None:
+            told.stop()
         if watch is not None:
             watch.end()
     if worker.gave_up.is_set():
@@ -348,18 +341,13 @@ def _unavailable(made: argparse.ArgumentParser, error: exc.WbengineException) ->
     return EX_UNAVAILABLE
 
 
-def _make(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The worker, and what watches it, if anything does."""
+def _make(options: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """The worker, and what watches it, and tells Celery's monitors of it, if anything does."""
     # Not on top: each child process of a pool imports this module too, and needs no broker.
     from wbengine.engines.worker_based import worker
 
-    guests: Any = ()
-    observer: Any = None
-    if options.celery_queue or options.events:
-        from wbengine.interop.celery.worker import options as celery
-
-        guests, observer = celery.visit(options)
-    watch = _watch(options, observer)
+    guests, told = _celery(options)
+    watch = _watch(options, told)
     made = worker.Worker(
         options.exchange,
         options.topic,
@@ -379,13 +367,27 @@ def _make(options: argparse.Namespace) -> tuple[Any, Any]:
         drain_timeout=options.drain_timeout,
         exception_handlers=options.exception_handler,
         guests=guests,
-        observer=observer if watch is None else watch.observer,
+        observer=told if watch is None else watch.observer,
         interop=options.interop,
         ledger=options.ledger,
         name=options.name,
         result_ttl=options.result_ttl,
     )
-    return made, watch
+    return made, watch, told
+
+
+def _celery(options: argparse.Namespace) -> tuple[Sequence[Any], Any]:
+    """What takes the messages of Celery's clients, and what tells its monitors, if they do."""
+    if not (options.celery_queue or options.events):
+        return (), None
+    try:
+        from wbengine.interop.celery import worker
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("celery", "billiard"):
+            raise
+        wanted = "--celery-queue" if options.celery_queue else "--events celery"
+        raise ImportError(f"{wanted} needs Celery: pip install 'wbengine[celery]'") from error
+    return worker.visit(options)
 
 
 def _watch(options: argparse.Namespace, observer: Any) -> Any:

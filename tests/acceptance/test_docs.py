@@ -231,7 +231,7 @@ def test_the_floors_name_every_module() -> None:
 def test_the_map_of_the_wire_names_every_module() -> None:
     text = (SOURCE / "architecture.rst").read_text(encoding="utf-8")
     _, _, text = text.partition("Where things are, in ``engines/worker_based``")
-    rows = text.partition("Celery, spoken by guests")[0].split("\n   * - ")[1:]
+    rows = text.partition("Celery, hosted by a worker")[0].split("\n   * - ")[1:]
     folder = PACKAGE / "engines" / "worker_based"
     there = {
         f"``{room.name}/``" if room != folder else "the top": {

@@ -15,6 +15,13 @@ FUNCTION_LINES = 60
 
 #: What may be longer: "path" or "path:function" -> why.  An entry that is not needed fails too.
 REASONS: dict[str, str] = {
+    "wbengine/interop/celery/pool.py": "one message from Celery's pool to ours and back",
+    "wbengine/interop/celery/protocol.py": "all kinds of messages, and their fields",
+    "wbengine/interop/celery/publisher.py": "one connection, and what goes over it",
+    "wbengine/interop/celery/results.py": "one reader of results, of both kinds",
+    "wbengine/interop/celery/task.py:__init__": "documents each option",
+    "wbengine/interop/celery/worker.py": "Celery's worker as a guest, and what its options say",
+    "wbengine/worker.py": "all options of the command",
     "wbengine/invocation.py": "a call of a task, how it is made, and what comes of it",
 }
 

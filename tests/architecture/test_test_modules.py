@@ -7,18 +7,12 @@ import pathlib
 from . import imports
 
 TESTS = imports.ROOT / "tests"
-#: Tests of the Celery worker that is to be replaced by Celery's own: they go with it.
-GOING = ("tests.celery.", "tests.unit.celery.")
 
 
 def shared_test_modules(tests: pathlib.Path) -> list[str]:
     """One line for each module of tests that another one imports."""
     edges = imports.imports(imports.modules(tests))
-    return [
-        str(edge)
-        for edge in edges
-        if edge.target.rpartition(".")[2].startswith("test_") and not edge.source.startswith(GOING)
-    ]
+    return [str(edge) for edge in edges if edge.target.rpartition(".")[2].startswith("test_")]
 
 
 def test_no_test_module_is_imported() -> None:

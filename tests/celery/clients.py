@@ -122,10 +122,10 @@ def delays(app: celery.Celery) -> list[Any]:
 def timed(app: celery.Celery) -> dict[str, Any]:
     """Tasks that are to wait, and some that wait too long: what became of each, and after which
     part of a second."""
+    inspect(app, "ping")  # RabbitMQ drops what has expired when nobody takes it at once
     now = dt.datetime.now(dt.timezone.utc)
     here = dt.datetime.now().astimezone()
     sent = {
-        # First: RabbitMQ itself drops what nobody takes before it expires.
         "over": tasks.moment.apply_async(expires=now - dt.timedelta(seconds=5)),
         "late": tasks.moment.apply_async(countdown=0.5, expires=0.1),
         "countdown": tasks.moment.apply_async(countdown=0.5),

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.celery.peers import NAME
 from wbengine import engines, task
-from wbengine.interop.celery.client.task import CeleryTask
+from wbengine.interop.celery.task import CeleryTask
 from wbengine.patterns import unordered_flow
 
 

@@ -256,14 +256,23 @@ def wbengine_worker(
     queue: str = QUEUE,
     backend: str = "rpc://",
     tasks: str = NAME,
-    warnings: str = "error",
+    **conf: Any,
 ) -> Iterator[workers.WorkerProcess]:
-    """One of ours that takes Celery's tasks, as soon as it can; it is gone afterwards."""
+    """One of ours that takes Celery's tasks, as soon as it can; it is gone afterwards.
+
+    `conf` are settings of Celery's.  What is deprecated in libraries is theirs to mend.
+    """
+    module = f"settings_{uuid.uuid4().hex[:8]}"
+    settings = "".join(f"{name} = {value!r}\n" for name, value in conf.items())
+    (folder / f"{module}.py").write_text(settings, encoding="utf-8")
+    path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
     with workers.workers(
         folder,
+        *("--celery-config", module),
         *("--url", str(url), "--celery-queue", queue, "--celery-result-backend", str(backend)),
         *("--log-level", "info", "--tasks", tasks, *arguments),
-        warnings=warnings,
+        environment={"PYTHONPATH": path},
+        warnings="default",
     ) as (made,):
         try:
             yield made

@@ -156,6 +156,14 @@ def rest(seconds: float, path: str | None = None) -> float:
     return seconds
 
 
+@task(idempotent=True)
+def rest_again(seconds: float, path: str) -> float:
+    """As `rest`, which may be run again when its worker was lost."""
+    write(path, f"begins in {os.getpid()}")
+    time.sleep(seconds)
+    return seconds
+
+
 def until_there(gate: str) -> None:
     """Wait until somebody makes a file, but not for ever: a slot is not for one test only."""
     end = time.monotonic() + 100

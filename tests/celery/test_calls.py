@@ -8,14 +8,10 @@ import uuid
 from pathlib import Path
 
 from tests.celery.conftest import Bed
+from tests.celery.journal import lines
 from tests.support.workers import until
 
 NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
-
-
-def lines(path: Path | str) -> list[str]:
-    found = Path(path)
-    return sorted(found.read_text(encoding="utf-8").splitlines()) if found.exists() else []
 
 
 def test_delay(bed: Bed, protocol: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.celery.conftest import Bed, Beds
+from tests.celery.journal import lines
 from tests.celery.peers import CallFailed
-from tests.celery.test_calls import lines
 from tests.support.workers import until
 
 

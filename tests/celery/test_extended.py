@@ -21,8 +21,10 @@ def test_extended_results(
     """What `AsyncResult` tells of its task is the same, whoever ran it."""
     with broker_servers["redis"].place() as url:
         if served_by == "wbengine":
-            words = "--celery-result-extended", "--celery-name", NODE
-            made: Any = peers.wbengine_worker(tmp_path, url, *words, backend=store)
+            words = "--celery-name", NODE
+            made: Any = peers.wbengine_worker(
+                tmp_path, url, *words, backend=store, result_extended=True
+            )
         else:
             made = celery.worker(url, "threads", backend=store, name="ours", result_extended=True)
         bed = Bed(client, url, store, served_by)

@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 import redis
 
+from tests.celery.flows import WIDE, begun
 from tests.celery.peers import NAME, Peer, noted
-from tests.celery.test_flows import WIDE, begun
 from tests.support import brokers, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions
-from wbengine.interop.celery.client import link
-from wbengine.interop.celery.client.task import CeleryTask
+from wbengine.interop.celery import results
+from wbengine.interop.celery.task import CeleryTask
 from wbengine.persistence import backends
 
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    link.close_all()
+    results.close_all()
 
 
 def resting(url: str, backend: str, path: Path, number: int, **options: Any) -> Any:
@@ -85,7 +85,7 @@ def test_a_broker_is_killed(
         running.start()
         until(lambda: len(begun(path)) >= 10)
         killed.kill()
-        until(lambda: "lost the Celery broker" in caplog.text)
+        until(lambda: "cannot be re" in caplog.text)
         # Celery's own may stay with what it fetched, and run nothing more, once it could not
         # acknowledge something: it is not the one that is tested here.
         worker.kill()
@@ -217,7 +217,7 @@ def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again
         failures = engine.storage.get_execute_failures().values()
         known = exceptions.WorkerLost, exceptions.Cancelled
         assert len(failures) >= 20 and all(found.check(*known) for found in failures)
-        link.close_all(30.0)  # it has told them then
+        results.close_all(30.0)  # it has told them then
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 30
@@ -237,7 +237,7 @@ def test_a_resumed_flow_that_is_given_up_revokes(
         engine = resumed(tmp_path, uuid)
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
-        link.close_all(30.0)  # it has told them then
+        results.close_all(30.0)  # it has told them then
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 20

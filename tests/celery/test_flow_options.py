@@ -8,15 +8,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 
 from tests.celery.conftest import Bed, Beds
+from tests.celery.flows import LINE, WIDE, asks, begun, id_of
 from tests.celery.peers import NAME
-from tests.celery.test_flows import LINE, WIDE, asks, begun
 from tests.support.workers import until
-from wbengine import engines, exceptions, invocation, retry, states
-from wbengine.interop.celery.client import link
-from wbengine.interop.celery.client.task import CeleryTask
+from wbengine import engines, exceptions, retry, states
+from wbengine.interop.celery import results
+from wbengine.interop.celery.task import CeleryTask
 from wbengine.types import failure as ft
 
 SIDES = [("redis", "redis", "threads"), ("rabbitmq", "rpc", "processes")]
@@ -36,7 +37,7 @@ def prefork(beds: Beds) -> Bed:
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Any:
     yield
-    link.close_all()
+    results.close_all()
 
 
 def failed(*made: CeleryTask, **store: Any) -> Any:
@@ -57,11 +58,6 @@ def failure_of(made: CeleryTask, **store: Any) -> ft.Failure:
 def revoked(side: Bed, engine: Any, name: str) -> bool:
     """Whether the worker knows that what an atom sent is not to run."""
     return id_of(engine, name) in str(side.call("inspect", "revoked"))
-
-
-def id_of(engine: Any, name: str) -> str:
-    """Of the Celery task that the first attempt of an atom sent."""
-    return invocation.request_id(engine.storage.record(name).uuid, "execute", 1)
 
 
 def value_of(made: CeleryTask, **store: Any) -> Any:
@@ -191,8 +187,11 @@ def test_nobody_waits_for_it(side: Bed, tmp_path: Path) -> None:
 
 
 def test_headers_of_ones_own(side: Bed) -> None:
-    found = value_of(asks(side, "about", headers={"color": "red"}))
-    assert found["extra"] == "red" and found["root_id"] == found["id"] == found["correlation_id"]
+    engine = engines.load(LINE("f").add(asks(side, "about", headers={"color": "red"})))
+    engine.run()
+    found, flow = engine.storage.get("about"), engine.storage.flow_uuid
+    assert found["extra"] == "red" and found["root_id"] == found["parent_id"] == flow
+    assert found["id"] == found["correlation_id"] == id_of(engine, "about")
 
 
 def test_a_priority(side: Bed) -> None:
@@ -202,6 +201,27 @@ def test_a_priority(side: Bed) -> None:
 def test_no_queue_takes_it(prefork: Bed) -> None:
     found = failure_of(asks(prefork, "add", exchange="amq.direct", routing_key="nobody"))
     assert found.check(exceptions.TransportFailure) and "no queue takes" in found.exception_str
+
+
+def test_a_queue_that_was_made_otherwise_serves(prefork: Bed) -> None:
+    """Celery's side may have declared it with arguments that we do not know."""
+    name = "made-otherwise"
+    with kombu.Connection(prefork.url) as connection:
+        with_priorities = kombu.Queue(name, kombu.Exchange(name), name, max_priority=5)
+        with_priorities(connection.channel()).declare()
+        sent = value_of(asks(prefork, "add", queue=name, ignore_result=True))
+        message = with_priorities(connection.channel()).get(no_ack=True)
+        assert message is not None and message.properties["correlation_id"] == sent
+
+
+def test_a_queue_of_another_connection_is_refused(prefork: Bed) -> None:
+    """The broker refuses to declare it each time."""
+    with kombu.Connection(prefork.url) as connection:
+        held = kombu.Queue("held", kombu.Exchange("held"), "held", exclusive=True)
+        held(connection.channel()).declare()
+        found = failure_of(asks(prefork, "add", queue="held"))
+    assert found.check(exceptions.TransportFailure)
+    assert "refused it 3 times" in found.exception_str
 
 
 def test_there_is_no_such_exchange(prefork: Bed) -> None:

@@ -14,15 +14,12 @@ from typing import Any
 import pytest
 
 from tests.celery.conftest import Bed, Beds
-from tests.celery.peers import NAME, noted
+from tests.celery.flows import LINE, WIDE, asks, begun
+from tests.celery.peers import noted
 from tests.support import cancelled_tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, invocation, states, task
-from wbengine.interop.celery.client import link
-from wbengine.interop.celery.client.task import CeleryTask
-from wbengine.patterns import linear_flow, unordered_flow
-
-LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
+from wbengine.interop.celery import results
 
 #: (broker, results, pool) of Celery's workers.
 SIDES = [
@@ -41,7 +38,7 @@ def side(request: pytest.FixtureRequest, beds: Beds) -> Bed:
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    link.close_all()
+    results.close_all()
 
 
 @contextlib.contextmanager
@@ -57,23 +54,15 @@ def kind_of(name: str, folder: Path) -> Iterator[dict[str, Any]]:
             yield {"engine": "worker-based", "url": url}
 
 
-@pytest.fixture(params=ENGINES)
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    with kind_of(request.param, tmp_path) as options:
-        yield options
-
-
 @task.task(provides="doubled", name="doubled")
 def task_of_ours(total: int) -> int:
     return 2 * total
 
 
-def asks(side: Bed, function: str, name: str | None = None, **options: Any) -> CeleryTask:
-    options.setdefault("result_backend", side.backend)
-    return CeleryTask(f"{NAME}.{function}", side.url, name or function, **options)
-
-
-def test_arguments_are_passed_on(side: Bed, kind: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("side", "name"), list(zip(SIDES * 2, ENGINES, strict=True)), indirect=["side"], ids=ENGINES
+)
+def test_arguments_are_passed_on(side: Bed, name: str, tmp_path: Path) -> None:
     """By position and by name, from a task of Celery's to one of ours, and back."""
     flow = LINE("f").add(
         asks(side, "add", args=("x", "y"), provides="total"),
@@ -81,7 +70,8 @@ def test_arguments_are_passed_on(side: Bed, kind: dict[str, Any]) -> None:
         asks(side, "mul", requires=("x", "y"), rebind={"x": "doubled"}, provides="product"),
         asks(side, "swap", args="product", requires="y", inject={"z": None}, provides="seen"),
     )
-    found = engines.run(flow, store={"x": 2, "y": 3}, **kind)
+    with kind_of(name, tmp_path) as kind:
+        found = engines.run(flow, store={"x": 2, "y": 3}, **kind)
     assert found["total"] == 5 and found["product"] == 30
     assert found["seen"] == [[30], {"y": 3, "z": None}]
 
@@ -111,10 +101,6 @@ def test_a_map_of_them(side: Bed) -> None:
     assert found["all"] == [3 * n for n in range(50)]
 
 
-def begun(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
 class Undone(task.Task):
     """Says when it is reverted."""
 
@@ -125,7 +111,7 @@ class Undone(task.Task):
 
 
 @pytest.mark.parametrize("side", SIDES[:1], ids="-".join, indirect=True)
-@pytest.mark.parametrize("name", ENGINES[1:])
+@pytest.mark.parametrize("name", ["threads", "worker-based"])
 def test_a_failure_revokes_what_is_pending(
     side: Bed, name: str, tmp_path: Path, celery: Any, beds: Beds
 ) -> None:

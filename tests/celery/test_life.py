@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.celery import peers, tasks
+from tests.celery import peers
 from tests.celery.conftest import Bed, Ours
-from tests.celery.test_calls import lines
-from tests.support import celery_guests
-from tests.support.celery_guests import HASTY
-from tests.support.workers import until
+from tests.celery.journal import lines
+from tests.support.workers import WorkerProcess, until
+
+#: A Redis looks soon whether what it gave out is to be given to others.
+SOON: Any = {
+    "broker_transport_options": {
+        "visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1,
+        "unacked_mutex_expire": 2,
+    }
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "pool"), [("redis", "threads"), ("rabbitmq", "processes")])
-def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Path) -> None:
+def test_killed_worker(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Path) -> None:
     """What it ran is run again if that does no harm, else its client is told; what it only held is
     run as if nothing had been."""
     again, once, held = tmp_path / "again", tmp_path / "once", tmp_path / "held"
     gate = tmp_path / "gate"
-    words = "--pool", pool, "--concurrency", "2"
-    soon: dict[str, int] = {}
-    if kind == "redis":  # nobody there sees that a worker is gone, but only that time passes
-        names = ("visibility_timeout", "unacked_restore_interval", "unacked_restore_throttle")
-        soon = dict.fromkeys(names, 1)
-    options = [word for what in soon for word in ("--celery-broker-option", f"{what}=1")]
+    words = "--pool", pool, "--concurrency", "2", "--ledger", own.backend
+    conf = SOON if kind == "redis" else {}  # nobody there sees that a worker is gone
     name = f"{peers.NAME}."
-    with ours(*words, *options) as worker:
+    with ours(*words, **conf) as worker:
         ids = [
             own.call("start", f"{name}hold_again", (str(again), str(gate))),
             own.call("start", f"{name}hold", (str(once), str(gate))),
@@ -36,10 +40,12 @@ def test_a_worker_is_killed(kind: str, pool: str, own: Bed, ours: Ours, tmp_path
         until(lambda: lines(again) and lines(once))
         ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(5)]
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
+        if kind == "redis":  # what kombu took, and has not noted, would be lost with it
+            until(lambda: own.call("depth", peers.QUEUE) == len(ids))
         worker.signal(signal.SIGKILL)
         worker.wait()
     gate.touch()
-    with celery_guests.serving(own.url, own.backend, soon, tasks=tasks, patience=HASTY):
+    with ours(*words, **conf):
         told = own.call("wait", *ids)
     assert [each["state"] for each in told] == ["SUCCESS", "FAILURE", *["SUCCESS"] * 6]
     error = told[1]["error"]
@@ -105,6 +111,54 @@ def test_a_queue_served_by_both(own: Bed, ours: Ours, celery: peers.Celery, tmp_
             assert (told["chains as parts"], told["a chain as body"]) == ([20, 4, 9], 21)
         told = own.call("failing_chord", str(tmp_path), True)
         assert told["body"]["type"] == "ChordError"
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_redelivered_tasks_run_once(own: Bed, ours: Ours, tmp_path: Path) -> None:
+    """A Redis gives to others what takes longer than its timeout: they wait for what comes of it,
+    and a chain goes on once."""
+    name = f"{peers.NAME}."
+    paths = [tmp_path / f"path{n}" for n in range(6)]
+    with ours("--threads", "2", **SOON), ours("--threads", "2", **SOON):
+        ids = [own.call("start", f"{name}rest", (4, str(path))) for path in paths]
+        told = own.call("wait", *ids)
+    assert [each["value"] for each in told] == [4] * 6
+    assert [len(lines(path)) for path in paths] == [1] * 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["redis"])
+@pytest.mark.parametrize("task", ["rest", "rest_again"])
+def test_storm_of_kills(task: str, own: Bed, ours: Ours, tmp_path: Path) -> None:
+    """20 workers die while 200 tasks of five seconds run, each of which is delivered again and
+    again: each ends, none runs twice that may not."""
+    paths = [tmp_path / f"path{n}" for n in range(200)]
+    with contextlib.ExitStack() as stack:
+
+        def begin() -> WorkerProcess:
+            return stack.enter_context(ours("--threads", "4", **SOON))
+
+        crew = [begin() for _ in range(3)]
+        own.call("inspect", "ping", limit=3)
+        ids = [own.call("start", f"{peers.NAME}.{task}", (5, str(path))) for path in paths]
+        for _ in range(20):
+            gone = crew.pop(0)
+            gone.signal(signal.SIGKILL)
+            gone.wait()
+            crew.append(begin())
+            until(lambda: "searching for neighbors" in crew[-1].text)
+        told = []
+        for start in range(0, len(ids), 20):
+            told += own.call("wait", *ids[start : start + 20], timeout=100.0)
+    ran = [len(lines(path)) for path in paths]
+    errors = {each["error"]["type"] for each in told if "error" in each}
+    twice, lost = sum(n > 1 for n in ran), sum("error" in each for each in told)
+    print(f"{task}: 20 kills, {sum(ran)} runs, {twice} ran twice or more, {lost} told as lost")
+    if task == "rest":
+        assert max(ran) == 1 and errors <= {"WorkerLostError"}
+    else:
+        assert not errors and min(ran) == 1
 
 
 @pytest.mark.parametrize("kind", ["redis"])

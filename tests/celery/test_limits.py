@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.celery.conftest import Bed, Beds
-from tests.celery.test_calls import lines
+from tests.celery.journal import lines
 
 
 def check_soft(told: dict[str, Any]) -> None:

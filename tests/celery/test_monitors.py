@@ -22,7 +22,7 @@ def test_events_and_flower(own: Bed, ours: Ours, celery: peers.Celery, tmp_path:
         until(lambda: "heartbeat" in dump.text)
         until(lambda: flower.ask("/api/workers?status=1").get(NODE))
         path, gate = tmp_path / "path", tmp_path / "gate"
-        revoked = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=3600)
+        revoked = own.call("start", f"{peers.NAME}.add", (1, 2), countdown=5)
         runs = own.call("start", f"{peers.NAME}.hold", (str(path), str(gate)))
         done = own.run("add", 20, 22)
         failed = own.run("fail", "not today")

@@ -16,6 +16,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 
 from tests.cli.conftest import Answer, Command
@@ -149,6 +150,25 @@ def test_a_user_who_may_not_configure(
         server.ask("DELETE", "users", "small")
     left = rabbitmq_url.left()
     assert left == [], left
+
+
+def test_queue_of_an_older_worker_for_celery(
+    wbengine: Command, rabbitmq_url: Any, tmp_path: Path
+) -> None:
+    """It is named, with the command that removes it."""
+    ledger = f"dir://{tmp_path}/ledger"
+    doctor = "doctor", "--url", rabbitmq_url, "--ledger", ledger, "--json"
+    vhost = rabbitmq_url.rpartition("/")[2]
+    with worker_in_thread(rabbitmq_url, tasks, ledger=ledger):
+        with kombu.Connection(str(rabbitmq_url)) as connection:
+            channel = connection.default_channel
+            channel.queue_declare("celery.wbengine.begun", durable=True, auto_delete=False)
+            found = one(wbengine(*doctor))
+            assert found["check"] == "queues of Celery"
+            words = shlex.split(found["fix"].partition(",")[0])
+            assert words[:4] == ["rabbitmqctl", "delete_queue", "-p", vhost]
+            channel.queue_delete(words[4])
+        assert wrong(wbengine(*doctor)) == []
 
 
 def test_a_store_of_an_older_version(wbengine: Command, served: str, home: Path) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import celery
+import kombu
 import pytest
 
-from tests.support import celery_errands, workers
+from tests.support import workers
 from tests.telemetry import spans
 from wbengine import engines
 from wbengine.interop.celery import CeleryTask
@@ -26,13 +28,6 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def signature(name: str) -> dict[str, Any]:
-    return {
-        "task": name, "args": [], "kwargs": {}, "options": {"task_id": str(uuid.uuid4())},
-        "subtask_type": None, "immutable": True,
-    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,15 +55,19 @@ def ran(broker_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             arguments += ["--tasks", module]
         environment = {"OTEL_TRACES_EXPORTER": "console"}
         folder = tmp_path_factory.mktemp("worker")
-        with workers.workers(folder, *arguments, environment=environment) as (worker,):
-            client = celery_errands.Client(url, url)
+        with workers.workers(folder, *arguments, environment=environment, warnings="default") as (
+            worker,
+        ):
+            app = celery.Celery("client", broker=str(url), backend=str(url), set_as_current=False)
             headers = {"traceparent": f"00-{TRACE}-{SPAN}-01"}  # as instrumented clients send it
-            after = signature(TELLS)
-            first = client.send(TELLS, extra=headers, chain=(after,))
-            names = [first, after["options"]["task_id"]]
-            seen = [client.ended(name, PATIENCE)["result"] for name in names]
-            assert client.ended(client.send(FAILS, extra=headers), PATIENCE)["status"] == "FAILURE"
-            seen.append(client.ended(client.send(TELLS), PATIENCE)["result"])
+            after = app.signature(TELLS, immutable=True, task_id=str(uuid.uuid4()))
+            first = app.send_task(TELLS, headers=headers, chain=[after])
+            results = [first, app.AsyncResult(after.id)]
+            seen = [result.get(timeout=PATIENCE) for result in results]
+            failed = app.send_task(FAILS, headers=headers)
+            failed.get(timeout=PATIENCE, propagate=False)
+            assert failed.state == "FAILURE"
+            seen.append(app.send_task(TELLS).get(timeout=PATIENCE))
             memory = spans.Memory()
             made = CeleryTask(TELLS, str(url), "there", "seen", result_backend=str(url))
             engine = engines.load(linear_flow.Flow("f").add(made))
@@ -77,7 +76,7 @@ def ran(broker_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             assert worker.stop() == 0
             printed = spans.printed(worker.text)
             there = engine.storage.fetch("seen")
-            yield Ran(worker.process.pid, printed, first, seen, memory.spans, there)
+            yield Ran(worker.process.pid, printed, first.id, seen, memory.spans, there)
 
 
 def test_what_a_client_began_goes_on_in_a_worker_and_its_children(ran: Ran) -> None:
@@ -121,8 +120,8 @@ def test_nothing_is_said_of_a_flow_that_nobody_traces(redis_url: Any) -> None:
     listener.uninstrument()
     engine.reset()
     engine.run()
-    left = celery_errands.Client(redis_url, redis_url).left()
-    told = [message.headers.get("traceparent") for message in left]
+    with kombu.Connection(str(redis_url)) as connection, connection.SimpleQueue("celery") as left:
+        told = [left.get(timeout=5).headers.get("traceparent") for _ in range(4)]
     assert told[1] == told[3] == own["traceparent"]
     assert told[0] is not None and TRACE not in told[0]
     assert told[2] is None

@@ -10,13 +10,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
 
-from tests.support import celery_errands, sample_tasks, workers
+from tests.support import sample_tasks, workers
 from tests.telemetry import measured, spans
 from wbengine import engines
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.telemetry import attributes, names, processing, tracing
+
+#: A task that leaves a line.
+NOTE = "tests.celery.tasks.note"
 
 DURATION, SENT = names.OPERATION_DURATION, names.SENT_MESSAGES
 CONSUMED, PROCESSED = names.CONSUMED_MESSAGES, names.PROCESS_DURATION
@@ -110,13 +114,18 @@ def check_times(kept: measured.Measured, own: spans.Memory) -> None:
 def test_tasks_of_celerys_clients_are_measured(tmp_path: Path, redis_url: Any) -> None:
     arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
     arguments += ["--celery-result-backend", str(redis_url), "--traces"]
-    arguments += ["--tasks", "tests.support.celery_errands"]
+    arguments += ["--tasks", "tests.celery.tasks"]
     environment = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "console"}
-    client = celery_errands.Client(redis_url, redis_url)
-    with workers.workers(tmp_path, *arguments, environment=environment) as (worker,):
-        sent = [client.send(celery_errands.NOTE, str(tmp_path / "notes"), "a")]
-        sent.append(client.send(celery_errands.NOTE))  # arguments are missing
-        assert [client.ended(name, 90)["status"] for name in sent] == ["SUCCESS", "FAILURE"]
+    url = str(redis_url)
+    client = celery.Celery("client", broker=url, backend=url, set_as_current=False)
+    with workers.workers(tmp_path, *arguments, environment=environment, warnings="default") as (
+        worker,
+    ):
+        sent = [client.send_task(NOTE, (str(tmp_path / "notes"), "a"))]
+        sent.append(client.send_task(NOTE))  # arguments are missing
+        for each in sent:
+            each.get(timeout=90, propagate=False)
+        assert [each.state for each in sent] == ["SUCCESS", "FAILURE"]
         assert worker.stop() == 0
         text = worker.text
     for name in (CONSUMED, PROCESSED):

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import celery
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.support import celery_errands, fragile_tasks, sample_tasks, workers
+from tests.support import fragile_tasks, sample_tasks, workers
 from tests.telemetry import scraping
 from tests.telemetry.scraping import value
 from wbengine import engines, exceptions, invocation, retry, task
@@ -26,6 +27,9 @@ from wbengine.engines.worker_based.messages import life
 from wbengine.engines.worker_based.worker_side import describing, jobs
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.telemetry import labels, metrics, names
+
+#: A task that leaves a line.
+NOTE = "tests.celery.tasks.note"
 
 CANARY = "canary-5e1f"
 
@@ -202,21 +206,23 @@ def test_only_what_ended_is_counted(registry: CollectorRegistry) -> None:
 def test_tasks_of_celerys_clients_are_counted(tmp_path: Path, redis_url: Any) -> None:
     arguments = ["--celery-queue", "celery", "--celery-broker", str(redis_url), "--threads", "1"]
     arguments += ["--celery-result-backend", str(redis_url), "--metrics-addr", "127.0.0.1:0"]
-    arguments += ["--tasks", "tests.support.celery_errands"]
-    client = celery_errands.Client(redis_url, redis_url)
-    with workers.workers(tmp_path, *arguments) as (worker,):
+    arguments += ["--tasks", "tests.celery.tasks"]
+    place = str(redis_url)
+    client = celery.Celery("client", broker=place, backend=place, set_as_current=False)
+    with workers.workers(tmp_path, *arguments, warnings="default") as (worker,):
         path = str(tmp_path / "notes")
-        sent = [client.send(celery_errands.NOTE, path, str(n)) for n in range(3)]
-        sent.append(client.send(celery_errands.NOTE))  # arguments are missing
-        ends = [client.ended(name, 90)["status"] for name in sent]
+        sent = [client.send_task(NOTE, (path, str(n))) for n in range(3)]
+        sent.append(client.send_task(NOTE))  # arguments are missing
+        for each in sent:
+            each.get(timeout=90, propagate=False)
+        ends = [each.state for each in sent]
         assert ends == ["SUCCESS"] * 3 + ["FAILURE"]
         page = scraping.place(worker, "/metrics")
         workers.until(lambda: "FAILURE" in scraping.get(page)[1])
         found = scraping.read(scraping.get(page)[1])
     counted = {s: value(found, "wbengine_tasks_total", state=s) for s in ("SUCCESS", "FAILURE")}
     assert counted == {"SUCCESS": 3, "FAILURE": 1}
-    note = celery_errands.NOTE
-    assert value(found, "wbengine_tasks_total", task=note, topic="celery") == 4
+    assert value(found, "wbengine_tasks_total", task=NOTE, topic="celery") == 4
     check_labels(found)
 
 

@@ -31,6 +31,9 @@ _ANSWER: Final = 5.0
 #: Bytes that are to be free where messages are files.
 _LEAST_FREE: Final = 100 * 1024 * 1024
 
+#: Where workers noted what has begun of Celery's queue `celery`, once.
+_BEGUN: Final = "celery.wbengine.begun"
+
 #: Seconds in which a broker says that it takes no messages now.
 _BLOCKED: Final = 1.0
 
@@ -130,6 +133,7 @@ def _look_at_rabbitmq(place: Place) -> Iterator[Finding]:
             )
             return
         yield from _permissions(connection, place)
+        yield from _left_of_celery(connection)
     finally:
         connecting.release(connection)
 
@@ -182,6 +186,19 @@ def _permissions(connection: kombu.Connection, place: Place) -> Iterator[Finding
         yield bad("permissions", f"the user may not {refused[0]}", _grant(connection, exchange))
     else:
         yield good("permissions", "the user may configure, write and read what it has to")
+
+
+def _left_of_celery(connection: kombu.Connection) -> Iterator[Finding]:
+    """A queue that workers used which served Celery's clients before they hosted its own worker."""
+    with contextlib.suppress(*connection.channel_errors), connection.channel() as channel:
+        left = channel.queue_declare(_BEGUN, passive=True)
+        vhost = connection.virtual_host or "/"
+        yield bad(
+            "queues of Celery",
+            f"queue {_BEGUN!r} is of no use any more: an earlier version noted in it which tasks"
+            f" had begun ({left.message_count} were not ended)",
+            f"rabbitmqctl delete_queue -p '{vhost}' {_BEGUN}, and so for other queues of Celery",
+        )
 
 
 def _declare(channel: Any, name: str) -> None:

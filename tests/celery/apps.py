@@ -1,0 +1,43 @@
+"""An application of Celery's, and what it makes of a message."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from datetime import datetime
+from typing import Any
+
+from wbengine import limits
+from wbengine.interop.celery.protocol import TaskMessage
+
+PEER = pathlib.Path(__file__).with_name("codec_peer.py")
+
+
+def celery(lines: list[list[Any]]) -> list[dict[str, Any]]:
+    """The peer's answers."""
+    process = subprocess.run(
+        [sys.executable, str(PEER)],
+        input="\n".join(map(json.dumps, lines)),
+        capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-2000:]
+    return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+def when(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def ours(fields: dict[str, Any], protocol: int) -> TaskMessage:
+    """The message that holds made-up fields."""
+    return TaskMessage(
+        **{key: tuple(one) if isinstance(one, list) else one for key, one in fields.items()}
+        | {
+            "eta": when(fields["eta"]),
+            "expires": when(fields["expires"]),
+            "timelimit": limits.TimeLimit(*fields["timelimit"]),
+            "protocol": protocol,
+        }
+    )

@@ -1,0 +1,200 @@
+"""`CeleryTask`: what it is made of, what it refuses, and what it sends; no broker is needed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import pickle
+import subprocess
+import sys
+from types import SimpleNamespace as Space
+from typing import Any
+
+import kombu
+import pytest
+
+from wbengine import exceptions
+from wbengine.interop.celery import CeleryTask, publisher, results
+from wbengine.interop.celery.protocol import Result
+from wbengine.patterns import linear_flow
+from wbengine.types.failure import Failure
+
+URL = "amqp://somewhere"
+ZONE = dt.timezone(dt.timedelta(hours=2))
+
+
+def made(*args: Any, **options: Any) -> Any:
+    return CeleryTask("proj.add", URL, *args, **options)
+
+
+def test_it_is_a_task_like_others() -> None:
+    found = made(provides="sum", args=("x", "y"), requires="z", rebind={"x": "total"})
+    assert found.name == "proj.add" and found.requires == {"total", "y", "z"}
+    assert found.rebind == {"x": "total", "y": "y", "z": "z"} and found.provides == {"sum"}
+    assert found.local and found.detached and found.cancel_on_revert
+    assert made("mine", rebind=["a", "b"], args=("x", "y")).rebind == {"x": "a", "y": "b"}
+    assert made(inject={"k": 1}).rebind == {"k": "k"} and not made(inject={"k": 1}).requires
+    assert made(revoke_on_revert=False).cancel_on_revert is False
+    assert pickle.loads(pickle.dumps(found)).name == found.copy().name == "proj.add"
+    linear_flow.Flow("f").add(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"timeout": 0}, ValueError, "timeout"),
+        ({"timeout": "soon"}, TypeError, "timeout"),
+        ({"retries": -1}, ValueError, "retries"),
+        ({"retries": True}, ValueError, "retries"),
+        ({"countdown": -1}, ValueError, "countdown"),
+        ({"countdown": float("inf")}, ValueError, "countdown"),
+        ({"countdown": "1"}, TypeError, "countdown"),
+        ({"countdown": 1, "eta": dt.datetime.now(ZONE)}, ValueError, "both"),
+        ({"eta": dt.datetime(2030, 1, 1)}, ValueError, "time zone"),
+        ({"eta": 3}, TypeError, "eta"),
+        ({"expires": float("nan")}, ValueError, "expires"),
+        ({"priority": 256}, ValueError, "priority"),
+        ({"priority": 1.0}, ValueError, "priority"),
+        ({"timelimit": (3, 2)}, ValueError, "soft limit"),
+        ({"serializer": "jsn"}, ValueError, "'json'"),
+        ({"result_serializer": "pickel"}, ValueError, "'pickle'"),
+        ({"result_backend": "redsi://x"}, ValueError, "'redis'"),
+        ({"result_backend": "db+sqlite://"}, ValueError, "rpc://"),
+        ({"result_backend": "disabled://"}, ValueError, "ignore_result"),
+        ({"queue": 3}, TypeError, "queue"),
+        ({"args": [1]}, TypeError, "names"),
+        ({"args": ("x", "x")}, ValueError, "named twice"),
+        ({"headers": 5}, TypeError, "headers"),
+        ({"headers": {1: 2}}, TypeError, "headers"),
+        ({"shadow": 5}, TypeError, "shadow"),
+        ({"terminate": "SIGTRM"}, ValueError, "'SIGTERM'"),
+        ({"terminate": 9}, ValueError, "name of a signal"),
+    ],
+)
+def test_what_it_refuses(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        made(**options)
+
+
+@pytest.mark.parametrize(
+    "given", [("",), (None, URL), ("a",), ("a", 3), ("a", "nothing://x"), ("a", "memory://x")]
+)
+def test_it_needs_a_name_and_a_broker(given: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        CeleryTask(*given)
+
+
+def app(**conf: Any) -> Any:
+    """What of an app of Celery's is looked at."""
+    return Space(conf=Space(broker_url="redis://here/1", result_backend="redis://there", **conf))
+
+
+def test_an_app_says_where_things_are() -> None:
+    given = app(
+        task_default_queue="work",
+        result_serializer="msgpack",
+        control_exchange="ctl",
+        result_backend_transport_options={"global_keyprefix": "p-"},
+    )
+    found = publisher.address_of(given)
+    assert found == (
+        "redis://here/1",
+        "redis://there",
+        "p-",
+        "application/x-msgpack",
+        "ctl",
+        "celeryev",
+    )
+    assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "work")
+    task = Space(name="proj.sub", app=given)
+    assert CeleryTask(task).name == "proj.sub"
+    assert publisher.address_of(given, "rpc://").backend == "rpc://"
+
+
+def test_an_app_without_results() -> None:
+    given = Space(conf=Space(broker_url=["amqp://a", "amqp://b"], result_backend=None))
+    with pytest.raises(ValueError, match="ignore_result=True"):
+        CeleryTask("t", given)
+    CeleryTask("t", given, ignore_result=True)
+    assert publisher.address_of(given).broker == "amqp://a;amqp://b"
+
+
+def test_the_routes_of_an_app() -> None:
+    """A queue behind a direct exchange is written to by its name, others by their exchange."""
+    told: dict[str, Any] = {}
+    given = app()
+    given.amqp = Space(router=Space(route=lambda *_: told))
+    assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "celery")
+    told["queue"] = kombu.Queue("direct", kombu.Exchange("e"), "k")
+    assert publisher.route_of(given, "t", None, None, None)[:2] == ("", "direct")
+    told["queue"] = kombu.Queue("topic", kombu.Exchange("e", "topic"), "k.#")
+    assert publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.#")
+    told["routing_key"] = "k.a"
+    assert publisher.route_of(given, "t", None, None, None)[:2] == ("e", "k.a")
+    assert publisher.route_of(given, "t", "mine", None, None)[:2] == ("", "mine")
+    assert publisher.route_of(given, "t", None, "x", "y") == ("x", "y", None)
+
+
+def test_urls_of_results() -> None:
+    for given, found in (
+        ("rpc://", "rpc://"),
+        ("redis+socket:///tmp/r", "unix:///tmp/r"),
+        ("rediss://h?ssl_cert_reqs=CERT_REQUIRED", "rediss://h?ssl_cert_reqs=required"),
+        ("rediss://h?ssl_cert_reqs=CERT_NONE&db=2", "rediss://h?ssl_cert_reqs=none&db=2"),
+    ):
+        assert publisher.address_of(URL, given).backend == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "ours"),
+    [
+        ("WorkerLostError", "billiard.exceptions", exceptions.WorkerLost),
+        ("TimeLimitExceeded", "billiard.exceptions", exceptions.TimeLimitExceeded),
+        ("SoftTimeLimitExceeded", "billiard.exceptions", exceptions.SoftTimeLimitExceeded),
+        ("TaskRevokedError", "celery.exceptions", exceptions.Cancelled),
+        ("NotRegistered", "celery.exceptions", exceptions.NotFound),
+    ],
+)
+def test_failures_of_celery_are_also_ours(kind: str, module: str, ours: type[Exception]) -> None:
+    told = {"exc_type": kind, "exc_message": ["text"], "exc_module": module}
+    found = results.failure_of(Result("id", "FAILURE", told))
+    assert next(iter(found)) == f"{module}.{kind}"
+    assert found.check(ours) is ours
+    assert found.exception_str == "text"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "text",
+        [],
+        {"exc_type": 5, "exc_message": {"a": 1}, "exc_module": []},
+        {"exc_type": "", "exc_module": "os"},
+        {"exc_type": "system", "exc_module": "os", "exc_message": ["rm -rf"]},
+        {"exc_type": "SystemExit", "exc_module": "builtins", "exc_message": [1]},
+        {"exc_type": "a.b.c", "exc_module": "no.such", "exc_message": [[1], "x"]},
+        ValueError("from a pickle"),
+    ],
+)
+def test_any_failed_result_is_a_failure(value: Any) -> None:
+    """Nothing is imported for it, and raising it ends no process."""
+    before = set(sys.modules)
+    found = results.failure_of(Result("id", "FAILURE", value, "text"))
+    assert all(isinstance(part, str | int | None) for part in found.exception_args)
+    Failure.validate(found.to_dict())
+    with pytest.raises(Exception):  # noqa: B017
+        found.reraise()
+    assert set(sys.modules) == before
+
+
+def test_celery_is_not_needed() -> None:
+    """Nor imported, where it is there."""
+    assert importlib.util.find_spec("celery")
+    text = (
+        "import sys; from wbengine.interop.celery import CeleryTask;"
+        f"CeleryTask('t', {URL!r}, result_backend='redis://x');"
+        "print([name for name in ('celery', 'redis') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,92 @@
+"""Flows whose broker, or the Redis of their results, refuses who asks: nobody waits for that."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from wbengine import engines, exceptions
+from wbengine.interop.celery import publisher, results
+from wbengine.interop.celery.task import CeleryTask
+from wbengine.patterns import linear_flow
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    results.close_all()
+
+
+def wrong(url: Any) -> str:
+    """The same place, for somebody with another password."""
+    scheme, _, rest = str(url).partition("://")
+    user, _, where = rest.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}:wrong@{where}"
+
+
+@pytest.mark.parametrize(
+    ("refuses", "engine"), [("redis", "parallel"), ("rabbitmq", "serial"), ("results", "parallel")]
+)
+def test_a_wrong_password_is_told_at_once(
+    refuses: str, engine: str, broker_servers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Authentication that failed is not tried again for as long as a broker may be away."""
+    of_broker, of_results = ("rabbitmq", "redis") if refuses == "results" else (refuses, None)
+    with broker_servers[of_broker].place() as url, broker_servers["redis"].place() as store:
+        if of_results is None:
+            broker, backend = wrong(url), "rpc://"
+        else:
+            broker, backend = str(url), wrong(store)
+        flow = linear_flow.Flow("f").add(CeleryTask("x", broker, result_backend=backend))
+        with pytest.raises(exceptions.TransportFailure, match="refuses this user or password"):
+            engines.run(flow, engine=engine)
+    # Whoever tries again says so first.
+    told = [one.getMessage() for one in caplog.records if one.name == publisher.LOG.name]
+    assert not [line for line in told if "cannot be reached" in line]
+
+
+def test_results_that_may_not_be_heard_are_told_at_once(broker_servers: Any) -> None:
+    """The Redis takes what is written, but does not let this user listen."""
+    with broker_servers["redis"].place() as url, broker_servers["redis"].place() as store:
+        user = f"deaf-{uuid.uuid4()}"
+        scheme, _, rest = str(store).partition("://")
+        deaf = f"{scheme}://{user}:secret@{rest.rpartition('@')[2]}"
+        with redis.Redis.from_url(str(store)) as admin:
+            admin.acl_setuser(
+                user, enabled=True, passwords=["+secret"], keys=["*"], channels=["*"],
+                commands=["+@all", "-subscribe"],
+            )  # fmt: skip
+            try:
+                flow = linear_flow.Flow("f").add(CeleryTask("x", url, result_backend=deaf))
+                with pytest.raises(exceptions.TransportFailure, match="cannot be read"):
+                    engines.run(flow, engine="parallel")
+            finally:
+                admin.acl_deluser(user)
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "redis"])
+def test_an_absent_broker_is_told_of_after_the_timeout(
+    scheme: str, unused_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failure says how far the message came, and why; the log does, once."""
+    url = f"{scheme}://127.0.0.1:{unused_port}"
+    flow = linear_flow.Flow("f").add(CeleryTask("x", url, timeout=1.5))
+    with pytest.raises(exceptions.RequestTimeout) as raised:
+        engines.run(flow, engine="parallel")
+    told = str(raised.value)
+    assert f"its message never reached the broker at {url}" in told, told
+    assert "connection refused" in told.lower(), told
+    lines = [one.getMessage() for one in caplog.records if one.name == publisher.LOG.name]
+    assert len([line for line in lines if "cannot be reached" in line]) == 1, lines
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -1,0 +1,148 @@
+"""Celery's own worker within ours: what they share, and what the command is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.celery import peers
+from tests.celery.conftest import Bed, Ours
+from tests.celery.journal import lines
+from tests.support import sample_tasks, workers
+from tests.support.brokers import Place
+from tests.support.workers import until
+from wbengine import engines
+from wbengine.patterns import linear_flow
+
+#: Two kinds of work for one slot.
+WORDS = "--threads", "1", "--topic", "t", "--tasks", "tests.support.sample_tasks"
+
+
+def test_topic_and_queue_share_slots(own: Bed, ours: Ours, tmp_path: Path) -> None:
+    path, gate = tmp_path / "path", tmp_path / "gate"
+    flow = linear_flow.Flow("f").add(sample_tasks.Add(inject={"x": 1, "y": 2}))
+    with ours(*WORDS) as worker:
+        held = own.call("start", f"{peers.NAME}.hold", (str(path), str(gate)))
+        until(lambda: lines(path))
+        engine = engines.load(flow, engine="worker-based", topics=["t"], url=str(own.url))
+        states: list[str] = []
+        engine.atom_notifier.register("*", lambda state, details: states.append(state))
+        steps = engine.run_iter(timeout=1.0)
+        for _ in range(3):
+            next(steps)
+        assert "SUCCESS" not in states
+        gate.touch()
+        for _ in steps:
+            pass
+        assert engine.storage.fetch_all()["sum"] == 3
+        assert own.call("wait", held)[0]["state"] == "SUCCESS"
+        assert worker.stop() == 0
+
+
+def test_burst_ends_once_nothing_is_left(own: Bed, ours: Ours) -> None:
+    ids = [own.call("start", f"{peers.NAME}.add", (n, n)) for n in range(5)]
+    ids.append(own.call("start", f"{peers.NAME}.add", (5, 5), countdown=4))
+    with ours("--burst") as worker:
+        assert worker.wait() == 0
+    assert [each["value"] for each in own.call("wait", *ids)] == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_max_tasks_leaves_the_rest(own: Bed, ours: Ours) -> None:
+    ids = [own.call("start", f"{peers.NAME}.add", (n, n)) for n in range(5)]
+    with ours("--max-tasks", "3") as worker:
+        assert worker.wait() == 0
+    states = [own.call("state", each) for each in ids]
+    assert sorted(states) == ["PENDING"] * 2 + ["SUCCESS"] * 3
+    assert own.call("depth", peers.QUEUE) == 2
+
+
+@pytest.mark.parametrize("kind", ["rabbitmq"])
+def test_rabbitmq_without_ledger_is_told(own: Bed, ours: Ours) -> None:
+    with ours() as worker:
+        assert own.run("add", 1, 2)["value"] == 3
+        assert "without a ledger (--ledger) a task may run twice" in worker.text
+
+
+def test_settings_of_celery_count(own: Bed, ours: Ours) -> None:
+    name = f"{peers.NAME}.moment"
+    with ours("--threads", "4", task_annotations={name: {"rate_limit": "2/s"}}):
+        own.call("inspect", "ping")
+        ids = [own.call("start", name) for _ in range(4)]
+        moments = sorted(each["value"] for each in own.call("wait", *ids))
+    assert moments[-1] - moments[0] >= 1.0, moments
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--celery-queue", "q", "--url", "filesystem:///x"), "where is the broker of Celery?"),
+        (("--celery-queue", ""), "the name of a Celery queue must not be empty"),
+        (("--celery-queue", "q", "--celery-config", "no_such_module"), "no_such_module"),
+        (("--celery-queue", "q", "--celery-name", "a b"), "--celery-name 'a b' is no name"),
+        (("--celery-queue", "q", "--celery-accept", ","), "--celery-accept names nothing"),
+        (("--celery-queue", "q", "--celery-task", "x"), "'x' is not of the form"),
+    ],
+)
+def test_wrong_options_are_told(words: tuple[str, ...], said: str) -> None:
+    told = ("--tasks", "tests.support.sample_tasks", "--url", "redis://127.0.0.1:1/0", *words)
+    found = subprocess.run(
+        workers.command(*told, warnings="default"),
+        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert said in found.stderr.splitlines()[-1]
+
+
+def test_missing_celery_is_told() -> None:
+    code = (
+        "import sys; sys.modules['celery'] = None; from wbengine import worker;"
+        " sys.exit(worker.main(sys.argv[1:]))"
+    )
+    words = "--tasks", "tests.support.sample_tasks", "--celery-queue", "q"
+    found = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100, env={**os.environ},
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert "--celery-queue needs Celery: pip install 'wbengine[celery]'" in found.stderr
+
+
+def test_broker_that_is_away_is_told() -> None:
+    told = (
+        "--tasks",
+        "tests.support.sample_tasks",
+        "--celery-queue",
+        "q",
+        "--url",
+        "redis://127.0.0.1:1",
+    )
+    found = subprocess.run(
+        workers.command(*told, warnings="default"),
+        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert found.returncode == 69, found.stderr
+    last = found.stderr.splitlines()[-1]
+    assert "the broker of Celery at redis://" in last and "Connection refused" in last
+
+
+def test_events_of_flows(url: Place, celery: peers.Celery, tmp_path: Path) -> None:
+    """Celery's monitors see a worker that serves no queue of Celery's, and its requests."""
+    words = "--topic", "t", "--tasks", "tests.support.sample_tasks", "--url", str(url)
+    flow = linear_flow.Flow("f").add(sample_tasks.Add(inject={"x": 1, "y": 2}))
+    with (
+        celery.command(url, "events", "--dump") as dump,
+        workers.workers(
+            tmp_path, *words, "--events", "celery", "--celery-name", "ours@here", warnings="default"
+        ) as (worker,),
+    ):
+        until(lambda: "heartbeat" in dump.text)
+        engines.run(flow, engine="worker-based", topics=["t"], url=str(url))
+        until(lambda: "task succeeded" in dump.text)
+        assert "tests.support.sample_tasks.Add" in dump.text and "ours@here" in dump.text
+        assert worker.stop() == 0
+        until(lambda: "shutdown" in dump.text)

@@ -1,0 +1,440 @@
+"""Task messages of versions 1 and 2, read and written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import hypothesis
+import jsonschema
+import pytest
+from hypothesis import strategies as st
+
+from tests.celery import making
+from tests.celery.apps import ours
+from wbengine import exceptions, limits
+from wbengine.interop.celery import protocol as codec
+from wbengine.interop.celery import serializers
+from wbengine.interop.celery.protocol import Malformed, TaskMessage
+from wbengine.interop.celery.serializers import Wire
+
+UTC = timezone.utc
+ACCEPTED = serializers.Accepted(("json", "msgpack", "yaml"))
+ID = "4cc7438e-afd4-4f8f-a2f3-f46567e7ca77"
+
+#: The sample messages of Celery's protocol specification.
+CHAIN = Wire(
+    {
+        "lang": "py",
+        "task": "proj.tasks.add",
+        "argsrepr": "(2, 2)",
+        "kwargsrepr": "{}",
+        "origin": "4242@localhost",
+    },
+    {"correlation_id": ID, "content_type": "application/json", "content_encoding": "utf-8"},
+    "application/json",
+    "utf-8",
+    json.dumps(((2, 2), {}, None)).encode(),
+)
+PING = Wire(
+    content_type="application/json",
+    content_encoding="utf-8",
+    body=json.dumps(
+        {
+            "id": ID, "task": "celery.task.PingTask", "args": [], "kwargs": {}, "retries": 0,
+            "eta": "2009-11-17T12:30:56.527191",
+        }
+    ).encode(),
+)  # fmt: skip
+
+
+def v2(headers: dict[str, Any] | None = None, body: Any = ((), {}, None), **more: Any) -> Wire:
+    head = {"task": "a", "id": ID, **(headers or {})}
+    return Wire(head, more, "application/json", "utf-8", json.dumps(body).encode())
+
+
+def v1(**body: Any) -> Wire:
+    whole = {"task": "a", "id": ID, **body}
+    return Wire({}, {}, "application/json", "utf-8", json.dumps(whole).encode())
+
+
+def read(wire: Wire, **options: Any) -> TaskMessage:
+    return codec.decode(wire, ACCEPTED, **options)
+
+
+# The samples. ------------------------------------------------------------------------------------
+
+
+def test_the_sample_of_version_2() -> None:
+    message = read(CHAIN)
+    assert message == TaskMessage(
+        "proj.tasks.add", ID, (2, 2), {}, argsrepr="(2, 2)", kwargsrepr="{}",
+        origin="4242@localhost", correlation_id=ID,
+    )  # fmt: skip
+    again = codec.encode(message)
+    assert {name: again.headers[name] for name in CHAIN.headers} == CHAIN.headers
+    assert again.properties["correlation_id"] == ID
+    assert (again.content_type, again.content_encoding) == ("application/json", "utf-8")
+    args, kwargs, embed = json.loads(again.body)
+    assert (args, kwargs, any(embed.values())) == ([2, 2], {}, False)
+    assert read(again) == dataclasses.replace(message, root_id=ID)
+
+
+def test_the_sample_of_version_1() -> None:
+    message = read(PING)
+    assert message == TaskMessage(
+        "celery.task.PingTask", ID, eta=datetime(2009, 11, 17, 12, 30, 56, 527191, UTC), protocol=1
+    )
+    again = codec.encode(message)
+    given, written = json.loads(PING.body), json.loads(again.body)
+    given["eta"] += "+00:00"  # what it meant
+    assert {name: written[name] for name in given} == given
+    assert not again.headers and written["utc"] is True
+    assert read(again) == dataclasses.replace(message, correlation_id=ID)
+
+
+# Times. ------------------------------------------------------------------------------------------
+
+
+def test_times_without_a_zone_are_in_utc() -> None:
+    noon = datetime(2020, 1, 1, 12, tzinfo=UTC)
+    local = timezone(timedelta(hours=2))
+    text = "2020-01-01T12:00:00"
+    for wire in (
+        v2({"eta": text, "expires": text}),
+        v1(eta=text, expires=text),
+        v1(eta=text, expires=text, utc=True),
+        v1(eta="2020-01-01T14:00:00+02:00", expires="2020-01-01T12:00:00Z", utc=False),
+        v2(body={"args": [], "eta": text, "expires": text}),
+    ):
+        message = read(wire, local=local)
+        assert (message.eta, message.expires) == (noon, noon)
+        assert message.eta is not None and message.eta.tzinfo is UTC
+
+
+def test_version_1_without_utc_tells_times_in_the_local_zone() -> None:
+    local = timezone(timedelta(hours=2))
+    ten = datetime(2020, 1, 1, 10, tzinfo=UTC)
+    for wire in (
+        v1(eta="2020-01-01T12:00:00", utc=False),
+        v2(body={"args": [], "eta": "2020-01-01T12:00:00", "utc": False}),
+    ):
+        assert read(wire, local=local).eta == ten
+        assert read(wire).eta == datetime(2020, 1, 1, 12, tzinfo=UTC)
+
+
+# Other fields. -----------------------------------------------------------------------------------
+
+
+def test_on_the_wire_the_hard_limit_is_first() -> None:
+    """Here the soft one is, as everywhere in this package."""
+    for wire in (v2({"timelimit": [3, 1]}), v1(timelimit=[3, 1])):
+        message = read(wire)
+        assert message.timelimit == limits.TimeLimit(soft=1, hard=3)
+        again = codec.encode(message)
+        written = again.headers or json.loads(again.body)
+        assert written["timelimit"] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([None, None], limits.UNLIMITED),
+        ([0, 0], limits.UNLIMITED),
+        ([10, None], limits.TimeLimit(None, 10)),
+        ([None, 10], limits.TimeLimit(10, None)),
+        ([3, 3], limits.TimeLimit(None, 3)),
+        ([1, 3], limits.TimeLimit(None, 1)),
+        ([1e300, 5], limits.TimeLimit(5, None)),
+        ([float("inf"), None], limits.UNLIMITED),
+    ],
+)
+def test_limits_that_say_nothing_are_none(given: list[Any], found: limits.TimeLimit) -> None:
+    message = read(v2({"timelimit": given}))
+    assert message.timelimit == found == limits.read(found)
+
+
+def test_taskset_is_the_group_of_version_1() -> None:
+    assert read(v1(taskset="t")).group == "t"
+    assert read(v1(group="g")).group == "g"
+    assert read(v1(group="g", taskset="t")).group == "t"
+    written = json.loads(codec.encode(TaskMessage("a", ID, group="g", protocol=1)).body)
+    assert (written["group"], written["taskset"]) == ("g", "g")
+
+
+def test_a_raw_body_is_the_single_argument() -> None:
+    for data, kind, encoding in (
+        (b"\x00\xff", "application/data", "binary"),
+        ("naïve", "text/plain", "utf-8"),
+    ):
+        body = data if isinstance(data, bytes) else data.encode()
+        message = read(Wire({"task": "a", "id": ID}, {}, kind, encoding, body))
+        assert (message.args, message.kwargs, message.raw) == ((data,), {}, True)
+        again = codec.encode(message)
+        assert (again.body, again.content_type, again.content_encoding) == (body, kind, encoding)
+        with pytest.raises(Malformed, match="version 1"):
+            codec.encode(message, protocol=1)
+    assert not read(v2(body=[["x"], {}, None])).raw
+    for args in ((), ("a", "b"), (7,), ("\ud800",)):
+        with pytest.raises(Malformed, match="raw"):
+            codec.encode(TaskMessage("a", ID, args, raw=True))
+
+
+def test_a_body_that_is_a_string_is_raw_only_if_its_type_says_so() -> None:
+    with pytest.raises(Malformed, match="embed"):
+        read(v2(body="text"))
+
+
+def test_a_message_of_both_versions() -> None:
+    """Headers of version 2 and a body of version 1: what the headers leave out is in the body."""
+    body = {
+        "args": [1], "kwargs": {"k": 2}, "id": "other", "shadow": "s", "retries": 3,
+        "callbacks": [{"task": "b"}], "chain": [{"task": "c"}],
+    }  # fmt: skip
+    message = read(v2(body=body))
+    assert (message.id, message.args, message.kwargs) == (ID, (1,), {"k": 2})
+    assert (message.shadow, message.retries, message.protocol) == ("s", 3, 2)
+    assert ([one["task"] for one in message.callbacks], message.chain) == (["b"], ())
+
+
+def test_the_id_may_be_the_correlation_id_alone() -> None:
+    assert read(v2({"id": None}, correlation_id="c")).id == "c"
+    with pytest.raises(Malformed, match=r"^id is missing"):
+        read(v2({"id": None}))
+
+
+def test_what_is_not_said_has_its_default() -> None:
+    message = read(Wire({"task": "a", "id": ID}, {}, "application/json", "", b"[null, null, null]"))
+    assert message == TaskMessage("a", ID)
+    empty, none = (
+        {field.name: None for field in some} for some in (codec.HEADERS, codec.PROPERTIES)
+    )
+    wire = Wire(empty | {"task": "a", "id": ID}, none, "application/json", "", b"[[],{},{}]")
+    assert read(wire) == TaskMessage("a", ID)
+    blank = {"shadow": "", "root_id": "", "eta": "", "lang": "", "argsrepr": ""}
+    assert read(v2(blank, reply_to="")) == TaskMessage("a", ID)
+
+
+def test_headers_that_are_not_the_protocols_travel_on() -> None:
+    headers = {"x-mine": [1], "compression": None, "x-death": [], "x-delivery-count": 1, 7: 8}
+    message = read(v2(headers))
+    assert message.extra == {"x-mine": [1]}
+    assert codec.encode(message).headers["x-mine"] == [1]
+    assert codec.encode(message, protocol=1).headers == {"x-mine": [1]}
+
+
+def test_what_is_written_is_in_what_it_came_in() -> None:
+    for name in ("json", "msgpack", "yaml"):
+        wire = codec.encode(TaskMessage("a", ID, (1,)), serializer=name)
+        message = read(wire)
+        assert message.content_type == wire.content_type == serializers.MIME_TYPES[name]
+        assert codec.encode(message).content_type == wire.content_type
+    assert codec.encode(read(v1())).headers == {}
+
+
+def test_priority_is_what_brokers_know() -> None:
+    for given, found in ((3, 3), (0, None), (300, None), ("3", None), (True, None)):
+        assert read(v2(priority=given)).priority == found
+    assert codec.encode(TaskMessage("a", ID, priority=3)).properties["priority"] == 3
+    assert "priority" not in codec.encode(TaskMessage("a", ID)).properties
+
+
+def test_arguments_are_shown_shortly() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    for args in (("x" * 10_000,), (["x" * 90] * 999,), ("\ud800",), ([[[[[[1]]]]]],)):
+        shown = codec.encode(TaskMessage("a", ID, args)).headers["argsrepr"]
+        assert 0 < len(shown) <= 1024 and shown.encode()
+    head = codec.encode(TaskMessage("a", ID, (1, "b"), {"k": None})).headers
+    assert (head["argsrepr"], head["kwargsrepr"]) == ("(1, 'b')", "{'k': None}")
+    with pytest.raises(exceptions.NotEncodable):
+        codec.encode(TaskMessage("a", ID, (Odd(),)))
+
+
+def test_version_1_has_the_rest_of_a_chain_as_callbacks_of_callbacks() -> None:
+    rest = [{"task": f"t{n}", "options": {"link": {"task": "own"}}} for n in range(3)]
+    wire = codec.encode(TaskMessage("a", ID, chain=rest, callbacks=[{"task": "cb"}]), protocol=1)
+    callbacks = json.loads(wire.body)["callbacks"]
+    names = []
+    while isinstance(callbacks, list):
+        names.append([one["task"] for one in callbacks])
+        callbacks = callbacks[-1]["options"]["link"]
+    assert names == [["cb", "t2"], ["own", "t1"], ["own", "t0"]]
+    assert rest[0]["options"] == {"link": {"task": "own"}}
+
+
+def test_a_chain_of_ten_thousand() -> None:
+    chain = [{"task": "t", "options": {"task_id": str(n)}} for n in range(10_000)]
+    message = read(codec.encode(TaskMessage("a", ID, chain=chain)))
+    assert list(message.chain) == chain
+    with pytest.raises(exceptions.NotEncodable):  # too deep for everybody's JSON
+        codec.encode(message, protocol=1)
+
+
+# What is wrong. ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task", 7), ("task", ""), ("task", "x" * 1001), ("task", "\ud800"), ("id", 7),
+        ("id", "x" * 256), ("lang", []), ("root_id", {}), ("group", 1.5), ("group_index", "1"),
+        ("group_index", -1), ("group_index", True), ("meth", b"x"), ("shadow", 0),
+        ("eta", "tomorrow"), ("eta", 7), ("eta", "0001-01-01T00:00:00+10:00"), ("expires", []),
+        ("retries", 1.0), ("retries", 2**31), ("retries", [10**5000]), ("timelimit", 3),
+        ("timelimit", [1]), ("timelimit", ["1", None]), ("timelimit", [-1, None]),
+        ("timelimit", [float("nan"), None]), ("timelimit", [True, None]), ("argsrepr", 7),
+        ("kwargsrepr", "x" * 1_000_001), ("origin", 7), ("replaced_task_nesting", "0"),
+        ("ignore_result", 1), ("stamped_headers", "abc"), ("stamped_headers", [1]),
+        ("stamps", []), ("stamps", {1: 2}),
+    ],
+)  # fmt: skip
+def test_a_wrong_header_is_named(name: str, value: Any) -> None:
+    wire = v2()
+    wire.headers[name] = value
+    with pytest.raises(Malformed, match=f"^{name}") as raised:
+        read(wire)
+    assert raised.value.field.partition("[")[0] == name and len(str(raised.value)) < 300
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("args", {}), ("args", "ab"), ("kwargs", []), ("callbacks", 7), ("callbacks", [7]),
+        ("errbacks", [{}]), ("chord", []), ("chord", {"task": ""}), ("taskset", 7),
+        ("utc", "yes"), ("timelimit", {}), ("retries", None), ("id", None), ("task", None),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_of_version_1_is_named(name: str, value: Any) -> None:
+    wire = v1(**{name: value})
+    if name == "retries":
+        assert read(wire).retries == 0
+        return
+    with pytest.raises(Malformed) as raised:
+        read(wire)
+    assert raised.value.field.startswith((name, "task" if name == "chord" else name))
+
+
+@pytest.mark.parametrize(
+    "embed", [{"chain": 3}, {"chord": 3}, {"callbacks": [[]]}, {"errbacks": "x"}, 7, [1]]
+)
+def test_a_wrong_embed(embed: Any) -> None:
+    with pytest.raises(Malformed):
+        read(v2(body=[[], {}, embed]))
+
+
+def test_versions_and_serializers_that_are_not_there() -> None:
+    with pytest.raises(ValueError, match="use 1 or 2"):
+        codec.encode(TaskMessage("a", ID), protocol=3)
+    with pytest.raises(ValueError, match="no serializer"):
+        codec.encode(TaskMessage("a", ID), serializer="xml")
+
+
+# The schemas. ------------------------------------------------------------------------------------
+
+
+def parts(wire: Wire) -> dict[str, Any]:
+    """A message as the schemas describe it."""
+    told = {"properties": wire.properties, "headers": wire.headers}
+    return {**told, "body": json.loads(wire.body)}
+
+
+def test_written_messages_fit_the_schemas() -> None:
+    known = {1: codec.TASK_V1_SCHEMA, 2: codec.TASK_V2_SCHEMA}
+    fits = {version: jsonschema.Draft202012Validator(one) for version, one in known.items()}
+    for one in fits.values():
+        one.check_schema(one.schema)
+    for seed in range(200):
+        protocol = 1 + seed % 2
+        wire = codec.encode(ours(making.message(random.Random(seed), protocol), protocol))
+        fits[protocol].validate(parts(wire))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task", 7), ("task", None), ("id", 7), ("group_index", -1), ("retries", 2**31),
+        ("timelimit", [1]), ("timelimit", ["1", None]), ("stamped_headers", [1]), ("stamps", []),
+        ("ignore_result", 1), ("shadow", 0), ("eta", 7),
+    ],
+)  # fmt: skip
+def test_the_schema_refuses_what_the_reader_does(name: str, value: Any) -> None:
+    wire = v2()
+    wire.headers[name] = value
+    with pytest.raises(Malformed):
+        read(wire)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(parts(wire), codec.TASK_V2_SCHEMA)
+
+
+# Times. ------------------------------------------------------------------------------------------
+
+HOUR = timezone(timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("2009-11-17T12:30:56.527191", datetime(2009, 11, 17, 12, 30, 56, 527191, UTC)),
+        ("2009-11-17 12:30", datetime(2009, 11, 17, 12, 30, tzinfo=UTC)),
+        ("20091117T123056", datetime(2009, 11, 17, 12, 30, 56, tzinfo=UTC)),
+        ("2009-11-17", datetime(2009, 11, 17, tzinfo=UTC)),
+        ("2009-W47-2", datetime(2009, 11, 17, tzinfo=UTC)),
+        ("2009W472T12", datetime(2009, 11, 17, 12, tzinfo=UTC)),
+        ("2009-11-17T12:30:56.5271919999", datetime(2009, 11, 17, 12, 30, 56, 527191, UTC)),
+        ("2009-11-17T12:30:56,5Z", datetime(2009, 11, 17, 12, 30, 56, 500000, UTC)),
+        ("2009-11-17T24:00", datetime(2009, 11, 18, tzinfo=UTC)),
+        ("2009-11-17T12:30+01", datetime(2009, 11, 17, 12, 30, tzinfo=HOUR)),
+        (
+            "1900-01-01T00:00:00-00:53:28",
+            datetime(1900, 1, 1, tzinfo=timezone(-timedelta(minutes=53, seconds=28))),
+        ),
+    ],
+)
+def test_times_are_iso_8601(words: str, found: datetime) -> None:
+    assert read(v2({"eta": words})).eta == found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "x", "2009", "2009-13-01", "2009-02-30", "2009-11-17T25:00", "2009-11-17T24:01",
+        "2009-11-17T12:60", "9999-12-31T24:00", "2009-W54-1", "2009-11-17T12:30+99:00",
+        "2009-11-17T12:30Z ", "٢٠٠٩-11-17", "2009-11-17T12:30:00." + "1" * 100,
+    ],
+)  # fmt: skip
+def test_other_words_are_no_time(words: str) -> None:
+    with pytest.raises(Malformed, match=r"^expires must"):
+        read(v2({"expires": words}))
+
+
+@hypothesis.given(st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.timezones()))
+def test_times_that_python_writes_are_read(time: datetime) -> None:
+    assert read(v2({"eta": time.isoformat()})).eta == time.astimezone(UTC)
+
+
+def test_times_of_results_are_in_utc() -> None:
+    """With or without a zone."""
+    for words in ("2026-01-02T03:04:05", "2026-01-02T04:04:05+01:00"):
+        body = json.dumps({"task_id": "i", "status": "SUCCESS", "date_done": words}).encode()
+        found = codec.decode_result(Wire({}, {}, "application/json", "utf-8", body), ACCEPTED)
+        assert found.date_done == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+# What a module needs. ----------------------------------------------------------------------------
+
+
+def test_celery_is_not_imported() -> None:
+    names = "protocol", "events", "serializers", "task", "publisher", "results"
+    text = "import sys\n" + "".join(f"import wbengine.interop.celery.{n}\n" for n in names)
+    text += "print([n for n in sys.modules if n.partition('.')[0] == 'celery'])"
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

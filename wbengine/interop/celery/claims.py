@@ -1,0 +1,220 @@
+"""Not twice: each run of a Celery task is claimed in a ledger before it begins.
+
+A broker may deliver a message again while its task runs, or after it ended: a Redis does when its
+`visibility_timeout` is over, a RabbitMQ when it lost a connection.  A run is known by the id of its
+task, its number of retries and its nesting of replacements, so that what `retry` and `replace` send
+under the same id is a run of its own.
+
+A run has one row, OPEN for a moment, then CLAIMED by a worker, then DONE with what came of it; and
+a second row once all that follows from it was sent (links, the rest of its chain, its part of a
+chord).  Rows are removed when they are older than any copy of their message can be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kombu import serialization
+
+from wbengine import _names, exceptions
+from wbengine.engines.worker_based.ledger import base
+
+__all__ = ["LEASE", "Claims", "Run", "Verdict"]
+
+LOG = logging.getLogger("wbengine.celery")
+
+#: Seconds of silence after which a worker is taken for dead, and between two signs of life.
+LEASE: Final = 10.0
+RENEW_EVERY: Final = 2.0
+
+#: Seconds until a ledger that cannot be reached is asked again.
+_AWAY: Final = 2.0
+
+#: At the end of the id of the row that says that all was sent.
+_SENT: Final = "-sent"
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that was claimed, or was to be: `key` is that of its row."""
+
+    key: str
+    epoch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be done with a message.
+
+    `run`: this worker claimed it.  `again_in`: look again after so many seconds.  `lost`: a worker
+    that died had claimed it, and it may not run again; this one did, to say so.  `outcome`: what
+    came of it elsewhere is to be told once more.  Else there is nothing to do but to acknowledge.
+    """
+
+    run: bool = False
+    again_in: float | None = None
+    lost: bool = False
+    outcome: dict[str, Any] | None = None
+
+
+class Claims:
+    """The claims of one worker; its methods are called in threads that may wait.
+
+    `open_ledger(ttl)` opens the ledger; rows stay for `ttl` seconds at least (None: for ever).
+    Outcomes are kept in what `serializer` writes.
+    """
+
+    def __init__(
+        self,
+        open_ledger: Callable[[float | None], base.Ledger],
+        holder: str,
+        ttl: float | None,
+        serializer: str,
+    ) -> None:
+        self._open_ledger = open_ledger
+        self._holder = holder
+        self._ttl = ttl
+        self._serializer = serializer
+        self._ledger: base.Ledger | None = None
+        self._stopping = threading.Event()
+        self._renewed = -float("inf")
+        self._thread = threading.Thread(target=self._renew, name="wbengine-claims", daemon=True)
+
+    @property
+    def ledger(self) -> base.Ledger:
+        assert self._ledger is not None, "claims are opened first"
+        return self._ledger
+
+    def open(self) -> None:
+        """
+        :raises LedgerFailure: the ledger cannot be used.
+        """
+        self._ledger = self._open_ledger(self._ttl)
+        self._say()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def take(self, run: Run, again: bool) -> Verdict:
+        """Claim a run; `again`: it may run once more where the worker that had it died."""
+        try:
+            return self._take(run, again)
+        except exceptions.LedgerFailure as error:
+            LOG.warning("a task of Celery's cannot be claimed, and waits: %s", error)
+            return Verdict(again_in=_AWAY)
+
+    def _take(self, run: Run, again: bool) -> Verdict:
+        ledger = self.ledger
+        if time.monotonic() - self._renewed > LEASE / 2:
+            self._say()  # after a long sleep: a claim of a worker that seems dead is none
+        ledger.open(run.key, run.epoch)
+        while True:
+            said = ledger.claim(run.key, run.epoch, self._holder)
+            run.epoch = said.epoch
+            if said.granted:
+                return Verdict(run=True)
+            if said.verdict == base.STALE:
+                continue  # at the row's own epoch
+            if said.verdict == base.MISSING:
+                ledger.open(run.key, run.epoch)
+                continue
+            if said.verdict == base.DONE:
+                if ledger.state(run.key + _SENT) is not None:
+                    return Verdict()
+                return Verdict(outcome=self._read(said.result or b""))
+            left = self._lease_of(said.holder)
+            if left > 0:
+                return Verdict(again_in=min(left, LEASE))
+            run.epoch += 1
+            try:
+                if ledger.reopen(run.key, run.epoch) is not None:
+                    continue
+            except exceptions.NotFound:
+                continue
+            said = ledger.claim(run.key, run.epoch, self._holder)
+            if said.granted:
+                return Verdict(run=again, lost=not again)
+
+    def _lease_of(self, holder: str | None) -> float:
+        """Seconds until a worker is taken for dead; it may be this one, or say so again then."""
+        if holder is None:
+            return 0.0
+        if holder == self._holder:
+            return RENEW_EVERY
+        silent = self.ledger.silence(holder)
+        return 0.0 if silent is None else LEASE - silent
+
+    def finish(self, run: Run, outcome: dict[str, Any]) -> bool:
+        """Store what came of a run; False: it is not this worker's any more, and not to be told.
+
+        :raises kombu.exceptions.EncodeError: the serializer cannot write it; nothing was stored.
+        """
+        told = serialization.dumps(outcome, self._serializer)
+        body = told[2] if isinstance(told[2], bytes) else told[2].encode()
+        head = json.dumps([told[0], told[1]]).encode()
+        try:
+            return self.ledger.finish(run.key, run.epoch, self._holder, head + b"\n" + body)
+        except exceptions.LedgerFailure as error:
+            LOG.warning("what came of a task of Celery's cannot be stored: %s", error)
+            return True  # the client is told all the same
+
+    def _read(self, stored: bytes) -> dict[str, Any]:
+        head, _, body = stored.partition(b"\n")
+        content_type, encoding = json.loads(head)
+        data = body if encoding == "binary" else body.decode()
+        found: dict[str, Any] = serialization.loads(
+            data, content_type, encoding, accept=[content_type]
+        )
+        return found
+
+    def sent(self, run: Run) -> None:
+        """All that follows from a run was sent."""
+        try:
+            self.ledger.open(run.key + _SENT, 1)
+        except exceptions.LedgerFailure as error:
+            LOG.debug("%s", error)  # it may be sent once more
+
+    def release(self, run: Run) -> None:
+        """It did not begin, or is to begin anew: others may claim it."""
+        try:
+            self.ledger.release(run.key, run.epoch, self._holder)
+        except exceptions.LedgerFailure as error:
+            LOG.debug("%s", error)
+
+    # Signs of life.
+
+    def _say(self) -> None:
+        now = time.monotonic()
+        self.ledger.renew(self._holder)
+        self._renewed = now
+
+    def _renew(self) -> None:
+        swept = time.monotonic()
+        while not self._stopping.wait(RENEW_EVERY):
+            try:
+                self._say()
+                if time.monotonic() - swept >= base.SWEEP_EVERY:
+                    swept = time.monotonic()
+                    self.ledger.sweep_stale(self._ttl)
+            except exceptions.LedgerFailure as error:
+                LOG.warning("the ledger cannot be told that this worker lives: %s", error)
+
+
+def key_of(id: str, retries: int, nesting: int) -> str:
+    """The key of a run."""
+    key = f"celery-{id}-{retries}-{nesting}"
+    if _names.is_label(key + _SENT):
+        return key
+    return f"celery-{hashlib.sha256(key.encode()).hexdigest()}"

@@ -1,1 +1,0 @@
-"""Flows that use Celery's workers."""

@@ -1,0 +1,200 @@
+"""`--events celery`: what becomes of the requests of flows, for Celery's monitors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import celery
+from celery.utils.saferepr import saferepr
+
+from wbengine import exceptions as exc
+from wbengine.transports import reasons
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from wbengine import invocation
+    from wbengine.engines.worker_based.worker_side.jobs import Job, Key
+
+__all__ = ["Dispatcher"]
+
+LOG = logging.getLogger("wbengine.celery")
+
+#: Seconds between two heartbeats, and until a broker that is away is tried again.
+PERIOD: Final = 2.0
+
+#: So many events wait for the broker; others are dropped.
+LIMIT: Final = 10_000
+
+#: So many characters are told of values, and of tracebacks: their end.
+_LONGEST: Final = 1024
+_LONGEST_TRACEBACK: Final = 8192
+
+_GIVEN_UP: Final = "the worker ended before the task did"
+
+
+class Dispatcher:
+    """Publishes what becomes of a worker's requests, as events of Celery tasks; from a thread.
+
+    `uuid` is the id of the request, `name` that of the task class (with `.revert` where the task is
+    reverted), `root_id` the uuid of the flow; `retries` counts the attempts before.  `atom`, a
+    field of our own, is the name that the task has in its flow.
+
+    It is an `Observer` of one worker: it waits for nobody, and runs no code of tasks.  `alive`: it
+    also tells that the worker lives; else Celery's own worker does, in the same process.
+    """
+
+    def __init__(self, app: celery.Celery, node: str, *, alive: bool) -> None:
+        self._app = app
+        self._node = node
+        self._alive = alive
+        self._told: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(LIMIT)
+        self._running: set[Key] = set()
+        self._processed = 0
+        self._away = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wbengine-events", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Tell what is left, say goodbye, and end; for `timeout` seconds at most."""
+        self._stopping.set()
+        self._tell("", {})
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    # An observer.
+
+    def received(self, job: Job) -> None:
+        unit = job.unit
+        name, arguments = job.name, "{}"
+        if unit is not None:
+            name = unit.task_cls if unit.action == "execute" else f"{unit.task_cls}.{unit.action}"
+            arguments = _shown(dict(unit.arguments))
+        told = {
+            "uuid": job.id,
+            "name": name,
+            "args": "()",
+            "kwargs": arguments,
+            "retries": max(0, job.attempt - 1),
+            "eta": None,
+            "expires": _iso(job.expires),
+            "root_id": job.flow or None,
+            "parent_id": None,
+            "atom": job.name,
+        }
+        self._tell("task-received", told)
+
+    def started(self, job: Job) -> None:
+        self._running.add(job.key)
+        self._processed += 1
+        self._tell("task-started", {"uuid": job.id})
+
+    def ended(self, job: Job, outcome: invocation.Outcome) -> None:
+        self._running.discard(job.key)
+        if outcome.failed:
+            self._failed(job, outcome.value, ran=True)
+            return
+        runtime = None
+        if outcome.started is not None and outcome.ended is not None:
+            runtime = max(0.0, outcome.ended - outcome.started)
+        told = {"uuid": job.id, "result": _shown(outcome.value), "runtime": runtime}
+        self._tell("task-succeeded", told)
+
+    def refused(self, job: Job) -> None:
+        failure = ft.Failure.from_exception(job.refusal or exc.Cancelled("refused"))
+        self._failed(job, failure, ran=False)
+
+    def returned(self, job: Job) -> None:
+        self._running.discard(job.key)
+        self._tell("task-rejected", {"uuid": job.id, "requeue": True})
+
+    def given_up(self, job: Job) -> None:
+        self._running.discard(job.key)
+        self._failed(job, ft.Failure.from_exception(exc.WorkerLost(_GIVEN_UP)), ran=True)
+
+    def _failed(self, job: Job, failure: ft.Failure, *, ran: bool) -> None:
+        expired = failure.check(exc.Expired) is not None
+        if expired or (job.cancelled and failure.check(exc.Cancelled) is not None):
+            ended = ran and not expired
+            told = {"uuid": job.id, "terminated": ended, "signum": None, "expired": expired}
+            self._tell("task-revoked", told)
+            return
+        names = tuple(failure)
+        kind = names[0].rpartition(".")[2] if names else "Exception"
+        told = {
+            "uuid": job.id,
+            "exception": f"{kind}({failure.exception_str[:_LONGEST]!r})",
+            "traceback": failure.traceback_str[-_LONGEST_TRACEBACK:],
+        }
+        self._tell("task-failed", told)
+
+    def _tell(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind:
+            fields["timestamp"] = time.time()
+        try:
+            self._told.put_nowait((kind, fields))
+        except queue.Full:
+            LOG.debug("an event is dropped: the broker of Celery is away for too long")
+
+    # Its thread.
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with self._app.connection_for_write() as connection:
+                    connection.ensure_connection(max_retries=1)
+                    self._away = False
+                    self._serve(self._app.events.Dispatcher(connection, hostname=self._node))
+                return
+            except Exception as error:
+                if self._stopping.is_set():
+                    return
+                if not self._away:
+                    LOG.warning(
+                        "events cannot be told to Celery's broker: %s", reasons.explain(error)
+                    )
+                self._away = True
+                self._stopping.wait(PERIOD)
+
+    def _serve(self, dispatcher: Any) -> None:
+        """Until told to stop, and all is told."""
+        self._beat(dispatcher, "worker-online")
+        due = time.monotonic() + PERIOD
+        while not (self._stopping.is_set() and self._told.empty()):
+            try:
+                kind, fields = self._told.get(timeout=max(0.0, due - time.monotonic()))
+            except queue.Empty:
+                kind, fields = "", {}
+            if kind:
+                dispatcher.send(kind, **fields)
+            if time.monotonic() >= due:
+                due = time.monotonic() + PERIOD
+                self._beat(dispatcher, "worker-heartbeat")
+        self._beat(dispatcher, "worker-offline")
+
+    def _beat(self, dispatcher: Any, kind: str) -> None:
+        if self._alive:
+            facts = {"active": len(self._running), "processed": self._processed}
+            dispatcher.send(kind, freq=PERIOD, loadavg=list(os.getloadavg()), **facts)
+
+
+def _shown(value: object) -> str:
+    return str(saferepr(value, maxlen=_LONGEST))
+
+
+def _iso(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    try:
+        return dt.datetime.fromtimestamp(seconds, dt.timezone.utc).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -1,1 +1,0 @@
-"""What Celery's messages say: read and written, in every version and serializer.  Pure."""

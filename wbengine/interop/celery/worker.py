@@ -1,0 +1,457 @@
+"""Celery's own worker in the process of ours: its messages are tasks for our pool.
+
+Receipt, retries, results, what follows from a task, revoking, rate limits, remote control and
+events are Celery's; slots, limits, child processes and logs are those of our worker, which the
+requests of its topics share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import celery
+from celery import signals
+from celery.app import trace
+from celery.worker import state
+
+from wbengine import exceptions as exc
+from wbengine import pools
+from wbengine.engines.worker_based import endpoint as endpoints
+from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.worker_side import guests
+from wbengine.interop.celery import claims, dispatcher, pool, request
+from wbengine.transports import reasons
+from wbengine.transports import target as transports
+
+__all__ = ["Guest", "Tasks", "app_of", "visit"]
+
+LOG = logging.getLogger("wbengine.celery")
+
+#: Name the broker and the result backend of workers that are told none.
+BROKER_VARIABLE: Final = "WBENGINE_CELERY_BROKER"
+BACKEND_VARIABLE: Final = "WBENGINE_CELERY_RESULT_BACKEND"
+CONFIG_VARIABLE: Final = "CELERY_CONFIG_MODULE"
+
+#: Transports that only ours know how to share with engines: Celery's clients are not there.
+_OURS: Final = ("", "filesystem", "memory", "dir")
+
+#: So many names of tasks are in the banner.
+_SHOWN: Final = 5
+
+#: Seconds in which a broker that is there is reached.
+_CONNECT: Final = 10.0
+
+#: Seconds that a message may be out without being acknowledged, as brokers have it that are told
+#: nothing else: a Redis gives it to others then, a RabbitMQ closes the channel.
+_VISIBILITY: Final = 3600.0
+_CONSUMER_TIMEOUT: Final = 1800.0
+
+#: What Celery logs of each task is logged by our worker.
+_LOUD: Final = ("celery.worker.strategy", "celery.app.trace")
+
+
+class Tasks:
+    """The tasks that a worker runs for Celery's clients, by the names that those call them.
+
+    `items` are task classes, `@task` functions, modules, or names of either.  Each is known by its
+    full name (`proj.tasks.add`), which is what Celery calls a function by default, and by the name
+    that it was given (`@task(name='add')`).  `mapped` are further names, each as
+    `'name=module:task'`; these go before all others.
+
+    :raises ValueError: one of `mapped` is not of that form, a name would stand for two tasks, or an
+        item holds no tasks.
+    :raises ImportError: a name cannot be imported.
+    """
+
+    def __init__(self, items: Iterable[object] = (), mapped: Iterable[str] = ()) -> None:
+        self.endpoints: dict[str, endpoints.Endpoint] = {}
+        for text in mapped:
+            name, endpoint = _read(text)
+            self._add(name, endpoint)
+        explicit = frozenset(self.endpoints)
+        #: The names of `mapped`.
+        self.mapped = tuple(sorted(explicit))
+        found = [endpoints.Endpoint(cls) for cls in endpoints.find_tasks(items)]
+        for endpoint in found:
+            if endpoint.name not in explicit:
+                self._add(endpoint.name, endpoint)
+        for endpoint in found:
+            name = _given_name(endpoint)
+            if name not in explicit:
+                self._add(name, endpoint)
+
+    def _add(self, name: str, endpoint: endpoints.Endpoint) -> None:
+        before = self.endpoints.setdefault(name, endpoint)
+        if before != endpoint:
+            raise ValueError(f"Celery task {name!r} would be both {before} and {endpoint}")
+
+    @property
+    def modules(self) -> set[str]:
+        """The names of all that a fresh process imports to run these tasks."""
+        return {request.__name__, *endpoints.modules(self.endpoints.values())}
+
+
+def _read(text: str) -> tuple[str, endpoints.Endpoint]:
+    name, equals, place = text.partition("=")
+    if not (name.strip() and equals and place.strip()):
+        raise ValueError(f"{text!r} is not of the form 'name=module:task'")
+    found = endpoints.find_tasks([place.strip()])
+    if len(found) != 1:
+        raise ValueError(f"{place.strip()!r} is a module: name one task of it, as 'module:task'")
+    return name.strip(), endpoints.Endpoint(found[0])
+
+
+def _given_name(endpoint: endpoints.Endpoint) -> str:
+    """The name of a task that is given none when it is made."""
+    try:
+        return endpoint.generate().name
+    except Exception:  # whoever calls it is told why
+        return endpoint.name
+
+
+class Guest:
+    """Hosts Celery's worker: takes the messages of `queues` for the tasks of an app.
+
+    `node` is its name for monitors and remote control.  `open_ledger(identity)` makes the claims
+    that keep a task from running twice; without it nothing does.  `telling`: events are published.
+    """
+
+    def __init__(
+        self,
+        app: celery.Celery,
+        queues: Iterable[str],
+        tasks: Tasks,
+        *,
+        node: str,
+        make_claims: Callable[[str], claims.Claims] | None = None,
+        telling: bool = False,
+    ) -> None:
+        self.node = node
+        self._app = app
+        self._queues = list(dict.fromkeys(queues))
+        self._tasks = tasks
+        self._make_claims = make_claims
+        self._telling = telling
+        self._claims: claims.Claims | None = None
+        self._ready = threading.Event()
+        self._closing = False
+        self._failed: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._host: guests.Host
+        self._runner: pool.Runner
+        self._controller: Any = None
+
+    def __str__(self) -> str:
+        return f"the guest of Celery's broker {self.shown}"
+
+    @property
+    def shown(self) -> str:
+        """The URL of its broker, without passwords."""
+        return str(self._app.connection_for_read().as_uri())
+
+    # For its worker.
+
+    def attach(self, host: guests.Host) -> None:
+        self._host = host
+        if isinstance(host.pool, pools.ProcessPool):
+            host.pool.preload(self._tasks.modules)
+        if self._make_claims is not None:
+            self._claims = self._make_claims(host.identity)
+        connection = self._app.connection_for_read()
+        driver = connection.transport.driver_type
+        system = "rabbitmq" if driver == "amqp" else str(driver)
+        self._runner = pool.Runner(host, self._claims, system)
+        for name, endpoint in self._tasks.endpoints.items():
+            _register(self._app, name, endpoint, self._runner, late=self._claims is not None)
+        signals.before_task_publish.connect(_hand_on)
+
+    def start(self) -> None:
+        """
+        :raises TransportFailure: its broker cannot be reached.
+        :raises LedgerFailure: nor the ledger.
+        """
+        try:
+            with self._app.connection_for_read() as connection:
+                connection.ensure_connection(max_retries=1, timeout=_CONNECT)
+        except Exception as error:
+            raise exc.TransportFailure(
+                f"the broker of Celery at {self.shown} cannot be reached: {reasons.explain(error)}"
+            ) from error
+        if self._claims is not None:
+            self._claims.open()
+        trace.setup_worker_optimizations(self._app, self.node)  # threads know this app, and name
+        state.should_stop = state.should_terminate = None
+        runner = self._runner
+        hosted = type("Pool", (pool.HostedPool,), {"runner": runner, "__module__": __name__})
+        self._controller = self._app.WorkController(
+            app=self._app,
+            hostname=self.node,
+            pool=hosted,
+            queues=self._queues,
+            concurrency=self._host.slots,
+            task_events=self._telling or None,
+            ready_callback=lambda consumer: self._ready.set(),
+        )
+        self._thread = threading.Thread(target=self._work, name="wbengine-celery", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        self._app.set_current()
+        self._controller.start()
+        if not self._closing:  # it gave up, or a monitor told it to end
+            LOG.info("Celery's worker ended")
+            self._host.stop()
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        return self._ready.wait(timeout)
+
+    @property
+    def description(self) -> Sequence[tuple[str, str]]:
+        found = [("celery", f"{', '.join(self._queues)} at {self.shown}")]
+        found.append(("results", self._app.backend.as_uri()))
+        if named := self._tasks.mapped:
+            shown = ", ".join(named[:_SHOWN])
+            more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+            found.append(("known as", shown + more))
+        found.append(("node", self.node))
+        return found
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._runner.busy or state.requests) or not self._ready.is_set()
+
+    @property
+    def running(self) -> int:
+        return len(self._runner.running)
+
+    @property
+    def current(self) -> list[tuple[str, str, float]]:
+        return [(job.id, job.name, job.started or 0.0) for job in self._runner.running]
+
+    @property
+    def taken(self) -> float:
+        return self._runner.taken
+
+    def suspend(self) -> None:
+        self._runner.closed = True
+        self._consume(False)
+
+    def resume(self) -> None:
+        self._runner.closed = False
+        self._consume(True)
+
+    def drain(self) -> None:
+        self._consume(False)
+        self._runner.close()
+
+    def _consume(self, wanted: bool) -> None:
+        """Take messages, or do not any more."""
+        consumer = getattr(self._controller, "consumer", None)
+        if consumer is None or not self._ready.is_set():
+            return
+        change = consumer.add_task_queue if wanted else consumer.cancel_task_queue
+        for queue in self._queues:
+            consumer.call_soon(change, queue)
+
+    def give_up(self) -> None:
+        self._runner.close()
+        self._runner.give_up()
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        return self._runner.wait_idle(timeout)
+
+    def close(self, timeout: float = 5.0) -> None:
+        until = time.monotonic() + timeout
+        self._closing = True
+        self._runner.close()
+        self._flush(until)
+        if self._thread is not None and self._thread.is_alive():
+            state.should_stop = 0
+            self._thread.join(max(0.0, until - time.monotonic()))
+        if self._claims is not None:
+            self._claims.close()
+            self._claims = None
+
+    def _flush(self, until: float) -> None:
+        """Let Celery acknowledge what has ended: it does so in its loop, not in order."""
+        consumer = getattr(self._controller, "consumer", None)
+        if consumer is None or self._thread is None or not self._thread.is_alive():
+            return
+        for _ in range(2):
+            done = threading.Event()
+            consumer.call_soon(done.set)
+            done.wait(max(0.0, until - time.monotonic()))
+
+
+def _register(
+    app: celery.Celery, name: str, endpoint: endpoints.Endpoint, runner: pool.Runner, late: bool
+) -> None:
+    """Make a task of Celery's that runs one of ours.
+
+    What is idempotent is acknowledged when it has ended, and goes back to its queue when its
+    process is lost; with a ledger, all is acknowledged then: what may not run twice does not.
+    """
+    cls = endpoint.task_cls
+    again = bool(cls.idempotent)
+    soft, hard = cls.timelimit or (None, None)
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        return runner.call(app.tasks[name], endpoint, args, kwargs)
+
+    body.__name__ = cls.__name__
+    body.__doc__ = cls.__doc__
+    # Whoever sends it, or calls it for an error, sees which arguments it takes.
+    setattr(body, "__signature__", _signature(cls))  # noqa: B010
+    app.task(
+        body,
+        name=name,
+        typing=False,
+        idempotent=again,
+        acks_late=again or late or app.conf.task_acks_late,
+        reject_on_worker_lost=again,
+        soft_time_limit=soft,
+        time_limit=hard,
+        max_retries=getattr(cls, "max_retries", 3),
+        default_retry_delay=getattr(cls, "default_retry_delay", 180),
+    )
+
+
+def _signature(cls: type[Any]) -> inspect.Signature:
+    found = inspect.signature(cls.execute)
+    parameters = [one for one in found.parameters.values() if one.name != "self"]
+    return found.replace(parameters=parameters)
+
+
+def _hand_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    """What follows from a task belongs to its trace."""
+    job = pool.CURRENT.get()
+    if job is not None and headers is not None:
+        for name, value in job.handed_on.items():
+            headers.setdefault(name, value)
+
+
+# What the options of the command say.
+
+
+def visit(options: argparse.Namespace) -> tuple[list[guests.Guest], Any]:
+    """The guests of the worker, and the observer of its requests, that were asked for.
+
+    :raises ValueError: an option makes no sense; it says which, and what would.
+    :raises ImportError: a task cannot be imported.
+    """
+    if not all(options.celery_queue):
+        raise ValueError("the name of a Celery queue must not be empty")
+    app, node = app_of(options), node_name(options.celery_name)
+    for name in _LOUD:
+        log = logging.getLogger(name)
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.CRITICAL if name.endswith("trace") else logging.WARNING)
+    told = None
+    if options.events:
+        told = dispatcher.Dispatcher(app, node, alive=not options.celery_queue)
+    if not options.celery_queue:
+        return [], told
+    made = Guest(
+        app,
+        options.celery_queue,
+        Tasks(options.tasks, options.celery_task),
+        node=node,
+        make_claims=_claims_of(app, options),
+        telling=told is not None,
+    )
+    return [made], told
+
+
+def app_of(options: argparse.Namespace) -> celery.Celery:
+    """Celery's app, as its configuration and our options have it.
+
+    :raises ValueError: an option makes no sense, or the broker is not said.
+    :raises ImportError: there is no such module.
+    """
+    app = celery.Celery("wbengine")
+    module = options.celery_config or os.environ.get(CONFIG_VARIABLE)
+    if module:
+        app.config_from_object(module, force=True)
+    conf = app.conf
+    conf.broker_url = _url(options, conf.broker_url)
+    backend = options.celery_result_backend or os.environ.get(BACKEND_VARIABLE)
+    if backend or not conf.result_backend:
+        conf.result_backend = None if backend == "none" else backend or "rpc://"
+    if options.celery_accept:
+        accepted = options.celery_accept.replace(",", " ").split()
+        if not accepted:
+            raise ValueError("--celery-accept names nothing: use json, yaml, msgpack or pickle")
+        conf.accept_content, conf.result_serializer = accepted, accepted[0]
+    if "pickle" in conf.accept_content:
+        LOG.warning("whoever may send to the broker can run any code here: pickles are accepted")
+    if conf.broker_connection_retry_on_startup is None:
+        conf.broker_connection_retry_on_startup = True
+    return app
+
+
+def node_name(name: str | None = None) -> str:
+    """The name of a worker for monitors: `name@host`.
+
+    :raises ValueError: it cannot be one.
+    """
+    name = name or f"wbengine-{os.getpid()}"
+    if not name.isprintable() or " " in name or name.count("@") > 1:
+        raise ValueError(f"--celery-name {name!r} is no name of a node: it is like name@host")
+    return name if "@" in name else f"{name}@{socket.gethostname()}"
+
+
+def _url(options: argparse.Namespace, configured: str | None) -> str:
+    named = options.celery_broker or os.environ.get(BROKER_VARIABLE) or configured
+    url = named or options.url or os.environ.get(transports.URL_VARIABLE)
+    if not named and (url or "").partition("://")[0] in _OURS:
+        raise ValueError(
+            "where is the broker of Celery? name it: --celery-broker redis://… or amqp://…"
+        )
+    return str(url)
+
+
+def _claims_of(
+    app: celery.Celery, options: argparse.Namespace
+) -> Callable[[str], claims.Claims] | None:
+    """What makes the claims: in the ledger that is named, else in the Redis of the broker."""
+    place = options.ledger or os.environ.get(ledgers.LEDGER_VARIABLE)
+    url = urlsplit(app.conf.broker_url)
+    own = place is None and url.scheme in ("redis", "rediss")
+    if own:
+        place = url._replace(query="prefix=wbengine-celery").geturl()
+    if place is None:
+        LOG.warning(
+            "without a ledger (--ledger) a task may run twice whose message %s delivers twice",
+            app.connection_for_read().as_uri(),
+        )
+        return None
+    ledgers.check_place(place, "worker")
+    ttl: float | None = _retention(app)
+    if not own:
+        ttl = None if options.result_ttl is None else max(options.result_ttl, ttl)
+
+    def make(identity: str) -> claims.Claims:
+        def opened(seconds: float | None) -> Any:
+            return ledgers.open_ledger(str(place), "worker", seconds)
+
+        return claims.Claims(opened, identity, ttl, app.conf.result_serializer)
+
+    return make
+
+
+def _retention(app: celery.Celery) -> float:
+    """Seconds after which no copy of a message can come any more that has ended."""
+    told = app.conf.broker_transport_options
+    visibility = float(told.get("visibility_timeout", _VISIBILITY))
+    expires = app.conf.result_expires
+    kept = getattr(expires, "total_seconds", lambda: float(expires or 0))()
+    return max(kept, 2 * visibility, float(told.get("consumer_timeout", _CONSUMER_TIMEOUT)))

@@ -1,1 +1,0 @@
-"""Workers of ours that serve Celery's clients."""
