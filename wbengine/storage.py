@@ -16,7 +16,7 @@ from wbengine import invocation as calls
 from wbengine.persistence import atom_details, base, leases, models, records, results, writing
 from wbengine.types import failure as ft
 
-__all__ = ["META_INJECTED", "META_PROGRESS", "META_PROGRESS_DETAILS", "Storage"]
+__all__ = ["META_INJECTED", "META_PROGRESS", "META_PROGRESS_DETAILS", "Storage", "values_by_name"]
 
 #: Keys of an atom's `meta`: what was injected for it to stay, and how far it is.
 META_INJECTED: Final = "injected"
@@ -154,7 +154,7 @@ class Storage(results.Results):
         :raises NotEncodable: the store cannot keep a value, which could be transient; nothing is
             changed then.
         """
-        given = _values_by_name(pairs)
+        given = values_by_name(pairs)
         if not transient:
             self.check(given, "injected values")
         with self._lock:
@@ -187,7 +187,7 @@ class Storage(results.Results):
             changed then.
         """
         record = self.record(atom_name)
-        given = _values_by_name(pairs)
+        given = values_by_name(pairs)
         if not transient:
             self.check(given, f"what is injected for {atom_name!r}")
         with self._lock:
@@ -406,7 +406,11 @@ def _part(record: models.AtomDetail, index: Any) -> Any:
     return arguments.element(record.results, index)
 
 
-def _values_by_name(pairs: records.Pairs) -> dict[str, Any]:
+def values_by_name(pairs: records.Pairs) -> dict[str, Any]:
+    """A new dict of values that are to be injected.
+
+    :raises TypeError: neither a dict nor pairs, or a name is not a string.
+    """
     given = records.pairs_of("injected values", pairs)
     for name in given:
         if not isinstance(name, str):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from wbengine import _codec, _names, _plugins, exceptions
 from wbengine import flow as flow_module
+from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine.engines import awaiting, base
 from wbengine.persistence import backends, models, notes
@@ -50,7 +51,8 @@ def load(
     `store` holds the values that are there from the start.  `engine` is a kind ('serial',
     'parallel', 'worker-based', ...) or a URI with options ('parallel://?max_workers=4');
     `options` win over those.  `backend` (a backend, or what `persistence.backends.fetch` takes)
-    keeps the records, in `flow_detail` of `book`; those that are not given are made.
+    keeps the records, in `flow_detail` of `book`; those that are not given are made.  A load that
+    fails leaves nothing in the backend or the book.
 
     :raises NotFound: there is no such kind of engine, or of backend; or `flow_detail` is not kept
         by the backend: its book has to be saved first.
@@ -61,6 +63,22 @@ def load(
     :raises CompilationFailure: it cannot be run as it is.
     :raises TypeError: another argument is of a wrong type.
     """
+    kept = _backend(backend)
+    return _load(flow, store, flow_detail, book, kept, namespace, engine, options)
+
+
+def _load(
+    flow: Any,
+    store: Mapping[str, Any] | None,
+    flow_detail: models.FlowDetail | None,
+    book: models.LogBook | None,
+    backend: persistence.Backend | None,
+    namespace: str,
+    engine: str | None,
+    options: Mapping[str, Any],
+    noted: Mapping[str, Any] | None = None,
+) -> base.Engine:
+    """`load`; a new flow is kept with what is `noted` of it, once nothing can be wrong with it."""
     if not isinstance(flow, flow_module.Flow | task_module.Task):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
     for what, value, wanted in (
@@ -72,18 +90,24 @@ def load(
             raise TypeError(f"{what} must be a {wanted.__name__}, not {value!r}")
     kind, asked = _kind_and_options(engine)
     factory = _find(namespace, kind)
-    kept = _backend(backend)
-    if store and kept is not None and kept.encodes:
-        _codec.pack(dict(store), "store")
-    if flow_detail is None:
-        noted = _noted(kind) if kept is not None else None
-        flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept, meta=noted)
-    elif kept is not None:
-        _check_kept(flow_detail, kept)
-    made: base.Engine = factory(flow, flow_detail, kept, {**asked, **options})
-    if store:
-        made.storage.inject(store)
+    given = storage_module.values_by_name(store or {})
+    if given and backend is not None and backend.encodes:
+        _codec.pack(given, "store")
+    kept = flow_detail
+    if kept is None:
+        kept = models.FlowDetail(flow.name)
+        kept.meta.update(noted or {})
+        if backend is not None:
+            kept.meta.update(_noted(kind))
+    elif backend is not None:
+        _check_kept(kept, backend)
+    made: base.Engine = factory(flow, kept, backend, {**asked, **options})
     made.compile()
+    if flow_detail is None:
+        # Not before: what cannot run must not be found by those who run what is left unfinished.
+        persistence.keep_flow_detail(kept, book, backend)
+    if given:
+        made.storage.inject(given)
     return made
 
 
@@ -191,19 +215,8 @@ def load_from_factory(
     name = _factory_name(flow_factory)
     flow = _call(name, factory_args, factory_kwargs)
     kept = _backend(backend)
-    kind, _ = _kind_and_options(engine)
-    noted = {notes.FACTORY: _note(name, factory_args, factory_kwargs, kept), **_noted(kind)}
-    flow_detail = persistence.create_flow_detail(flow, book=book, backend=kept, meta=noted)
-    return load(
-        flow,
-        store=store,
-        flow_detail=flow_detail,
-        book=book,
-        backend=kept,
-        namespace=namespace,
-        engine=engine,
-        **options,
-    )
+    noted = {notes.FACTORY: _note(name, factory_args, factory_kwargs, kept)}
+    return _load(flow, store, None, book, kept, namespace, engine, options, noted)
 
 
 def flow_from_detail(flow_detail: models.FlowDetail) -> Any:

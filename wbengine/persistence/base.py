@@ -24,6 +24,7 @@ __all__ = [
     "Page",
     "Wish",
     "create_flow_detail",
+    "keep_flow_detail",
     "items_of",
     "readable",
     "temporary_flow_detail",
@@ -355,9 +356,22 @@ def create_flow_detail(
     meta: Mapping[str, Any] | None = None,
 ) -> models.FlowDetail:
     """Make the record of `flow`, in `book` (or a new one), kept by `backend` if there is one."""
+    detail = models.FlowDetail(flow.name)
+    detail.meta.update(meta or {})
+    keep_flow_detail(detail, book, backend)
+    return detail
+
+
+def keep_flow_detail(
+    detail: models.FlowDetail,
+    book: models.LogBook | None = None,
+    backend: Backend | None = None,
+) -> None:
+    """Put a new record of a flow in `book` (or a new one), and in `backend` if there is one."""
     if book is None:
-        book = models.LogBook(f"{flow.name} book")
-    return _detail_in(book, flow.name, backend, meta)
+        book = models.LogBook(f"{detail.name} book")
+    book.add(detail)
+    _save(book, backend)
 
 
 def temporary_log_book(backend: Backend | None = None) -> models.LogBook:
@@ -371,8 +385,10 @@ def temporary_flow_detail(
     backend: Backend | None = None, meta: Mapping[str, Any] | None = None
 ) -> tuple[models.LogBook, models.FlowDetail]:
     """Make a flow detail (and its book) for a run nobody wants to find again."""
-    book = temporary_log_book()
-    return book, _detail_in(book, "tmp-flow-detail", backend, meta)
+    book, detail = temporary_log_book(), models.FlowDetail("tmp-flow-detail")
+    detail.meta.update(meta or {})
+    keep_flow_detail(detail, book, backend)
+    return book, detail
 
 
 def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
@@ -425,17 +441,6 @@ def readable(found: Iterable[_R | exceptions.CorruptRecord]) -> Iterator[_R]:
         LOG.warning("It is left out: %s", other)
     if errors:
         raise errors[0]
-
-
-def _detail_in(
-    book: models.LogBook, name: str, backend: Backend | None, meta: Mapping[str, Any] | None
-) -> models.FlowDetail:
-    detail = models.FlowDetail(name)
-    if meta is not None:
-        detail.meta.update(meta)
-    book.add(detail)
-    _save(book, backend)
-    return detail
 
 
 def _save(book: models.LogBook, backend: Backend | None) -> None:
