@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 from tests.integration.owned_flows import Step, again, kept, made
 from tests.support.beside import running
 from wbengine import engines, exceptions, retry, states, task
-from wbengine.engines import base
+from wbengine.engines import action, base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, leases, models, owners
 from wbengine.persistence.backends import memory
@@ -645,6 +647,42 @@ def test_whenever_ctrl_c_comes_the_flow_is_free_and_goes_on() -> None:
         }
         assert owner_of(engine, backend) is None
     assert interrupted > 10
+
+
+def interrupted_at(number: int, engine: base.Engine, step: Step) -> bool:
+    """Run it; Ctrl-C comes before the given line of the engine's own module, unless `step` ran."""
+    lines = itertools.count()
+
+    def trace(frame: types.FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code.co_filename != action.__file__:
+            return None
+        if event == "line" and next(lines) == number and not step.runs:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        engine.run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_engine_interrupted_before_any_line_of_its_start_runs_again() -> None:
+    """From `run` to the first task, one line after the other."""
+    for number in itertools.count():
+        step = Step("s")
+        engine = engines.load(line(step), backend=memory.MemoryBackend())
+        came = interrupted_at(number, engine, step)
+        if came:
+            engine.run()
+        assert step.runs == 1
+        if not came:
+            break
+    assert number > 40
 
 
 # -- what was reverted ----------------------------------------------------------------------------

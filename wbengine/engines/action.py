@@ -10,7 +10,6 @@ import abc
 import contextlib
 import functools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
@@ -76,7 +75,7 @@ class ActionEngine(control.Controlled):
         self._difference: differences.Difference | None = None
         # How often the records had been read when they were prepared.
         self._prepared_at = self._outlined_at = -1
-        self._busy = threading.Lock()
+        self._in_use: dict[str, object] = {}  # what runs or resets it now, see `_alone`
         self._scheduler: scheduler_module.Scheduler | None = None
         self._began: float | None = None
         self._ended: float | None = None
@@ -233,9 +232,7 @@ class ActionEngine(control.Controlled):
 
         None: it was suspended while it waited for another owner to end.
         """
-        if not self._busy.acquire(blocking=False):
-            raise exceptions.ExecutionFailure("The engine is running already")
-        try:
+        with self._alone(exceptions.ExecutionFailure("The engine is running already")):
             early = self._early = deque()
             self.compile()
             with contextlib.ExitStack() as owning:
@@ -257,9 +254,23 @@ class ActionEngine(control.Controlled):
                     with contextlib.ExitStack() as last, self._executing(machine):
                         yield machine
                         last.callback(self._end, machine)
+
+    @contextlib.contextmanager
+    def _alone(self, refusal: Exception) -> Iterator[None]:
+        """One run or reset at a time; raises `refusal` while there is another.
+
+        The mark tells by itself who made it: an interruption that comes right after it was made,
+        before anything else is known, takes it away as well.
+        """
+        mark = object()
+        try:
+            if self._in_use.setdefault("now", mark) is not mark:
+                raise refusal
+            yield
         finally:
-            self._early = None
-            self._busy.release()
+            if self._in_use.get("now") is mark:
+                self._early = None
+                del self._in_use["now"]
 
     def _keep_outline(self) -> None:
         """Once for all runs of this engine, unless the records were read anew since."""
@@ -390,15 +401,11 @@ class ActionEngine(control.Controlled):
         plan = self._compiled("reset").plan
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
-        if not self._busy.acquire(blocking=False):
-            raise exceptions.InvalidState("The engine is running; it cannot be reset now")
-        try:
-            with self._ownership.held():
-                self.prepare()
-                states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-                self._reset(leftovers.failed_nodes(self._storage) if failed_only else plan.atoms())
-        finally:
-            self._busy.release()
+        refusal = exceptions.InvalidState("The engine is running; it cannot be reset now")
+        with self._alone(refusal), self._ownership.held():
+            self.prepare()
+            states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
+            self._reset(leftovers.failed_nodes(self._storage) if failed_only else plan.atoms())
 
     def _reset(self, nodes: Iterable[int]) -> bool:
         """False: nothing was reset, for the records had to be read anew."""
