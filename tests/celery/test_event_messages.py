@@ -104,20 +104,20 @@ def test_what_some_senders_leave_out(left_out: str) -> None:
     ("change", "says"),
     [
         ({"type": None}, "type is missing"),
-        ({"type": ""}, "type must have at least 1 character"),
-        ({"type": "x" * 1001}, "type must have at most 1000 characters"),
-        ({"hostname": 7}, "hostname must be of type string, not 7"),
-        ({"uuid": ["a"]}, "uuid must be of type string, not a value of type list"),
+        ({"type": ""}, "type: '' should be non-empty"),
+        ({"type": "x" * 1001}, "type: .* is too long"),
+        ({"hostname": 7}, "hostname: 7 is not of type 'string'"),
+        ({"uuid": ["a"]}, "uuid: .'a'. is not of type 'string'"),
         ({"uuid": None}, "uuid is missing"),
         ({"timestamp": None}, "timestamp is missing"),
-        ({"timestamp": "now"}, "timestamp must be of type float"),
-        ({"timestamp": 1e300}, "timestamp must be at most"),
-        ({"clock": -1}, "clock must be at least 0"),
-        ({"clock": 2**64}, "clock must be at most"),
-        ({"clock": 1.5}, "clock must be of type unsigned long long"),
-        ({"clock": 10**4000}, "clock must be at most .* not a very long number"),
-        ({"pid": True}, "pid must be"),
-        ({"utcoffset": 49}, "utcoffset must be at most 48"),
+        ({"timestamp": "now"}, "timestamp: 'now' is not of type 'number'"),
+        ({"timestamp": 1e300}, "timestamp: 1e.300 is greater than the maximum"),
+        ({"clock": -1}, "clock: -1 is less than the minimum of 0"),
+        ({"clock": 2**64}, "clock: .* is greater than the maximum"),
+        ({"clock": 1.5}, "clock: 1.5 is not of type 'integer'"),
+        ({"clock": 10**4000}, "clock: .* is greater than the maximum"),
+        ({"pid": True}, "pid: True is not of type"),
+        ({"utcoffset": 49}, "utcoffset: 49 is greater than the maximum of 48"),
     ],
 )
 def test_what_is_no_event(change: dict[str, Any], says: str) -> None:
@@ -147,13 +147,9 @@ def test_what_is_no_event_message(bad: wire.Wire) -> None:
         events.decode(bad)
 
 
-def test_one_of_a_list_does_not_hurt_the_others() -> None:
-    mixed = message([BODY, 7, {**BODY, "clock": "x"}, BODY])
-    refused: list[Malformed] = []
-    assert len(events.decode(mixed, refused.append)) == 2
-    assert ["mapping" in str(error) for error in refused] == [True, False]
-    with pytest.raises(Malformed):
-        events.decode(mixed)
+def test_a_list_with_what_is_no_event_is_refused() -> None:
+    with pytest.raises(Malformed, match="clock"):
+        events.decode(message([BODY, {**BODY, "clock": "x"}]))
 
 
 def test_ten_thousand_mutated_messages() -> None:
@@ -225,11 +221,10 @@ def test_exchanges_are_those_of_celery() -> None:
 
 
 def test_the_catalogue_names_each_field_once() -> None:
-    standard = [each.name for each in events.STANDARD]
-    for kind in events.CATALOGUE.values():
-        names = [*standard, *(each.name for each in kind.fields)]
+    for kind, fields in events.CATALOGUE.items():
+        names = [*(each.name for each in events.STANDARD), *fields]
         assert len(set(names)) == len(names)
-        assert kind.type.partition("-")[0] in ("task", "worker")
+        assert kind.partition("-")[0] in ("task", "worker")
     assert next(iter(events.CATALOGUE)) == "task-sent"
     assert len(events.CATALOGUE) == 11
 
@@ -237,15 +232,20 @@ def test_the_catalogue_names_each_field_once() -> None:
 # Celery's own dispatcher and receiver. ------------------------------------------------------------
 
 
-def full(kind: events.EventType) -> dict[str, Any]:
+VALUES: dict[str, Any] = {
+    "retries": 3, "runtime": 1.5, "requeue": True, "terminated": True, "signum": 9, "freq": 2.0,
+    "active": 1, "processed": 2, "loadavg": [0.1, 0.2, 0.3],
+}  # fmt: skip
+
+
+def full(kind: str) -> dict[str, Any]:
     """Values for all fields of a type."""
-    values: dict[str, Any] = {"string": "text", "float": 1.5, "int": 3, "bool": True}
-    return {one.name: values.get(one.kind.words, [0.1, 0.2, 0.3]) for one in kind.fields}
+    return {name: VALUES.get(name, "text") for name in events.CATALOGUE[kind]}
 
 
 def test_events_of_celery_are_read() -> None:
     """Each type of the catalogue, with all of its fields."""
-    lines = [["told", kind.type, full(kind)] for kind in events.CATALOGUE.values()]
+    lines = [["told", kind, full(kind)] for kind in events.CATALOGUE]
     for (_, name, fields), row in zip(lines, celery(lines), strict=True):
         wire_ = wire.Wire(
             row["headers"], {"delivery_mode": row["delivery_mode"]}, row["content_type"],
@@ -265,13 +265,11 @@ def test_events_of_celery_are_read() -> None:
 def test_events_are_read_by_celery() -> None:
     """Its receiver finds all fields, and its state the task, the worker and the flow."""
     told = [
-        events.Event(kind.type, "w@h", at, 1.5, 0, 99, full(kind) | {"uuid": f"u{at}"})
-        for at, kind in enumerate(events.CATALOGUE.values(), 1)
-        if kind.type.startswith("task-")
+        events.Event(kind, "w@h", at, 1.5, 0, 99, full(kind) | {"uuid": f"u{at}"})
+        for at, kind in enumerate(events.CATALOGUE, 1)
+        if kind.startswith("task-")
     ]
-    online = events.Event(
-        "worker-online", "w@h", 1, 1.5, 0, 99, full(events.CATALOGUE["worker-online"])
-    )
+    online = events.Event("worker-online", "w@h", 1, 1.5, 0, 99, full("worker-online"))
     lines = [["heard", events.encode(one)[0].body.decode()] for one in (told, online)]
     (seen, tasks, _), (also, _, workers) = celery(lines)
     for one, found in zip([*told, online], seen + also, strict=True):

@@ -385,14 +385,10 @@ HOUR = timezone(timedelta(hours=1))
     [
         ("2009-11-17T12:30:56.527191", datetime(2009, 11, 17, 12, 30, 56, 527191, UTC)),
         ("2009-11-17 12:30", datetime(2009, 11, 17, 12, 30, tzinfo=UTC)),
-        ("20091117T123056", datetime(2009, 11, 17, 12, 30, 56, tzinfo=UTC)),
         ("2009-11-17", datetime(2009, 11, 17, tzinfo=UTC)),
-        ("2009-W47-2", datetime(2009, 11, 17, tzinfo=UTC)),
-        ("2009W472T12", datetime(2009, 11, 17, 12, tzinfo=UTC)),
         ("2009-11-17T12:30:56.5271919999", datetime(2009, 11, 17, 12, 30, 56, 527191, UTC)),
         ("2009-11-17T12:30:56,5Z", datetime(2009, 11, 17, 12, 30, 56, 500000, UTC)),
-        ("2009-11-17T24:00", datetime(2009, 11, 18, tzinfo=UTC)),
-        ("2009-11-17T12:30+01", datetime(2009, 11, 17, 12, 30, tzinfo=HOUR)),
+        ("2009-11-17T12:30+01:00", datetime(2009, 11, 17, 12, 30, tzinfo=HOUR)),
         (
             "1900-01-01T00:00:00-00:53:28",
             datetime(1900, 1, 1, tzinfo=timezone(-timedelta(minutes=53, seconds=28))),
@@ -412,7 +408,7 @@ def test_times_are_iso_8601(words: str, found: datetime) -> None:
     ],
 )  # fmt: skip
 def test_other_words_are_no_time(words: str) -> None:
-    with pytest.raises(Malformed, match=r"^expires must"):
+    with pytest.raises(Malformed, match=r"^expires: "):
         read(v2({"expires": words}))
 
 

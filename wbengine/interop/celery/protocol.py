@@ -1,8 +1,8 @@
 """Celery's message protocol: task messages of versions 1 and 2, and result messages.
 
 Pure: messages are read from a `Wire`, and written to one; nothing is imported that they name, and
-Celery is not needed.  Every field is a row of a table here; the tables make the readers, the JSON
-Schemas and the reference.
+Celery is not needed.  Every field is a row of a table here, from which the readers and the JSON
+Schemas are made; the reference says what each means.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from wbengine import exceptions, limits
 from wbengine.interop.celery.serializers import JSON, RAW, Accepted, Wire, dump, name_of, type_of
@@ -21,7 +21,7 @@ from wbengine.interop.celery.serializers import JSON, RAW, Accepted, Wire, dump,
 __all__ = [
     "ARGUMENTS", "EMBED", "HEADERS", "PROPERTIES", "RESULT", "RESULT_SCHEMA", "TASK_V1_SCHEMA",
     "TASK_V2_SCHEMA", "VERSION_1", "Field", "Malformed", "Result", "TaskMessage", "decode",
-    "decode_result", "encode", "encode_result", "is_version_2", "read", "schema",
+    "decode_result", "encode", "encode_result", "read", "schema", "shown",
 ]  # fmt: skip
 
 
@@ -108,59 +108,11 @@ class Result:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Times. -------------------------------------------------------------------------------------------
-
-_TIME: Final = re.compile(
-    r"(?P<year>\d{4})"
-    r"(?:-?W(?P<week>\d\d)-?(?P<weekday>[1-7])|-(?P<month>\d\d)-(?P<day>\d\d)|(?P<short>\d{4}))"
-    r"(?:[T ](?P<hour>\d\d)(?::?(?P<minute>\d\d)(?::?(?P<second>\d\d)(?:[.,](?P<part>\d+))?)?)?"
-    r"(?P<zone>Z|[+-]\d\d(?::?\d\d(?::?\d\d(?:\.\d+)?)?)?)?)?",
-    re.ASCII | re.IGNORECASE,
-)
-
-
-def _time(words: str) -> dt.datetime | None:
-    """The time that ISO 8601 words tell, with a zone if they name one; None of no words.
-
-    Dates may be `2009-11-17`, `20091117` or `2009-W47-2`, times have hours and as much more as is
-    there, zones are `Z` or an offset.
-
-    :raises ValueError: they tell none.
-    """
-    if not words:
-        return None
-    found = _TIME.fullmatch(words)
-    if found is None:
-        raise ValueError(f"{words!r} is no time in ISO 8601")
-    year, short = int(found["year"]), found["short"] or f"{found['month']}{found['day']}"
-    if found["week"]:
-        day = dt.date.fromisocalendar(year, int(found["week"]), int(found["weekday"]))
-    else:
-        day = dt.date(year, int(short[:2]), int(short[2:]))
-    hour, minute, second = (int(found[key] or 0) for key in ("hour", "minute", "second"))
-    micro = int((found["part"] or "0")[:6].ljust(6, "0"))
-    midnight = (hour, minute, second, micro) == (24, 0, 0, 0)
-    time = dt.time(0 if midnight else hour, minute, second, micro, _zone(found["zone"]))
-    return dt.datetime.combine(day, time) + dt.timedelta(days=midnight)
-
-
-def _zone(words: str | None) -> dt.timezone | None:
-    if not words:
-        return None
-    plain = words[1:].replace(":", "")
-    hours, minutes, seconds = (int(plain[at : at + 2] or 0) for at in (0, 2, 4))
-    offset = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
-    return dt.timezone(-offset if words[0] == "-" else offset)
-
-
-def _text(time: dt.datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
-
-
 # Fields. ------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
     """A type of values: in words, as JSON Schema, and how a value that fits is read."""
 
     words: str
@@ -168,25 +120,103 @@ class Kind(NamedTuple):
     read: Callable[[Any], Any] = lambda value: value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Field:
     """One field of a message, and the attribute that holds it; by default of the same name.
 
-    A field that is missing, or null, says `missing`; one with 'required' there must be there.
+    Unless it is `required` it may be missing, or null.
     """
 
     name: str
     kind: Kind
-    meaning: str
-    missing: str = "none"
-    since: str = ""
-    unit: str = ""
+    required: bool = False
     attribute: str = ""
 
-    @property
-    def required(self) -> bool:
-        """Whether the message makes no sense without it."""
-        return self.missing == "required"
+    def read(self, value: Any) -> Any:
+        """
+        :raises Malformed: the value is not of this kind.
+        """
+        path: Sequence[object] = ()
+        try:
+            error = next(_validator(self.kind).iter_errors(value), None)
+            if error is None:
+                return self.kind.read(value)
+            path, why = error.absolute_path, error.message
+        except (ValueError, OverflowError, RecursionError):  # perhaps it cannot even be shown
+            shown = value if isinstance(value, str) else f"this {type(value).__name__}"
+            why = f"{shown!r} is no {self.kind.words}"
+        if len(why) > 200:
+            why = f"{why[:80]}...{why[-100:]}"
+        name = "".join([self.name, *(f"[{part!r:.80}]" for part in path)])
+        raise Malformed(f"{name}: {why}", field=name)
+
+
+@functools.cache
+def _validator(kind: Kind) -> Any:
+    import jsonschema  # takes a while, and who only sends does not need it
+
+    draft = jsonschema.Draft202012Validator
+    checker = draft.TYPE_CHECKER.redefine_many(
+        {
+            "array": lambda _, value: isinstance(value, list | tuple | set | frozenset),
+            "object": lambda _, value: isinstance(value, Mapping),
+            "integer": lambda _, value: type(value) is int,
+        }
+    )
+    extend: Any = jsonschema.validators.extend
+    return extend(draft, type_checker=checker)(kind.schema)
+
+
+def read(table: Sequence[Field], source: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a mapping, by attributes; those that are missing, null or empty are left out.
+
+    :raises Malformed: a field is missing, or not what it must be.
+    """
+    found: dict[str, Any] = {}
+    for one in table:
+        value = source.get(one.name)
+        if isinstance(value, dt.datetime):  # YAML and msgpack have them
+            value = value.isoformat()
+        if value is not None:
+            value = one.read(value)
+        if value is not None:
+            found[one.attribute or one.name] = value
+        elif one.required:
+            raise Malformed(f"{one.name} is missing, or empty", field=one.name)
+    return found
+
+
+def schema(table: Sequence[Field]) -> dict[str, Any]:
+    """A JSON Schema of a mapping with these fields, of which those that may be missing may be null;
+    others may be in it."""
+    known = {}
+    for one in table:
+        found = dict(one.kind.schema)
+        if "type" in found and not one.required:
+            kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
+            found["type"] = [*kinds, "null"]
+        known[one.name] = found
+    required = [one.name for one in table if one.required]
+    return {"type": "object", "properties": known, "required": required}
+
+
+#: A fraction of a second, of which Python keeps six digits, and 3.10 reads three or six.
+_FRACTION: Final = re.compile(r"[.,](\d{1,6})\d*")
+
+
+def _time(words: str) -> dt.datetime | None:
+    """The time that ISO 8601 words tell, with a zone if they name one; None of no words.
+
+    :raises ValueError: they tell none.
+    """
+    if not words:
+        return None
+    words = _FRACTION.sub(lambda found: f".{found[1].ljust(6, '0')}", words)
+    return dt.datetime.fromisoformat(re.sub("[Zz]$", "+00:00", words))
+
+
+def _text(time: dt.datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
 
 
 def _limit(pair: Sequence[float | None]) -> limits.TimeLimit:
@@ -213,7 +243,7 @@ def _string(words: str, longest: int) -> Kind:
 
 def _word(value: str) -> str | None:
     """
-    :raises ValueError: half of a pair is in it, which cannot travel on.
+    :raises ValueError: half of a surrogate pair is in it, which cannot travel on.
     """
     value.encode("utf-8")
     return value or None
@@ -258,167 +288,81 @@ SIGNATURES: Final = Kind(
 )
 ANY: Final = Kind("value", {})
 
-_F = Field
-
 #: Message properties, of both versions.
-PROPERTIES: Final = (
-    _F(
-        "correlation_id", ID,
-        "The id of the call again; answers carry it. In version 2 it is the id where the header"
-        " `id` is missing.",
-        "the id",
-    ),
-    _F("reply_to", TEXT, "The queue, or address, that the result is sent to."),
-)  # fmt: skip
-
-_ETA: Final = "It is not run before this time."
-_EXPIRES: Final = "After this time it is not run any more, and its state becomes REVOKED."
-_RETRIES: Final = _F("retries", COUNT, "How often the call was sent again.", "0")
+PROPERTIES: Final = (Field("correlation_id", ID), Field("reply_to", TEXT))
 
 #: The headers of version 2.
 HEADERS: Final = (
-    _F(
-        "lang", WORD,
-        "The language of the workers that it is for; a worker hands on, or rejects, messages for"
-        " others.",
-        "py",
-    ),
-    _F(
-        "task", WORD, "The name of the task. A message with this header is of version 2.",
-        "required",
-    ),
-    _F("id", ID, "The id of the call, usually a UUID.", "the correlation id"),
-    _F("root_id", ID, "The id of the first call of the work-flow.", "the id"),
-    _F("parent_id", ID, "The id of the call that sent this one."),
-    _F("group", ID, "The id of the group that the call is a part of."),
-    _F(
-        "group_index", COUNT,
-        "Its place in the group: a chord's body gets the results in this order.", since="4.4",
-    ),
-    _F(
-        "meth", WORD,
-        "The name of a method of the task. It is carried; Python's workers do not use it.",
-    ),
-    _F("shadow", WORD, "Another name of the task, for logs and monitors."),
-    _F("eta", TIME, _ETA, unit="UTC without a zone"),
-    _F("expires", TIME, _EXPIRES, unit="UTC without a zone"),
-    _RETRIES,
-    _F(
-        "timelimit", TIMELIMIT,
-        "After the soft limit SoftTimeLimitExceeded is raised in the task, after the hard one it is"
-        " ended. The hard one is first.",
-        "no limits", "3.1", "seconds",
-    ),
-    _F("argsrepr", TEXT, "The positional arguments, for logs and monitors."),
-    _F("kwargsrepr", TEXT, "The keyword arguments, for logs and monitors."),
-    _F("origin", WORD, "The name of the node that sent it."),
-    _F(
-        "replaced_task_nesting", COUNT,
-        "How often tasks of this line replaced themselves by others.", "0", "5.1",
-    ),
-    _F(
-        "ignore_result", BOOLEAN,
-        "Whether its result is neither stored nor sent.", "false", "5.1",
-    ),
-    _F("stamped_headers", STRINGS, "The names of its stamps.", since="5.3"),
-    _F(
-        "stamps", MAPPING,
-        "The values of its stamps, by name: many calls are revoked at once by them.", since="5.3",
-    ),
-)  # fmt: skip
+    Field("lang", WORD),
+    Field("task", WORD, required=True),
+    Field("id", ID),
+    Field("root_id", ID),
+    Field("parent_id", ID),
+    Field("group", ID),
+    Field("group_index", COUNT),
+    Field("meth", WORD),
+    Field("shadow", WORD),
+    Field("eta", TIME),
+    Field("expires", TIME),
+    Field("retries", COUNT),
+    Field("timelimit", TIMELIMIT),
+    Field("argsrepr", TEXT),
+    Field("kwargsrepr", TEXT),
+    Field("origin", WORD),
+    Field("replaced_task_nesting", COUNT),
+    Field("ignore_result", BOOLEAN),
+    Field("stamped_headers", STRINGS),
+    Field("stamps", MAPPING),
+)
 
 #: The first two parts of a body of version 2.
-ARGUMENTS: Final = (
-    _F("args", LIST, "The positional arguments.", "no arguments"),
-    _F("kwargs", MAPPING, "The keyword arguments.", "no arguments"),
-)
-
-_CALLBACKS: Final = "They are called with the result after success (`link`)."
-_ERRBACKS: Final = _F("errbacks", SIGNATURES, "They are called after failure (`link_error`).")
-_CHORD: Final = (
-    "The body of the chord that this call is a part of: it is called with all results once all"
-    " parts of the group have ended."
-)
+ARGUMENTS: Final = (Field("args", LIST), Field("kwargs", MAPPING))
 
 #: The third part of a body of version 2.
 EMBED: Final = (
-    _F("callbacks", SIGNATURES, _CALLBACKS),
-    _ERRBACKS,
-    _F(
-        "chain", SIGNATURES,
-        "The rest of the chain, the next one last: it is taken off, and sent with those before it.",
-    ),
-    _F("chord", SIGNATURE, _CHORD),
-)  # fmt: skip
+    Field("callbacks", SIGNATURES),
+    Field("errbacks", SIGNATURES),
+    Field("chain", SIGNATURES),
+    Field("chord", SIGNATURE),
+)
 
 #: Of version 1's body, but of no message: how its times are read.
-UTC: Final = _F(
-    "utc", BOOLEAN,
-    "Whether times without a zone are in UTC; else they are in the reader's local zone.",
-    "true", "2.5",
-)  # fmt: skip
+UTC: Final = Field("utc", BOOLEAN)
 
 #: The body of version 1: everything.
 VERSION_1: Final = (
-    _F("task", WORD, "The name of the task.", "required"),
-    _F("id", ID, "The id of the call, usually a UUID.", "required"),
+    Field("task", WORD, required=True),
+    Field("id", ID, required=True),
     *ARGUMENTS,
-    _RETRIES,
-    _F("eta", TIME, _ETA, unit="as `utc` says, without a zone"),
-    _F("expires", TIME, _EXPIRES, since="2.0.2", unit="as `utc` says, without a zone"),
-    _F("group", ID, "The same as `taskset`, where that is missing.", since="3.0"),
-    _F("taskset", ID, "The id of the group that the call is a part of.", attribute="group"),
-    _F("group_index", COUNT, "Its place in the group.", since="4.4"),
-    _F("chord", SIGNATURE, _CHORD, since="2.3"),
-    _F(
-        "callbacks", SIGNATURES,
-        f"{_CALLBACKS} A chain is one callback inside another.", since="3.0",
-    ),
-    _F("errbacks", SIGNATURES, _ERRBACKS.meaning, since="3.0"),
-    _F(
-        "timelimit", TIMELIMIT, "As in version 2, the hard one first.",
-        "no limits", "3.1", "seconds",
-    ),
-)  # fmt: skip
+    Field("retries", COUNT),
+    Field("eta", TIME),
+    Field("expires", TIME),
+    Field("group", ID),
+    Field("taskset", ID, attribute="group"),
+    Field("group_index", COUNT),
+    Field("chord", SIGNATURE),
+    Field("callbacks", SIGNATURES),
+    Field("errbacks", SIGNATURES),
+    Field("timelimit", TIMELIMIT),
+)
 
-#: Results.
+#: Results; the fields from `name` on are those of extended ones.
 RESULT: Final = (
-    _F("task_id", ID, "The id of the call.", "required"),
-    _F("status", WORD, "STARTED, RETRY, SUCCESS, FAILURE, REVOKED, or a task's own.", "required"),
-    _F(
-        "result", ANY,
-        "The value; of a failure a mapping of `exc_type`, `exc_message` (its arguments) and"
-        " `exc_module`.",
-    ),
-    _F("traceback", TEXT, "Of a failure, as Python prints it."),
-    _F("children", LIST, "The calls that it sent, as `AsyncResult.as_tuple()` gives them."),
-    _F("date_done", TIME, "When it ended.", unit="UTC without a zone"),
-    _F("group_id", ID, "The id of the group that the call is a part of."),
-    _F("parent_id", ID, "The id of the call that sent this one."),
-    _F("name", WORD, "Extended results: the name of the task."),
-    _F("args", ANY, "Extended results: its positional arguments."),
-    _F("kwargs", ANY, "Extended results: its keyword arguments."),
-    _F("worker", WORD, "Extended results: the worker that ran it."),
-    _F("retries", COUNT, "Extended results: how often the call was sent again."),
-    _F("queue", WORD, "Extended results: the routing key that it came by."),
-)  # fmt: skip
-
-_Table = tuple[Field, ...]
-
-
-def schema(table: _Table) -> dict[str, Any]:
-    """A JSON Schema of a mapping with these fields, of which those that may be missing may be null;
-    others may be in it."""
-    known = {}
-    for one in table:
-        found = {"description": one.meaning, **one.kind.schema}
-        if "type" in found and not one.required:
-            kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
-            found["type"] = [*kinds, "null"]
-        known[one.name] = found
-    required = [one.name for one in table if one.required]
-    return {"type": "object", "properties": known, "required": required}
-
+    Field("task_id", ID, required=True),
+    Field("status", WORD, required=True),
+    Field("result", ANY),
+    Field("traceback", TEXT),
+    Field("children", LIST),
+    Field("date_done", TIME),
+    Field("group_id", ID),
+    Field("parent_id", ID),
+    Field("name", WORD),
+    Field("args", ANY),
+    Field("kwargs", ANY),
+    Field("worker", WORD),
+    Field("retries", COUNT),
+    Field("queue", WORD),
+)
 
 _DIALECT: Final = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
@@ -448,97 +392,6 @@ TASK_V1_SCHEMA: Final = _DIALECT | {
 RESULT_SCHEMA: Final = _DIALECT | schema(RESULT)
 
 
-@functools.cache
-def _validator(table: _Table) -> Any:
-    import jsonschema  # takes a while, and who only sends does not need it
-
-    draft = jsonschema.Draft202012Validator
-    checker = draft.TYPE_CHECKER.redefine_many(
-        {
-            "array": lambda _, value: isinstance(value, list | tuple | set | frozenset),
-            "object": lambda _, value: isinstance(value, Mapping),
-            "integer": lambda _, value: type(value) is int,
-        }
-    )
-    extend: Any = jsonschema.validators.extend
-    return extend(draft, type_checker=checker)(schema(table))
-
-
-def read(table: _Table, source: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a mapping, by attributes; those that are missing, or null, are left out.
-
-    :raises Malformed: a field is missing, or not what it must be.
-    """
-    given = {
-        one.name: _text(value) if isinstance(value, dt.datetime) else value
-        for one in table
-        if (value := source.get(one.name)) is not None
-    }
-    try:
-        error = next(_validator(table).iter_errors(given), None)
-    except (RecursionError, ValueError):  # a value that cannot even be shown
-        raise _too_deep(given) from None
-    if error is not None:
-        raise _malformed(table, error)
-    found: dict[str, Any] = {}
-    for one in table:
-        if one.name in given:
-            try:
-                value = one.kind.read(given[one.name])
-            except (ValueError, OverflowError):
-                said = f"{one.name} must be a {one.kind.words}, not {_shown(given[one.name])}"
-                raise Malformed(said, field=one.name) from None
-            if value is not None:
-                found[one.attribute or one.name] = value
-        if one.required and one.name not in found:
-            raise Malformed(f"{one.name} is missing, or empty", field=one.name)
-    return found
-
-
-def _too_deep(given: Mapping[str, Any]) -> Malformed:
-    for name, value in given.items():
-        try:
-            repr(value)
-        except (RecursionError, ValueError):
-            return Malformed(f"{name} is too deep, or has too large a number", field=name)
-    return Malformed("a field is too deep")
-
-
-#: What a value must be, by the keyword of JSON Schema that it breaks.
-_MUST: Final = {
-    "minimum": "be at least {}",
-    "maximum": "be at most {}",
-    "minLength": "have at least {} character",
-    "maxLength": "have at most {} characters",
-    "minItems": "have {} parts",
-    "maxItems": "have {} parts",
-}
-
-
-def _malformed(table: _Table, error: Any) -> Malformed:
-    path, rule, value = list(error.absolute_path), error.validator, error.validator_value
-    if rule == "required":
-        path.append(next(name for name in value if name not in error.instance))
-    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    name = name[1:200]
-    if rule == "required":
-        return Malformed(f"{name} is missing", field=name)
-    words = " or ".join([value] if isinstance(value, str) else value) if rule == "type" else ""
-    if path == [error.absolute_path[0]] and error.absolute_schema_path[-2] == path[0]:
-        words = next(one.kind.words for one in table if one.name == path[0])
-    must = _MUST.get(rule, f"be of type {words}").format(value)
-    return Malformed(f"{name} must {must}, not {_shown(error.instance)}", field=name)
-
-
-def _shown(value: Any) -> str:
-    """A value in a line, however long or odd it is."""
-    if isinstance(value, str | bytes | bool | float | None):
-        return repr(value[:80] if isinstance(value, str | bytes) else value)
-    if isinstance(value, int):
-        return str(value) if abs(value) < 10**40 else "a very long number"
-    return f"a value of type {type(value).__name__}"
-
-
 # Task messages. -----------------------------------------------------------------------------------
 
 #: Headers that brokers add, or that tell how the body was packed: they do not travel on.
@@ -546,11 +399,6 @@ _TRANSPORT: Final = (
     "compression", "x-death", "x-delivery-", "x-first-death-", "x-last-death-", "x-acquired-",
 )  # fmt: skip
 _NAMES: Final = frozenset(one.name for one in HEADERS)
-
-
-def is_version_2(wire: Wire) -> bool:
-    """Whether a message is of version 2: it has a header `task`."""
-    return "task" in wire.headers
 
 
 def decode(wire: Wire, accepted: Accepted, *, local: dt.tzinfo = dt.timezone.utc) -> TaskMessage:
@@ -563,7 +411,7 @@ def decode(wire: Wire, accepted: Accepted, *, local: dt.tzinfo = dt.timezone.utc
         nothing else is raised.
     """
     body = accepted.read(wire)
-    version: Literal[1, 2] = 2 if is_version_2(wire) else 1
+    version: Literal[1, 2] = 2 if "task" in wire.headers else 1
     found = _read_2(wire, body) if version == 2 else _read_1(body)
     found |= read(PROPERTIES, wire.properties)
     found.setdefault("id", found.get("correlation_id"))
@@ -612,7 +460,7 @@ def _read_2(wire: Wire, body: Any) -> dict[str, Any]:
     else:
         raise Malformed("the body must be [args, kwargs, embed]", field="body")
     if not isinstance(embed, Mapping | None):
-        raise Malformed(f"embed must be a mapping, not {_shown(embed)}", field="embed")
+        raise Malformed(f"embed must be a mapping, not {shown(embed)}", field="embed")
     inside = read(ARGUMENTS, {"args": args, "kwargs": kwargs}) | read(EMBED, embed or {})
     return read(HEADERS, source) | inside
 
@@ -661,8 +509,8 @@ def _headers(message: TaskMessage) -> dict[str, Any]:
     found["stamped_headers"] = None if stamped is None else list(stamped)
     found["stamps"] = dict(message.stamps)
     if not message.raw:
-        found["argsrepr"] = message.argsrepr or _repr(tuple(message.args))
-        found["kwargsrepr"] = message.kwargsrepr or _repr(dict(message.kwargs))
+        found["argsrepr"] = message.argsrepr or shown(tuple(message.args))
+        found["kwargsrepr"] = message.kwargsrepr or shown(dict(message.kwargs))
     return found
 
 
@@ -716,25 +564,20 @@ def _raw(message: TaskMessage, protocol: int) -> tuple[str, str, bytes]:
         raise Malformed("a raw message cannot hold half of a pair", field="args") from None
 
 
-class _Short(reprlib.Repr):
-    """Arguments for logs and monitors: never long, and never an error."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 3
-        self.maxtuple = self.maxlist = self.maxdict = 50
-        self.maxstring = self.maxother = self.maxlong = 200
-
-    def repr(self, x: Any) -> str:
-        try:
-            words = super().repr(x)
-        except Exception:  # of a class of the user's
-            return "..."
-        words = words.encode("utf-8", "backslashreplace").decode()
-        return words if len(words) <= 1024 else f"{words[:1021]}..."
+_REPR: Final = reprlib.Repr()
+_REPR.maxlevel = 3
+_REPR.maxtuple = _REPR.maxlist = _REPR.maxdict = 50
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 
 
-_repr: Final = _Short().repr
+def shown(value: object) -> str:
+    """A value for logs and monitors: never long, and never an error."""
+    try:
+        words = _REPR.repr(value)
+    except Exception:  # of a class of the user's
+        return "..."
+    words = words.encode("utf-8", "backslashreplace").decode()
+    return words if len(words) <= 1024 else f"{words[:1021]}..."
 
 
 # Result messages. ---------------------------------------------------------------------------------
@@ -752,7 +595,7 @@ def decode_result(wire: Wire, accepted: Accepted) -> Result:
     """
     body = accepted.read(wire)
     if not isinstance(body, Mapping):
-        raise Malformed(f"a result must be a mapping, not {_shown(body)}", field="body")
+        raise Malformed(f"a result must be a mapping, not {shown(body)}", field="body")
     found = read(RESULT, body)
     if "date_done" in found:
         found["date_done"] = _in_utc("date_done", found["date_done"], dt.timezone.utc)
