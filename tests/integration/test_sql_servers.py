@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.support import servers
+from tests.support.waiting import until
 from wbengine import _sql, exceptions
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import sql
@@ -87,6 +88,19 @@ def test_a_connection_lost_in_the_middle(url: str, backend: sql.SQLBackend) -> N
         _sql.transact(backend.engine, "Removing", work)
     assert "\n" not in str(caught.value)
     assert backend.get_connection().get_flow_details(flow.uuid).name == "f"
+
+
+def test_backend_closed_while_a_thread_uses_it_leaves_no_connection(
+    server: servers.Server, url: str, backend: sql.SQLBackend
+) -> None:
+    """The thread returns its connection to the pool of before, which closes it."""
+    pool = backend.engine.pool
+    with backend.engine.connect() as connection:
+        connection.execute(sa.text("SELECT 1"))
+        backend.close()
+        assert server.connections(url) == 1
+    until(lambda: not server.connections(url))
+    assert pool is not backend.engine.pool
 
 
 def test_what_went_wrong_first_counts(url: str, backend: sql.SQLBackend) -> None:

@@ -70,6 +70,14 @@ class Server:
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
 
+    def connections(self, url: str) -> int:
+        """How many there are to a database."""
+        name = url.rpartition("/")[2]
+        table = {"postgresql": "pg_stat_activity WHERE datname"}.get(
+            self.kind, "information_schema.processlist WHERE db"
+        )
+        return int(self.execute(f"SELECT count(*) FROM {table} = '{name}'")[0][0])
+
     def cut(self, url: str) -> None:
         """End all connections to a database, as a server does that stops."""
         name = url.rpartition("/")[2]

@@ -64,7 +64,7 @@ def make_engine(url: str | options.Options, wanted: Mapping[str, Any] | None = N
     """Make the engine for a database; nothing is connected yet.
 
     It may be used by any thread, and goes on to work in a child process after a fork (a database
-    in memory is a copy there).  To be `dispose`d of.  Transactions are best run by `transact`.
+    in memory is a copy there).  `dispose` closes it.  Transactions are best run by `transact`.
 
     :raises ValueError: the URL or an option is wrong.
     :raises ImportError: the driver is not installed; the text says how to.
@@ -105,6 +105,20 @@ def make_engine(url: str | options.Options, wanted: Mapping[str, Any] | None = N
     if not told.in_memory:
         _engines.add(engine)
     return engine
+
+
+def dispose(engine: sa.Engine) -> None:
+    """Close all its connections: idle ones now, those that threads use when they are returned.
+
+    Of SQLAlchemy's own `dispose` the latter would stay open until they are collected.
+    """
+    pool = engine.pool
+    engine.dispose()
+    sa.event.listen(pool, "checkin", _close_returned)
+
+
+def _close_returned(_connection: Any, record: Any) -> None:
+    record.invalidate()
 
 
 def retries_of(engine: sa.Engine) -> int:

@@ -215,7 +215,7 @@ class SQLLedger(base.Ledger):
             self._digest = self._find_or_make()
             self._sweep_stale(result_ttl)
         except BaseException:
-            self._engine.dispose()
+            _sql.dispose(self._engine)
             raise
 
     @property
@@ -359,7 +359,7 @@ class SQLLedger(base.Ledger):
                 self._changes("closing", self._sql.forget, {"holder": holder})
         except exceptions.LedgerFailure as error:  # swept one day
             LOG.debug("%s", error)
-        self._engine.dispose()
+        _sql.dispose(self._engine)
 
     # -- below
 

@@ -53,7 +53,7 @@ class SQLBackend(base.Backend):
 
     def close(self) -> None:
         self._ready = False
-        self.engine.dispose()
+        _sql.dispose(self.engine)
 
     def upgrade(self) -> None:
         """Bring the tables to the current layout."""
