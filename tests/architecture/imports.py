@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -40,14 +41,19 @@ def imports(found: Mapping[str, pathlib.Path]) -> list[Import]:
     """
     edges = []
     for source, path in found.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         package = source if path.name == "__init__.py" else source.rpartition(".")[0]
-        for node in _run_nodes(tree):
-            for name in _names(node, package):
-                target = _module(name, found)
-                if target is not None and target != source:
-                    edges.append(Import(source, target, path, node.lineno))
+        for name, line in _imported(path.read_text(encoding="utf-8"), package):
+            target = _module(name, found)
+            if target is not None and target != source:
+                edges.append(Import(source, target, path, line))
     return edges
+
+
+@functools.cache
+def _imported(text: str, package: str) -> list[tuple[str, int]]:
+    """Dotted names that a module of a package imports, each with its line; read once."""
+    nodes = _run_nodes(ast.parse(text))
+    return [(name, node.lineno) for node in nodes for name in _names(node, package)]
 
 
 def cycles(edges: list[Import]) -> list[list[Import]]:
@@ -83,14 +89,15 @@ def _way_back(start: str, after: Mapping[str, Mapping[str, Import]]) -> list[Imp
 
 
 def _run_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom | ast.Call]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            for other in node.orelse:
-                yield from _run_nodes(ast.Module([other], []))
-            continue
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Call)):
             yield node
-        yield from _run_nodes(node)
+        inside = ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            inside = iter(node.orelse)
+        waiting.extend(inside)
 
 
 def _names(node: ast.Import | ast.ImportFrom | ast.Call, package: str) -> list[str]:
