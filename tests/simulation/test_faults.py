@@ -144,3 +144,36 @@ def test_claim_that_its_worker_never_heard_of_ends(others: int, kind: Any) -> No
         assert atom.outcome == 2
         assert len(world.judge.runs[atom.request_id]) == 1
     world.heal()
+
+
+# A store that was set back to an older copy of what it holds.
+
+
+def test_request_left_under_its_own_number_by_forgotten_run_is_sent() -> None:
+    """The store does not know of the run that made the row, and died before it published."""
+    world = World(broker="folder")
+    engine, _ = begun(world)
+    atom = world.new_atom(One, 0.1)
+    flow = world.new_flow(engine, [atom])
+    die_before_publishing(world, engine)
+    saved = flow.epoch, atom.epoch
+    engine, _ = begun(world, 0)
+    engine.own_flow(flow)
+    die_before_publishing(world, engine)
+    assert world.ledger is not None
+    left = world.ledger.state(atom.request_id)
+    flow.epoch, atom.epoch = saved
+    engine, _ = begun(world, 0)
+    engine.own_flow(flow)
+    assert (left.state, left.epoch) == ("open", atom.epoch)
+    world.pass_time(5.0)
+    assert atom.outcome == left.epoch
+    world.heal()
+
+
+def die_before_publishing(world: World, engine: Engine) -> None:
+    """It made the row of its one request; nothing of it is on its way."""
+    world.settle()
+    (request,) = [each for each in world.broker.in_flight() if each.kind == "REQUEST"]
+    world.broker.pull(request)
+    world.end(engine)
