@@ -68,9 +68,13 @@ def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
     assert ended.stdout.endswith("shop.py: 2 killed, 0 timed out, 1 survived of 3: 67% (seed 1)\n")
     assert (tree / "shop.py").read_text() == SHOP
 
+    page = tree / "doc" / "source" / "mutation.rst"
+    told = "\nWhat survived\n-------------\n\n- Nothing tests the sum.\n"
+    page.write_text(page.read_text() + told)
     mutate(*words, "--sample", "1", "--seed", "2")
-    page = (tree / "doc" / "source" / "mutation.rst").read_text()
-    assert page.count("* - shop.py") == 2  # one for each seed
+    text = page.read_text()
+    assert text.count("* - shop.py") == 2  # one for each seed
+    assert text.endswith("%\n" + told)
 
 
 def test_tests_that_fail_without_a_defect_are_told(tree: Path) -> None:

@@ -19,6 +19,8 @@ is the share of those that were found, by a test that failed or by a run that di
 The same seed plants the same defects in the same code.
 
 """
+#: The heading of what is written by hand, after the table.
+SURVIVORS = "What survived\n-------------\n"
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,9 @@ class Row:
         return f"{(self.killed + self.timed_out) / self.mutants:.0%}"
 
 
-def read(page: Path) -> list[Row]:
-    """The rows of a page, which may not be there."""
-    if not page.exists():
-        return []
-    rows = re.findall(r"^   \* - (.*(?:\n     - .*)+)", page.read_text(encoding="utf-8"), re.M)
+def read(text: str) -> list[Row]:
+    """The rows of the table of a page."""
+    rows = re.findall(r"^   \* - (.*(?:\n     - .*)+)", text, re.M)
     found = []
     for row in rows[1:]:
         values = [value.strip() for value in row.split("\n     - ")]
@@ -51,16 +51,22 @@ def read(page: Path) -> list[Row]:
 
 
 def record(page: Path, new: Row) -> None:
-    """Add a row, in place of one of the same room, day, tests and seed."""
+    """Add a row, in place of one of the same room, day, tests and seed; the page may not be there.
+
+    What survived is told after the table, by hand, and kept.
+    """
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    before, heading, told = text.partition(SURVIVORS)
 
     def same(row: Row) -> tuple[str, ...]:
         return row.room, row.date, row.tests, str(row.seed)
 
-    rows = [row for row in read(page) if same(row) != same(new)] + [new]
+    rows = [row for row in read(before) if same(row) != same(new)] + [new]
     names = [field.name.replace("_", " ") for field in fields(Row)] + ["rate"]
     lines = [".. list-table::", "   :header-rows: 1", ""]
     for values in (names, *((*astuple(row), row.rate) for row in sorted(rows, key=same))):
         lines += [
             f"   {'* -' if not number else '  -'} {value}" for number, value in enumerate(values)
         ]
-    page.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+    rest = f"\n{heading}{told}" if heading else ""
+    page.write_text(HEAD + "\n".join(lines) + "\n" + rest, encoding="utf-8")
