@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _names, exceptions
-from wbengine._core import plan as plan_module
+from wbengine.runtime import plan as plan_module
 from wbengine.types import failure as ft
 from wbengine.types import tree
 

@@ -18,11 +18,11 @@ from tests.acceptance.state_tables import CHECKS, transitions
 from tests.support import pages, workers
 from wbengine import states
 from wbengine import worker as command
-from wbengine._core import saving
 from wbengine._sql import options as sql_options
 from wbengine.engines import ownership
 from wbengine.engines.worker_based.discovery.snapshots import STATES
 from wbengine.engines.worker_based.engine import WorkerBasedActionEngine
+from wbengine.runtime import saving
 
 SOURCE = workers.REPOSITORY / "doc" / "source"
 PACKAGE = workers.REPOSITORY / "wbengine"

@@ -12,8 +12,8 @@ import pytest
 
 from tests.acceptance import state_tables
 from tests.support import workers
-from wbengine._core import transitions
 from wbengine.engines.worker_based import protocol
+from wbengine.runtime import transitions
 
 KEPT = workers.REPOSITORY / "doc" / "source" / "_static" / "states"
 NAMES = ("engine", "flow", "ledger", "request", "retry", "task")

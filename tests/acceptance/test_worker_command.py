@@ -34,7 +34,7 @@ FORBIDDEN = """
 import sys, runpy, atexit
 def look():
     bad = [m for m in sys.modules if m == "networkx" or m.startswith(
-        ("wbengine._core", "wbengine.storage", "wbengine.arguments", "wbengine.persistence"))]
+        ("wbengine.runtime", "wbengine.storage", "wbengine.arguments", "wbengine.persistence"))]
     print("LOADED", bad, file=sys.stderr)
 atexit.register(look)
 sys.argv = ["wbengine.worker", "--topic", "t", "--tasks", "tests.support.sample_tasks", "--burst"]

@@ -69,7 +69,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.arguments": (3, ""),
     "wbengine.storage": (3, ""),
     # core and wire
-    "wbengine._core": (4, CORE),
+    "wbengine.runtime": (4, CORE),
     "wbengine.transports": (4, WIRE),
     "wbengine.engines.worker_based": (4, WIRE),
     # engines
@@ -173,13 +173,13 @@ def test_accepts_lower_floors_and_type_checking(tmp_path: pathlib.Path) -> None:
                 from wbengine import storage
         """,
         "storage.py": "from wbengine.task import Task",
-        "_core/__init__.py": "",
-        "_core/plan.py": "from wbengine import storage",
+        "runtime/__init__.py": "",
+        "runtime/plan.py": "from wbengine import storage",
         "engines/__init__.py": "",
-        "engines/action.py": "from .. import _core\nfrom . import base",
+        "engines/action.py": "from .. import runtime\nfrom . import base",
         "engines/base.py": "",
         "engines/worker_based/__init__.py": "",
-        "engines/worker_based/engine.py": "from wbengine._core import plan\nfrom . import proxy",
+        "engines/worker_based/engine.py": "from wbengine.runtime import plan\nfrom . import proxy",
         "engines/worker_based/proxy.py": "from wbengine import task",
     }
     assert check(tmp_path, files) == []
@@ -210,13 +210,13 @@ def test_accepts_lower_floors_and_type_checking(tmp_path: pathlib.Path) -> None:
             ["a.py:1", "floor 1 must not know floor 2"],
         ),
         (
-            {"_core/plan.py": "from wbengine.transports import redis", "transports/redis.py": ""},
+            {"runtime/plan.py": "from wbengine.transports import redis", "transports/redis.py": ""},
             ["plan.py:1", "core and wire"],
         ),
         (
             {
-                "engines/worker_based/proxy.py": "from wbengine._core.plan import Plan",
-                "_core/plan.py": "",
+                "engines/worker_based/proxy.py": "from wbengine.runtime.plan import Plan",
+                "runtime/plan.py": "",
             },
             ["proxy.py:1", "core and wire"],
         ),

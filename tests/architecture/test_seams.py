@@ -15,16 +15,16 @@ SUITES = ("simulation", "property", "contract", "crashing", "chaos", "fleet", "h
 #: import among these suites.
 SEAMS: dict[str, tuple[str, ...]] = {
     "scheduling": (
-        "wbengine._core.compiler",
-        "wbengine._core.ignoring",
-        "wbengine._core.joining",
-        "wbengine._core.marks",
-        "wbengine._core.plan",
-        "wbengine._core.recalling",
-        "wbengine._core.recovery",
-        "wbengine._core.scheduler",
-        "wbengine._core.turns",
-        "wbengine._core.undoing",
+        "wbengine.runtime.compiler",
+        "wbengine.runtime.ignoring",
+        "wbengine.runtime.joining",
+        "wbengine.runtime.marks",
+        "wbengine.runtime.plan",
+        "wbengine.runtime.recalling",
+        "wbengine.runtime.recovery",
+        "wbengine.runtime.scheduler",
+        "wbengine.runtime.turns",
+        "wbengine.runtime.undoing",
     ),
     "ledgers": ("wbengine.engines.worker_based.ledger",),
     "server": (
@@ -117,7 +117,7 @@ def test_direct_import_of_a_part_is_found(tmp_path: pathlib.Path) -> None:
         (tmp_path / suite).mkdir()
         (tmp_path / suite / "test_it.py").write_text("from wbengine import engines\n")
     assert reaching(SEAMS["scheduling"], tmp_path) == []
-    late = "def late():\n    from wbengine._core import plan\n"
+    late = "def late():\n    from wbengine.runtime import plan\n"
     (tmp_path / "chaos" / "test_it.py").write_text(late)
     [found] = reaching(SEAMS["scheduling"], tmp_path)
-    assert "tests.chaos.test_it imports wbengine._core.plan" in found
+    assert "tests.chaos.test_it imports wbengine.runtime.plan" in found

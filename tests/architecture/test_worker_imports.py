@@ -12,7 +12,7 @@ FORBIDDEN = (
     "networkx",
     "redis",  # until it is the broker, or a ledger there is named
     "sqlalchemy",  # until a ledger in a database is named
-    "wbengine._core",
+    "wbengine.runtime",
     "wbengine._sql",
     "wbengine.arguments",
     "wbengine.engines.action",
@@ -60,4 +60,6 @@ def test_a_worker_does_not_load(module: str) -> None:
 
 def test_the_check_sees_what_it_should() -> None:
     assert "networkx" in forbidden(loaded_by("networkx"))
-    assert forbidden(["wbengine.storage_of_old", "wbengine._core.plan"]) == ["wbengine._core.plan"]
+    assert forbidden(["wbengine.storage_of_old", "wbengine.runtime.plan"]) == [
+        "wbengine.runtime.plan"
+    ]

@@ -18,7 +18,7 @@ ROOT: Final = f"{Path(wbengine.__file__).parent}/"
 
 #: Parts of the package by the beginnings of their paths; the first that fits.
 STAGES: Final = {
-    "_core/": "core",
+    "runtime/": "core",
     "_tasks/": "tasks",
     "persistence/": "records",
     "storage.py": "records",

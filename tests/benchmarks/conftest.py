@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from wbengine._core import saving
+from wbengine.runtime import saving
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from tests.integration.owned_flows import Step, again, kept, made
 from tests.support import map_tasks
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
-from wbengine._core import saving
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends
 from wbengine.persistence.backends import memory
+from wbengine.runtime import saving
 from wbengine.testing import Fault, FaultyBackend
 
 LEVELS = saving.LEVELS

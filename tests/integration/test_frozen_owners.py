@@ -17,8 +17,6 @@ from tests.support import workers
 from tests.support.messages import Message
 from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
-from wbengine._core import brake as brakes
-from wbengine._core import cancelling
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side import clerk
@@ -26,6 +24,8 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import ledger_rows
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends import memory
+from wbengine.runtime import brake as brakes
+from wbengine.runtime import cancelling
 
 
 @pytest.fixture(autouse=True)

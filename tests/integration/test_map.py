@@ -15,11 +15,11 @@ from tests.support import map_tasks as tasks
 from tests.support import workers
 from tests.support.snapshots import Snapshots
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
-from wbengine._core import machine
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
 from wbengine.persistence.backends import memory
+from wbengine.runtime import machine
 from wbengine.types import failure as ft
 
 LOCAL = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from wbengine import _clock, engines, exceptions, retry, states, task
-from wbengine._core.retries import RETRY_AT
 from wbengine.engines import base
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends
+from wbengine.runtime.retries import RETRY_AT
 from wbengine.types import failure as ft
 
 LINE = linear_flow.Flow

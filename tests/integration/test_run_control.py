@@ -21,11 +21,11 @@ import pytest
 from tests.support import sample_tasks as samples
 from tests.support.workers import worker_in_thread
 from wbengine import _clock, engines, exceptions, retry, states, task
-from wbengine._core import executors
-from wbengine._core import machine as machine_module
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
+from wbengine.runtime import executors
+from wbengine.runtime import machine as machine_module
 from wbengine.types import failure as ft
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from wbengine import engines, exceptions, task
-from wbengine._core import executors
 from wbengine.patterns import linear_flow
+from wbengine.runtime import executors
 
 KINDS: dict[str, dict[str, Any]] = {
     "serial": {},

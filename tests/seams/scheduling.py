@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wbengine import deciders
-from wbengine._core import recovery
-from wbengine._core.compiler import compile
-from wbengine._core.plan import FLOW, Edge, Plan
-from wbengine._core.scheduler import Scheduler
+from wbengine.runtime import recovery
+from wbengine.runtime.compiler import compile
+from wbengine.runtime.plan import FLOW, Edge, Plan
+from wbengine.runtime.scheduler import Scheduler
 from wbengine.testing import ManualClock
 
 #: State and intention of an atom, as they are saved.

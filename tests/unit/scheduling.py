@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from wbengine import deciders, retry, task
-from wbengine._core import recovery
-from wbengine._core.compiler import compile
-from wbengine._core.plan import Plan
-from wbengine._core.scheduler import Scheduler
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.runtime import recovery
+from wbengine.runtime.compiler import compile
+from wbengine.runtime.plan import Plan
+from wbengine.runtime.scheduler import Scheduler
 
 LINEAR, UNORDERED, GRAPH = linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow
 Depth = deciders.Depth

@@ -14,11 +14,11 @@ import pytest
 
 from tests.support.workers import until
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
-from wbengine._core import executors
 from wbengine.engines import action
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base
 from wbengine.persistence.backends import memory
+from wbengine.runtime import executors
 from wbengine.types import failure as ft
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from wbengine import deciders, exceptions, flow, retry, task
-from wbengine._core.compiler import compile
-from wbengine._core.plan import Edge, Provider
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.runtime.compiler import compile
+from wbengine.runtime.plan import Edge, Provider
 
 
 class Step(task.Task):

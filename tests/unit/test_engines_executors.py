@@ -30,7 +30,7 @@ from tests.unit.executor_tasks import (
     gift,
 )
 from wbengine import _codec, exceptions, invocation, task
-from wbengine._core import executors
+from wbengine.runtime import executors
 from wbengine.types import failure as ft
 
 WAIT = 60.0

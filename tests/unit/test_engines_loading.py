@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from wbengine import _options, engines, exceptions, retry, states, task
-from wbengine._core import executors
 from wbengine.engines import loading, local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, models, notes
+from wbengine.runtime import executors
 
 
 class Plain(task.Task):
@@ -459,7 +459,7 @@ def test_what_a_worker_imports_does_not_load_the_engine() -> None:
     code = (
         "import sys, wbengine.engines as e; "
         "assert not [m for m in sys.modules if m in ('wbengine.storage', 'networkx')"
-        " or m.startswith('wbengine._core')]; "
+        " or m.startswith('wbengine.runtime')]; "
         "assert 'load' in dir(e); e.load; "
         "assert 'wbengine.storage' in sys.modules and 'networkx' not in sys.modules"
     )

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wbengine import invocation, states
-from wbengine._core import fanout
 from wbengine.persistence import models
+from wbengine.runtime import fanout
 from wbengine.types import failure as ft
 
 ALL = 10**6

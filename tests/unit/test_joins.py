@@ -19,7 +19,7 @@ from tests.unit.scheduling import (
     steps,
 )
 from wbengine import states
-from wbengine._core.compiler import compile
+from wbengine.runtime.compiler import compile
 
 SUCCESS, FAILURE = "SUCCESS", "FAILURE"
 IGNORE = ("IGNORE", "IGNORE")

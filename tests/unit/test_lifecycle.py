@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from wbengine import divided, exceptions, invocation, retry, states, storage, task
-from wbengine._core import compiler, lifecycle
 from wbengine.patterns import linear_flow
 from wbengine.persistence import leases, models
+from wbengine.runtime import compiler, lifecycle
 from wbengine.types import failure as ft
 from wbengine.types import notifier
 

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from wbengine import engines, retry, states, task
-from wbengine._core import compiler
 from wbengine.listeners import _picture, _tally, progress
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.runtime import compiler
 from wbengine.types import failure as ft
 
 

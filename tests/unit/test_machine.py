@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from wbengine import _clock, divided, exceptions, invocation, retry, states, task
-from wbengine._core import executors, saving, transitions
 from wbengine.engines import action
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
+from wbengine.runtime import executors, saving, transitions
 from wbengine.testing import FaultyBackend
 
 

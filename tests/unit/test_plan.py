@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from wbengine import retry, task
-from wbengine._core.compiler import compile
-from wbengine._core.plan import FLOW, FLOW_END, RETRY, TASK, Plan, Provider
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.runtime.compiler import compile
+from wbengine.runtime.plan import FLOW, FLOW_END, RETRY, TASK, Plan, Provider
 
 
 class Step(task.Task):

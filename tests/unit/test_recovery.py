@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from wbengine import retry, states, task
-from wbengine._core import recovery
-from wbengine._core.compiler import compile
-from wbengine._core.plan import Plan
 from wbengine.patterns import linear_flow
+from wbengine.runtime import recovery
+from wbengine.runtime.compiler import compile
+from wbengine.runtime.plan import Plan
 
 
 class Step(task.Task):

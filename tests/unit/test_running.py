@@ -25,10 +25,10 @@ from tests.unit.running_tasks import (
     Waits,
 )
 from wbengine import exceptions, invocation, limits, running, task
-from wbengine._core import executors
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.requests import entries
+from wbengine.runtime import executors
 
 WAIT = 60.0
 KINDS = ["serial", "threads", "given threads", "processes", "given processes"]

@@ -18,7 +18,7 @@ from tests.unit.scheduling import (
     subflows,
 )
 from wbengine import states
-from wbengine._core.compiler import compile
+from wbengine.runtime.compiler import compile
 
 # -- forward
 

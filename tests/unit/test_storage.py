@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, retry, states, storage, task
-from wbengine._core import compiler
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import memory
+from wbengine.runtime import compiler
 from wbengine.types import failure as ft
 
 FAILURE = ft.Failure.from_exception(ValueError("no"))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from wbengine._core.timers import Timers
+from wbengine.runtime.timers import Timers
 
 
 def test_nothing_is_ever_due() -> None:

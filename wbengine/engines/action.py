@@ -16,12 +16,6 @@ from typing import Any, ClassVar, Final
 
 from wbengine import divided, exceptions, limits, states
 from wbengine import invocation as calls
-from wbengine._core import compiler, executors, giving_up, saving
-from wbengine._core import inbox as inbox_module
-from wbengine._core import lifecycle as lifecycle_module
-from wbengine._core import machine as machine_module
-from wbengine._core import plan as plan_module
-from wbengine._core import scheduler as scheduler_module
 from wbengine.engines import (
     base,
     control,
@@ -35,6 +29,12 @@ from wbengine.engines import (
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
+from wbengine.runtime import compiler, executors, giving_up, saving
+from wbengine.runtime import inbox as inbox_module
+from wbengine.runtime import lifecycle as lifecycle_module
+from wbengine.runtime import machine as machine_module
+from wbengine.runtime import plan as plan_module
+from wbengine.runtime import scheduler as scheduler_module
 
 __all__ = ["ActionEngine"]
 

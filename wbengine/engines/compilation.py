@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import flow as flow_module
-from wbengine._core import plan as plan_module
+from wbengine.runtime import plan as plan_module
 
 if TYPE_CHECKING:
     # Imported where it is used: running a flow needs no networkx.

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Final
 
 from wbengine import _clock, _options, exceptions, states
 from wbengine import storage as storage_module
-from wbengine._core import cancelling, saving
-from wbengine._core import machine as machine_module
 from wbengine.engines import base, ownership, selecting
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import leases, models, wishes
+from wbengine.runtime import cancelling, saving
+from wbengine.runtime import machine as machine_module
 
 __all__ = ["Controlled"]
 

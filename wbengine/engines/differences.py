@@ -17,8 +17,8 @@ from wbengine import _names, exceptions, states
 from wbengine import atom as atom_module
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
-from wbengine._core.retries import Retries
 from wbengine.persistence import models
+from wbengine.runtime.retries import Retries
 from wbengine.types import failure as ft
 
 __all__ = ["Change", "Difference", "Migrate", "compare", "hook", "settle"]

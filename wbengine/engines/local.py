@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 
 from wbengine import _names, _options, limits
 from wbengine import invocation as calls
-from wbengine._core import executors
 from wbengine.engines import action
+from wbengine.runtime import executors
 
 __all__ = ["ParallelActionEngine", "SerialActionEngine"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from wbengine import deciders, task
-from wbengine._core import plan as plan_module
+from wbengine.runtime import plan as plan_module
 from wbengine.types import outline
 from wbengine.types.outline import Outline, OutlineNode
 

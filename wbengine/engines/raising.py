@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from wbengine import exceptions, states
-from wbengine._core import giving_up
-from wbengine._core.machine import Machine
 from wbengine.persistence import attempts
+from wbengine.runtime import giving_up
+from wbengine.runtime.machine import Machine
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from wbengine import exceptions
 from wbengine import storage as storage_module
-from wbengine._core import plan as plan_module
+from wbengine.runtime import plan as plan_module
 
 __all__ = ["missing"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from wbengine import _names, atom, divided, exceptions, flow, task
-from wbengine._core import plan as plans
+from wbengine.runtime import plan as plans
 
 __all__ = ["home", "nodes_of"]
 

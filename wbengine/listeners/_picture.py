@@ -19,10 +19,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from wbengine import states
-from wbengine._core import retries
 from wbengine._terminal import visible
 from wbengine.listeners import _tally
 from wbengine.listeners._tally import Counts, Tally
+from wbengine.runtime import retries
 
 __all__ = ["Picture"]
 

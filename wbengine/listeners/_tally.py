@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import states
-from wbengine._core import plan as plan_module
+from wbengine.runtime import plan as plan_module
 from wbengine.types import failure as ft
 
 __all__ = ["Counts", "News", "Tally"]

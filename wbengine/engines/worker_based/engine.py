@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions, task
-from wbengine._core import machine as machines
-from wbengine._core import plan as plans
-from wbengine._core import saving
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side.lineage import Lineage
 from wbengine.engines.worker_based.engine_side.share import Share
 from wbengine.engines.worker_based.requests import terms
+from wbengine.runtime import machine as machines
+from wbengine.runtime import plan as plans
+from wbengine.runtime import saving
 
 LOG = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from wbengine._core.ignoring import Ignored, reach
-from wbengine._core.joining import Gates
-from wbengine._core.marks import IGNORED, PENDING
-from wbengine._core.plan import FLOW, Plan
 from wbengine.deciders import Depth, Join, pick_widest
+from wbengine.runtime.ignoring import Ignored, reach
+from wbengine.runtime.joining import Gates
+from wbengine.runtime.marks import IGNORED, PENDING
+from wbengine.runtime.plan import FLOW, Plan
 
 
 def recall(plan: Plan, gates: Gates, marks: bytearray, ignored: Ignored) -> set[int]:

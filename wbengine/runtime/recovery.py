@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from wbengine import retry as retry_module
 from wbengine import states
-from wbengine._core.plan import RETRY, TASK, Plan
+from wbengine.runtime.plan import RETRY, TASK, Plan
 
 #: `(retry_node, failed_node) -> retry.RETRY | retry.REVERT | retry.REVERT_ALL`.  The first retry is
 #: asked about the node that failed, one further out about the retry inside it that gave up.

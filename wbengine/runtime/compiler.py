@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wbengine import atom, exceptions, flow, retry, task
 from wbengine import deciders as deciders_module
-from wbengine._core.plan import (
+from wbengine.runtime.plan import (
     END_SUFFIX,
     FLOW,
     FLOW_END,
@@ -20,7 +20,7 @@ from wbengine._core.plan import (
     Edge,
     Plan,
 )
-from wbengine._core.resolver import Frame, Links, Resolver
+from wbengine.runtime.resolver import Frame, Links, Resolver
 
 _NONE: Final[tuple[int, ...]] = ()
 

@@ -16,9 +16,9 @@ from wbengine import divided, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
-from wbengine._core import fanout
-from wbengine._core.giving_up import DEADLINE, GivenUp
 from wbengine.persistence import models
+from wbengine.runtime import fanout
+from wbengine.runtime.giving_up import DEADLINE, GivenUp
 from wbengine.types import failure as ft
 
 __all__ = ["Idle", "MapCall", "Maps", "is_item", "resumes"]

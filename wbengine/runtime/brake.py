@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from wbengine._core.cancelling import Cancelling, Wish
-from wbengine._core.inbox import Inbox, Withdrawn
 from wbengine.invocation import TaskExecutor
+from wbengine.runtime.cancelling import Cancelling, Wish
+from wbengine.runtime.inbox import Inbox, Withdrawn
 
 __all__ = ["Brake"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from wbengine import states
-from wbengine._core import lifecycle as lifecycle_module
-from wbengine._core.inbox import Arrival, Withdrawn
-from wbengine._core.maps import is_item
+from wbengine.runtime import lifecycle as lifecycle_module
+from wbengine.runtime.inbox import Arrival, Withdrawn
+from wbengine.runtime.maps import is_item
 
 __all__ = ["Collected", "collect"]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wbengine import atom, deciders, flow
-from wbengine._core.plan import Provider
+from wbengine.runtime.plan import Provider
 
 
 class Frame:

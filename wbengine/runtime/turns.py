@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wbengine._core.marks import READY, RUNNING
-from wbengine._core.plan import Plan
+from wbengine.runtime.marks import READY, RUNNING
+from wbengine.runtime.plan import Plan
 
 #: Most queues are empty in most turns.
 NONE: Final[Sequence[int]] = ()

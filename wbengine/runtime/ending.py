@@ -8,17 +8,17 @@ from collections.abc import Collection
 
 from wbengine import _clock
 from wbengine import invocation as calls
-from wbengine._core import lifecycle as lifecycle_module
-from wbengine._core import plan as plan_module
-from wbengine._core import recovery
-from wbengine._core import scheduler as scheduler_module
-from wbengine._core import timers as timers_module
-from wbengine._core.brake import Brake
-from wbengine._core.cancelling import Cancelling, Wish, is_willing
-from wbengine._core.figures import Figures
-from wbengine._core.giving_up import DEADLINE, GivenUp
-from wbengine._core.inbox import Inbox
-from wbengine._core.maps import is_item
+from wbengine.runtime import lifecycle as lifecycle_module
+from wbengine.runtime import plan as plan_module
+from wbengine.runtime import recovery
+from wbengine.runtime import scheduler as scheduler_module
+from wbengine.runtime import timers as timers_module
+from wbengine.runtime.brake import Brake
+from wbengine.runtime.cancelling import Cancelling, Wish, is_willing
+from wbengine.runtime.figures import Figures
+from wbengine.runtime.giving_up import DEADLINE, GivenUp
+from wbengine.runtime.inbox import Inbox
+from wbengine.runtime.maps import is_item
 
 __all__ = ["Ending"]
 

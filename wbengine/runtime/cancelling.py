@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeGuard
 
 from wbengine import exceptions
 from wbengine import invocation as calls
-from wbengine._core.giving_up import GivenUp
+from wbengine.runtime.giving_up import GivenUp
 from wbengine.types import failure as ft
 
 __all__ = ["Cancelling", "Wish", "is_willing"]

@@ -18,13 +18,13 @@ from wbengine import arguments, divided, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
-from wbengine._core import giving_up
-from wbengine._core import plan as plan_module
-from wbengine._core.maps import MapCall, Maps
-from wbengine._core.resuming import Resuming
-from wbengine._core.retries import Retries, RetryCall
-from wbengine._core.telling import NO_RESULT, Notice
 from wbengine.persistence import models
+from wbengine.runtime import giving_up
+from wbengine.runtime import plan as plan_module
+from wbengine.runtime.maps import MapCall, Maps
+from wbengine.runtime.resuming import Resuming
+from wbengine.runtime.retries import Retries, RetryCall
+from wbengine.runtime.telling import NO_RESULT, Notice
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 

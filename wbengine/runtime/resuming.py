@@ -12,8 +12,8 @@ from typing import Any, Final
 from wbengine import divided, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
-from wbengine._core import maps
 from wbengine.persistence import models, writing
+from wbengine.runtime import maps
 
 __all__ = ["Resuming"]
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from wbengine import deciders
 from wbengine import states as st
-from wbengine._core import recovery
-from wbengine._core.ignoring import Ignored
-from wbengine._core.joining import Gates
-from wbengine._core.marks import (
+from wbengine.runtime import recovery
+from wbengine.runtime.ignoring import Ignored
+from wbengine.runtime.joining import Gates
+from wbengine.runtime.marks import (
     AGAIN,
     ASKED,
     ASLEEP,
@@ -37,10 +37,10 @@ from wbengine._core.marks import (
     Saved,
     read,
 )
-from wbengine._core.plan import FLOW, RETRY, TASK, Edge, Plan
-from wbengine._core.recalling import recall
-from wbengine._core.turns import Later, Turn
-from wbengine._core.undoing import FREE, Undoing
+from wbengine.runtime.plan import FLOW, RETRY, TASK, Edge, Plan
+from wbengine.runtime.recalling import recall
+from wbengine.runtime.turns import Later, Turn
+from wbengine.runtime.undoing import FREE, Undoing
 
 
 class Scheduler:

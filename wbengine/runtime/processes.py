@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from wbengine import alarms, exceptions, limits, pools, running
 from wbengine import invocation as calls
 from wbengine import task as task_module
-from wbengine._core import strict as strictness
-from wbengine._core.in_process import CANCEL_GRACE, LocalTaskExecutor, limit_of
+from wbengine.runtime import strict as strictness
+from wbengine.runtime.in_process import CANCEL_GRACE, LocalTaskExecutor, limit_of
 from wbengine.types import failure as ft
 
 __all__ = ["FutureProcessTaskExecutor", "ProcessTaskExecutor"]

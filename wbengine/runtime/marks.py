@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wbengine import states as st
-from wbengine._core.plan import RETRY, Plan
+from wbengine.runtime.plan import RETRY, Plan
 
 # At rest, and nothing keeps it from being undone, if there is something to undo.
 PENDING: Final = 0

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from wbengine import alarms, exceptions, limits, loops, pools, running
 from wbengine import invocation as calls
-from wbengine._core import strict as strictness
+from wbengine.runtime import strict as strictness
 from wbengine.types import failure as ft
 
 __all__ = ["LocalTaskExecutor", "SerialTaskExecutor", "ThreadTaskExecutor"]

@@ -12,9 +12,9 @@ from wbengine import exceptions
 from wbengine import invocation as calls
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
-from wbengine._core import plan as plan_module
-from wbengine._core import recovery
 from wbengine.persistence import models
+from wbengine.runtime import plan as plan_module
+from wbengine.runtime import recovery
 from wbengine.types import failure as ft
 
 __all__ = ["RETRY_AT", "Retries", "RetryCall"]

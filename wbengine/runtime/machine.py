@@ -25,16 +25,16 @@ from typing import Any, Final
 
 from wbengine import _clock, states
 from wbengine import invocation as calls
-from wbengine._core import lifecycle as lifecycle_module
-from wbengine._core import plan as plan_module
-from wbengine._core import salvage, saving, transitions
-from wbengine._core import scheduler as scheduler_module
-from wbengine._core import timers as timers_module
-from wbengine._core.cancelling import Wish
-from wbengine._core.ending import Ending
-from wbengine._core.inbox import Arrival, Inbox, Withdrawn
-from wbengine._core.maps import is_item
 from wbengine._crash import crashpoint
+from wbengine.runtime import lifecycle as lifecycle_module
+from wbengine.runtime import plan as plan_module
+from wbengine.runtime import salvage, saving, transitions
+from wbengine.runtime import scheduler as scheduler_module
+from wbengine.runtime import timers as timers_module
+from wbengine.runtime.cancelling import Wish
+from wbengine.runtime.ending import Ending
+from wbengine.runtime.inbox import Arrival, Inbox, Withdrawn
+from wbengine.runtime.maps import is_item
 from wbengine.types import failure as ft
 
 __all__ = ["MOST_PER_TURN", "Machine"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wbengine._core.marks import IGNORED, PENDING
-from wbengine._core.plan import FLOW, TASK, Plan
 from wbengine.deciders import Depth
+from wbengine.runtime.marks import IGNORED, PENDING
+from wbengine.runtime.plan import FLOW, TASK, Plan
 
 
 def reach(plan: Plan, node: int, depth: Depth) -> list[int]:

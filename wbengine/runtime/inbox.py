@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 
 from wbengine import invocation as calls
-from wbengine._core import lifecycle as lifecycle_module
+from wbengine.runtime import lifecycle as lifecycle_module
 
 __all__ = ["Arrival", "Inbox", "Withdrawn"]
 

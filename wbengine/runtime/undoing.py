@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from wbengine import states as st
-from wbengine._core import recovery
-from wbengine._core.marks import (
+from wbengine.runtime import recovery
+from wbengine.runtime.marks import (
     AGAIN,
     ASKED,
     ASLEEP,
@@ -25,7 +25,7 @@ from wbengine._core.marks import (
     REVERTED,
     VOTE,
 )
-from wbengine._core.plan import FLOW, RETRY, Plan
+from wbengine.runtime.plan import FLOW, RETRY, Plan
 
 #: In `holders`: not inside any scope that is being undone.
 FREE: Final = -1

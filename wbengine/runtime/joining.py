@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wbengine._core.marks import IGNORED
-from wbengine._core.plan import FLOW_END, Edge, Plan
 from wbengine.deciders import Depth, Join, pick_widest
+from wbengine.runtime.marks import IGNORED
+from wbengine.runtime.plan import FLOW_END, Edge, Plan
 
 _NOBODY: Final[tuple[Edge, ...]] = ()
 
