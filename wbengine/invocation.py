@@ -12,7 +12,6 @@ import functools
 import hashlib
 import inspect
 import itertools
-import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -301,25 +300,36 @@ class TaskExecutor(abc.ABC):
         return future
 
 
-def raise_interruption(failure: ft.Failure) -> None:
-    """Raise what ended a call in this thread if that is a Ctrl-C; else do nothing.
+def interrupted(outcome: Outcome) -> bool:
+    """Whether a call on this host was ended by what is to end the program, and not the task alone.
 
-    A call that was interrupted has not failed: it has no outcome, and is to be run again.
-
-    :raises KeyboardInterrupt: in the main thread, which alone hears of Ctrl-C.
+    That is `SystemExit`, Ctrl-C, what the handler of a signal raises, and whatever else is no
+    `Exception` (`CancelledError` ends a coroutine, no program).  Such a call has not failed: it has
+    no outcome, and is to be run again.
     """
-    if isinstance(failure.exception, KeyboardInterrupt) and (
-        threading.current_thread() is threading.main_thread()
-    ):
-        failure.reraise()
+    if not isinstance(outcome.value, ft.Failure):
+        return False
+    error = outcome.value.exception
+    if error is None or isinstance(error, Exception):  # None: it comes from a worker
+        return False
+    return type(error).__name__ != "CancelledError"
+
+
+def raise_interruption(outcome: Outcome) -> None:
+    """Raise what ended a call if it was `interrupted`.
+
+    :raises BaseException: what ended it.
+    """
+    if interrupted(outcome):
+        outcome.value.reraise()
 
 
 def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
     """Call the task's hooks and body here and now; whatever it raises becomes a `Failure`.
 
     Hooks run in the order pre, body, post; `post_*` runs whatever happened before it.  An exception
-    of any of them (`SystemExit` and `KeyboardInterrupt` included) is the outcome; the body's own
-    failure wins over that of the post hook.
+    of any of them (`SystemExit` and `KeyboardInterrupt` included; see `raise_interruption`) is the
+    outcome; the body's own failure wins over that of the post hook.
 
     What is an `async def` runs in `loop` (without one: in that of the process), and is waited for
     here: an async body together with its hooks; of a plain body only the hooks that are async.

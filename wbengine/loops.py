@@ -122,7 +122,7 @@ class Loop:
             raise  # it could not be submitted
         except BaseException as error:
             leave = getattr(call, "leave", None)
-            if leave is not None and isinstance(error, KeyboardInterrupt):
+            if leave is not None and not isinstance(error, GeneratorExit):
                 leave()
             self._call_off(ticket, ended)
             raise

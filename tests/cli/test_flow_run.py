@@ -284,6 +284,36 @@ def test_ctrl_c_before_it_runs_says_what_is_kept(
     assert done(home) == ["reserve"]
 
 
+LEAVES = """\
+import pathlib
+import sys
+
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+
+@task.task
+def leaves():
+    if not pathlib.Path("go").exists():
+        sys.exit(3)
+
+
+def flow():
+    return linear_flow.Flow("f").add(leaves())
+"""
+
+
+def test_task_that_calls_sys_exit_suspends_its_flow(wbengine: Command, home: Path) -> None:
+    (home / "leaving.py").write_text(LEAVES)
+    words = ["flow", "run", "leaving:flow", "--flow-id", KEPT]
+    told = wbengine.apart(*words, env={"WBENGINE_QUIET": "0"})
+    how = f"suspended; to go on: wbengine flow resume {KEPT}\n"
+    assert (told.code, told.out, told.err) == (3, "", how)
+    assert state(wbengine, KEPT) == "SUSPENDED"
+    (home / "go").touch()
+    assert wbengine("flow", "resume", KEPT).code == 0
+
+
 def test_ctrl_c_before_anything_is_kept(wbengine: Command, home: Path) -> None:
     (home / "soon_pressed.py").write_text("raise KeyboardInterrupt\n")
     told = wbengine("flow", "run", "soon_pressed:flow", "--flow-id", KEPT)

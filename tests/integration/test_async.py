@@ -116,7 +116,6 @@ def test_reverts_and_hooks_are_awaited(load: Load, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "kind"),
     [
-        ("exit", "SystemExit"),
         ("cancel", "asyncio.exceptions.CancelledError"),
         ("cancel itself", "asyncio.exceptions.CancelledError"),
     ],

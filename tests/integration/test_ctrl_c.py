@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.workers import REPOSITORY, until
 from wbengine import engines, retry, states, task
-from wbengine.patterns import linear_flow
+from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import backends, models
 
 DONE, GONE, LEFT = states.SUCCESS, states.REVERTED, states.PENDING
@@ -262,49 +262,190 @@ def test_ctrl_c_leaves_what_is_detached_to_the_next_run() -> None:
     assert engine.storage.fetch("outcome") == "done"
 
 
-class Raises(task.Task):
+class Terminated(BaseException):
+    """What the handler of a signal raises that ends a service."""
+
+
+@pytest.fixture
+def terminating() -> Iterator[None]:
+    """SIGTERM raises `Terminated` in the main thread."""
+
+    def handle(*_: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, handle)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+class Ends(task.Task):
+    """Is ended the first time by `error` (None: a SIGTERM to its process); notes what is done."""
+
+    def __init__(self, name: str, error: BaseException | None, log: Path) -> None:
+        super().__init__(name)
+        self.error, self.log = error, str(log)
+
     def execute(self) -> None:
-        raise KeyboardInterrupt("mine")
+        begun = self._note("+")
+        if begun == 1:
+            if self.error is not None:
+                raise self.error
+            signal.raise_signal(signal.SIGTERM)
+
+    def revert(self, *args: Any, **kwargs: Any) -> None:
+        self._note("-")
+
+    def _note(self, what: str) -> int:
+        with open(self.log, "a+", encoding="utf-8") as file:
+            file.write(what)
+            file.seek(0)
+            return len(file.read())
+
+
+@pytest.mark.parametrize("controller", [None, retry.Times(5, "r"), retry.AlwaysRevertAll("r")])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"engine": "serial"}, SystemExit(3)),
+        ({"engine": "serial"}, KeyboardInterrupt("3")),
+        ({"engine": "serial", "timelimit": (50, 60)}, SystemExit(3)),
+        ({"engine": "parallel"}, SystemExit(3)),
+        ({"engine": "parallel"}, KeyboardInterrupt("3")),
+        ({"engine": "parallel"}, Terminated("3")),
+        ({"engine": "parallel", "executor": "processes"}, SystemExit(3)),
+        ({"engine": "parallel", "executor": "processes"}, KeyboardInterrupt("3")),
+    ],
+)
+def test_task_that_ends_the_program_suspends_its_flow(
+    options: Any, error: BaseException, controller: Any, place: str, tmp_path: Path
+) -> None:
+    """It is raised again, nothing is retried or reverted, and the next run goes on."""
+    log: list[str] = []
+    ending = Ends("e", error, tmp_path / "log")
+    flow = linear_flow.Flow("f", controller).add(Step("a", log), ending, Step("z", log))
+    stored = Stored(flow, place, **options, local_tasks=["a", "z"])
+    with pytest.raises(type(error), match="3"):
+        stored.load().run()
+    state, atoms = stored.kept()
+    assert (state, atoms["a"], atoms["e"], atoms["z"]) == (states.SUSPENDED, DONE, RUNNING, LEFT)
+    stored.load().run()
+    assert stored.kept()[0] == DONE
+    assert (log, Path(ending.log).read_text()) == (["+a", "+z"], "++")
+
+
+def test_what_runs_beside_a_task_that_ends_the_program_is_kept(place: str) -> None:
+    """It finishes first; of two that end the program both run again."""
+    gate, log = threading.Barrier(3), []
+
+    class Meets(task.Task):
+        def execute(self) -> str:
+            log.append(self.name)
+            if len(log) <= 3:
+                gate.wait(30)
+                if self.name != "kept":
+                    sys.exit(self.name)
+            return self.name
+
+    flow = unordered_flow.Flow("f").add(Meets("kept"), Meets("x"), Meets("y"))
+    stored = Stored(flow, place, engine="parallel", max_workers=3)
+    with pytest.raises(SystemExit, match=r"x|y"):
+        stored.load().run()
+    assert stored.kept() == (states.SUSPENDED, {"kept": DONE, "x": RUNNING, "y": RUNNING})
+    stored.load().run()
+    assert stored.kept()[0] == DONE
+    assert sorted(log) == ["kept", "x", "x", "y", "y"]
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_keyboard_interrupt_of_a_task_that_runs_elsewhere_is_its_failure(executor: str) -> None:
-    """Ctrl-C comes to the main thread alone: who raises it elsewhere means it."""
-    log: list[str] = []
-    flow = linear_flow.Flow("f").add(Step("a", log), Raises("r"))
-    engine = engines.load(flow, engine="parallel", executor=executor, local_tasks=["a"])
-    with pytest.raises(KeyboardInterrupt, match="mine"):
+def test_item_that_ends_the_program_runs_again(executor: str, tmp_path: Path) -> None:
+    class_of = ItemThatEnds("i", SystemExit(3), tmp_path / "log")
+    mapped = task.Map(class_of, over="items", max_in_flight=1, provides="found")
+    engine = engines.load(mapped, store={"items": [1, 2]}, engine="parallel", executor=executor)
+    with pytest.raises(SystemExit, match="3"):
         engine.run()
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert log == ["+a", "-a"]
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    engine.run()
+    assert engine.storage.fetch("found") == [1, 2]
+    assert Path(class_of.log).read_text() == "+++"
 
 
-def test_keyboard_interrupt_in_a_serial_engine_of_another_thread_is_its_failure() -> None:
+class ItemThatEnds(Ends):
+    def execute(self, item: int) -> int:  # type: ignore[override]
+        super().execute()
+        return item
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_signal_handler_that_raises_suspends_the_flow(
+    kind: str, place: str, terminating: None, tmp_path: Path
+) -> None:
+    """A service's way to end; here it comes in the midst of a task, or of the engine's waiting."""
     log: list[str] = []
-    engine = engines.load(linear_flow.Flow("f").add(Step("a", log), Raises("r")))
+
+    class Told(Ends):
+        def execute(self) -> None:
+            if kind == "serial":
+                super().execute()
+            elif self._note("+") == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    ending = Told("e", None, tmp_path / "log")
+    flow = linear_flow.Flow("f", retry.Times(5, "r")).add(Step("a", log), ending, Step("z", log))
+    stored = Stored(flow, place, engine=kind)
+    with pytest.raises(Terminated):
+        stored.load().run()
+    state, atoms = stored.kept()
+    assert (state, atoms["a"], atoms["z"]) == (states.SUSPENDED, DONE, LEFT)
+    # Where the signal found the engine waiting, the task in its thread has finished.
+    assert atoms["e"] == (RUNNING if kind == "serial" else DONE)
+    stored.load().run()
+    assert stored.kept()[0] == DONE
+    assert log == ["+a", "+z"]
+
+
+def test_sys_exit_in_a_serial_engine_of_another_thread_suspends() -> None:
+    log: list[str] = []
+    engine = engines.load(linear_flow.Flow("f").add(Step("a", log), Leaves("l")))
 
     def run() -> None:
-        with pytest.raises(KeyboardInterrupt, match="mine"):
+        with pytest.raises(SystemExit, match="mine"):
             engine.run()
+        log.append("raised")
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert log == ["+a", "-a"]
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert log == ["+a", "raised"]
 
 
-def test_sys_exit_in_a_task_is_its_failure() -> None:
-    log: list[str] = []
+class Leaves(task.Task):
+    def execute(self) -> None:
+        sys.exit("mine")
 
-    class Exits(task.Task):
-        def execute(self) -> None:
-            sys.exit(3)
 
-    engine = engines.load(linear_flow.Flow("f").add(Step("a", log), Exits("e")))
+def test_sys_exit_in_a_revert_suspends_and_the_next_run_reverts_again(tmp_path: Path) -> None:
+    reverting = ExitsInRevert("e", None, tmp_path / "log")
+    engine = engines.load(
+        linear_flow.Flow("f").add(reverting, Fails("x")), engine="parallel", executor="threads"
+    )
     with pytest.raises(SystemExit, match="3"):
         engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert state_of(engine, "e") == [REVERTING]
+    with pytest.raises(LookupError):
+        engine.run()
     assert engine.storage.get_flow_state() == states.REVERTED
+
+
+class ExitsInRevert(Ends):
+    def execute(self) -> None:
+        pass
+
+    def revert(self, *args: Any, **kwargs: Any) -> None:
+        if self._note("-") == 1:
+            sys.exit(3)
 
 
 # A process of its own -----------------------------------------------------------------------------

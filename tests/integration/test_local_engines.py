@@ -448,15 +448,6 @@ def test_a_failing_revert_ends_the_flow_in_failure() -> None:
     assert log == ["+a"]
 
 
-def test_sys_exit_in_a_task_is_a_failure(kind: str) -> None:
-    """The flow is reverted, and states are legal; then it is raised as what it is."""
-    engine = load(linear_flow.Flow("f").add(Pair("p"), Exits("e")), kind)
-    with pytest.raises((SystemExit, exceptions.WrappedFailure)):
-        engine.run()
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert engine.storage.get_atom_state("p") == states.REVERTED
-
-
 def test_post_execute_errors_count(near: str) -> None:
     """An error of a hook is the atom's."""
 

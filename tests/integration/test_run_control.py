@@ -743,33 +743,40 @@ def test_listeners_that_go_on_interrupting_leave_a_legal_state(
 
 
 @pytest.mark.parametrize("where", ["execute", "revert"])
-def test_sys_exit_in_a_retry_or_task_is_its_failure(where: str, near: dict[str, Any]) -> None:
-    """Nothing is left RUNNING or REVERTING; it is raised at the end, when all is undone."""
+def test_sys_exit_in_a_retry_suspends(where: str, near: dict[str, Any]) -> None:
+    """The next run executes, or reverts, it again."""
+    log: list[str] = []
 
     class Exits(retry.Times):
         def execute(self, history: Any, *args: Any, **kwargs: Any) -> Any:
-            if where == "execute":
-                raise SystemExit("retry")
+            self._exit("execute")
             return super().execute(history)
 
         def revert(self, *args: Any, **kwargs: Any) -> None:
-            if where == "revert":
+            self._exit("revert")
+
+        def _exit(self, what: str) -> None:
+            log.append(what)
+            if where == what and log.count(what) == 1:
                 raise SystemExit("retry")
 
-    class Leaves(task.Task):
-        def execute(self) -> None:
-            raise SystemExit("task")
-
-    engine = load(
-        LINE("f").add(samples.Nothing(name="a"), LINE("b", Exits(1, "r")).add(Leaves("t"))), **near
-    )
-    with pytest.raises(SystemExit, match="retry" if where == "revert" else None):
+    inner = LINE("b", Exits(1, "r")).add(samples.Nothing(name="t"))
+    if where == "revert":
+        inner.add(samples.Fail(name="x"))
+    engine = load(LINE("f").add(samples.Nothing(name="a"), inner), **near)
+    with pytest.raises(SystemExit, match="retry"):
         engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
     if where == "execute":
-        assert ends(engine, "a", "r", "t") == [GONE, GONE, LEFT]
+        assert ends(engine, "a", "r", "t") == [DONE, states.RUNNING, LEFT]
+        engine.run()
+        assert log == ["execute", "execute"]
     else:
-        assert ends(engine, "a", "r", "t") == [DONE, states.REVERT_FAILURE, GONE]
-        assert engine.storage.get_flow_state() == states.FAILURE
+        assert ends(engine, "a", "r", "t") == [DONE, states.REVERTING, GONE]
+        with pytest.raises(ValueError, match="went wrong"):
+            engine.run()
+        assert log == ["execute", "revert", "revert"]
+        assert engine.storage.get_flow_state() == states.REVERTED
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
@@ -820,10 +827,12 @@ def test_ctrl_c_while_the_loop_waits() -> None:
 
 @pytest.mark.parametrize("hook", ["pre_execute", "post_execute", "pre_revert", "post_revert"])
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_errors_of_hooks_are_failures_of_their_task(
+def test_errors_of_hooks_count_as_those_of_their_body(
     hook: str, error: type[BaseException], near: dict[str, Any]
 ) -> None:
-    """Those around `execute` revert the flow; those around `revert` end it in FAILURE."""
+    """Those around `execute` revert the flow, those around `revert` end it in FAILURE; `SystemExit`
+    suspends it.
+    """
 
     def broken(self: Any) -> None:
         raise error(hook)
@@ -834,7 +843,11 @@ def test_errors_of_hooks_are_failures_of_their_task(
     )
     with pytest.raises(error, match=hook):
         engine.run()
-    if "execute" in hook:
+    if error is SystemExit:
+        assert engine.storage.get_flow_state() == states.SUSPENDED
+        left = states.RUNNING if "execute" in hook else states.REVERTING
+        assert ends(engine, "h") == [left]
+    elif "execute" in hook:
         assert ends(engine, "a", "h", "bad") == [GONE, GONE, LEFT]
     else:
         assert ends(engine, "a", "h", "bad") == [DONE, states.REVERT_FAILURE, GONE]

@@ -87,6 +87,9 @@ class Running:
                 self._engine.run(deadline=self._deadline)
             except _NOT_OF_THE_FLOW:
                 raise
+            except SystemExit:
+                self._ended()  # says how to go on
+                raise
             except Exception as error:
                 if self.state not in (states.FAILURE, states.REVERTED):
                     raise

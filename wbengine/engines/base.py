@@ -203,11 +203,12 @@ class Engine(abc.ABC):
             `WrappedFailure`; besides what `compile`, `prepare` and `validate` raise.  After a
             suspension nothing is raised.
 
-        `KeyboardInterrupt` and `SystemExit` in this thread suspend the flow and pass through, once
-        what runs elsewhere has ended; what is `detached`, and `async`, is left to the next run.
-        What Ctrl-C ended in the main thread (a task of a serial engine, a retry) stays RUNNING or
-        REVERTING, and the next run runs it again.  `SystemExit` in a task, or in a retry's
-        `execute` and `revert`, is their failure; so is a `KeyboardInterrupt` in another thread.
+        `KeyboardInterrupt`, `SystemExit`, and what else is no `Exception`, suspend the flow and
+        leave `run`, once what runs elsewhere has ended: in this thread, in a retry controller, and
+        in a task that runs on this host (of a process of its own: the first two).  What is
+        `detached`, and `async`, is left to the next run.  The task or retry that was interrupted
+        stays RUNNING or REVERTING, no retry is asked, nothing is reverted, and the next run runs it
+        again.  On a worker they are the failure of the task.
         """
 
     @abc.abstractmethod

@@ -93,8 +93,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
 
     Async bodies run in an event loop of its own, one after the other like all others.
 
-    Ctrl-C (a `KeyboardInterrupt`) that ends a task in the main thread is not its outcome: it leaves
-    `submit`.
+    What interrupts a task (`invocation.raise_interruption`) is not its outcome: it leaves `submit`.
 
     When a limit is over, its exception (`SoftTimeLimitExceeded`, then `TimeLimitExceeded`) is
     raised in the task, between two steps of its Python code.  Nothing else can end it here.
@@ -137,7 +136,7 @@ class SerialTaskExecutor(calls.TaskExecutor):
         else:
             outcome = outcome_of(self._limited(invoke, invocation))
         if isinstance(outcome.value, ft.Failure):  # without a call for each task that succeeds
-            calls.raise_interruption(outcome.value)
+            calls.raise_interruption(outcome)
         done(invocation, outcome)
 
     def _limited(self, invoke: Invoke, invocation: calls.Invocation) -> Any:

@@ -334,6 +334,8 @@ class Machine(Ending):
         self._inbox.put((invocation, outcome))
 
     def _settle(self, call: lifecycle_module.Call, outcome: calls.Outcome) -> None:
+        if isinstance(outcome.value, ft.Failure):  # without a call for each task that succeeds
+            calls.raise_interruption(outcome)
         if isinstance(call, calls.Invocation):
             self._flying.discard(call)
             self._cancelling.willing.discard(call)

@@ -124,8 +124,16 @@ class _Settle:
             outcome = calls.Outcome(_named(value, self.invocation))
         else:
             answer, started, ended = value
+            if isinstance(answer, ft.Failure):
+                answer = _with_interruption(answer)
             outcome = calls.Outcome(answer, calls.LOCAL, started, ended)
         self._done(self.invocation, outcome)
+
+
+def _with_interruption(failure: ft.Failure) -> ft.Failure:
+    """What is to end the program ends it here, too, although exceptions stay in their process."""
+    kind: Any = failure.check(KeyboardInterrupt, SystemExit)
+    return failure if kind is None else ft.Failure.from_exception(kind(*failure.exception_args))
 
 
 def _pool_size() -> int:

@@ -44,11 +44,11 @@ class Retries:
     def run(self, call: RetryCall) -> calls.Outcome:
         """Execute or revert a retry here and now; whatever it raises is its outcome.
 
-        :raises KeyboardInterrupt: Ctrl-C ended it.
+        :raises BaseException: an interruption ended it, `SystemExit` or Ctrl-C.
         """
         outcome: calls.Outcome = self._executor.submit(self._call, call).result()
         if outcome.failed:
-            calls.raise_interruption(outcome.value)
+            calls.raise_interruption(outcome)
         return outcome
 
     def _call(self, call: RetryCall) -> calls.Outcome:

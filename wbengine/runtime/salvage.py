@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from wbengine import invocation as calls
 from wbengine import states
 from wbengine.runtime import lifecycle as lifecycle_module
 from wbengine.runtime.inbox import Arrival, Withdrawn
@@ -33,6 +34,8 @@ def collect(lifecycle: lifecycle_module.Lifecycle, arrivals: Iterable[Arrival]) 
                 lifecycle.give_back(call.node)
         elif item is not None:
             call, outcome = item
+            if calls.interrupted(outcome):
+                continue  # the next run begins it again
             if is_item(call):
                 ended = lifecycle.maps.finish(call, outcome)
                 if ended is None:

@@ -6,9 +6,13 @@ from typing import Any
 
 from tests.contract.flows import tasks
 from tests.contract.flows.case import FOLDER, flow
-from wbengine import exceptions, retry
+from wbengine import exceptions, retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+
+#: Where tasks run on the engine's host, and where on workers.
+HERE = ("serial", "threads", "processes", "kept")
+REMOTE = ("memory", "filesystem")
 
 
 @flow(
@@ -100,9 +104,36 @@ def _all_that_is_known_of_trouble(engine: base.Engine) -> None:
     ">a +a >b !b <b -b <a -a",
     raises={"b": (SystemExit, "3")},
     told={"a": ["a | b"], "b": ["SystemExit(3) | b"]},
+    kinds=REMOTE,
 )
-def sys_exit_is_a_failure() -> Any:
+def sys_exit_on_a_worker_is_a_failure() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Exits("b"))
+
+
+def _ended_by_the_task(engine: base.Engine) -> None:
+    """Twice, for the next run begins with the same task."""
+    for _ in range(2):
+        try:
+            engine.run()
+        except SystemExit as error:
+            assert error.code == 3
+        else:
+            raise AssertionError("no SystemExit")
+
+
+@flow(
+    ">a +a >r +r >b >b",
+    drive=_ended_by_the_task,
+    ends=states.SUSPENDED,
+    flow="RUNNING SUSPENDING SUSPENDED RUNNING SUSPENDING SUSPENDED",
+    results={"turn": 1},
+    history={"r": [(1, "")]},
+    kinds=HERE,
+)
+def sys_exit_on_this_host_suspends() -> Any:
+    """No retry is asked, and nothing is reverted."""
+    again = linear_flow.Flow("g", retry=retry.Times(3, "r", "turn")).add(tasks.Exits("b"))
+    return linear_flow.Flow("f").add(tasks.Step("a"), again)
 
 
 def _hooks(*names: str) -> list[Any]:
