@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.simulating import TOOL, simulate
 from tests.property import lives
-from wbengine.runtime.joining import Gates
+from wbengine.runtime.decisions import Gates
 
 
 def test_random_flows_in_processes() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance import state_tables
 from tests.support import workers
 from wbengine.engines.worker_based import protocol
-from wbengine.runtime import transitions
+from wbengine.runtime import run_states
 
 KEPT = workers.REPOSITORY / "doc" / "source" / "_static" / "states"
 NAMES = ("engine", "flow", "ledger", "request", "retry", "task")
@@ -38,7 +38,7 @@ TRUE = {
     "flow": lambda: allowed("flow"),
     "task": lambda: allowed("task"),
     "retry": lambda: allowed("retry"),
-    "engine": lambda: {(start, end) for start, _, end in transitions.machine()},
+    "engine": lambda: {(start, end) for start, _, end in run_states.machine()},
     "request": lambda: {(start, end) for start, _, end in protocol.build_a_machine()},
 }
 

@@ -16,15 +16,12 @@ SUITES = ("simulation", "property", "contract", "crashing", "chaos", "fleet", "h
 SEAMS: dict[str, tuple[str, ...]] = {
     "scheduling": (
         "wbengine.runtime.compiler",
-        "wbengine.runtime.ignoring",
-        "wbengine.runtime.joining",
-        "wbengine.runtime.marks",
+        "wbengine.runtime.decisions",
+        "wbengine.runtime.node_states",
         "wbengine.runtime.plan",
-        "wbengine.runtime.recalling",
-        "wbengine.runtime.recovery",
+        "wbengine.runtime.retry_decisions",
+        "wbengine.runtime.reverting",
         "wbengine.runtime.scheduler",
-        "wbengine.runtime.turns",
-        "wbengine.runtime.undoing",
     ),
     "ledgers": ("wbengine.engines.worker_based.ledger",),
     "server": (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wbengine import deciders
-from wbengine.runtime import recovery
+from wbengine.runtime import retry_decisions
 from wbengine.runtime.compiler import compile
 from wbengine.runtime.plan import FLOW, Edge, Plan
 from wbengine.runtime.scheduler import Scheduler
@@ -120,7 +120,7 @@ class Planned:
         self, failed: str, ask: Callable[[str, str], str], *, defer_reverts: bool
     ) -> Decision:
         """Find out what follows from a failure; `ask(retry, failed)` answers in a retry's place."""
-        found = recovery.resolve(
+        found = retry_decisions.resolve(
             self._plan,
             self._id[failed],
             lambda retry, node: ask(self.names[retry], self.names[node]),
@@ -128,11 +128,11 @@ class Planned:
         )
         return Decision(found.intention, self._name_or_none(found.retry))
 
-    def _resolution(self, decision: Decision) -> recovery.Resolution:
+    def _resolution(self, decision: Decision) -> retry_decisions.Resolution:
         if decision.retry is None:
-            return recovery.everything(self._plan)
+            return retry_decisions.everything(self._plan)
         node = self._id[decision.retry]
-        return recovery.Resolution(decision.intention, self._plan.scope(node), node)
+        return retry_decisions.Resolution(decision.intention, self._plan.scope(node), node)
 
     def _named(self, nodes: Iterable[int]) -> set[str]:
         return {self.names[node] for node in nodes}

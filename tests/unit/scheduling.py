@@ -6,7 +6,7 @@ from typing import Any
 
 from wbengine import deciders, retry, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.runtime import recovery
+from wbengine.runtime import retry_decisions
 from wbengine.runtime.compiler import compile
 from wbengine.runtime.plan import Plan
 from wbengine.runtime.scheduler import Scheduler
@@ -64,10 +64,10 @@ class Run:
 
     def apply(self, intention: str, controller: str | None = None) -> dict[str, str]:
         if controller is None:
-            resolution = recovery.everything(self.plan)
+            resolution = retry_decisions.everything(self.plan)
         else:
             node = self.id[controller]
-            resolution = recovery.Resolution(intention, self.plan.scope(node), node)
+            resolution = retry_decisions.Resolution(intention, self.plan.scope(node), node)
         return {self.plan.names[n]: what for n, what in self.scheduler.apply(resolution)}
 
     def reset(self, name: str) -> str:

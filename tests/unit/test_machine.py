@@ -15,7 +15,7 @@ from wbengine.engines import action
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
-from wbengine.runtime import executors, saving, transitions
+from wbengine.runtime import executors, run_states, saving
 from wbengine.testing import FaultyBackend
 
 
@@ -238,9 +238,9 @@ def test_retries_run_in_the_thread_of_the_engine() -> None:
 
 def test_the_states_of_the_loop_are_the_documented_ones() -> None:
     """Each end state is reached through GAME_OVER only."""
-    fsm = transitions.machine()
+    fsm = run_states.machine()
     ends = {end for start, _, end in fsm if start == states.GAME_OVER}
-    assert ends == set(transitions.END_STATES)
+    assert ends == set(run_states.END_STATES)
     assert {start for start, _, end in fsm if end in ends} == {states.GAME_OVER}
 
 

@@ -10,7 +10,7 @@ from wbengine import _clock
 from wbengine import invocation as calls
 from wbengine.runtime import lifecycle as lifecycle_module
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime import recovery
+from wbengine.runtime import retry_decisions
 from wbengine.runtime import scheduler as scheduler_module
 from wbengine.runtime import timers as timers_module
 from wbengine.runtime.brake import Brake
@@ -107,7 +107,7 @@ class Ending:
             self.given_up = why
             self._stop()
             return
-        changes = self._scheduler.apply(recovery.everything(self._plan))
+        changes = self._scheduler.apply(retry_decisions.everything(self._plan))
         # No changes: everything is being reverted anyway, for a reason of its own.
         if changes:
             self.given_up = why

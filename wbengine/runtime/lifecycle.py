@@ -21,8 +21,8 @@ from wbengine import task as task_module
 from wbengine.persistence import models
 from wbengine.runtime import giving_up
 from wbengine.runtime import plan as plan_module
+from wbengine.runtime.interrupted import Resuming
 from wbengine.runtime.maps import MapCall, Maps
-from wbengine.runtime.resuming import Resuming
 from wbengine.runtime.retries import Retries, RetryCall
 from wbengine.runtime.telling import NO_RESULT, Notice
 from wbengine.types import failure as ft

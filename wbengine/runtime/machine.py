@@ -28,7 +28,7 @@ from wbengine import invocation as calls
 from wbengine._crash import crashpoint
 from wbengine.runtime import lifecycle as lifecycle_module
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime import salvage, saving, transitions
+from wbengine.runtime import run_states, salvage, saving
 from wbengine.runtime import scheduler as scheduler_module
 from wbengine.runtime import timers as timers_module
 from wbengine.runtime.cancelling import Wish
@@ -96,7 +96,7 @@ class Machine(Ending):
         if deadline is not None:
             self._timers = timers_module.Timers(deadline)
         # Not kept: it would refer back to this object, and a cycle outlives the engine for long.
-        reactions: dict[str, transitions.Reaction] = {
+        reactions: dict[str, run_states.Reaction] = {
             states.RESUMING: self._resume,
             states.SCHEDULING: self._schedule,
             states.WAITING: self._wait,
@@ -104,8 +104,8 @@ class Machine(Ending):
             states.GAME_OVER: self._end,
         }
         spent, before = self.figures.seconds_per_state, self._clock.monotonic()
-        state, event = states.UNDEFINED, transitions.START
-        exits, monotonic = transitions.NEXT, self._clock.monotonic
+        state, event = states.UNDEFINED, run_states.START
+        exits, monotonic = run_states.NEXT, self._clock.monotonic
         while True:
             earlier, state = state, exits[state][event]
             if measure:
@@ -113,7 +113,7 @@ class Machine(Ending):
                 spent[earlier] += now - before
                 before = now
             self.state = state
-            if state not in transitions.META_STATES:
+            if state not in run_states.META_STATES:
                 yield state
             if state not in reactions:
                 return
@@ -152,7 +152,7 @@ class Machine(Ending):
                 self._stop()
             elif self._scheduler.failed(node):
                 self._resolve(node, self._lifecycle.failure(node))
-        return transitions.SCHEDULE
+        return run_states.SCHEDULE
 
     def _schedule(self) -> str:
         self._begin_all()
@@ -162,7 +162,7 @@ class Machine(Ending):
             self._inbox.put(ended)
         if self._by_turns and not (self._immediate and self._inbox.qsize()):
             self._save(saving.TURN)
-        return transitions.WAIT
+        return run_states.WAIT
 
     def _wait(self) -> str:
         timeout, timers = self._timeout, self._timers
@@ -175,7 +175,7 @@ class Machine(Ending):
                 self._arrived.extend(map(self._inbox.get, (True,), (timeout,)))
             except queue.Empty:
                 pass
-        return transitions.ANALYZE
+        return run_states.ANALYZE
 
     def _analyze(self) -> str:
         if self._check is not None:
@@ -194,8 +194,8 @@ class Machine(Ending):
         if self._by_turns and self._immediate:
             self._save(saving.TURN)
         if self._scheduler.done:
-            return transitions.FINISH
-        return transitions.SCHEDULE if woken or self.brake.suspending else transitions.WAIT
+            return run_states.FINISH
+        return run_states.SCHEDULE if woken or self.brake.suspending else run_states.WAIT
 
     def _end(self) -> str:
         self.brake.decide()
@@ -261,7 +261,7 @@ class Machine(Ending):
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
-            if self._scheduler.undoing:
+            if self._scheduler.reverting:
                 self._end_late(tasks, late)
             crashpoint("engine.before-submit")
             self._executor.submit_many(self._while_wanted(len(tasks)), self._done)

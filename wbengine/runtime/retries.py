@@ -14,7 +14,7 @@ from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime import recovery
+from wbengine.runtime import retry_decisions
 from wbengine.types import failure as ft
 
 __all__ = ["RETRY_AT", "Retries", "RetryCall"]
@@ -89,19 +89,21 @@ class Retries:
         decision: str = retry.on_failure(history=history, **found)
         return decision
 
-    def resolve(self, node: int, failure: ft.Failure, defer_reverts: bool) -> recovery.Resolution:
+    def resolve(
+        self, node: int, failure: ft.Failure, defer_reverts: bool
+    ) -> retry_decisions.Resolution:
         """Ask the retries around an atom that failed; everything is reverted if that goes wrong.
 
         Nobody is asked whether what was cancelled is tried again: somebody wanted it to end.
         """
         if failure.check(exceptions.Cancelled):
-            return recovery.everything(self._plan)
+            return retry_decisions.everything(self._plan)
         ask = functools.partial(self.ask, failure)
         try:
-            return recovery.resolve(self._plan, node, ask, defer_reverts=defer_reverts)
+            return retry_decisions.resolve(self._plan, node, ask, defer_reverts=defer_reverts)
         except Exception as error:
             self.problems.append(ft.Failure.from_exception(error))
-            return recovery.everything(self._plan)
+            return retry_decisions.everything(self._plan)
 
     def rest(self, node: int, now: float, over: bool) -> float:
         """How many seconds a retry that runs its flow again has to wait from `now` on.

@@ -1,46 +1,97 @@
-"""What may run now, and what has to be undone: the bookkeeping of one run of a plan.
+"""What may run now, and what has to be reverted: the bookkeeping of one run of a plan.
 
 `unmet[n]` counts the predecessors of a node that have not settled; a node that settles (succeeded
 or ignored, and everything before it settled) decrements its successors, and at zero a node is
-ready.  Undoing is the same in the other direction, within a scope (see `undoing`).  Nothing is ever
-looked for: counters and edges tell.
+ready.  Reverting is the same in the other direction, within a scope (see
+`reverting`).  Nothing is ever looked for: counters and edges tell.
 
 Pure: no I/O, no clock, no user code.  One thread calls it.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from wbengine import deciders
 from wbengine import states as st
-from wbengine.runtime import recovery
-from wbengine.runtime.ignoring import Ignored
-from wbengine.runtime.joining import Gates
-from wbengine.runtime.marks import (
-    AGAIN,
-    ASKED,
-    ASLEEP,
+from wbengine.runtime import retry_decisions, reverting
+from wbengine.runtime.decisions import Gates, Ignored, recall
+from wbengine.runtime.node_states import (
+    DECIDING,
+    DECISION_READY,
     DONE,
-    DUE,
     ENDED,
     FAILED,
     IGNORED,
     PENDING,
     READY,
     RERUN,
+    RETRY_READY,
+    RETRY_WAITING,
+    REVERT_FAILED,
+    REVERT_READY,
     REVERTED,
     REVERTING,
     RUNNING,
-    STUCK,
-    VOTE,
     Saved,
     read,
 )
 from wbengine.runtime.plan import FLOW, RETRY, TASK, Edge, Plan
-from wbengine.runtime.recalling import recall
-from wbengine.runtime.turns import Later, Turn
-from wbengine.runtime.undoing import FREE, Undoing
+from wbengine.runtime.reverting import FREE
+
+#: Most queues are empty in most turns.
+NONE: Final[Sequence[int]] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """What became possible since the last turn; each list by priority (bigger first), then id."""
+
+    execute: Sequence[int] = NONE
+    revert: Sequence[int] = NONE
+    #: Retries that execute again; call `reset_scope` of each before it does.
+    retry: Sequence[int] = NONE
+    #: Targets to be voted on: answer each with `decide`, `approve` or `failed`.
+    votes: Sequence[int] = NONE
+
+    def __bool__(self) -> bool:
+        return bool(self.votes or self.execute or self.revert or self.retry)
+
+
+class ReadyQueue:
+    """Nodes that wait for one of the next turns, by priority (bigger first), then id.
+
+    It may hold what was called off meanwhile; the marks tell.
+    """
+
+    __slots__ = ("_items", "_marks", "heap")
+
+    def __init__(self, plan: Plan, marks: bytearray) -> None:
+        self._items = plan.items
+        self._marks = marks
+        #: Empty as long as every turn had room for all.
+        self.heap: list[tuple[Any, int]] = []
+
+    def take(self, ready: list[int], most: int | None) -> list[int]:
+        """Add `ready`; take out at most `most`, in order, which are RUNNING from now on."""
+        items, marks, heap = self._items, self._marks, self.heap
+        fresh = [(-getattr(items[node], "priority", 0), node) for node in ready]
+        if len(fresh) > len(heap):
+            heap += fresh
+            heapq.heapify(heap)
+        else:
+            for place in fresh:
+                heapq.heappush(heap, place)
+        found: list[int] = []
+        while heap and (most is None or len(found) < most):
+            node = heapq.heappop(heap)[1]
+            if marks[node] == READY:
+                marks[node] = RUNNING
+                found.append(node)
+        return found
 
 
 class Scheduler:
@@ -56,20 +107,22 @@ class Scheduler:
         is PENDING.
         """
         self._plan = plan
-        self._standing = read(plan, states or {})
-        self._marks = self._standing.marks
+        found = read(plan, states or {})
+        self._marks = found.marks
+        # What an earlier run was reverting.
+        self._scopes = reverting.saved_scopes(plan, states) if states else {}
         self._unmet = [len(before) for before in plan.pred]
-        self._undoing = Undoing(plan, self._marks)
-        self._holders = self._undoing.holders
+        self._reverting = reverting.Reverting(plan, self._marks)
+        self._holders = self._reverting.holders
         # Queues may hold what was called off meanwhile; the marks tell.
         self._votes: list[int] = []
         self._execute: list[int] = []
-        self._rerun = self._standing.rerun
+        self._rerun = found.rerun
         self._revert: list[int] = []
         self._retry: list[int] = []
         # How many nodes wait to be handed out or answered.
         self._waiting = 0
-        self._failed = set(self._standing.failed)
+        self._failed = set(found.failed)
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
         self._ignored = Ignored(plan, self._marks)
@@ -79,7 +132,7 @@ class Scheduler:
         self._begun: set[int] = set()
         if states and self._gated:
             self._begun = recall(plan, self._gates, self._marks, self._ignored)
-        self._later = Later(plan, self._marks)
+        self._later = ReadyQueue(plan, self._marks)
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
         self._visits = 0
@@ -93,9 +146,8 @@ class Scheduler:
         What ran when the last engine died is ready at once, scopes that were half reverted go on,
         failures nobody decided upon are in `unresolved`.
         """
-        standing = self._standing
         self._waiting += len(self._rerun)
-        for start, again in sorted(standing.scopes.items()):
+        for start, again in sorted(self._scopes.items()):
             scope = range(len(self._plan)) if start == 0 else self._plan.scope(start)
             self._undo(scope, again)
         if self._arrive(0):
@@ -117,12 +169,12 @@ class Scheduler:
             turn.execute = self._ordered(execute + again)
             handed += len(again)
         if self._votes:
-            turn.votes = self._drain(self._votes, VOTE, ASKED)
+            turn.votes = self._drain(self._votes, DECISION_READY, DECIDING)
         if self._revert:
-            turn.revert = self._drain(self._revert, DUE, REVERTING)
+            turn.revert = self._drain(self._revert, REVERT_READY, REVERTING)
             handed += len(turn.revert)
         if self._retry:
-            turn.retry = self._drain(self._retry, AGAIN, RUNNING)
+            turn.retry = self._drain(self._retry, RETRY_READY, RUNNING)
             self._rerunning.update(turn.retry)
             handed += len(turn.retry)
         self.in_flight += handed
@@ -141,7 +193,7 @@ class Scheduler:
     @property
     def visits(self) -> int:
         """How many edges were followed."""
-        return self._visits + self._undoing.visits + self._ignored.steps
+        return self._visits + self._reverting.visits + self._ignored.steps
 
     @property
     def waiting(self) -> int:
@@ -154,9 +206,9 @@ class Scheduler:
         """
         marks = self._marks
         atoms = [marks[node] for node in self._plan.atoms()]
-        if all(mark in (DONE, IGNORED) for mark in atoms) and not self._undoing.scopes:
+        if all(mark in (DONE, IGNORED) for mark in atoms) and not self._reverting.scopes:
             return st.SUCCESS
-        if STUCK in atoms or self.unresolved():
+        if REVERT_FAILED in atoms or self.unresolved():
             return st.FAILURE
         return st.SUSPENDED if self._waiting else st.REVERTED
 
@@ -179,7 +231,7 @@ class Scheduler:
 
     def approve(self, node: int) -> None:
         """A target may run.  Without effect when it was called off meanwhile."""
-        if self._marks[node] != ASKED:
+        if self._marks[node] != DECIDING:
             return
         self._waiting -= 1
         self._marks[node] = PENDING
@@ -193,7 +245,7 @@ class Scheduler:
 
         O(edges within the reach of `depth`).  Without effect when it was called off meanwhile.
         """
-        if self._marks[node] != ASKED:
+        if self._marks[node] != DECIDING:
             return []
         self._waiting -= 1
         self._marks[node] = PENDING
@@ -211,12 +263,12 @@ class Scheduler:
             if self._unmet[node] == 0:
                 self._settle(node)
         elif held == 0:
-            self._turn_to_undo(self._undoing.released([node]))
+            self._turn_to_undo(self._reverting.released([node]))
 
     def failed(self, node: int) -> bool:
         """What was handed out to execute failed, or the decider of a target in `votes` did.
 
-        True: nobody decided yet what follows, ask `recovery.resolve` and `apply` its answer.
+        True: nobody decided yet what follows, ask `retry_decisions.resolve` and `apply` its answer.
         False: it is inside a scope that is being reverted anyway; nothing needs to be done, but an
         answer may widen the scope.
         May be called again for a node of `unresolved`.
@@ -225,26 +277,26 @@ class Scheduler:
         if mark == PENDING and self._holders[node] != FREE:
             # A vote that was called off.
             return False
-        if mark == ASKED:
+        if mark == DECIDING:
             self._waiting -= 1
             self._marks[node] = FAILED
-        elif mark not in (FAILED, DUE):
+        elif mark not in (FAILED, REVERT_READY):
             self._landed(node, RUNNING, FAILED)
         if self._holders[node] == FREE:
             self._failed.add(node)
             return True
         if self._holders[node] == 0:
-            self._turn_to_undo(self._undoing.released([node]))
+            self._turn_to_undo(self._reverting.released([node]))
         return False
 
     def reverted(self, node: int) -> None:
         """What was handed out to be reverted is."""
         self._landed(node, REVERTING, REVERTED)
-        self._turn_to_undo(self._undoing.cleared(node))
+        self._turn_to_undo(self._reverting.cleared(node))
 
     def revert_failed(self, node: int) -> None:
         """A reversion failed: what comes before it in the scope is never reverted."""
-        self._landed(node, REVERTING, STUCK)
+        self._landed(node, REVERTING, REVERT_FAILED)
 
     def give_back(self, node: int, begun: bool = False) -> None:
         """What was handed out was not begun, and waits again to be handed out.
@@ -254,7 +306,7 @@ class Scheduler:
         """
         if self._marks[node] == REVERTING:
             self._landed(node, REVERTING, DONE)
-            self._queue(node, DUE, self._revert)
+            self._queue(node, REVERT_READY, self._revert)
             return
         if begun:
             self._landed(node, RUNNING, PENDING)
@@ -264,11 +316,11 @@ class Scheduler:
         free = self._holders[node] == FREE
         self._landed(node, RUNNING, DONE if again else PENDING)
         if free and again:
-            self._queue(node, AGAIN, self._retry)
+            self._queue(node, RETRY_READY, self._retry)
         elif free:
             self._queue(node, READY, self._execute)
         elif self._holders[node] == 0:
-            self._turn_to_undo(self._undoing.released([node]))
+            self._turn_to_undo(self._reverting.released([node]))
 
     # -- retries that wait for their time
 
@@ -282,10 +334,10 @@ class Scheduler:
         """
         if node not in self._rerunning:
             raise ValueError(f"{self._plan.names[node]!r} was not handed out to be tried again")
-        if self._holders[node] != FREE and not self._undoing.again(node):
+        if self._holders[node] != FREE and not self._reverting.again(node):
             self.give_back(node)
             return
-        self._landed(node, RUNNING, ASLEEP)
+        self._landed(node, RUNNING, RETRY_WAITING)
         self._waiting += 1
 
     def wake(self, node: int) -> None:
@@ -294,23 +346,23 @@ class Scheduler:
         Without effect when it was called off meanwhile: a wider scope, or a REVERT of its own,
         took it over.
         """
-        if self._marks[node] == ASLEEP:
-            self._marks[node] = AGAIN
+        if self._marks[node] == RETRY_WAITING:
+            self._marks[node] = RETRY_READY
             self._retry.append(node)
 
-    # -- undoing
+    # -- reverting
 
     def ended(self, node: int) -> bool:
         """Whether an atom has come to its end, and is not going to be tried again."""
-        for start, again in self._undoing.scopes.items():
+        for start, again in self._reverting.scopes.items():
             if again and node in self._plan.scope(start):
                 return False
         return self._marks[node] in ENDED
 
     @property
-    def undoing(self) -> bool:
+    def reverting(self) -> bool:
         """Whether any scope is being undone."""
-        return bool(self._undoing.scopes)
+        return bool(self._reverting.scopes)
 
     def undoes(self, node: int) -> bool:
         """Whether a node is in a scope that is being undone."""
@@ -325,7 +377,7 @@ class Scheduler:
         self._failed = left
         return sorted(left)
 
-    def apply(self, resolution: recovery.Resolution) -> list[tuple[int, str]]:
+    def apply(self, resolution: retry_decisions.Resolution) -> list[tuple[int, str]]:
         """Begin to revert a scope; returns the (node, intention) that are to be saved with it.
 
         They are what a later engine needs in order to go on with the same scope.  O(V+E) of the
@@ -334,7 +386,7 @@ class Scheduler:
         scope, never the other way round.
         """
         scope, again = resolution.scope, resolution.intention == st.RETRY
-        if self._undoing.covers(scope, again):
+        if self._reverting.covers(scope, again):
             return []
         return self._undo(scope, again)
 
@@ -344,9 +396,9 @@ class Scheduler:
         Returns the atoms whose saved state has to follow: those in its flow that were reverted or
         ignored, and those behind it that were ignored from inside.  O(V+E) of the scope.
         """
-        if not self._undoing.again(retry):
+        if not self._reverting.again(retry):
             return []
-        self._undoing.forget(retry)
+        self._reverting.forget(retry)
         self._gates.forget()
         scope = self._plan.scope(retry)
         marks, pred = self._marks, self._plan.pred
@@ -383,7 +435,7 @@ class Scheduler:
         if mark != PENDING:
             return mark in (DONE, IGNORED)
         if node in self._gated and node not in self._begun and self._gates.closed(node):
-            self._queue(node, VOTE, self._votes)
+            self._queue(node, DECISION_READY, self._votes)
             return False
         if plan.kinds[node] in (TASK, RETRY):
             self._queue(node, READY, self._execute)
@@ -394,17 +446,17 @@ class Scheduler:
 
     def _undo(self, scope: range, again: bool) -> list[tuple[int, str]]:
         """Begin to undo a scope; what waited in it is called off."""
-        self._waiting -= self._undoing.call_off(scope)
-        changes, turn = self._undoing.sweep(scope, again)
+        self._waiting -= self._reverting.call_off(scope)
+        changes, turn = self._reverting.sweep(scope, again)
         self._turn_to_undo(turn)
         return changes
 
     def _turn_to_undo(self, nodes: list[int]) -> None:
         for node in nodes:
-            if self._undoing.again(node):
-                self._queue(node, AGAIN, self._retry)
+            if self._reverting.again(node):
+                self._queue(node, RETRY_READY, self._retry)
             else:
-                self._queue(node, DUE, self._revert)
+                self._queue(node, REVERT_READY, self._revert)
 
     # -- queues
 

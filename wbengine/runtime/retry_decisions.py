@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from wbengine import retry as retry_module
 from wbengine import states
-from wbengine.runtime.plan import RETRY, TASK, Plan
+from wbengine.runtime.plan import Plan
 
 #: `(retry_node, failed_node) -> retry.RETRY | retry.REVERT | retry.REVERT_ALL`.  The first retry is
 #: asked about the node that failed, one further out about the retry inside it that gave up.
@@ -67,24 +67,3 @@ def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool = False) -> 
 def everything(plan: Plan) -> Resolution:
     """The whole plan is reverted."""
     return Resolution(states.REVERT, range(len(plan)))
-
-
-def intentions(
-    plan: Plan, changes: list[tuple[int, str]], start: int, again: bool
-) -> list[tuple[int, str]]:
-    """Complete the (node, intention) to be saved of a scope, so that they tell which one is meant.
-
-    `start` is the first node of the scope; `again`: its retry runs again then.
-    """
-    if plan.kinds[start] == RETRY:
-        changes = [change for change in changes if change[0] != start]
-        changes.append((start, states.RETRY if again else states.REVERT))
-    else:
-        # The whole plan: something that belongs to no retry has to say so, or else, when there is
-        # no such task, the outermost retries have to, one and all.
-        tops = [n for n in plan.atoms() if plan.controller[n] < 0]
-        anchor = next((n for n in tops if plan.kinds[n] == TASK), None)
-        known = {node for node, _ in changes}
-        needed = tops if anchor is None else [anchor]
-        changes += [(n, states.REVERT) for n in needed if n not in known]
-    return sorted(changes)

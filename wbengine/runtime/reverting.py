@@ -1,4 +1,4 @@
-"""The backward half of the scheduler: which scopes are being undone, and whose turn it is in them.
+"""The backward half of the scheduler: the scopes that are being reverted, and the order in them.
 
 A *scope* (a retry's subflow, or the whole plan) is being reverted: `holders[n]` counts the
 successors inside the scope that are not clear yet; a node is clear when neither it nor anything
@@ -8,24 +8,28 @@ holders of a scope, everything else follows edges backwards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from wbengine import states as st
-from wbengine.runtime import recovery
-from wbengine.runtime.marks import (
-    AGAIN,
-    ASKED,
-    ASLEEP,
+from wbengine.runtime.node_states import (
+    DECIDING,
+    DECISION_READY,
     DONE,
-    DUE,
     FAILED,
     IGNORED,
     PENDING,
     READY,
+    RETRY_READY,
+    RETRY_WAITING,
+    REVERT_READY,
     REVERTED,
-    VOTE,
+    Saved,
 )
-from wbengine.runtime.plan import FLOW, RETRY, Plan
+from wbengine.runtime.plan import FLOW, RETRY, TASK, Plan
+
+_UNTOUCHED: Final[Saved] = (None, st.EXECUTE)
+_UNDOING: Final = frozenset([st.REVERTING, st.REVERTED, st.REVERT_FAILURE])
 
 #: In `holders`: not inside any scope that is being undone.
 FREE: Final = -1
@@ -33,16 +37,16 @@ FREE: Final = -1
 #: What waits to be handed out, or for an answer -> what it is once that is called off.
 _CALLED_OFF: Final = {
     READY: PENDING,
-    VOTE: PENDING,
-    ASKED: PENDING,
-    AGAIN: DONE,
-    ASLEEP: DONE,
-    DUE: DONE,
+    DECISION_READY: PENDING,
+    DECIDING: PENDING,
+    RETRY_READY: DONE,
+    RETRY_WAITING: DONE,
+    REVERT_READY: DONE,
 }
 _CALL_OFF: Final = bytes(_CALLED_OFF.get(mark, mark) for mark in range(256))
 
 
-class Undoing:
+class Reverting:
     """The scopes of one run.
 
     Of marks it changes only those of what is called off; whose turn it is, its caller marks.
@@ -110,7 +114,7 @@ class Undoing:
             for node in scope
             if holders[node] == 0 and (node == low or marks[node] in (DONE, FAILED))
         ]
-        return recovery.intentions(self._plan, changes, low, again), self.released(freed)
+        return intentions(self._plan, changes, low, again), self.released(freed)
 
     def cleared(self, node: int) -> list[int]:
         """A node of a scope is clear: the nodes whose turn it is in consequence."""
@@ -147,3 +151,60 @@ class Undoing:
         del self.scopes[retry]
         scope = self._plan.scope(retry)
         self.holders[retry : scope.stop] = [FREE] * len(scope)
+
+
+def intentions(
+    plan: Plan, changes: list[tuple[int, str]], start: int, again: bool
+) -> list[tuple[int, str]]:
+    """Complete the (node, intention) to be saved of a scope, so that they tell which one is meant.
+
+    `start` is the first node of the scope; `again`: its retry runs again then.
+    """
+    if plan.kinds[start] == RETRY:
+        changes = [change for change in changes if change[0] != start]
+        changes.append((start, st.RETRY if again else st.REVERT))
+    else:
+        # The whole plan: something that belongs to no retry has to say so, or else, when there is
+        # no such task, the outermost retries have to, one and all.
+        tops = [n for n in plan.atoms() if plan.controller[n] < 0]
+        anchor = next((n for n in tops if plan.kinds[n] == TASK), None)
+        known = {node for node, _ in changes}
+        needed = tops if anchor is None else [anchor]
+        changes += [(n, st.REVERT) for n in needed if n not in known]
+    return sorted(changes)
+
+
+def saved_scopes(plan: Plan, saved: Mapping[int, Saved]) -> dict[int, bool]:
+    """The widest scopes that an earlier run was reverting, or reverted for good.
+
+    First node of each -> whether its retry is to run again then.  The inverse of `intentions`.
+    """
+    whole = False
+    found: dict[int, bool] = {}
+    # Retry -> the nearest one, itself included, that has something to undo; -1: the whole plan has.
+    answering: dict[int, int] = {-1: -1}
+    for node in plan.atoms():
+        state, intention = saved.get(node, _UNTOUCHED)
+        undoing = intention in (st.REVERT, st.RETRY) or state in _UNDOING or state == st.RETRYING
+        if plan.kinds[node] == RETRY:
+            # A retry that failed itself is undone by what is around it.
+            own = undoing and state != st.FAILURE
+            answering[node] = node if own else answering[plan.controller[node]]
+            if own:
+                # A retry that waits for its time may have been overridden meanwhile.
+                waits = state == st.RETRYING and intention != st.REVERT
+                found[node] = intention == st.RETRY or waits
+                continue
+        if undoing:
+            whole = whole or answering[plan.controller[node]] < 0
+    # Where there are only retries on the outermost level, all of them stand for the whole plan.
+    tops = [node for node in plan.atoms() if plan.controller[node] < 0]
+    if whole or (tops and all(found.get(node) is False for node in tops)):
+        return {0: False}
+    widest: dict[int, bool] = {}
+    stop = 0
+    for start in sorted(found):
+        if start >= stop:
+            widest[start] = found[start]
+            stop = plan.scope(start).stop
+    return widest

@@ -6,7 +6,7 @@ import pytest
 
 from wbengine import retry, states, task
 from wbengine.patterns import linear_flow
-from wbengine.runtime import recovery
+from wbengine.runtime import retry_decisions
 from wbengine.runtime.compiler import compile
 from wbengine.runtime.plan import Plan
 
@@ -35,7 +35,7 @@ class Answers:
 
 
 def resolve(plan: Plan, name: str, ask: Answers, **options: Any) -> tuple[str, str | None]:
-    found = recovery.resolve(plan, plan.by_name[name], ask, **options)
+    found = retry_decisions.resolve(plan, plan.by_name[name], ask, **options)
     if found.retry < 0:
         assert found.scope == range(len(plan))
         return found.intention, None
@@ -100,5 +100,7 @@ def test_many_levels() -> None:
     for i in range(5000):
         made = linear_flow.Flow(f"f{i}", retry.AlwaysRevert(f"r{i}")).add(made)
     plan = compile(made)
-    found = recovery.resolve(plan, plan.by_name["a"], lambda controller, failed: retry.REVERT)
+    found = retry_decisions.resolve(
+        plan, plan.by_name["a"], lambda controller, failed: retry.REVERT
+    )
     assert plan.names[found.retry] == "r"
