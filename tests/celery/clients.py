@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
-import random
 import time
 import uuid
 from pathlib import Path
@@ -440,15 +439,6 @@ def answers(app: celery.Celery, path: str) -> dict[str, Any]:
 # Messages -----------------------------------------------------------------------------------------
 
 
-def publish(app: celery.Celery, *messages: tuple[Any, dict[str, Any]]) -> None:
-    """Publish messages as they are: their bodies, and what `Producer.publish` takes."""
-    queue = app.conf.task_default_queue
-    with app.connection_for_write() as connection, connection.Producer() as producer:
-        app.amqp.queues[queue].bind(connection.default_channel).declare()
-        for body, options in messages:
-            producer.publish(body, exchange=queue, routing_key=queue, **options)
-
-
 def depth(app: celery.Celery, queue: str) -> int:
     """How many messages wait in a queue, or were given out and not acknowledged, which RabbitMQ
     takes back when a worker goes."""
@@ -457,6 +447,13 @@ def depth(app: celery.Celery, queue: str) -> int:
         if connection.transport.driver_type == "redis":
             return int(channel._size(queue) + channel.client.hlen(channel.unacked_key))
         return int(channel.queue_declare(queue, passive=True).message_count)
+
+
+def unacknowledged(app: celery.Celery) -> int:
+    """How many messages a Redis gave out that are not acknowledged."""
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        return int(channel.client.hlen(channel.unacked_key))
 
 
 def take(app: celery.Celery, queue: str) -> list[Any]:
@@ -470,94 +467,6 @@ def take(app: celery.Celery, queue: str) -> list[Any]:
             correlation_id = message.properties.get("correlation_id")
             found.append([message.headers, correlation_id, message.body])
     return found
-
-
-def litter(app: celery.Celery, queue: str) -> None:
-    """Leave what is no message in a list of Redis."""
-    with app.connection_for_write() as connection:
-        client = connection.default_channel.client
-        for thing in (b"{", b"null", b'{"body": 1}', b"\xff\xfe"):
-            client.lpush(queue, thing)
-        client.lpush(queue, b'{"body": "e30=", "properties": {}, "headers": {}}')
-        client.lpush(queue, b'{"body": "e30=", "properties": {"delivery_tag": "x"}}')
-
-
-#: What stands where something else should.
-STRANGE: list[Any] = [
-    None, True, 0, -1, 2**31, 2**70, -1e308, 0.5, "", "x", "x" * 300, "\x00", "é\u2028", "nan",
-    [], [None], [[]], {}, {"a": {}}, {"task": None}, [{"task": 1}], [1, 2, 3], "2026-13-45",
-    "9999-12-31T23:59:59+99:99", "0001-01-01T00:00:00", "2026-01-02T03:04:05", [None, "soon"],
-    [0, 0], [1e-9, 1e-9], [3, 1], {"chain": 1}, f"{NAME}.add", str(ID),
-]  # fmt: skip
-HEADERS = (
-    "lang", "task", "id", "root_id", "parent_id", "group", "group_index", "meth", "shadow", "eta",
-    "expires", "retries", "timelimit", "argsrepr", "kwargsrepr", "origin", "replaced_task_nesting",
-    "ignore_result", "stamped_headers", "stamps", "compression",
-)  # fmt: skip
-FIELDS = (
-    "task", "id", "args", "kwargs", "retries", "eta", "expires", "taskset", "group", "chord", "utc",
-    "callbacks", "errbacks", "timelimit",
-)  # fmt: skip
-EMBED = ("callbacks", "errbacks", "chain", "chord", "odd")
-
-
-def mutated(app: celery.Celery, count: int, seed: int) -> None:
-    """Publish messages of both versions with something wrong in each."""
-    chance = random.Random(seed)
-    messages = [_mutated(app, chance) for _ in range(count)]
-    queue = app.conf.task_default_queue
-    producer = None
-    for body, options in messages:
-        if producer is None:
-            connection = app.connection_for_write()
-            producer = connection.Producer()
-        try:
-            producer.publish(body, exchange="", routing_key=queue, **options)
-        except Exception:  # no client can send it
-            connection.release()
-            producer = None
-
-
-def _mutated(app: celery.Celery, chance: random.Random) -> tuple[bytes, dict[str, Any]]:
-    task_id = str(uuid.UUID(int=chance.getrandbits(128)))
-    sent = {"callbacks": [tasks.add.s(1)], "errbacks": [tasks.note_error.s(path="/dev/null")]}
-    sent |= {"chain": [tasks.add.s(2), tasks.add.s(3)]} if chance.random() < 0.3 else {}
-    if chance.random() < 0.7:
-        made = app.amqp.as_task_v2(task_id, f"{NAME}.add", (1, 2), **sent)
-        args, kwargs, embed = made.body
-        for _ in range(chance.randrange(3)):
-            made.headers[chance.choice(HEADERS)] = chance.choice(STRANGE)
-        if chance.random() < 0.3:
-            embed[chance.choice(EMBED)] = chance.choice(STRANGE)
-        body: Any = [args, kwargs, embed]
-        if chance.random() < 0.2:
-            body[chance.randrange(3)] = chance.choice(STRANGE)
-        elif chance.random() < 0.1:
-            body = chance.choice(STRANGE)
-        headers, properties = made.headers, made.properties
-    else:
-        sent.pop("chain", None)
-        made = app.amqp.as_task_v1(task_id, f"{NAME}.add", (1, 2), **sent)
-        body, headers, properties = made.body, {}, made.properties
-        for _ in range(chance.randrange(1, 4)):
-            body[chance.choice(FIELDS)] = chance.choice(STRANGE)
-        if chance.random() < 0.1:
-            del body[chance.choice(list(body))]
-    text = bytearray(kombu.utils.json.dumps(body).encode())
-    if chance.random() < 0.4:
-        for _ in range(chance.randrange(1, 6)):
-            at = chance.randrange(len(text))
-            text[at : at + chance.randrange(3)] = bytes([chance.randrange(256)])
-    elif chance.random() < 0.1:
-        del text[chance.randrange(len(text)) :]
-    kinds = ["application/json"] * 8 + ["application/x-yaml", "nonsense", "", "text/plain"]
-    encodings = ["utf-8"] * 8 + ["binary", "utf-16", "nonsense", ""]
-    options = {"content_type": chance.choice(kinds), "content_encoding": chance.choice(encodings)}
-    if chance.random() < 0.8:
-        options["correlation_id"] = properties.get("correlation_id") or task_id
-    if chance.random() < 0.1:
-        options["priority"] = chance.choice([0, 9, 255])
-    return bytes(text), {"headers": headers, **options}
 
 
 def errback(app: celery.Celery, path: str) -> dict[str, Any]:

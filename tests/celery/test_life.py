@@ -40,8 +40,8 @@ def test_killed_worker(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Pat
         until(lambda: lines(again) and lines(once))
         ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(5)]
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
-        if kind == "redis":  # what kombu took, and has not noted, would be lost with it
-            until(lambda: own.call("depth", peers.QUEUE) == len(ids))
+        if kind == "redis":  # what kombu took off the list, and has not noted, would be lost
+            until(lambda: own.call("unacknowledged") == len(ids))
         worker.signal(signal.SIGKILL)
         worker.wait()
     gate.touch()

@@ -12,21 +12,26 @@ chord).  Rows are removed when they are older than any copy of their message can
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import kombu.exceptions
 from kombu import serialization
 
 from wbengine import _names, exceptions
 from wbengine.engines.worker_based.ledger import base
+from wbengine.types import failure as ft
 
-__all__ = ["LEASE", "Claims", "Run", "Verdict"]
+__all__ = ["LEASE", "RUN", "Claims", "Outcome", "Run", "Verdict", "key_of"]
 
 LOG = logging.getLogger("wbengine.celery")
 
@@ -39,6 +44,9 @@ _AWAY: Final = 2.0
 
 #: At the end of the id of the row that says that all was sent.
 _SENT: Final = "-sent"
+
+#: What came of a run, by its `kind`; a `failure` is a `Failure` (or None).
+Outcome = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -61,14 +69,17 @@ class Verdict:
     run: bool = False
     again_in: float | None = None
     lost: bool = False
-    outcome: dict[str, Any] | None = None
+    outcome: Outcome | None = None
+
+
+RUN: Final = Verdict(run=True)
 
 
 class Claims:
     """The claims of one worker; its methods are called in threads that may wait.
 
     `open_ledger(ttl)` opens the ledger; rows stay for `ttl` seconds at least (None: for ever).
-    Outcomes are kept in what `serializer` writes.
+    `shared`: rows of flows are in it, too.  Outcomes are kept in what `serializer` writes.
     """
 
     def __init__(
@@ -76,15 +87,20 @@ class Claims:
         open_ledger: Callable[[float | None], base.Ledger],
         holder: str,
         ttl: float | None,
+        *,
+        shared: bool,
         serializer: str,
     ) -> None:
         self._open_ledger = open_ledger
         self._holder = holder
         self._ttl = ttl
+        self._shared = shared
         self._serializer = serializer
         self._ledger: base.Ledger | None = None
         self._stopping = threading.Event()
-        self._renewed = -float("inf")
+        self._renewed = self._unheard = -math.inf
+        #: What came of runs, for a ledger that could not be reached.
+        self._owed: deque[tuple[Run, bytes]] = deque()
         self._thread = threading.Thread(target=self._renew, name="wbengine-claims", daemon=True)
 
     @property
@@ -124,60 +140,44 @@ class Claims:
             said = ledger.claim(run.key, run.epoch, self._holder)
             run.epoch = said.epoch
             if said.granted:
-                return Verdict(run=True)
-            if said.verdict == base.STALE:
-                continue  # at the row's own epoch
-            if said.verdict == base.MISSING:
-                ledger.open(run.key, run.epoch)
-                continue
+                # At a later epoch another one had it, and died.
+                return RUN if again or run.epoch == 1 else Verdict(lost=True)
             if said.verdict == base.DONE:
                 if ledger.state(run.key + _SENT) is not None:
                     return Verdict()
-                return Verdict(outcome=self._read(said.result or b""))
-            left = self._lease_of(said.holder)
-            if left > 0:
-                return Verdict(again_in=min(left, LEASE))
-            run.epoch += 1
-            try:
-                if ledger.reopen(run.key, run.epoch) is not None:
-                    continue
-            except exceptions.NotFound:
-                continue
-            said = ledger.claim(run.key, run.epoch, self._holder)
-            if said.granted:
-                return Verdict(run=again, lost=not again)
+                return Verdict(outcome=_loads(said.result or b""))
+            if said.verdict == base.MISSING:
+                ledger.open(run.key, run.epoch)
+            elif said.verdict == base.HELD:
+                if (left := self._lease_of(said.holder)) > 0:
+                    return Verdict(again_in=min(left, LEASE))
+                with contextlib.suppress(exceptions.NotFound):
+                    run.epoch += 1
+                    ledger.reopen(run.key, run.epoch)
 
     def _lease_of(self, holder: str | None) -> float:
         """Seconds until a worker is taken for dead; it may be this one, or say so again then."""
-        if holder is None:
-            return 0.0
         if holder == self._holder:
             return RENEW_EVERY
-        silent = self.ledger.silence(holder)
-        return 0.0 if silent is None else LEASE - silent
+        silent = None if holder is None else self.ledger.silence(holder)
+        if silent is None:
+            return 0.0
+        # While the ledger was away nobody was heard: then silence says nothing.
+        return LEASE - min(silent, time.monotonic() - self._unheard)
 
-    def finish(self, run: Run, outcome: dict[str, Any]) -> bool:
-        """Store what came of a run; False: it is not this worker's any more, and not to be told.
-
-        :raises kombu.exceptions.EncodeError: the serializer cannot write it; nothing was stored.
-        """
-        told = serialization.dumps(outcome, self._serializer)
-        body = told[2] if isinstance(told[2], bytes) else told[2].encode()
-        head = json.dumps([told[0], told[1]]).encode()
+    def finish(self, run: Run, outcome: Outcome) -> bool:
+        """Store what came of a run; False: it is not this worker's any more, and not to be told."""
         try:
-            return self.ledger.finish(run.key, run.epoch, self._holder, head + b"\n" + body)
+            stored = _dumps(outcome, self._serializer)
+        except kombu.exceptions.EncodeError as error:  # Celery cannot write it, and says so
+            failure = ft.Failure.from_exception(error)
+            stored = _dumps({"kind": "failure", "failure": failure}, self._serializer)
+        try:
+            return self.ledger.finish(run.key, run.epoch, self._holder, stored)
         except exceptions.LedgerFailure as error:
-            LOG.warning("what came of a task of Celery's cannot be stored: %s", error)
+            LOG.warning("what came of a task of Celery's cannot be stored yet: %s", error)
+            self._owed.append((run, stored))
             return True  # the client is told all the same
-
-    def _read(self, stored: bytes) -> dict[str, Any]:
-        head, _, body = stored.partition(b"\n")
-        content_type, encoding = json.loads(head)
-        data = body if encoding == "binary" else body.decode()
-        found: dict[str, Any] = serialization.loads(
-            data, content_type, encoding, accept=[content_type]
-        )
-        return found
 
     def sent(self, run: Run) -> None:
         """All that follows from a run was sent."""
@@ -193,12 +193,25 @@ class Claims:
         except exceptions.LedgerFailure as error:
             LOG.debug("%s", error)
 
+    def sweep(self) -> None:
+        """Remove rows that are too old, but none that a worker renews."""
+        if self._shared or self._ttl is None:
+            self.ledger.sweep_stale(self._ttl)
+        else:
+            self.ledger.sweep(self._ttl)
+
     # Signs of life.
 
     def _say(self) -> None:
         now = time.monotonic()
         self.ledger.renew(self._holder)
+        if LEASE / 2 < now - self._renewed < math.inf:
+            self._unheard = now
         self._renewed = now
+        while self._owed:
+            run, stored = self._owed[0]
+            self.ledger.finish(run.key, run.epoch, self._holder, stored)
+            self._owed.popleft()
 
     def _renew(self) -> None:
         swept = time.monotonic()
@@ -207,7 +220,7 @@ class Claims:
                 self._say()
                 if time.monotonic() - swept >= base.SWEEP_EVERY:
                     swept = time.monotonic()
-                    self.ledger.sweep_stale(self._ttl)
+                    self.sweep()
             except exceptions.LedgerFailure as error:
                 LOG.warning("the ledger cannot be told that this worker lives: %s", error)
 
@@ -218,3 +231,23 @@ def key_of(id: str, retries: int, nesting: int) -> str:
     if _names.is_label(key + _SENT):
         return key
     return f"celery-{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _dumps(outcome: Outcome, serializer: str) -> bytes:
+    """
+    :raises kombu.exceptions.EncodeError: the serializer cannot write it.
+    """
+    if failure := outcome.get("failure"):
+        outcome = {**outcome, "failure": failure.to_dict()}
+    content_type, encoding, body = serialization.dumps(outcome, serializer)
+    head = json.dumps([content_type, encoding]).encode()
+    return head + b"\n" + (body if isinstance(body, bytes) else body.encode())
+
+
+def _loads(stored: bytes) -> Outcome:
+    head, _, body = stored.partition(b"\n")
+    content_type, encoding = json.loads(head)
+    found: Outcome = serialization.loads(body, content_type, encoding, accept=[content_type])
+    if failure := found.get("failure"):
+        found["failure"] = ft.Failure.from_dict(failure)
+    return found

@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import celery
-from celery.utils.saferepr import saferepr
 
 from wbengine import exceptions as exc
+from wbengine.interop.celery import protocol
 from wbengine.transports import reasons
 from wbengine.types import failure as ft
 
@@ -78,7 +78,7 @@ class Dispatcher:
         name, arguments = job.name, "{}"
         if unit is not None:
             name = unit.task_cls if unit.action == "execute" else f"{unit.task_cls}.{unit.action}"
-            arguments = _shown(dict(unit.arguments))
+            arguments = protocol.shown(dict(unit.arguments))
         told = {
             "uuid": job.id,
             "name": name,
@@ -106,7 +106,7 @@ class Dispatcher:
         runtime = None
         if outcome.started is not None and outcome.ended is not None:
             runtime = max(0.0, outcome.ended - outcome.started)
-        told = {"uuid": job.id, "result": _shown(outcome.value), "runtime": runtime}
+        told = {"uuid": job.id, "result": protocol.shown(outcome.value), "runtime": runtime}
         self._tell("task-succeeded", told)
 
     def refused(self, job: Job) -> None:
@@ -185,10 +185,6 @@ class Dispatcher:
         if self._alive:
             facts = {"active": len(self._running), "processed": self._processed}
             dispatcher.send(kind, freq=PERIOD, loadavg=list(os.getloadavg()), **facts)
-
-
-def _shown(value: object) -> str:
-    return str(saferepr(value, maxlen=_LONGEST))
 
 
 def _iso(seconds: float | None) -> str | None:

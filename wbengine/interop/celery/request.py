@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions, invocation, running
-from wbengine import task as task_module
-from wbengine._tasks import function
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -26,9 +23,6 @@ __all__ = ["Ignore", "MaxRetriesExceeded", "Reject", "Retry", "current", "execut
 
 #: Where a task carries its message while it runs.
 _PLACE: Final = "_celery_message"
-
-#: Constructors that do no more than note what they are given.
-_PLAIN = (task_module.Task.__init__, function.FunctionTask.__init__)
 
 
 class Retry(Exception):
@@ -103,7 +97,8 @@ class Reject(Exception):
 
 
 def current() -> TaskMessage | None:
-    """The message of the task that runs here: its id, retries, root and parent, and so on.
+    """The message of the task that runs here: its id, retries, root and parent, and so on; but not
+    what follows from it (callbacks, the rest of a chain, a chord).
 
     For `execute` and what it calls, in threads and child processes alike; a thread that they start
     is to be given it.  None where no Celery message is being run.
@@ -127,7 +122,7 @@ def execute(
     this may run in a child process.
     """
     try:
-        task = _make(endpoint, message.shadow or message.task)
+        task = endpoint.generate(message.shadow or message.task)
     except BaseException as error:
         return invocation.Outcome(ft.Failure.from_exception(error))
     setattr(task, _PLACE, message)
@@ -135,29 +130,6 @@ def execute(
         # By position, as they came: arguments of tasks are passed by name otherwise.
         vars(task)["execute"] = functools.partial(task.execute, *args)
     return endpoint.execute(task, kwargs, emit, loop, who)
-
-
-def _make(endpoint: endpoints.Endpoint, name: str) -> Any:
-    """A task of the endpoint's class, also of one that takes arguments by position only.
-
-    No flow could have that, for it passes all by name.
-    """
-    cls = endpoint.task_cls
-    try:
-        return endpoint.generate(name)
-    except ValueError:
-        if cls.__init__ not in _PLAIN or not _takes_positions(cls):
-            raise
-    task = cls.__new__(cls)
-    task.name = name
-    if inspect.iscoroutinefunction(inspect.unwrap(cls.execute)):
-        task.async_bodies = frozenset((invocation.EXECUTE,))
-    return task
-
-
-def _takes_positions(cls: type[task_module.Task]) -> bool:
-    parameters = list(inspect.signature(cls.execute).parameters.values())
-    return any(one.kind is one.POSITIONAL_ONLY for one in parameters)
 
 
 def _is_number(value: Any) -> bool:

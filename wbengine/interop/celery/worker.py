@@ -14,25 +14,23 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import celery
 from celery import signals
-from celery.app import trace
-from celery.worker import state
 
 from wbengine import exceptions as exc
 from wbengine import pools
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.worker_side import guests
-from wbengine.interop.celery import claims, dispatcher, pool, request
+from wbengine.interop.celery import claims, dispatcher, internals, request, runner
 from wbengine.transports import reasons
 from wbengine.transports import target as transports
 
-__all__ = ["Guest", "Tasks", "app_of", "visit"]
+__all__ = ["Guest", "app_of", "find_tasks", "retention", "visit"]
 
 LOG = logging.getLogger("wbengine.celery")
 
@@ -44,9 +42,6 @@ CONFIG_VARIABLE: Final = "CELERY_CONFIG_MODULE"
 #: Transports that only ours know how to share with engines: Celery's clients are not there.
 _OURS: Final = ("", "filesystem", "memory", "dir")
 
-#: So many names of tasks are in the banner.
-_SHOWN: Final = 5
-
 #: Seconds in which a broker that is there is reached.
 _CONNECT: Final = 10.0
 
@@ -56,72 +51,14 @@ _VISIBILITY: Final = 3600.0
 _CONSUMER_TIMEOUT: Final = 1800.0
 
 #: What Celery logs of each task is logged by our worker.
-_LOUD: Final = ("celery.worker.strategy", "celery.app.trace")
-
-
-class Tasks:
-    """The tasks that a worker runs for Celery's clients, by the names that those call them.
-
-    `items` are task classes, `@task` functions, modules, or names of either.  Each is known by its
-    full name (`proj.tasks.add`), which is what Celery calls a function by default, and by the name
-    that it was given (`@task(name='add')`).  `mapped` are further names, each as
-    `'name=module:task'`; these go before all others.
-
-    :raises ValueError: one of `mapped` is not of that form, a name would stand for two tasks, or an
-        item holds no tasks.
-    :raises ImportError: a name cannot be imported.
-    """
-
-    def __init__(self, items: Iterable[object] = (), mapped: Iterable[str] = ()) -> None:
-        self.endpoints: dict[str, endpoints.Endpoint] = {}
-        for text in mapped:
-            name, endpoint = _read(text)
-            self._add(name, endpoint)
-        explicit = frozenset(self.endpoints)
-        #: The names of `mapped`.
-        self.mapped = tuple(sorted(explicit))
-        found = [endpoints.Endpoint(cls) for cls in endpoints.find_tasks(items)]
-        for endpoint in found:
-            if endpoint.name not in explicit:
-                self._add(endpoint.name, endpoint)
-        for endpoint in found:
-            name = _given_name(endpoint)
-            if name not in explicit:
-                self._add(name, endpoint)
-
-    def _add(self, name: str, endpoint: endpoints.Endpoint) -> None:
-        before = self.endpoints.setdefault(name, endpoint)
-        if before != endpoint:
-            raise ValueError(f"Celery task {name!r} would be both {before} and {endpoint}")
-
-    @property
-    def modules(self) -> set[str]:
-        """The names of all that a fresh process imports to run these tasks."""
-        return {request.__name__, *endpoints.modules(self.endpoints.values())}
-
-
-def _read(text: str) -> tuple[str, endpoints.Endpoint]:
-    name, equals, place = text.partition("=")
-    if not (name.strip() and equals and place.strip()):
-        raise ValueError(f"{text!r} is not of the form 'name=module:task'")
-    found = endpoints.find_tasks([place.strip()])
-    if len(found) != 1:
-        raise ValueError(f"{place.strip()!r} is a module: name one task of it, as 'module:task'")
-    return name.strip(), endpoints.Endpoint(found[0])
-
-
-def _given_name(endpoint: endpoints.Endpoint) -> str:
-    """The name of a task that is given none when it is made."""
-    try:
-        return endpoint.generate().name
-    except Exception:  # whoever calls it is told why
-        return endpoint.name
+_LOUD: Final = {"celery.worker.strategy": logging.WARNING, "celery.app.trace": logging.CRITICAL}
 
 
 class Guest:
-    """Hosts Celery's worker: takes the messages of `queues` for the tasks of an app.
+    """Hosts Celery's worker: takes the messages of `queues` for tasks of ours, known by their
+    names.
 
-    `node` is its name for monitors and remote control.  `open_ledger(identity)` makes the claims
+    `node` is its name for monitors and remote control.  `make_claims(identity)` makes the claims
     that keep a task from running twice; without it nothing does.  `telling`: events are published.
     """
 
@@ -129,7 +66,7 @@ class Guest:
         self,
         app: celery.Celery,
         queues: Iterable[str],
-        tasks: Tasks,
+        tasks: Mapping[str, endpoints.Endpoint],
         *,
         node: str,
         make_claims: Callable[[str], claims.Claims] | None = None,
@@ -144,11 +81,10 @@ class Guest:
         self._claims: claims.Claims | None = None
         self._ready = threading.Event()
         self._closing = False
-        self._failed: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._host: guests.Host
-        self._runner: pool.Runner
-        self._controller: Any = None
+        self._runner: runner.Runner
+        self._worker: Any
 
     def __str__(self) -> str:
         return f"the guest of Celery's broker {self.shown}"
@@ -163,14 +99,14 @@ class Guest:
     def attach(self, host: guests.Host) -> None:
         self._host = host
         if isinstance(host.pool, pools.ProcessPool):
-            host.pool.preload(self._tasks.modules)
+            known = self._tasks.values()
+            host.pool.preload({request.__name__, *endpoints.modules(known)})
         if self._make_claims is not None:
             self._claims = self._make_claims(host.identity)
-        connection = self._app.connection_for_read()
-        driver = connection.transport.driver_type
-        system = "rabbitmq" if driver == "amqp" else str(driver)
-        self._runner = pool.Runner(host, self._claims, system)
-        for name, endpoint in self._tasks.endpoints.items():
+        driver = str(self._app.connection_for_read().transport.driver_type)
+        system = "rabbitmq" if driver == "amqp" else driver
+        self._runner = runner.Runner(host, self._claims, system)
+        for name, endpoint in self._tasks.items():
             _register(self._app, name, endpoint, self._runner, late=self._claims is not None)
         signals.before_task_publish.connect(_hand_on)
 
@@ -188,14 +124,15 @@ class Guest:
             ) from error
         if self._claims is not None:
             self._claims.open()
-        trace.setup_worker_optimizations(self._app, self.node)  # threads know this app, and name
-        state.should_stop = state.should_terminate = None
-        runner = self._runner
-        hosted = type("Pool", (pool.HostedPool,), {"runner": runner, "__module__": __name__})
-        self._controller = self._app.WorkController(
+        internals.prepare(self._app, self.node)
+
+        class Pool(internals.HostedPool):
+            runner = self._runner
+
+        self._worker = self._app.WorkController(
             app=self._app,
             hostname=self.node,
-            pool=hosted,
+            pool=Pool,
             queues=self._queues,
             concurrency=self._host.slots,
             task_events=self._telling or None,
@@ -206,7 +143,7 @@ class Guest:
 
     def _work(self) -> None:
         self._app.set_current()
-        self._controller.start()
+        self._worker.start()
         if not self._closing:  # it gave up, or a monitor told it to end
             LOG.info("Celery's worker ended")
             self._host.stop()
@@ -216,18 +153,15 @@ class Guest:
 
     @property
     def description(self) -> Sequence[tuple[str, str]]:
-        found = [("celery", f"{', '.join(self._queues)} at {self.shown}")]
-        found.append(("results", self._app.backend.as_uri()))
-        if named := self._tasks.mapped:
-            shown = ", ".join(named[:_SHOWN])
-            more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-            found.append(("known as", shown + more))
-        found.append(("node", self.node))
-        return found
+        return [
+            ("celery", f"{', '.join(self._queues)} at {self.shown}"),
+            ("results", self._app.backend.as_uri()),
+            ("node", self.node),
+        ]
 
     @property
     def busy(self) -> bool:
-        return bool(self._runner.busy or state.requests) or not self._ready.is_set()
+        return self._runner.busy or internals.is_busy() or not self._ready.is_set()
 
     @property
     def running(self) -> int:
@@ -250,20 +184,13 @@ class Guest:
         self._consume(True)
 
     def drain(self) -> None:
-        self._consume(False)
-        self._runner.close()
+        self.suspend()
 
     def _consume(self, wanted: bool) -> None:
-        """Take messages, or do not any more."""
-        consumer = getattr(self._controller, "consumer", None)
-        if consumer is None or not self._ready.is_set():
-            return
-        change = consumer.add_task_queue if wanted else consumer.cancel_task_queue
-        for queue in self._queues:
-            consumer.call_soon(change, queue)
+        if self._ready.is_set():
+            internals.change_queues(self._worker, self._queues, wanted)
 
     def give_up(self) -> None:
-        self._runner.close()
         self._runner.give_up()
 
     def wait_idle(self, timeout: float | None = None) -> bool:
@@ -271,29 +198,67 @@ class Guest:
 
     def close(self, timeout: float = 5.0) -> None:
         until = time.monotonic() + timeout
-        self._closing = True
-        self._runner.close()
-        self._flush(until)
+        self._closing = self._runner.closed = True
         if self._thread is not None and self._thread.is_alive():
-            state.should_stop = 0
+            if self._ready.is_set():
+                internals.flush(self._worker, timeout / 2)
+            internals.shut_down()
             self._thread.join(max(0.0, until - time.monotonic()))
         if self._claims is not None:
             self._claims.close()
             self._claims = None
 
-    def _flush(self, until: float) -> None:
-        """Let Celery acknowledge what has ended: it does so in its loop, not in order."""
-        consumer = getattr(self._controller, "consumer", None)
-        if consumer is None or self._thread is None or not self._thread.is_alive():
-            return
-        for _ in range(2):
-            done = threading.Event()
-            consumer.call_soon(done.set)
-            done.wait(max(0.0, until - time.monotonic()))
+
+# Its tasks. ---------------------------------------------------------------------------------------
+
+
+def find_tasks(
+    items: Iterable[object] = (), mapped: Iterable[str] = ()
+) -> dict[str, endpoints.Endpoint]:
+    """The tasks that a worker runs for Celery's clients, by the names that those call them.
+
+    `items` are task classes, `@task` functions, modules, or names of either.  Each is known by its
+    full name (`proj.tasks.add`), which is what Celery calls a function by default, and by the name
+    that it was given (`@task(name='add')`).  `mapped` are further names, each as
+    `'name=module:task'`; these go before all others.
+
+    :raises ValueError: one of `mapped` is not of that form, a name would stand for two tasks, or an
+        item holds no tasks.
+    :raises ImportError: a name cannot be imported.
+    """
+    found: dict[str, endpoints.Endpoint] = {}
+
+    def add(name: str, endpoint: endpoints.Endpoint) -> None:
+        before = found.setdefault(name, endpoint)
+        if before != endpoint:
+            raise ValueError(f"Celery task {name!r} would be both {before} and {endpoint}")
+
+    for text in mapped:
+        name, _, place = (part.strip() for part in text.partition("="))
+        if not (name and place):
+            raise ValueError(f"{text!r} is not of the form 'name=module:task'")
+        tasks = endpoints.find_tasks([place])
+        if len(tasks) != 1:
+            raise ValueError(f"{place!r} is a module: name one task of it, as 'module:task'")
+        add(name, endpoints.Endpoint(tasks[0]))
+    explicit = frozenset(found)
+    for cls in endpoints.find_tasks(items):
+        endpoint = endpoints.Endpoint(cls)
+        for name in {endpoint.name, _given_name(endpoint)} - explicit:
+            add(name, endpoint)
+    return found
+
+
+def _given_name(endpoint: endpoints.Endpoint) -> str:
+    """The name of a task that is given none when it is made."""
+    try:
+        return endpoint.generate().name
+    except Exception:  # each of its calls fails with it
+        return endpoint.name
 
 
 def _register(
-    app: celery.Celery, name: str, endpoint: endpoints.Endpoint, runner: pool.Runner, late: bool
+    app: celery.Celery, name: str, endpoint: endpoints.Endpoint, runner: runner.Runner, late: bool
 ) -> None:
     """Make a task of Celery's that runs one of ours.
 
@@ -309,7 +274,7 @@ def _register(
 
     body.__name__ = cls.__name__
     body.__doc__ = cls.__doc__
-    # Whoever sends it, or calls it for an error, sees which arguments it takes.
+    # Celery looks at the arguments of errbacks, and of tasks that are sent by their functions.
     setattr(body, "__signature__", _signature(cls))  # noqa: B010
     app.task(
         body,
@@ -333,13 +298,13 @@ def _signature(cls: type[Any]) -> inspect.Signature:
 
 def _hand_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
     """What follows from a task belongs to its trace."""
-    job = pool.CURRENT.get()
+    job = runner.CURRENT.get()
     if job is not None and headers is not None:
         for name, value in job.handed_on.items():
             headers.setdefault(name, value)
 
 
-# What the options of the command say.
+# What the options of the command say. -------------------------------------------------------------
 
 
 def visit(options: argparse.Namespace) -> tuple[list[guests.Guest], Any]:
@@ -351,10 +316,9 @@ def visit(options: argparse.Namespace) -> tuple[list[guests.Guest], Any]:
     if not all(options.celery_queue):
         raise ValueError("the name of a Celery queue must not be empty")
     app, node = app_of(options), node_name(options.celery_name)
-    for name in _LOUD:
-        log = logging.getLogger(name)
-        if log.level == logging.NOTSET:
-            log.setLevel(logging.CRITICAL if name.endswith("trace") else logging.WARNING)
+    for name, level in _LOUD.items():
+        if (log := logging.getLogger(name)).level == logging.NOTSET:
+            log.setLevel(level)
     told = None
     if options.events:
         told = dispatcher.Dispatcher(app, node, alive=not options.celery_queue)
@@ -363,7 +327,7 @@ def visit(options: argparse.Namespace) -> tuple[list[guests.Guest], Any]:
     made = Guest(
         app,
         options.celery_queue,
-        Tasks(options.tasks, options.celery_task),
+        find_tasks(options.tasks, options.celery_task),
         node=node,
         make_claims=_claims_of(app, options),
         telling=told is not None,
@@ -425,8 +389,8 @@ def _claims_of(
     """What makes the claims: in the ledger that is named, else in the Redis of the broker."""
     place = options.ledger or os.environ.get(ledgers.LEDGER_VARIABLE)
     url = urlsplit(app.conf.broker_url)
-    own = place is None and url.scheme in ("redis", "rediss")
-    if own:
+    shared = place is not None
+    if not shared and url.scheme in ("redis", "rediss"):
         place = url._replace(query="prefix=wbengine-celery").geturl()
     if place is None:
         LOG.warning(
@@ -435,20 +399,21 @@ def _claims_of(
         )
         return None
     ledgers.check_place(place, "worker")
-    ttl: float | None = _retention(app)
-    if not own:
+    ttl: float | None = retention(app)
+    if shared:
         ttl = None if options.result_ttl is None else max(options.result_ttl, ttl)
 
     def make(identity: str) -> claims.Claims:
         def opened(seconds: float | None) -> Any:
-            return ledgers.open_ledger(str(place), "worker", seconds)
+            return ledgers.open_ledger(place, "worker", seconds)
 
-        return claims.Claims(opened, identity, ttl, app.conf.result_serializer)
+        serializer = app.conf.result_serializer
+        return claims.Claims(opened, identity, ttl, shared=shared, serializer=serializer)
 
     return make
 
 
-def _retention(app: celery.Celery) -> float:
+def retention(app: celery.Celery) -> float:
     """Seconds after which no copy of a message can come any more that has ended."""
     told = app.conf.broker_transport_options
     visibility = float(told.get("visibility_timeout", _VISIBILITY))

@@ -1,0 +1,141 @@
+"""What is used of Celery without being documented: versions, and that it is so."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.metadata
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import celery
+import kombu
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery.concurrency import base
+from celery.worker import request, state
+from kombu.asynchronous import Hub
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+from packaging.requirements import Requirement
+
+from tests.celery import peers
+from tests.celery.conftest import Bed
+from tests.support import brokers
+from tests.support.workers import REPOSITORY, until
+from wbengine import limits
+from wbengine.interop.celery import internals
+
+
+def test_installed_celery_is_a_supported_one() -> None:
+    """The extra names versions that were looked at, and no later one."""
+    setup = configparser.ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg")
+    told = setup["options.extras_require"]["celery"].split()
+    for needed in map(Requirement, told):
+        assert needed.specifier.contains(importlib.metadata.version(needed.name)), needed
+        if needed.name == "celery":
+            assert not needed.specifier.contains("5.8") and not needed.specifier.contains("5.6")
+
+
+class Recorder:
+    """Does no work."""
+
+    slots: internals.Slots
+
+    def __init__(self) -> None:
+        self.given: list[internals.Given] = []
+
+    def start(self, app: celery.Celery, slots: int) -> None:
+        """Nothing is to be made."""
+
+    def submit(self, given: internals.Given) -> Recorder:
+        self.given.append(given)
+        return self
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def same(x: Any) -> Any:
+    return x
+
+
+@pytest.fixture
+def pool() -> Any:
+    class Pool(internals.HostedPool):
+        runner = Recorder()
+
+    return Pool(2, semaphore=LaxBoundedSemaphore(1))
+
+
+def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
+    """A request's name, id and fields; what its tracer takes; and whom to tell."""
+    app = celery.Celery(broker="memory://", set_as_current=False)
+    task = app.task(same, name="t", time_limit=9)
+    task.apply_async((3,), task_id="i", retries=2, soft_time_limit=5, headers={"color": "red"})
+    with app.connection_for_read() as connection:
+        queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
+        message = queue(connection.default_channel).get()
+    cls = request.create_request_cls(request.Request, task, pool, "w@h", None, app=app)
+    made = cls(message, app=app, task=task, body=message.body, decoded=False)
+    made.execute_using_pool(pool)
+    (given,) = pool.runner.given
+    assert (given.name, given.id, given.limit) == ("t", "i", limits.TimeLimit(5, 9))
+    assert (given.request["retries"], given.request["color"]) == (2, "red")
+    assert given.request["delivery_info"]["routing_key"] == "celery"
+    app.set_current()
+    assert given.trace()[:2] == (0, "3")
+    for told in (given.accept, given.ended, given.failed):
+        assert told.__self__ is made  # type: ignore[attr-defined]
+
+
+def test_settled_jobs_are_told_with_their_error() -> None:
+    told: list[Any] = []
+    internals.settle(told.append, ValueError("why"))
+    (found,) = told
+    assert isinstance(found, ExceptionInfo) and str(found.exception.exc) == "why"
+
+
+def test_slots_come_back_in_the_loop_and_are_taken_later(pool: Any) -> None:
+    """As many are out as there are, and who waits for one is called when it has it."""
+    hub, called = Hub(), []
+    pool.register_with_event_loop(hub)
+    slots, semaphore = pool.runner.slots, pool.options["semaphore"]
+    assert pool.uses_semaphore and not base.BasePool.uses_semaphore
+
+    def turn(while_: Callable[[], bool]) -> None:
+        loop = hub.create_loop()
+        until(lambda: next(loop) or not while_())
+
+    semaphore.acquire(called.append, "first")
+    slots.take_later(0.05, called.append, "second")
+    before = time.monotonic()
+    turn(lambda: time.monotonic() < before + 0.1)
+    assert called == ["first"]
+    slots.release()
+    turn(lambda: len(called) < 2)
+    assert called == ["first", "second"] and semaphore.value == 0
+    hub.close()
+
+
+def test_a_worker_knows_whether_it_is_told_to_end() -> None:
+    internals.shut_down()
+    try:
+        with pytest.raises(SystemExit):
+            state.maybe_shutdown()
+    finally:
+        state.should_stop = None
+    assert not internals.is_busy()
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_a_worker_ends_though_its_broker_is_away(own: Bed, tmp_path: Path) -> None:
+    with (
+        brokers.redis() as server,
+        peers.wbengine_worker(tmp_path, server.url(), backend=own.backend) as worker,
+    ):
+        until(lambda: "searching for neighbors" in worker.text)
+        server.kill()
+        until(lambda: "Connection" in worker.text)
+        assert worker.stop() == 0

@@ -1,0 +1,182 @@
+"""What is used of Celery that its guide does not describe: all of it, each with its reason.
+
+The extra `celery` in `setup.cfg` names the versions of which this is true, and
+`tests/celery/test_internals.py` shows that it is true of the installed one.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import celery
+from billiard.einfo import ExceptionInfo
+from celery.app import trace
+from celery.concurrency import base
+from celery.worker import state
+
+from wbengine import limits
+
+__all__ = [
+    "Given", "HostedPool", "Runner", "Slots", "change_queues", "flush", "is_busy", "prepare",
+    "settle", "shut_down",
+]  # fmt: skip
+
+
+class Given(NamedTuple):
+    """A task that Celery gives its pool to run; `request` has all fields of its message.
+
+    `trace` runs it.  `accept` is to be called when it begins, `ended` with what `trace` returns;
+    and `settle` calls `failed`.
+    """
+
+    name: str
+    id: str
+    request: Mapping[str, Any]
+    limit: limits.TimeLimit
+    trace: Callable[[], Any]
+    accept: Callable[[int, float], Any]
+    ended: Callable[[Any], Any]
+    failed: Callable[[Any], Any]
+
+
+class Runner(Protocol):
+    """Does the work of a pool."""
+
+    #: Those of the worker, since it has a connection.
+    slots: Slots
+
+    def start(self, app: celery.Celery, slots: int) -> None:
+        """Get ready for as many tasks at once."""
+
+    def submit(self, given: Given) -> Any:
+        """Run a task.  What is returned has a method `terminate`, which is called when the task is
+        revoked as it runs."""
+
+    def stop(self) -> None:
+        """Wait for the tasks that run."""
+
+
+class HostedPool(base.BasePool):  # type: ignore[misc]
+    """Where Celery's worker runs tasks: a subclass knows the `runner` that does the work.
+
+    Pools may be named in the settings, but what one is asked to do is not described.  With
+    `uses_semaphore` Celery hands out as many jobs as there are slots, and looks whether each was
+    revoked, or is too late, just before.
+    """
+
+    uses_semaphore = True
+    signal_safe = False
+    runner: ClassVar[Runner]
+
+    def on_start(self) -> None:
+        self.runner.start(self.app, self.limit)
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        """Each time that the worker has a connection."""
+        self.runner.slots = Slots(hub, self.options["semaphore"])
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        soft_timeout: float | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Any:
+        # What `Request.execute_using_pool` gives its tracer is all that a pool learns of a task.
+        name, id, request = args[:3]
+        given = Given(
+            name,
+            id,
+            request,
+            limits.TimeLimit(soft_timeout or None, timeout or None),
+            functools.partial(target, *args, **(kwargs or {})),
+            options["accept_callback"],
+            options["callback"],
+            options["error_callback"],
+        )
+        return self.runner.submit(given)
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """The job itself is told, as what `on_apply` returned."""
+
+    def on_stop(self) -> None:
+        self.runner.stop()
+
+    on_terminate = on_stop
+
+
+class Slots:
+    """The semaphore that Celery takes a slot from before it hands out a job, in its loop."""
+
+    def __init__(self, hub: Any, semaphore: Any) -> None:
+        self._hub = hub
+        self._semaphore = semaphore
+
+    def release(self) -> None:
+        """Give a slot back."""
+        self._hub.call_soon(self._semaphore.release)
+
+    def take_later(self, seconds: float, function: Callable[..., Any], *args: Any) -> None:
+        """Take a slot again after so many seconds, and call a function then."""
+        take = self._semaphore.acquire
+        self._hub.call_soon(self._hub.call_later, seconds, take, function, *args)
+
+
+def settle(failed: Callable[..., Any], error: BaseException) -> None:
+    """Let Celery settle a job by its callback, as its error says.
+
+    What it makes of `Reject`, `Ignore` and `WorkerLostError` is described only where tasks raise
+    them; pools report them with billiard's record of an exception.
+    """
+    try:
+        raise error
+    except type(error):
+        failed(ExceptionInfo())
+
+
+def prepare(app: celery.Celery, node: str) -> None:
+    """Make this the app of all threads, and `node` the name that its tasks know.
+
+    `celery worker` does it; beside that it takes over the signals and the log of the process.
+    """
+    trace.setup_worker_optimizations(app, node)
+    state.should_stop = state.should_terminate = None
+
+
+def shut_down() -> None:
+    """Have the worker of this process end.
+
+    The control command `shutdown` does the same, but does not come through while the broker is
+    away.
+    """
+    state.should_stop = 0
+
+
+def is_busy() -> bool:
+    """Whether the worker of this process has taken messages that it has not settled."""
+    return bool(state.requests)
+
+
+def change_queues(worker: Any, queues: Iterable[str], wanted: bool) -> None:
+    """Take messages of these queues, or do not any more.
+
+    What the consumer has for it is described, that its loop is the place to call it is not.
+    """
+    consumer = worker.consumer
+    change = consumer.add_task_queue if wanted else consumer.cancel_task_queue
+    for queue in queues:
+        consumer.call_soon(change, queue)
+
+
+def flush(worker: Any, timeout: float) -> None:
+    """Let the worker acknowledge what has ended: it does so in its loop, not in order."""
+    for _ in range(2):
+        done = threading.Event()
+        worker.consumer.call_soon(done.set)
+        done.wait(timeout)

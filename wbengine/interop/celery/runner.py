@@ -1,0 +1,428 @@
+"""Runs the jobs that Celery's worker hands out: claimed, traced by Celery, executed by our pool.
+
+Celery gives each message to its pool with a tracer, which stores the result, sends what follows,
+and retries.  Here the tracer is called in a thread of this process; the task that it runs hands the
+body to the pool of our worker, which has the slots, the limits and the child processes, and waits
+for what comes of it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import datetime as dt
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent import futures
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import celery
+from celery import exceptions as theirs
+
+from wbengine import exceptions, invocation, limits, running
+from wbengine.engines.worker_based import endpoint as endpoints
+from wbengine.engines.worker_based.worker_side import guests, reporting
+from wbengine.interop.celery import claims, internals, protocol, request
+from wbengine.types import failure as ft
+
+__all__ = ["CURRENT", "Job", "Runner"]
+
+LOG = logging.getLogger("wbengine.celery")
+
+_FIELDS: Final = (
+    *protocol.HEADERS, *protocol.ARGUMENTS, *protocol.EMBED, *protocol.PROPERTIES,
+    *protocol.VERSION_1, protocol.UTC,
+)  # fmt: skip
+#: Keys of a request that are Celery's own; others are headers of a user's.
+_THEIRS: Final = frozenset(one.name for one in _FIELDS) | {
+    "properties", "hostname", "delivery_info", "headers", "compression",
+}  # fmt: skip
+#: Fields that `current` does not tell: when and where a message may run, and what follows from it.
+_UNTOLD: Final = frozenset((
+    "lang", "task", "meth", "eta", "expires", "timelimit", "taskset", "utc",
+    "callbacks", "errbacks", "chain", "chord",
+))  # fmt: skip
+_TOLD: Final = frozenset(one.name for one in _FIELDS) - _UNTOLD
+
+#: What of ours has a name of its own in Celery.
+_ALIASES: Final[Mapping[type[BaseException], type[Exception]]] = {
+    exceptions.SoftTimeLimitExceeded: theirs.SoftTimeLimitExceeded,
+    exceptions.TimeLimitExceeded: theirs.TimeLimitExceeded,
+    exceptions.WorkerLost: theirs.WorkerLostError,
+    request.MaxRetriesExceeded: theirs.MaxRetriesExceededError,
+}
+
+#: The job whose tracer runs in this thread.
+CURRENT: Final[contextvars.ContextVar[Job | None]] = contextvars.ContextVar("job", default=None)
+
+
+@dataclass(eq=False)
+class Job:
+    """A message that Celery gave to the pool, until it is settled."""
+
+    unit: ClassVar[None] = None
+
+    given: internals.Given
+    started: float | None = None
+    ticket: Any = None
+    #: Celery revoked it as it ran.
+    terminated: bool = False
+    #: The worker gave it up.
+    given_up: bool = False
+    #: What came of it, here or of a run before.
+    outcome: claims.Outcome | None = None
+    #: It is another worker's, or goes back to its queue.
+    dropped: bool = False
+    #: For the headers of the messages that follow from it.
+    handed_on: Mapping[str, str] = field(default_factory=dict)
+    #: Gets what came of the body.
+    answers: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        told = self.given.request
+        self.id, self.task, self.limit = self.given.id, self.given.name, self.given.limit
+        self.name = str(told.get("shadow") or self.task)
+        self.headers = {key: told[key] for key in told if key not in _THEIRS}
+        self.flow = str(told.get("root_id") or "")
+        self.queue = str((told.get("delivery_info") or {}).get("routing_key") or "")
+        self.epoch = self.attempt = int(told.get("retries") or 0) + 1
+        self.key = self.id, self.epoch
+        nesting = int(told.get("replaced_task_nesting") or 0)
+        self.run = claims.Run(claims.key_of(self.id, self.attempt - 1, nesting))
+
+    def terminate(self, signal: int | None = None) -> None:
+        """Celery revoked it, and wants it to end."""
+        self.terminated = True
+        if self.ticket is not None:
+            self.ticket.cancel(0)  # Celery's workers kill a process at once, too
+
+    def give_up(self) -> None:
+        """The worker ends before it does."""
+        self.given_up = True
+        if self.ticket is not None:
+            self.ticket.cancel(0)
+        self.answers.put(_failure(exceptions.WorkerLost("the worker ended before the task did")))
+
+
+class Runner:
+    """Claims, traces and settles the jobs of one worker, as many at once as it has slots.
+
+    `owned` may be None: then nothing keeps a task from running twice that is delivered twice.
+    """
+
+    #: Those of the worker, since it has a connection.
+    slots: internals.Slots
+
+    def __init__(self, host: guests.Host, owned: claims.Claims | None, system: str) -> None:
+        self._host = host
+        self._claims = owned
+        self._system = system
+        self._changed = threading.Condition()
+        self._jobs: set[Job] = set()
+        self._threads: futures.ThreadPoolExecutor
+        #: Nothing is to begin: what comes goes back.
+        self.closed = False
+        self.taken = -float("inf")
+
+    def start(self, app: celery.Celery, slots: int) -> None:
+        self._threads = futures.ThreadPoolExecutor(slots, "wbengine-celery", app.set_current)
+
+    @property
+    def running(self) -> list[Job]:
+        """The jobs whose tasks run."""
+        with self._changed:
+            return [job for job in self._jobs if job.started is not None]
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._jobs)
+
+    def wait_idle(self, timeout: float | None) -> bool:
+        """Wait until all is settled that runs or is settled now; False if time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs, timeout)
+
+    def stop(self) -> None:
+        self.closed = True
+        self._threads.shutdown(wait=not any(job.given_up for job in self.running))
+
+    def give_up(self) -> None:
+        self.closed = True
+        for job in self.running:
+            job.give_up()
+
+    # One job.
+
+    def submit(self, given: internals.Given) -> Job:
+        """See `internals.Runner`; in the thread of Celery's loop, with one of its slots."""
+        job = Job(given)
+        self._take(job)
+        return job
+
+    def _take(self, job: Job) -> None:
+        self.taken = time.monotonic()
+        with self._changed:
+            self._jobs.add(job)
+        self._threads.submit(self._serve, job)
+
+    def _serve(self, job: Job) -> None:
+        again_in = None
+        try:
+            again_in = self._begin(job)
+        except Exception:
+            LOG.exception("task %s[%s] of Celery's cannot be settled", job.name, job.id)
+        with self._changed:
+            self._jobs.discard(job)
+            self._changed.notify_all()
+        self.slots.release()
+        if again_in is not None:
+            self.slots.take_later(again_in, self._take, job)
+
+    def _begin(self, job: Job) -> float | None:
+        """Claim and run it, or let Celery settle it; when it is to be looked at again, if it is."""
+        again = getattr(celery.current_app.tasks.get(job.task), "idempotent", False)
+        said = claims.RUN
+        if self.closed:
+            internals.settle(
+                job.given.failed, theirs.Reject("the worker takes nothing new", requeue=True)
+            )
+            return None
+        if self._claims is not None:
+            said = self._claims.take(job.run, again or celery.current_app.conf.task_acks_late)
+        if said.again_in is not None:
+            return said.again_in
+        job.outcome = said.outcome
+        if said.lost:
+            error = theirs.WorkerLostError("the worker was lost that ran this task")
+            self._note(job, {"kind": "failure", "failure": _failure(error)})
+            internals.settle(job.given.failed, error)
+            self._sent(job)
+        elif said.run and not self._host.admit():
+            self._release(job)
+            internals.settle(
+                job.given.failed, theirs.Reject("the worker takes nothing new", requeue=True)
+            )
+        elif said.run or (job.outcome and job.outcome["kind"] != "ignored"):
+            job.started = time.time()
+            self._trace(job)
+        else:
+            internals.settle(job.given.failed, theirs.Ignore())  # all of it was told before
+        return None
+
+    def _trace(self, job: Job) -> None:
+        token = CURRENT.set(job)
+        try:
+            job.given.accept(os.getpid(), time.monotonic())
+            told = job.given.trace()
+        except BaseException as error:
+            internals.settle(job.given.failed, error)
+            return
+        finally:
+            CURRENT.reset(token)
+        if not job.dropped:
+            if job.outcome is None:  # one of Celery's own tasks
+                self._note(job, {"kind": "ignored"})
+            self._sent(job)
+        job.given.ended(told)
+
+    # What is known of it in the ledger.
+
+    def _note(self, job: Job, outcome: claims.Outcome) -> bool:
+        job.outcome = outcome
+        return self._claims is None or self._claims.finish(job.run, outcome)
+
+    def _sent(self, job: Job) -> None:
+        if self._claims is not None:
+            self._claims.sent(job.run)
+
+    def _release(self, job: Job) -> None:
+        job.dropped = True
+        if self._claims is not None:
+            self._claims.release(job.run)
+
+    # The body of one, in the thread of its tracer.
+
+    def call(
+        self,
+        task: celery.Task,
+        endpoint: endpoints.Endpoint,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run a task of ours for one of Celery's, and return or raise what Celery is to make of it.
+
+        Another task may call it as a function, as `celery.map` does, and errbacks are called.
+        """
+        job = CURRENT.get()
+        if job is None or task.request.called_directly:
+            value = self._run(job, task, endpoint, args, kwargs, queue.SimpleQueue())
+            return _answer(task, _outcome_of(value, task), None)
+        if job.outcome is None:
+            value = self._run(job, task, endpoint, args, kwargs, job.answers)
+            told = _outcome_of(value, task)
+            again = told["kind"] == "lost" and endpoint.task_cls.idempotent
+            if again or told.get("requeue"):
+                self._release(job)
+                raise theirs.Reject(told.get("text") or "its process was lost", requeue=True)
+            if not self._note(job, told):
+                job.dropped = True
+                LOG.warning("task %s[%s] was taken over while it ran here", job.name, job.id)
+                raise theirs.Ignore
+            if job.terminated:
+                raise theirs.Ignore  # that it was revoked is told already
+        assert job.outcome is not None
+        return _answer(task, job.outcome, job.limit.hard)
+
+    def _run(
+        self,
+        job: Job | None,
+        task: celery.Task,
+        endpoint: endpoints.Endpoint,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        answers: queue.SimpleQueue[Any],
+    ) -> Any:
+        """What came of the body: its value, or a `Failure`."""
+        message = _message_of(task, job)
+        who = running.Request(
+            message.id, message.retries + 1, message.retries + 1, message.root_id or "",
+            self._host.identity,
+        )  # fmt: skip
+        args = [
+            _message_of(task, job) if isinstance(one, type(task.request)) else one for one in args
+        ]
+        call: running.Call = (
+            request.execute, (endpoint, message, args, kwargs, who, self._host.loop)
+        )  # fmt: skip
+        if job is not None:
+            for onlooker in self._host.reports.onlookers:
+                job.handed_on = {**job.handed_on, **onlooker.guest_began(job, self._system)}
+            if running.sending is not None and self._host.loop is None:  # it goes into a child
+                call = running.sending(job.key, call)
+        limit = limits.UNLIMITED if job is None else job.limit
+        ticket = self._host.pool.submit(*call, answers.put, None, limit, message.task)
+        if job is not None:
+            job.ticket = ticket
+            if job.terminated or job.given_up:  # meanwhile
+                ticket.cancel(0)
+        found = answers.get()
+        if not isinstance(found, invocation.Outcome):
+            started = None if job is None else job.started
+            found = invocation.Outcome(found, started=started, ended=time.time())
+        if job is not None and not job.given_up:
+            self._report(job, found)
+        return found.value
+
+    def _report(self, job: Job, outcome: invocation.Outcome) -> None:
+        retried = outcome.failed and isinstance(outcome.value.exception, request.Retry)
+        for onlooker in self._host.reports.onlookers:
+            onlooker.guest_ended(job, outcome, not outcome.failed or retried)
+        if outcome.failed or reporting.LOG.isEnabledFor(logging.INFO):
+            self._host.reports.ended(job, outcome)
+
+
+# What Celery is to make of it. --------------------------------------------------------------------
+
+
+def _outcome_of(value: Any, task: celery.Task) -> claims.Outcome:
+    """What came of a run, in a form that can be kept."""
+    if not isinstance(value, ft.Failure):
+        return {"kind": "value", "value": value}
+    error = value.exception
+    if isinstance(error, request.Retry):
+        why = error.exc or (value.causes[0].exception if value.causes else None)
+        delay = task.default_retry_delay or 0 if error.countdown is None else error.countdown
+        return {
+            "kind": "retry",
+            "eta": time.time() + delay if error.eta is None else error.eta,
+            "most": error.max_retries,
+            "args": error.new_args,
+            "kwargs": error.new_kwargs,
+            "failure": None if why is None else _failure(why),
+        }
+    if isinstance(error, request.Ignore) or value.check("celery.exceptions.Ignore"):
+        return {"kind": "ignored"}
+    if isinstance(error, request.Reject) or value.check("celery.exceptions.Reject"):
+        requeue = bool(getattr(error, "requeue", False))
+        return {"kind": "reject", "text": value.exception_str, "requeue": requeue}
+    lost = value.check(exceptions.WorkerLost) is not None
+    return {"kind": "lost" if lost else "failure", "failure": value}
+
+
+def _answer(task: celery.Task, told: claims.Outcome, hard: float | None) -> Any:
+    """Return or raise it."""
+    match told["kind"]:
+        case "value":
+            return told["value"]
+        case "ignored":
+            raise theirs.Ignore
+        case "reject":
+            raise theirs.Reject(told["text"], requeue=told["requeue"])
+        case "retry":
+            due = dt.datetime.fromtimestamp(told["eta"], dt.timezone.utc)
+            why = told["failure"] and _exception_of(told["failure"], None)
+            raise task.retry(told["args"], told["kwargs"], why, eta=due, max_retries=told["most"])
+    raise _exception_of(told["failure"], hard)
+
+
+def _message_of(task: celery.Task, job: Job | None) -> protocol.TaskMessage:
+    """The message that a task runs for, as `current` tells it."""
+    told: dict[str, Any] = {name: getattr(task.request, name, None) for name in _TOLD}
+    told = {name: value for name, value in told.items() if value is not None}
+    told.setdefault("id", "" if job is None else job.id)
+    if told.get("stamped_headers"):
+        told["stamped_headers"] = tuple(told["stamped_headers"])
+    extra = {} if job is None else job.headers
+    return protocol.TaskMessage(task=task.name, extra=extra, **told)
+
+
+def _exception_of(failure: ft.Failure, hard: float | None) -> BaseException:
+    """The exception that Celery's clients are to see."""
+    names = tuple(failure)
+    for ours, alias in _ALIASES.items():
+        if failure.check(ours):
+            told: list[Any] = [failure.exception_str]
+            if ours is exceptions.SoftTimeLimitExceeded:
+                told = []
+            elif ours is exceptions.TimeLimitExceeded and hard is not None:
+                told = [hard]
+            behind = failure.exc_info
+            return alias(*told).with_traceback(None if behind is None else behind[2])
+    if "Exception" not in names:  # as SystemExit
+        text = f"Worker exited prematurely: {names[0]}: {failure.exception_str}"
+        lost: Exception = theirs.WorkerLostError(text)
+        return lost
+    if failure.exception is not None:
+        try:
+            failure.reraise()
+        except BaseException as error:
+            return _with_lines(error, failure)
+    module, _, name = names[0].rpartition(".")
+    cls = getattr(sys.modules.get(module or "builtins"), name, None)
+    arguments = failure.exception_args or (failure.exception_str,)
+    if isinstance(cls, type) and issubclass(cls, Exception):
+        try:
+            return cls(*arguments)
+        except Exception as error:  # its constructor takes others
+            LOG.debug("%s cannot be made again: %s", names[0], error)
+    made: Exception = type(name, (Exception,), {"__module__": module or "builtins"})(*arguments)
+    return made
+
+
+def _with_lines(error: BaseException, failure: ft.Failure) -> BaseException:
+    """What was behind an exception says where it came from, too."""
+    behind: BaseException | None = error
+    for cause in failure.causes:
+        behind = behind and (behind.__cause__ or behind.__context__)
+        if behind is not None and cause.exc_info is not None:
+            behind.__traceback__ = cause.exc_info[2]
+    return error
+
+
+def _failure(error: BaseException) -> ft.Failure:
+    return ft.Failure.from_exception(error)
