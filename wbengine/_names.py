@@ -7,6 +7,7 @@ import functools
 import importlib
 import re
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -50,10 +51,15 @@ def dotted(obj: Any) -> str:
     return f"{module}.{name}"
 
 
-@functools.lru_cache(maxsize=4096)
+_class_names: Final[weakref.WeakKeyDictionary[type, str]] = weakref.WeakKeyDictionary()
+
+
 def class_name(cls: type) -> str:
-    """`dotted` of a class, remembered: hot paths ask for the same few again and again."""
-    return dotted(cls)
+    """`dotted` of a class, remembered as long as there is one: hot paths ask for the same few."""
+    found = _class_names.get(cls)
+    if found is None:
+        found = _class_names[cls] = dotted(cls)
+    return found
 
 
 def words(what: str, names: str | Iterable[str] | None) -> tuple[str, ...]:

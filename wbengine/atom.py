@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -59,11 +58,8 @@ class _Known(NamedTuple):
     shape: _Shape
 
 
-_known: weakref.WeakKeyDictionary[type[Atom], _Known] = weakref.WeakKeyDictionary()
-
 # What instances of a class provide by default, and what that comes to.
 _Outputs = tuple[dict[str, Any], frozenset[str]]
-_defaults: weakref.WeakKeyDictionary[type[Atom], tuple[Any, _Outputs]] = weakref.WeakKeyDictionary()
 
 
 def save_as(provides: Provides | None) -> dict[str, Any]:
@@ -123,6 +119,10 @@ class Atom(abc.ABC):
     _REVERT_IGNORES: ClassVar[tuple[str, ...]] = _REVERT_EXTRAS
     #: Methods that nobody would await.
     _NEVER_ASYNC: ClassVar[tuple[str, ...]] = ()
+
+    # What was found out about a class is kept in it, and goes when it goes.
+    __known: ClassVar[_Known | None] = None
+    __outputs: ClassVar[tuple[Any, _Outputs] | None] = None
 
     #: Which of `execute` and `revert` give coroutines (`async def`).
     async_bodies: frozenset[str] = _binding.NO_NAMES
@@ -211,10 +211,11 @@ class Atom(abc.ABC):
         given = self.default_provides
         if given is None:
             return _NO_OUTPUTS
-        known = _defaults.get(type(self))
+        # One of a base class is as good, where it is the same.
+        known = self.__outputs
         if known is None or known[0] is not given:
             found = save_as(given)
-            known = _defaults[type(self)] = given, (found, frozenset(found))
+            known = type(self).__outputs = given, (found, frozenset(found))
         return known[1]
 
     def _class_known(self) -> _Known | None:
@@ -222,10 +223,10 @@ class Atom(abc.ABC):
         cls = type(self)
         if cls._bodies is not Atom._bodies:
             return None
-        known = _known.get(cls)
+        known = vars(cls).get("_Atom__known")  # not that of a base class
         if known is None or known.execute is not cls.execute or known.revert is not cls.revert:
             bodies = self._look_at_bodies()
-            known = _known[cls] = _Known(cls.execute, cls.revert, bodies, self._shape(bodies))
+            known = cls.__known = _Known(cls.execute, cls.revert, bodies, self._shape(bodies))
         return known
 
     def _look_at_bodies(self) -> _Bodies:

@@ -8,7 +8,6 @@ method, `TaskExecutor.submit`.
 from __future__ import annotations
 
 import abc
-import functools
 import hashlib
 import inspect
 import itertools
@@ -438,7 +437,6 @@ def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping
     return arguments
 
 
-@functools.lru_cache(maxsize=1024)
 def reverts_nothing(task_cls: type[Atom]) -> bool:
     """Whether reverting tasks of this class does nothing: they have neither body nor hooks."""
     return (

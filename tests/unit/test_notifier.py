@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import threading
 
 import pytest
@@ -176,6 +177,31 @@ def test_listeners_may_be_changed_by_other_threads():
     stop.set()
     thread.join()
     assert not errors
+
+
+def test_listeners_registered_by_many_threads_at_a_time_are_all_kept():
+    """And of those removed at a time none is left."""
+    notifier = nt.Notifier()
+    recorders = [[Recorder() for _ in range(100)] for _ in range(8)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for change in (notifier.register, notifier.deregister):
+            gate = threading.Barrier(len(recorders))
+
+            def churn(mine, change=change, gate=gate):
+                gate.wait(30)
+                for recorder in mine:
+                    change("e", recorder)
+
+            threads = [threading.Thread(target=churn, args=(mine,)) for mine in recorders]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(notifier) == (800 if change == notifier.register else 0)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_any_itself_is_no_event(heard):

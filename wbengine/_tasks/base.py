@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-import functools
 import logging
+import weakref
 from collections.abc import Collection
 from typing import Any, ClassVar, Final, TypeVar, cast
 
@@ -175,7 +175,13 @@ class Task(atom.Atom):
         return state
 
 
-@functools.lru_cache(maxsize=1024)
 def _copies_plainly(cls: type[Task]) -> bool:
     """Whether to copy an instance of a class is to copy its attributes."""
-    return all(getattr(cls, name, None) is getattr(Task, name, None) for name in _COPYING)
+    found = _plain_copies.get(cls)
+    if found is None:
+        found = all(getattr(cls, name, None) is getattr(Task, name, None) for name in _COPYING)
+        _plain_copies[cls] = found
+    return found
+
+
+_plain_copies: Final[weakref.WeakKeyDictionary[type[Task], bool]] = weakref.WeakKeyDictionary()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wbengine import _codec, _names, _plugins, exceptions
@@ -35,6 +36,9 @@ ENGINE_DEFAULT: Final = "default"
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Factory = Callable[..., Any] | str
 
+# What is noted of a factory in a backend.
+_Noted = Callable[[persistence.Backend | None], dict[str, Any]]
+
 
 def load(
     flow: Any,
@@ -52,7 +56,8 @@ def load(
     'parallel', 'worker-based', ...) or a URI with options ('parallel://?max_workers=4');
     `options` win over those.  `backend` (a backend, or what `persistence.backends.fetch` takes)
     keeps the records, in `flow_detail` of `book`; those that are not given are made.  A load that
-    fails leaves nothing in the backend or the book.
+    fails leaves nothing in the backend or the book.  A backend that is opened for it is closed when
+    the engine and its storage are gone.
 
     :raises NotFound: there is no such kind of engine, or of backend; or `flow_detail` is not kept
         by the backend: its book has to be saved first.
@@ -63,11 +68,38 @@ def load(
     :raises CompilationFailure: it cannot be run as it is.
     :raises TypeError: another argument is of a wrong type.
     """
-    kept = _backend(backend)
-    return _load(flow, store, flow_detail, book, kept, namespace, engine, options)
+    return _load(flow, store, flow_detail, book, backend, namespace, engine, options)
 
 
 def _load(
+    flow: Any,
+    store: Mapping[str, Any] | None,
+    flow_detail: models.FlowDetail | None,
+    book: models.LogBook | None,
+    backend: Backend,
+    namespace: str,
+    engine: str | None,
+    options: Mapping[str, Any],
+    noted: _Noted | None = None,
+) -> base.Engine:
+    """`load`; a new flow is kept with what is `noted` of its factory, once all is right.
+
+    A backend that is opened here is closed when nobody can write to it any more.
+    """
+    kept = _backend(backend)
+    opened = None if kept is backend else kept
+    try:
+        made = _load_into(flow, store, flow_detail, book, kept, namespace, engine, options, noted)
+    except BaseException:
+        if opened is not None:
+            opened.close()
+        raise
+    if opened is not None:
+        weakref.finalize(made.storage, opened.close).atexit = False
+    return made
+
+
+def _load_into(
     flow: Any,
     store: Mapping[str, Any] | None,
     flow_detail: models.FlowDetail | None,
@@ -76,9 +108,8 @@ def _load(
     namespace: str,
     engine: str | None,
     options: Mapping[str, Any],
-    noted: Mapping[str, Any] | None = None,
+    noted: _Noted | None,
 ) -> base.Engine:
-    """`load`; a new flow is kept with what is `noted` of it, once nothing can be wrong with it."""
     if not isinstance(flow, flow_module.Flow | task_module.Task):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
     for what, value, wanted in (
@@ -96,7 +127,8 @@ def _load(
     kept = flow_detail
     if kept is None:
         kept = models.FlowDetail(flow.name)
-        kept.meta.update(noted or {})
+        if noted is not None:
+            kept.meta[notes.FACTORY] = noted(backend)
         if backend is not None:
             kept.meta.update(_noted(kind))
     elif backend is not None:
@@ -127,18 +159,19 @@ def run(
 
     `deadline`: seconds from the start of the run, after which it is reverted.
     """
-    loaded = load(
-        flow,
-        store=store,
-        flow_detail=flow_detail,
-        book=book,
-        backend=backend,
-        namespace=namespace,
-        engine=engine,
-        **options,
-    )
-    loaded.run(deadline=deadline)
-    return loaded.storage.fetch_all()
+    with _lent(backend) as kept:
+        loaded = load(
+            flow,
+            store=store,
+            flow_detail=flow_detail,
+            book=book,
+            backend=kept,
+            namespace=namespace,
+            engine=engine,
+            **options,
+        )
+        loaded.run(deadline=deadline)
+        return loaded.storage.fetch_all()
 
 
 async def arun(
@@ -158,21 +191,22 @@ async def arun(
     Cancelling it suspends the flow (see `Engine.arun`): with a `flow_detail` in a backend, another
     engine goes on with it.
     """
-    loaded = await awaiting.in_thread(
-        functools.partial(
-            load,
-            flow,
-            store=store,
-            flow_detail=flow_detail,
-            book=book,
-            backend=backend,
-            namespace=namespace,
-            engine=engine,
-            **options,
+    with _lent(backend) as kept:
+        loaded = await awaiting.in_thread(
+            functools.partial(
+                load,
+                flow,
+                store=store,
+                flow_detail=flow_detail,
+                book=book,
+                backend=kept,
+                namespace=namespace,
+                engine=engine,
+                **options,
+            )
         )
-    )
-    await loaded.arun(deadline=deadline)
-    return loaded.storage.fetch_all()
+        await loaded.arun(deadline=deadline)
+        return loaded.storage.fetch_all()
 
 
 def save_factory_details(
@@ -189,12 +223,12 @@ def save_factory_details(
     :raises NotEncodable: the backend cannot keep an argument; nothing is noted then.
     :raises NotFound: the backend does not keep `flow_detail`.
     """
-    kept = _backend(backend)
-    noted = _note(flow_factory, factory_args, factory_kwargs, kept)
-    _detail(flow_detail).meta[notes.FACTORY] = noted
-    if kept is not None:
-        with contextlib.closing(kept.get_connection()) as connection:
-            connection.save_changes(flow_detail, ())
+    with _lent(backend) as kept:
+        noted = _note(flow_factory, factory_args, factory_kwargs, kept)
+        _detail(flow_detail).meta[notes.FACTORY] = noted
+        if kept is not None:
+            with contextlib.closing(kept.get_connection()) as connection:
+                connection.save_changes(flow_detail, ())
 
 
 def load_from_factory(
@@ -214,9 +248,8 @@ def load_from_factory(
     """
     name = _factory_name(flow_factory)
     flow = _call(name, factory_args, factory_kwargs)
-    kept = _backend(backend)
-    noted = {notes.FACTORY: _note(name, factory_args, factory_kwargs, kept)}
-    return _load(flow, store, None, book, kept, namespace, engine, options, noted)
+    noted = functools.partial(_note, name, factory_args, factory_kwargs)
+    return _load(flow, store, None, book, backend, namespace, engine, options, noted)
 
 
 def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
@@ -284,6 +317,17 @@ def _backend(backend: Backend) -> persistence.Backend | None:
             f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
         )
     return backends.fetch(backend)
+
+
+@contextlib.contextmanager
+def _lent(backend: Backend) -> Iterator[persistence.Backend | None]:
+    """The backend that is meant, for the length of a `with` block; one that is opened is closed."""
+    kept = _backend(backend)
+    try:
+        yield kept
+    finally:
+        if kept is not None and kept is not backend:
+            kept.close()
 
 
 def _check_kept(flow_detail: models.FlowDetail, backend: persistence.Backend) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from wbengine import _names
 
@@ -14,6 +15,11 @@ LOG = logging.getLogger(__name__)
 Callback = Callable[..., Any]
 Sink = Callable[[str, dict[str, Any]], Any]
 DetailsFilter = Callable[[dict[str, Any]], Any]
+
+
+# Held while callbacks of a notifier are added or removed; by a signal's handler too, perhaps in the
+# midst of that.
+_changing: Final = threading.RLock()
 
 
 class Listener:
@@ -135,11 +141,6 @@ class Notifier:
             raise ValueError(f"Details filter must be callable, not {details_filter!r}")
         if not self.can_be_registered(event_type):
             raise ValueError(self._refusal(event_type))
-        if self.is_registered(event_type, callback, details_filter):
-            raise ValueError(
-                f"Event callback {_names.dotted(callback)} is already registered for"
-                f" {event_type!r} with the same details filter"
-            )
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise TypeError(f"The kwargs of a callback must be a dict, not {kwargs!r}")
         if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
@@ -148,7 +149,13 @@ class Notifier:
             if kwargs and key in kwargs:
                 raise KeyError(f"Reserved key {key!r} is not allowed in kwargs")
         listener = Listener(callback, args, kwargs, details_filter)
-        self.topics[event_type] = (*self.topics.get(event_type, ()), listener)
+        with _changing:
+            if self.is_registered(event_type, callback, details_filter):
+                raise ValueError(
+                    f"Event callback {_names.dotted(callback)} is already registered for"
+                    f" {event_type!r} with the same details filter"
+                )
+            self.topics[event_type] = (*self.topics.get(event_type, ()), listener)
         return listener
 
     def _refusal(self, event_type: str) -> str:
@@ -158,24 +165,27 @@ class Notifier:
         self, event_type: str, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
         """Stop calling `callback` for `event_type`; was it registered?"""
-        before = self.topics.get(event_type, ())
-        for place, listener in enumerate(before):
-            if listener.is_equivalent(callback, details_filter):
-                after = before[:place] + before[place + 1 :]
-                if after:
-                    self.topics[event_type] = after
-                else:
-                    del self.topics[event_type]
-                return True
+        with _changing:
+            before = self.topics.get(event_type, ())
+            for place, listener in enumerate(before):
+                if listener.is_equivalent(callback, details_filter):
+                    after = before[:place] + before[place + 1 :]
+                    if after:
+                        self.topics[event_type] = after
+                    else:
+                        del self.topics[event_type]
+                    return True
         return False
 
     def deregister_event(self, event_type: str) -> int:
         """Forget all callbacks of `event_type`; how many were there?"""
-        return len(self.topics.pop(event_type, ()))
+        with _changing:
+            return len(self.topics.pop(event_type, ()))
 
     def reset(self) -> None:
         """Forget all callbacks."""
-        self.topics.clear()
+        with _changing:
+            self.topics.clear()
 
     def copy(self) -> Notifier:
         """A notifier with the same callbacks, independent from now on."""
