@@ -1,4 +1,4 @@
-"""What loading leaves behind: of a wrong flow nothing, of many flows no open files and no classes."""
+"""Loading leaves nothing behind: of a wrong flow no records, of many flows no files, no classes."""
 
 from __future__ import annotations
 
