@@ -267,8 +267,11 @@ class Tracker:
         on_worker_lost: str = terms.FAIL,
         max_resends: int = 3,
         capacity: int | None = None,
+        plain: bool = False,
     ) -> None:
-        """`capacity`: so many requests of a queue are in the broker at most (None: as usual)."""
+        """`capacity`: so many requests of a queue are in the broker at most (None: as usual);
+        `plain`: the workers are TaskFlow's.
+        """
         self._clock = clock
         self._do, self._say, self._lost = do, say, lost
         self._ledger = ledger
@@ -282,6 +285,7 @@ class Tracker:
             on_ids=lambda worker, ids: do(_effects(self._book.on_ids(worker, ids, self._now))),
             holds=lambda worker: self._book.holds(worker),
             clock=clock,
+            interop=plain,
         )
         self._book = book.RequestBook(
             name,
@@ -291,6 +295,7 @@ class Tracker:
             terms=terms.Terms(on_worker_lost=on_worker_lost, max_resends=max_resends),  # type: ignore[arg-type]
             wall=clock.time,
         )
+        self._book.plain = plain
         if capacity is not None:
             self._book._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from tests.seams import tracker
 from tests.simulation.broker import Message
 from tests.simulation.kinds import One
 from tests.simulation.world import World
+from wbengine import _clock, invocation
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import envelope as env
 
 
 def begun(**options: Any) -> tuple[World, Any, Any]:
@@ -51,3 +56,43 @@ def test_request_that_expired_in_its_queue_is_not_run() -> None:
     world.pass_time(60.0)
     assert waiting(world) == [] and not world.judge.runs[second.request_id]
     world.heal()
+
+
+def test_busy_worker_of_taskflow_stops_the_clock_of_the_request_behind_it() -> None:
+    """It tells nothing but that it began one; that one ends, and nothing follows: time counts."""
+    clock, ended = _clock.ManualClock(), []
+    tracked = tracker.Tracker(
+        "e", clock, do=lambda _: None, say=lambda _: None, lost=lambda _: None, timeout=20.0,
+        expiry=1000.0, plain=True,
+    )  # fmt: skip
+    kind = f"{One.__module__}.{One.__name__}"
+    tracked.hear_worker({"topic": "t", "tasks": [kind]}, SimpleNamespace(headers={}))
+    ids = []
+    for name in ("first", "second"):
+        call = invocation.Invocation(One(name), "execute", name, 1, arguments={"seconds": 1.0})
+        for effect in tracked.submit(call, lambda call, outcome: ended.append((call, outcome))):
+            assert isinstance(effect, tracker.Publish) and tracked.publishing(effect)
+            ids.append(effect.request.id)
+
+    def answer(id: str, state: str, data: dict[str, Any]) -> None:
+        said = env.Envelope(pr.RESPONSE, {"state": state, "data": data}, correlation_id=id)
+        settle(tracked.hear_answer(said, None))
+
+    def settle(effects: list[tracker.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, tracker.Settle):
+                effect.tell()
+            elif isinstance(effect, tracker.Withdraw):
+                settle(tracked.withdraw(effect.request, ours=True))
+
+    answer(ids[0], pr.RUNNING, {})
+    for _ in range(100):
+        clock.advance(1.0)
+        settle(tracked.tick())
+    assert ended == []
+    answer(ids[0], pr.SUCCESS, {"result": 1})
+    for _ in range(45):
+        clock.advance(1.0)
+        settle(tracked.tick())
+    assert [call.uuid for call, _ in ended] == ["first", "second"]
+    assert ended[1][1].value.check(exc.RequestTimeout)

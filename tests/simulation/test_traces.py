@@ -362,3 +362,20 @@ def test_who_takes_a_request_after_a_long_sleep_is_not_silent() -> None:
     world.pass_time(60.0)
     assert atom.outcome == 1
     world.heal()
+
+
+def test_beginning_that_is_told_twice_is_counted_as_a_duplicate() -> None:
+    world = World(broker="amqp")
+    engine = world.new_engine()
+    engine.begin()
+    world.new_worker([One], 1)
+    world.pass_time(1.0)
+    world.new_flow(engine, [world.new_atom(One, 5.0)])
+    told = None
+    while told is None:
+        world.pass_time(0.0005)
+        told = next((m for m in world.broker.in_flight() if m.kind == "RESPONSE"), None)
+    world.broker.again(told, world.now + 1.0)
+    world.pass_time(2.0)
+    assert engine.tracker.ignored == {"duplicate": 1}
+    world.heal()
