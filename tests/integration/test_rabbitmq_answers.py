@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from tests.integration.rabbitmq_sides import Side, queues
-from tests.support import brokers, errands, wiretap
-from tests.support.workers import until
+from tests.support import brokers, errands, sample_tasks, wiretap
+from tests.support.workers import until, worker_in_thread
+from wbengine import engines, task
 from wbengine.engines.worker_based.connections import listening
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.patterns import unordered_flow
 
 PUBLISH, ACK = (60, 40), (60, 80)
 
@@ -305,3 +307,20 @@ def test_replies_are_acknowledged_together_and_all_of_them(
         until(lambda: len(heir.got) == 10)
         assert heir.got == list(range(50, 60))
     assert "e" not in queues(rabbitmq_server, rabbitmq_url)
+
+
+def test_progress_that_a_task_tells_just_before_its_end_is_heard(rabbitmq_url: str) -> None:
+    """The answer goes another way than what was told before, where nothing was told before."""
+    heard: dict[str, set[float]] = {}
+    flow = unordered_flow.Flow("f")
+    for number in range(20):
+        told = heard[f"p{number}"] = set()
+        one = sample_tasks.Progressing(name=f"p{number}", provides=f"steps{number}")
+        one.notifier.register(
+            task.EVENT_UPDATE_PROGRESS,
+            lambda _, details, told=told: told.add(details["progress"]),
+        )
+        flow.add(one)
+    with worker_in_thread(rabbitmq_url, sample_tasks, threads_count=2):
+        engines.load(flow, engine="worker-based", url=rabbitmq_url).run()
+    assert all(told == {0.0, 0.25, 0.5, 0.75, 1.0} for told in heard.values()), heard

@@ -379,3 +379,21 @@ def test_beginning_that_is_told_twice_is_counted_as_a_duplicate() -> None:
     world.pass_time(2.0)
     assert engine.tracker.ignored == {"duplicate": 1}
     world.heal()
+
+
+def test_request_that_its_worker_names_in_each_beat_is_not_looked_up() -> None:
+    world = World(broker="amqp")
+    engine = world.new_engine()
+    engine.begin()
+    world.new_worker([One], 1)
+    world.pass_time(1.0)
+    atom = world.new_atom(One, 100.0)
+    world.new_flow(engine, [atom])
+    world.pass_time(5.0)
+    calls: list[str] = []
+    assert engine.line is not None
+    engine.line.listener = lambda name, arguments, found: calls.append(name)
+    world.pass_time(90.0)
+    assert atom.outcome is None
+    assert "state" not in calls
+    world.heal()
