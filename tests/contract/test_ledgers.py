@@ -421,24 +421,28 @@ def test_silence_counts_from_the_latest_beat_and_rises(kind, place, ledger):
     assert ledger.silence("w") < HOUR / 2
 
 
-def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(folder, caplog):
-    place = f"dir://{folder}/ledger"
-    first = ledgers.open_ledger(place)
-    first.open(ID, 1)
+@pytest.mark.parametrize("kind", ledgers.DURABLE, indirect=True, scope="module")
+def test_what_nobody_came_back_for_is_swept_when_a_ledger_is_opened(place, ledger):
+    """Once in an hour, by who opens it."""
+    ledger.open(ID, 1)
     ledgers.grow_older(place, 30 * 24 * HOUR)
     ledgers.open_ledger(place, result_ttl=0).close()
-    assert first.state(ID) is not None  # swept less than an hour ago
+    assert ledger.state(ID) is not None  # swept less than an hour ago
     ledgers.made_last_sweep_due(place)
     ledgers.open_ledger(place, result_ttl=None).close()
-    assert first.state(ID) is not None
+    assert ledger.state(ID) is not None
     ledgers.made_last_sweep_due(place)
     ledgers.open_ledger(place, result_ttl=0).close()
-    assert first.state(ID) is None
-    (folder / "ledger" / "beats" / "not a holder").touch()  # told, and no reason not to open
+    assert ledger.state(ID) is None
+
+
+def test_folder_that_cannot_be_swept_is_opened(folder, caplog):
+    place = f"dir://{folder}/ledger"
+    ledgers.open_ledger(place).close()
+    (folder / "ledger" / "beats" / "not a holder").touch()
     ledgers.made_last_sweep_due(place)
     ledgers.open_ledger(place, result_ttl=0).close()
     assert "cannot be swept" in caplog.text
-    first.close()
 
 
 def test_the_clock_of_this_process_says_nothing_of_others(folder, monkeypatch):

@@ -52,6 +52,17 @@ def test_nothing_is_left(redis_url):
     assert redis_url.left() == []
 
 
+def test_ledger_that_nobody_uses_is_known_for_a_month(redis_url, redis_server, opened):
+    """Whoever comes back to a flow by then finds that it is the same ledger."""
+    ledger = opened(str(redis_url))
+    ledger.open(ID, 1)
+    ledger.claim(ID, 1, "w")
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        times = [client.ttl(key) for key in client.scan_iter()]
+    kept = [seconds for seconds in times if seconds > 3600]  # a sweep is noted for an hour
+    assert kept and min(kept) > 29 * 24 * 3600
+
+
 def test_rows_stay_and_with_them_which_ledger_it_is(redis_url, opened):
     first = ledgers.open_ledger(str(redis_url))
     first.open(ID, 1)

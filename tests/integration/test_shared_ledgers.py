@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import sqlite3
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,6 +232,32 @@ def test_what_nobody_came_back_for_is_swept(tmp_path: Path) -> None:
     ledgers.open_ledger(f"sqlite:///{path}").close()
     assert first.state("old") is None and first.state("new") is not None
     first.close()
+
+
+@pytest.mark.parametrize(("query", "tries"), [("", 3), ("?max_retries=0", 1)])
+def test_server_that_hangs_up_is_tried_as_often_as_the_url_says(query: str, tries: int) -> None:
+    """Twice again, if it says nothing: who asks waits for an answer."""
+    accepted = 0
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+
+        def hang_up() -> None:
+            nonlocal accepted
+            while not over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    server.accept()[0].close()
+                    accepted += 1
+
+        over = threading.Event()
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            with pytest.raises(exceptions.LedgerFailure):
+                ledgers.open_ledger(f"mysql://u@127.0.0.1:{server.getsockname()[1]}/rows{query}")
+        finally:
+            over.set()
+            thread.join()
+    assert accepted == tries
 
 
 @pytest.mark.parametrize("text", ["", "no database at all, but some text " * 50])

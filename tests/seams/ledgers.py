@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,6 +111,9 @@ def preloaded(place: str) -> None:
 
 # Time.
 
+#: The tables and columns of a database that say when something of a row or a holder was.
+MOMENTS: Final = (("wbe_ledger", "changed"), ("wbe_ledger_holders", "beat"))
+
 
 def grow_older(place: str, seconds: float) -> None:
     """All that is in a ledger, rows and beats of holders, is so many seconds older."""
@@ -125,7 +128,7 @@ def grow_older(place: str, seconds: float) -> None:
     elif kind == "redis":
         _older_redis(place, seconds)
     else:
-        _older_database(place, seconds)
+        _older_database(place, seconds, MOMENTS)
 
 
 def _older_folder(folder: Path, seconds: float) -> None:
@@ -157,14 +160,15 @@ def _older_redis(place: str, seconds: float) -> None:
                     client.zincrby(key, -1000 * seconds, name)
 
 
-def _older_database(place: str, seconds: float) -> None:
+def _older_database(place: str, seconds: float, moments: Iterable[tuple[str, str]]) -> None:
+    """`moments`: in which column of which table."""
     import sqlalchemy
 
     url = place.replace("mysql:", "mysql+pymysql:").replace("postgresql:", "postgresql+psycopg:")
     engine = sqlalchemy.create_engine(url)
     try:
         with engine.begin() as connection:
-            for table, column in (("wbe_ledger", "changed"), ("wbe_ledger_holders", "beat")):
+            for table, column in moments:
                 text = f"UPDATE {table} SET {column} = {column} - :seconds"
                 connection.execute(sqlalchemy.text(text), {"seconds": seconds})
     finally:
@@ -172,10 +176,20 @@ def _older_database(place: str, seconds: float) -> None:
 
 
 def made_last_sweep_due(place: str) -> None:
-    """Whoever opens the ledger in a folder next looks what is stale: the last look was long ago."""
-    marker = Path(place.removeprefix("dir://")) / "swept"
-    then = marker.stat().st_mtime - 2 * base.SWEEP_EVERY
-    os.utime(marker, (then, then))
+    """Whoever opens the ledger next looks what is stale: the last look was long ago."""
+    kind, long = place.partition(":")[0], 2 * base.SWEEP_EVERY
+    if kind == "dir":
+        marker = Path(place.removeprefix("dir://")) / "swept"
+        then = marker.stat().st_mtime - long
+        os.utime(marker, (then, then))
+    elif kind == "redis":
+        import redis
+
+        with contextlib.closing(redis.Redis.from_url(place.partition("?")[0])) as client:
+            for key in client.scan_iter("*swept"):
+                client.delete(key)
+    else:
+        _older_database(place, long, [("wbe_ledger_about", "swept")])
 
 
 # What is left in a folder.

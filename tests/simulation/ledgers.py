@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tests.seams import ledgers
@@ -49,6 +49,9 @@ class Line(ledgers.Ledger):
 
     def open(self, id: str, epoch: int) -> None:
         self._call(self.ledger.open, id, epoch)
+
+    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        self._call(self.ledger.open_many, rows)
 
     def claim(self, id: str, epoch: int, holder: str) -> ledgers.Claim:
         return self._call(self.ledger.claim, id, epoch, holder)

@@ -159,10 +159,9 @@ class Ledger(abc.ABC):
                 return
             self.revoke(id, row.epoch)
 
+    @abc.abstractmethod
     def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
         """`open` each of these (id, epoch); one that fails leaves those after it unmade."""
-        for id, epoch in rows:
-            self.open(id, epoch)
 
     @abc.abstractmethod
     def claim(self, id: str, epoch: int, holder: str) -> Claim:
