@@ -24,8 +24,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import ledger_rows
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends import memory
-from wbengine.runtime import brake as brakes
-from wbengine.runtime import cancelling
+from wbengine.runtime import control
 
 
 @pytest.fixture(autouse=True)
@@ -203,16 +202,16 @@ def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
     """One thread takes work back and finds the flow lost, another one takes it back, too."""
     url = "memory://suspended-and-lost"
     executor = executors.WorkerTaskExecutor("e", "default", url=url)
-    brake = brakes.Brake(executor, queue.SimpleQueue(), cancelling.Cancelling(executor))
+    signal = control.StopSignal(executor, queue.SimpleQueue(), control.InFlight(executor))
     first, armed = threading.Event(), threading.Event()
-    suspending = threading.Thread(target=brake.suspend, daemon=True)
+    suspending = threading.Thread(target=signal.suspend, daemon=True)
     withdrawing = threading.Thread(target=executor.withdraw, daemon=True)
 
     def suspends() -> bool:
-        """Whether the other thread holds the brake, or has held it."""
-        if not brake._lock.acquire(blocking=False):
+        """Whether the other thread holds the signal, or has held it."""
+        if not signal._lock.acquire(blocking=False):
             return True
-        brake._lock.release()
+        signal._lock.release()
         return not suspending.is_alive()
 
     def check() -> None:
@@ -220,7 +219,7 @@ def test_it_can_be_suspended_while_it_finds_out(tmp_path: Path) -> None:
             first.set()
             suspending.start()
             workers.until(suspends)
-            brake.disown()
+            signal.disown()
             raise exc.LeaseLost("somebody else took it over")
 
     with workers.worker_in_thread(url, tasks, threads_count=1):

@@ -19,7 +19,7 @@ from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
 from wbengine.persistence.backends import memory
-from wbengine.runtime import machine
+from wbengine.runtime import run as run_module
 from wbengine.types import failure as ft
 
 LOCAL = {
@@ -581,12 +581,12 @@ def test_a_map_that_had_no_room_in_the_turn_is_suspended_too() -> None:
         fan(tasks.Square(), name="big"),
         fan(tasks.Square(), over="few", name="small", provides="b"),
     )
-    store = {"items": range(machine.MOST_PER_TURN + 1), "few": [1, 2]}
+    store = {"items": range(run_module.MOST_PER_TURN + 1), "few": [1, 2]}
     engine = engines.load(flow, engine="parallel", executor=executor, store=store)
     steps = engine.run_iter()
     while next(steps) != states.WAITING:
         pass
-    assert len(executor.waiting) == machine.MOST_PER_TURN
+    assert len(executor.waiting) == run_module.MOST_PER_TURN
     engine.suspend()
     assert list(steps)[-1] == states.SUSPENDED
     assert engine.storage.get_atom_state("small") == states.PENDING
@@ -825,12 +825,12 @@ def test_many_items_are_submitted_turn_by_turn() -> None:
     """Without a limit no turn has more than an ordinary wide flow would have."""
     executor = Held()
     executor.held = False
-    count = 2 * machine.MOST_PER_TURN + 10
+    count = 2 * run_module.MOST_PER_TURN + 10
     engine = engines.load(
         fan(tasks.Square()), engine="parallel", executor=executor, store={"items": range(count)}
     )
     engine.run()
-    assert max(executor.batches) == machine.MOST_PER_TURN
+    assert max(executor.batches) == run_module.MOST_PER_TURN
     assert len(engine.storage.fetch("results")) == count
 
 

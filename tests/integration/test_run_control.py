@@ -25,7 +25,7 @@ from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
 from wbengine.runtime import executors
-from wbengine.runtime import machine as machine_module
+from wbengine.runtime import run as run_module
 from wbengine.types import failure as ft
 
 LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
@@ -116,7 +116,7 @@ def test_time_is_up_in_the_middle_of_a_turn() -> None:
         state for state, _ in engine.storage.get_atoms_states(f"t{n}" for n in range(5000)).values()
     ]
     assert found.count(GONE) == 300 and found.count(LEFT) == 4700
-    assert engine.statistics["withdrawn"] == machine_module.MOST_PER_TURN - 300
+    assert engine.statistics["withdrawn"] == run_module.MOST_PER_TURN - 300
 
 
 def test_what_runs_finishes_and_what_waits_is_withdrawn() -> None:

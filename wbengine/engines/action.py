@@ -1,4 +1,4 @@
-"""The engine: wires plan, storage, scheduler, lifecycle, machine and executor.
+"""The engine: wires plan, storage, scheduler, lifecycle, run and executor.
 
 This is the only module that knows all the parts.  Kinds of engines differ in one thing: the
 executor that `_make_executor` gives them.
@@ -29,11 +29,10 @@ from wbengine.engines import (
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
-from wbengine.runtime import compiler, executors, giving_up, saving
-from wbengine.runtime import inbox as inbox_module
-from wbengine.runtime import lifecycle as lifecycle_module
-from wbengine.runtime import machine as machine_module
+from wbengine.runtime import atoms, compiler, executors, saving
+from wbengine.runtime import control as run_control
 from wbengine.runtime import plan as plan_module
+from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
 
 __all__ = ["ActionEngine"]
@@ -112,11 +111,11 @@ class ActionEngine(control.Controlled):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        machine, scheduler, began = self._machine, self._scheduler, self._began
-        if machine is None or scheduler is None or began is None or not self._gather_statistics:
+        run, scheduler, began = self._run, self._scheduler, self._began
+        if run is None or scheduler is None or began is None or not self._gather_statistics:
             return {}
         ended = self._ended if self._ended is not None else self._clock.monotonic()
-        figures = machine.figures
+        figures = run.figures
         spent = figures.seconds_per_state
         return {
             "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED},
@@ -185,13 +184,13 @@ class ActionEngine(control.Controlled):
 
     def run(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         due = self._due(timeout, deadline)
-        with self._session(due, deadline) as machine:
-            if machine is None:
+        with self._session(due, deadline) as run:
+            if run is None:
                 return
-            for _ in machine.run_iter(timeout, due, measure=self._gather_statistics):
+            for _ in run.run_iter(timeout, due, measure=self._gather_statistics):
                 pass
         # Out here, and in no generator, a StopIteration is like any other exception.
-        raising.raise_failures(machine, self._storage, deadline)
+        raising.raise_failures(run, self._storage, deadline)
 
     def run_iter(
         self, timeout: float | None = None, *, deadline: float | None = None
@@ -208,11 +207,11 @@ class ActionEngine(control.Controlled):
         self, timeout: float | None, deadline: float | None, due: float | None
     ) -> Generator[str, Any, None]:
         closing = False
-        with self._session(due, deadline) as machine:
-            if machine is None:
+        with self._session(due, deadline) as run:
+            if run is None:
                 yield states.SUSPENDED
                 return
-            for state in machine.run_iter(timeout, due, measure=self._gather_statistics):
+            for state in run.run_iter(timeout, due, measure=self._gather_statistics):
                 if closing:
                     continue
                 try:
@@ -222,13 +221,13 @@ class ActionEngine(control.Controlled):
                     closing = True
                     self.suspend()
         if not closing:
-            raising.raise_failures(machine, self._storage, deadline)
+            raising.raise_failures(run, self._storage, deadline)
 
     @contextlib.contextmanager
     def _session(
         self, due: float | None, deadline: float | None
-    ) -> Iterator[machine_module.Machine | None]:
-        """Everything around the loop of one run; whoever enters drives the machine to its end.
+    ) -> Iterator[run_module.Run | None]:
+        """Everything around the loop of one run; whoever enters drives the run to its end.
 
         None: it was suspended while it waited for another owner to end.
         """
@@ -247,13 +246,13 @@ class ActionEngine(control.Controlled):
                     self.prepare()
                     self.validate()
                     self._keep_outline()
-                    machine = self._make_machine()
-                    self._begin(machine)
+                    run = self._make_run()
+                    self._begin(run)
                     self._began, self._ended = self._clock.monotonic(), None
                     # Also if an interruption comes while what ran it is stopped.
-                    with contextlib.ExitStack() as last, self._executing(machine):
-                        yield machine
-                        last.callback(self._end, machine)
+                    with contextlib.ExitStack() as last, self._executing(run):
+                        yield run
+                        last.callback(self._end, run)
 
     @contextlib.contextmanager
     def _alone(self, refusal: Exception) -> Iterator[None]:
@@ -278,18 +277,18 @@ class ActionEngine(control.Controlled):
             self._storage.keep_outline(self._compiled("run").outline)
             self._outlined_at = self._prepared_at
 
-    def _end(self, machine: machine_module.Machine) -> None:
+    def _end(self, run: run_module.Run) -> None:
         """Enter the state that a run came to."""
-        self._change_state(machine.state, raising.in_short(machine, self._storage))
+        self._change_state(run.state, raising.in_short(run, self._storage))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
-        given_up = giving_up.GivenUp(True, reason)
+        given_up = run_control.GivenUp(True, reason)
         return given_up.error(
             f"Flow {self._storage.flow_name!r}, which is run by somebody else and was not changed,"
         )
 
     @contextlib.contextmanager
-    def _executing(self, machine: machine_module.Machine) -> Iterator[None]:
+    def _executing(self, run: run_module.Run) -> Iterator[None]:
         self._crew.start()  # one that cannot start changes nothing of the flow
         try:
             self._change_state(states.RUNNING)
@@ -300,15 +299,15 @@ class ActionEngine(control.Controlled):
                 self._storage.flush()
             yield
         except BaseException as error:
-            if not self._left(machine, error):
-                self._abort(machine, error)
+            if not self._left(run, error):
+                self._abort(run, error)
             raise
         finally:
-            machine.brake.let_go()
+            run.stop_signal.end()
             self._crew.stop()
             self._ended = self._clock.monotonic()
 
-    def _left(self, machine: machine_module.Machine, error: BaseException) -> bool:
+    def _left(self, run: run_module.Run, error: BaseException) -> bool:
         """Leave everything as it is, if others can go on from there and we cannot.
 
         Somebody else runs the flow; or the store cannot be written, and the executor remembers what
@@ -319,28 +318,28 @@ class ActionEngine(control.Controlled):
             tenure.lose(error)
         if tenure is not None and tenure.error is not None:
             # Nobody is told: it is not our flow any more.
-            machine.brake.disown()
+            run.stop_signal.disown()
             self._storage.flow_detail.state = states.FAILURE
         elif self._storage.failing and self._crew.remembers:
-            machine.brake.disown()
+            run.stop_signal.disown()
             self._change_state(states.FAILURE, raising.line_of(error), saved=False)
         else:
             return False
         self._storage.forsake()
         return True
 
-    def _abort(self, machine: machine_module.Machine, error: BaseException) -> None:
+    def _abort(self, run: run_module.Run, error: BaseException) -> None:
         """Leave a legal state behind, whatever happened in the loop.
 
         An interruption (`KeyboardInterrupt`, `SystemExit`) suspends: the next run goes on.  It does
         so with what is detached, too, which is not waited for.
         """
         try:
-            machine.abandon()
+            run.abandon()
             self._crew.leave_detached()
             self._crew.finish()
             self._crew.stop()
-            machine.collect()
+            run.collect()
         except exceptions.StorageFailure as problem:
             if not isinstance(error, exceptions.StorageFailure):
                 raise
@@ -354,9 +353,9 @@ class ActionEngine(control.Controlled):
                 finally:
                     self._change_state(states.SUSPENDED, saved=False)
 
-    def _make_machine(self) -> machine_module.Machine:
+    def _make_run(self) -> run_module.Run:
         plan = self._compiled("run").plan
-        inbox: inbox_module.Inbox = self._clock.queue()
+        inbox: run_control.Inbox = self._clock.queue()
         wake: Callable[[], None] = functools.partial(inbox.put, None)
         tenure, saver = self._ownership.tenure, None
         if tenure is not None and self._durability != saving.END:
@@ -369,7 +368,7 @@ class ActionEngine(control.Controlled):
         )
         if tenure is not None:
             saver = saving.Saver(self._storage, self._durability, tenure.check)
-        machine = machine_module.Machine(
+        run = run_module.Run(
             plan,
             scheduler,
             lifecycle,
@@ -381,11 +380,11 @@ class ActionEngine(control.Controlled):
             clock=self._clock,
         )
         if tenure is not None:
-            tenure.lost = machine.brake.disown
-        return machine
+            tenure.lost = run.stop_signal.disown
+        return run
 
-    def _make_lifecycle(self, touched: Callable[[], None]) -> lifecycle_module.Lifecycle:
-        return lifecycle_module.Lifecycle(
+    def _make_lifecycle(self, touched: Callable[[], None]) -> atoms.Lifecycle:
+        return atoms.Lifecycle(
             self._compiled("run").plan,
             self._storage,
             self._atom_notifier,
@@ -414,7 +413,7 @@ class ActionEngine(control.Controlled):
             lifecycle.reset(nodes)
         if not self._prepared:
             return False
-        for key in giving_up.KEYS:
+        for key in run_control.KEYS:
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)

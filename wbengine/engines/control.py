@@ -14,8 +14,8 @@ from wbengine.engines import base, ownership, selecting
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import leases, models, wishes
-from wbengine.runtime import cancelling, saving
-from wbengine.runtime import machine as machine_module
+from wbengine.runtime import control, saving
+from wbengine.runtime import run as run_module
 
 __all__ = ["Controlled"]
 
@@ -52,9 +52,9 @@ class Controlled(base.Engine):
         self._compilation: compilation_module.Compilation | None = None
         # Again by the same thread, when a signal's handler suspends.
         self._state_lock = RLock()
-        self._machine: machine_module.Machine | None = None
-        # What was cancelled of a run that has no machine yet; None: there is no such run.
-        self._early: deque[cancelling.Wish] | None = None
+        self._run: run_module.Run | None = None
+        # Requests to cancel that came before the run was made; None: no run begins.
+        self._early: deque[control.CancelRequest] | None = None
 
     def _flag(self, name: str, default: bool) -> bool:
         return _options.flag(name, self._options.get(name, default))
@@ -85,28 +85,28 @@ class Controlled(base.Engine):
         if self._ownership.wake():
             return  # it does not run yet, and will not
         with self._state_lock:
-            # Of the same run as the state: a machine whose run is over must not hear of it.
-            machine = self._machine
+            # Of the same run as the state: a later one must not hear of it.
+            run = self._run
             moved, old_state = self._storage.move_flow(states.SUSPENDING, self._clock.time(), why)
         if moved:
             self._tell_state(states.SUSPENDING, old_state)
-            if machine is not None:
-                machine.brake.suspend()
+            if run is not None:
+                run.stop_signal.suspend()
 
     def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
         plan = self._compiled("cancelled").plan
         if not isinstance(reason, str | None):
             raise TypeError(f"The reason is a text or None, not {reason!r:.80}")
         nodes = selecting.nodes_of(plan, atoms) if atoms else None
-        wish = cancelling.Wish(nodes, reason)
+        request = control.CancelRequest(nodes, reason)
         with self._state_lock:
-            machine, early = self._machine, self._early
+            run, early = self._run, self._early
             if early is not None:
-                early.append(wish)
+                early.append(request)
         if early is not None:
             self._ownership.wake()
             return True
-        return machine is not None and machine.brake.cancel(wish)
+        return run is not None and run.stop_signal.cancel(request)
 
     def _grant(self, wish: persistence.Wish) -> None:
         """Do what somebody wants who knows the flow from the store."""
@@ -116,12 +116,12 @@ class Controlled(base.Engine):
         else:
             self.cancel(reason=wish.told)
 
-    def _begin(self, machine: machine_module.Machine) -> None:
-        """From now on `machine` hears who suspends or cancels."""
+    def _begin(self, run: run_module.Run) -> None:
+        """From now on `run` is suspended and cancelled."""
         with self._state_lock:
-            self._machine = machine
-            for wish in self._early or ():
-                machine.brake.cancel(wish)
+            self._run = run
+            for request in self._early or ():
+                run.stop_signal.cancel(request)
             self._early = None
 
     def _change_state(self, state: str, why: str | None = None, *, saved: bool = True) -> bool:

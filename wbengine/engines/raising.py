@@ -6,15 +6,15 @@ import math
 
 from wbengine import exceptions, states
 from wbengine.persistence import attempts
-from wbengine.runtime import giving_up
-from wbengine.runtime.machine import Machine
+from wbengine.runtime.control import recorded
+from wbengine.runtime.run import Run
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
 __all__ = ["in_short", "line_of", "raise_failures"]
 
 
-def raise_failures(machine: Machine, storage: Storage, deadline: float | None) -> None:
+def raise_failures(run: Run, storage: Storage, deadline: float | None) -> None:
     """Raise what a run that is over failed with, if it did.
 
     :raises DeadlineExceeded: time was up, in this run (then `deadline` says how much that was) or
@@ -22,20 +22,20 @@ def raise_failures(machine: Machine, storage: Storage, deadline: float | None) -
     :raises Cancelled: somebody cancelled it, in this run or in an earlier one.
     :raises Exception: what failed.
     """
-    if machine.state in (states.SUCCESS, states.SUSPENDED):
+    if run.state in (states.SUCCESS, states.SUSPENDED):
         return
-    why = machine.given_up or giving_up.recorded(storage.flow_meta)
+    why = run.given_up or recorded(storage.flow_meta)
     if why is None:
-        _raise_what_stopped(machine, storage)
+        _raise_what_stopped(run, storage)
         return
     cause: BaseException | None = None
     try:
-        _raise_what_stopped(machine, storage, besides=True)
+        _raise_what_stopped(run, storage, besides=True)
     except BaseException as error:
         cause = error
     flow = f"Flow {storage.flow_name!r}"
     if not why.cancelled:
-        own = machine.given_up is not None and deadline is not None
+        own = run.given_up is not None and deadline is not None
         given = f"{deadline:g} seconds" if own else "the time an earlier run was given"
         flow = f"{flow} did not end within {given}"
     found = why.error(flow, cause)
@@ -43,14 +43,14 @@ def raise_failures(machine: Machine, storage: Storage, deadline: float | None) -
     raise found
 
 
-def _raise_what_stopped(machine: Machine, storage: Storage, besides: bool = False) -> None:
+def _raise_what_stopped(run: Run, storage: Storage, besides: bool = False) -> None:
     """What kept atoms from being reverted, if anything did; else what failed.
 
     The former with the latter as its context: it happened while that was being handled.  What was
     cancelled counts only if nothing else failed, and, where it is known (`besides`), not at all.
     """
     stuck = storage.get_revert_failures().values()
-    failed = [*machine.problems, *storage.get_execute_failures().values()]
+    failed = [*run.problems, *storage.get_execute_failures().values()]
     others = [failure for failure in failed if not failure.check(exceptions.Cancelled)]
     try:
         ft.Failure.reraise_if_any(others if others or besides else failed)
@@ -60,16 +60,16 @@ def _raise_what_stopped(machine: Machine, storage: Storage, besides: bool = Fals
     ft.Failure.reraise_if_any(stuck)
 
 
-def in_short(machine: Machine, storage: Storage) -> str | None:
+def in_short(run: Run, storage: Storage) -> str | None:
     """In one line: why the run ended as it did, if something went wrong; what failed first."""
-    if machine.state in (states.SUCCESS, states.SUSPENDED):
+    if run.state in (states.SUCCESS, states.SUSPENDED):
         return None
-    why = machine.given_up or giving_up.recorded(storage.flow_meta)
+    why = run.given_up or recorded(storage.flow_meta)
     if why is not None:
         return line_of(why.error("the flow" if why.cancelled else "the time it was given is over"))
     failed = storage.get_execute_failures() or storage.get_revert_failures()
     if not failed:
-        return next((attempts.in_short(failure) for failure in machine.problems), None)
+        return next((attempts.in_short(failure) for failure in run.problems), None)
     first = min(failed, key=lambda name: storage.record(name).ended or math.inf)
     return f"{first}: {attempts.in_short(failed[first])}"
 

@@ -16,8 +16,8 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side.lineage import Lineage
 from wbengine.engines.worker_based.engine_side.share import Share
 from wbengine.engines.worker_based.requests import terms
-from wbengine.runtime import machine as machines
 from wbengine.runtime import plan as plans
+from wbengine.runtime import run as run_module
 from wbengine.runtime import saving
 
 LOG = logging.getLogger(__name__)
@@ -142,16 +142,16 @@ class WorkerBasedActionEngine(ActionEngine):
         return found
 
     @contextlib.contextmanager
-    def _executing(self, machine: machines.Machine) -> Iterator[None]:
+    def _executing(self, run: run_module.Run) -> Iterator[None]:
         tenure = self._ownership.tenure
         self._lineage.take_name()
         try:
-            with super()._executing(machine):
+            with super()._executing(run):
                 self._lineage.begin(tenure.check if tenure is not None else None)
                 if self._durability != saving.EACH:
                     self._storage.flush()  # what is published later may be written later still
                 yield
-                self._lineage.end(machine.state)
+                self._lineage.end(run.state)
         finally:
             self._lineage.let_go()
 

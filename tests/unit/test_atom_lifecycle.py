@@ -9,7 +9,7 @@ import pytest
 from wbengine import divided, exceptions, invocation, retry, states, storage, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import leases, models
-from wbengine.runtime import compiler, lifecycle
+from wbengine.runtime import atoms, compiler
 from wbengine.types import failure as ft
 from wbengine.types import notifier
 
@@ -44,9 +44,9 @@ class Bench:
     """A lifecycle with everything below it, and a list of what listeners heard."""
 
     def __init__(
-        self, *atoms: Any, retry: Any = None, in_process: bool = True, executor: Any = None
+        self, *added: Any, retry: Any = None, in_process: bool = True, executor: Any = None
     ) -> None:
-        flow = linear_flow.Flow("f", retry=retry).add(*atoms)
+        flow = linear_flow.Flow("f", retry=retry).add(*added)
         self.plan = compiler.compile(flow)
         self.storage = storage.Storage(models.FlowDetail("f"))
         found: list[Any] = [self.plan.items[node] for node in self.plan.atoms()]
@@ -55,7 +55,7 @@ class Bench:
         self.notifier = notifier.Notifier()
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.touches = 0
-        self.life = lifecycle.Lifecycle(
+        self.life = atoms.Lifecycle(
             self.plan,
             self.storage,
             self.notifier,
@@ -168,7 +168,7 @@ def test_a_call_without_its_arguments_is_born_dead() -> None:
     """It fails with what was missing; its reversion has nothing to undo and is not called."""
     bench = Bench(Needs("n"))
     assert bench.begin("n") is None
-    ((call, outcome),) = bench.life.take_stillborn()
+    ((call, outcome),) = bench.life.take_failed_before_submit()
     assert isinstance(outcome.value.exception, exceptions.NotFound)
     assert "'n' cannot execute" in outcome.value.exception_str
     assert bench.life.finish(call, outcome) == states.FAILURE
@@ -339,11 +339,11 @@ def test_a_map_without_its_arguments_is_born_dead() -> None:
     """As any task."""
     bench = Bench(task.Map(Inner("i"), name="m"))
     assert bench.begin("m") is None
-    ((call, outcome),) = bench.life.take_stillborn()
+    ((call, outcome),) = bench.life.take_failed_before_submit()
     assert "'m' cannot execute" in outcome.value.exception_str
     assert bench.life.finish(call, outcome) == states.FAILURE
     assert bench.begin("m", invocation.REVERT) is None
-    ((_, undone),) = bench.life.take_stillborn()
+    ((_, undone),) = bench.life.take_failed_before_submit()
     assert undone.value is None
 
 

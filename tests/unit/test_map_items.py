@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wbengine import invocation, states
 from wbengine.persistence import models
-from wbengine.runtime import fanout
+from wbengine.runtime import maps
 from wbengine.types import failure as ft
 
 ALL = 10**6
@@ -20,16 +20,16 @@ def failure(text: str = "no") -> ft.Failure:
     return ft.Failure.from_exception(ValueError(text))
 
 
-def made(count: int, limit: int | None = None, **options: Any) -> fanout.Fanout:
+def made(count: int, limit: int | None = None, **options: Any) -> maps.Fanout:
     action = options.pop("action", invocation.EXECUTE)
-    return fanout.Fanout(models.Items(1, range(count)), action, limit, **options)
+    return maps.Fanout(models.Items(1, range(count)), action, limit, **options)
 
 
-def take(fan: fanout.Fanout, most: int = ALL) -> list[int]:
+def take(fan: maps.Fanout, most: int = ALL) -> list[int]:
     return [item.index for item in fan.take(most)]
 
 
-def end(fan: fanout.Fanout, index: int, value: Any = None) -> models.ItemDetail:
+def end(fan: maps.Fanout, index: int, value: Any = None) -> models.ItemDetail:
     return fan.put(index, invocation.Outcome(value, "w", 1.0, 2.0))
 
 
@@ -125,7 +125,7 @@ def finished(*orders: int, bad: int = -1) -> models.Items:
 
 def test_it_goes_on_with_what_is_missing() -> None:
     """Counts, orders and results go on from what is recorded."""
-    fan = fanout.Fanout(finished(2, 0, 1, 0), invocation.EXECUTE, 1)
+    fan = maps.Fanout(finished(2, 0, 1, 0), invocation.EXECUTE, 1)
     assert (fan.done, fan.total) == (2, 4)
     assert take(fan) == [1]
     assert end(fan, 1, 1).order == 3
@@ -136,15 +136,15 @@ def test_it_goes_on_with_what_is_missing() -> None:
 
 def test_a_recorded_failure_still_ends_it() -> None:
     """Unless failures are collected."""
-    fan = fanout.Fanout(finished(2, 0, 1, bad=2), invocation.EXECUTE)
+    fan = maps.Fanout(finished(2, 0, 1, bad=2), invocation.EXECUTE)
     assert fan.over and isinstance(fan.value, ft.Failure)
-    fan = fanout.Fanout(finished(2, 0, 1, bad=2), invocation.EXECUTE, collect=True)
+    fan = maps.Fanout(finished(2, 0, 1, bad=2), invocation.EXECUTE, collect=True)
     assert take(fan) == [1]
 
 
 def test_reverting_goes_from_the_latest_to_the_first() -> None:
     """Of those that finished, however they did; the others are left alone."""
-    fan = fanout.Fanout(finished(2, 0, 3, 1, bad=3), invocation.REVERT, 2)
+    fan = maps.Fanout(finished(2, 0, 3, 1, bad=3), invocation.REVERT, 2)
     assert take(fan) == [2, 0]
     end(fan, 2, "x")
     assert take(fan) == [3]
@@ -156,11 +156,11 @@ def test_reverting_goes_from_the_latest_to_the_first() -> None:
 
 def test_a_failed_reversion_ends_the_reverting() -> None:
     """Also when the failures of executing are collected."""
-    fan = fanout.Fanout(finished(1, 2, 3), invocation.REVERT, 1, collect=True)
+    fan = maps.Fanout(finished(1, 2, 3), invocation.REVERT, 1, collect=True)
     take(fan)
     end(fan, 2, failure("stuck"))
     assert fan.over and fan.value.exception_str == "stuck"
-    again = fanout.Fanout(fan.items, invocation.REVERT, 1)
+    again = maps.Fanout(fan.items, invocation.REVERT, 1)
     assert again.over and again.value.exception_str == "stuck"
 
 
@@ -168,7 +168,7 @@ def test_a_failed_reversion_ends_the_reverting() -> None:
 def test_whatever_happens(count: int, limit: int | None, collect: bool, data: Any) -> None:
     """Each item is handed out once, never more than the limit, and it always comes to an end."""
     items = models.Items(1, range(count))
-    fan = fanout.Fanout(items, invocation.EXECUTE, limit, collect=collect)
+    fan = maps.Fanout(items, invocation.EXECUTE, limit, collect=collect)
     out: list[int] = []
     handed: list[int] = []
     failed: list[int] = []
@@ -188,7 +188,7 @@ def test_whatever_happens(count: int, limit: int | None, collect: bool, data: An
                 fan.give_back(other)
                 handed.remove(other)
             out.clear()
-            fan = fanout.Fanout(items.copy(), invocation.EXECUTE, limit, collect=collect)
+            fan = maps.Fanout(items.copy(), invocation.EXECUTE, limit, collect=collect)
             items = fan.items
     assert len(set(handed)) == len(handed)
     if collect or not failed:
@@ -211,7 +211,7 @@ def test_the_cost_of_an_item_does_not_grow(size: int) -> None:
 
     items = Counting(1, range(size))
     items.touched = 0
-    fan = fanout.Fanout(items, invocation.EXECUTE, 4)
+    fan = maps.Fanout(items, invocation.EXECUTE, 4)
     waiting: list[int] = []
     while not fan.over:
         waiting += take(fan)
@@ -223,7 +223,7 @@ def test_what_may_be_under_way_is_handed_out_although_another_failed() -> None:
     """As many as an earlier run may have handed out, and no more."""
     items = models.Items(1, range(6))
     items[1].put(states.FAILURE, failure())
-    fan = fanout.Fanout(items, invocation.EXECUTE, 3, doubtful=True)
+    fan = maps.Fanout(items, invocation.EXECUTE, 3, doubtful=True)
     assert fan.hungry and fan.in_doubt and not fan.over
     assert take(fan) == [0, 2, 3]
     assert not fan.hungry and not fan.in_doubt

@@ -140,7 +140,7 @@ def test_work_per_task_does_not_grow_with_the_flow() -> None:
             flow = pattern.Flow("f").add(*[Plain(f"t{n}") for n in range(size)])
             engine = made(flow, Recording([]))
             engine.run()
-            running = engine._machine
+            running = engine._run
             assert running is not None and running.figures.completed == size
             per_task.append(running._scheduler.visits / size)
     assert max(per_task) < 3
@@ -342,13 +342,13 @@ def test_whoever_suspends_a_run_that_is_over_takes_nothing_from_the_next() -> No
     engine = made(linear_flow.Flow("f").add(Plain("a"), Boom("b")), executor)
     with pytest.raises(ValueError):
         engine.run()
-    over = engine._machine
+    over = engine._run
     assert over is not None
     executor.held = True
     steps = engine.run_iter(timeout=0.001)
     while next(steps) != states.WAITING:
         pass
-    suspends = threading.Thread(target=over.brake.suspend)
+    suspends = threading.Thread(target=over.stop_signal.suspend)
     suspends.start()
     suspends.join()
     assert len(executor.waiting) == 1

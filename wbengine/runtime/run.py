@@ -1,7 +1,7 @@
 """The run loop: the one place that talks to everything.
 
 A turn: what became ready begins (SCHEDULING), something is awaited (WAITING), what arrived is
-finished (ANALYZING).  The parts answer with values; none of them knows the machine.
+finished (ANALYZING).  The parts answer with values; none of them knows the run.
 
 What holds at any moment, also when the process dies (with a durability less than `saving.EACH` the
 store may be behind):
@@ -9,7 +9,7 @@ store may be behind):
 - RUNNING (or REVERTING) and the attempt number are written before the task is submitted;
 - a result is written before what depends on it is submitted;
 - listeners hear of a change after it is written, in the order of the changes;
-- only the thread that runs the machine changes scheduler state; outcomes, and whatever else other
+- only the thread of the loop changes scheduler state; outcomes, and whatever else other
   threads have to say, come through one queue, so that nothing is ever polled;
 - an executor is told that it may forget an outcome (`retire`) after that outcome is written;
 - who waits for a time (a retry, the deadline of the run) holds up nobody: the one wait of a turn
@@ -18,40 +18,64 @@ store may be behind):
 
 from __future__ import annotations
 
+import math
 import queue
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
-from wbengine.runtime import lifecycle as lifecycle_module
+from wbengine.runtime import atoms, retry_decisions, run_states, saving
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime import run_states, salvage, saving
 from wbengine.runtime import scheduler as scheduler_module
 from wbengine.runtime import timers as timers_module
-from wbengine.runtime.cancelling import Wish
-from wbengine.runtime.ending import Ending
-from wbengine.runtime.inbox import Arrival, Inbox, Withdrawn
+from wbengine.runtime.control import (
+    DEADLINE,
+    Arrival,
+    CancelRequest,
+    GivenUp,
+    Inbox,
+    InFlight,
+    StopSignal,
+    Withdrawn,
+    is_cancellable,
+)
 from wbengine.runtime.maps import is_item
 from wbengine.types import failure as ft
 
-__all__ = ["MOST_PER_TURN", "Machine"]
+__all__ = ["MOST_PER_TURN", "Run"]
+
+
+@dataclass(slots=True)
+class Figures:
+    """Written by the run loop; reading is fine from any thread, at any time."""
+
+    #: How many outcomes were handled.
+    completed: int = 0
+    #: How many calls were taken back before they started.
+    withdrawn: int = 0
+    #: How many failures arrived when the run was over already; the next run resolves them.
+    discarded: int = 0
+    #: How long the loop spent in each of its states, when that is measured.
+    seconds_per_state: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
 
 #: So many atoms at most are begun in one turn: what a very wide flow holds in memory at a time, and
 #: how long listeners wait for the news of a turn, stays bounded.
 MOST_PER_TURN: Final = 4096
 
 
-class Machine(Ending):
+class Run:
     """One run of one plan: `run_iter`, once."""
 
     def __init__(
         self,
         plan: plan_module.Plan,
         scheduler: scheduler_module.Scheduler,
-        lifecycle: lifecycle_module.Lifecycle,
+        lifecycle: atoms.Lifecycle,
         saver: saving.Saver | None,
         executor: calls.TaskExecutor,
         inbox: Inbox,
@@ -60,9 +84,30 @@ class Machine(Ending):
         defer_reverts: bool = False,
         clock: _clock.Clock = _clock.SYSTEM,
     ) -> None:
-        super().__init__(
-            plan, scheduler, lifecycle, executor, inbox, clock, never_resolve=never_resolve
-        )
+        self._plan = plan
+        self._scheduler = scheduler
+        self._lifecycle = lifecycle
+        self._maps = lifecycle.maps
+        self._executor = executor
+        self._inbox = inbox
+        self._clock = clock
+        self._never_resolve = never_resolve
+        # Only if something waits for a time.
+        self._timers: timers_module.Timers | None = None
+        self._in_flight = InFlight(executor)
+        self._sent = self._in_flight.sent
+        #: How to stop it, for any thread.
+        self.stop_signal = StopSignal(executor, inbox, self._in_flight)
+        # A failure was kept as it is, or a revert failed: what is left must not go on.
+        self._broken = False
+        # What this turn began, until it is handed to the executor: the calls, and all their nodes.
+        self._begun: list[atoms.Call] = []
+        self._beginning: list[int] = []
+        # What of a turn was not handed to an executor yet.
+        self._unsent: deque[atoms.Call] = deque()
+        self.figures = Figures()
+        #: Why what was unfinished was given up, if it was.
+        self.given_up: GivenUp | None = None
         self._retries = lifecycle.retries
         self._saver = saver
         # A flow that is not kept is nobody else's.
@@ -91,7 +136,7 @@ class Machine(Ending):
         is no limit for the run.  `deadline` is one: a moment on the machine's clock at which what
         is unfinished is given up.  With `measure`, `figures` tell how long each state took.
         """
-        self.brake.take_hold()
+        self.stop_signal.begin()
         self._timeout = None if timeout is None else min(timeout, timers_module.LONGEST)
         if deadline is not None:
             self._timers = timers_module.Timers(deadline)
@@ -124,17 +169,32 @@ class Machine(Ending):
 
         Afterwards the executor is to be stopped, and `collect` called.
         """
-        self.brake.let_go()
+        self.stop_signal.end()
         sent = [*self._unsent, *self._executor.withdraw()]
         for node in [*self._beginning, *(call.node for call in sent)]:
             self._lifecycle.give_back(node)
 
     def collect(self) -> None:
         """Save the outcomes that arrived after `abandon`; failures are resolved by the next run."""
-        arrived = self._arrivals()
-        found = salvage.collect(self._lifecycle, (arrived.popleft() for _ in range(len(arrived))))
-        self.figures.completed += found.completed
-        self.figures.discarded += found.failed
+        arrived, lifecycle, maps = self._arrivals(), self._lifecycle, self._maps
+        for item in [arrived.popleft() for _ in range(len(arrived))]:
+            if isinstance(item, Withdrawn):
+                for call in item:
+                    lifecycle.give_back(call.node)
+            elif item is not None:
+                call, outcome = item
+                if calls.interrupted(outcome):
+                    continue  # the next run begins it again
+                if is_item(call):
+                    ended = maps.finish(call, outcome)
+                    if ended is None:
+                        continue
+                    call, outcome = ended
+                self.figures.discarded += lifecycle.finish(call, outcome) == states.FAILURE
+                self.figures.completed += 1
+        for node in list(maps.running):
+            if not maps.drop(node):
+                lifecycle.give_back(node)
         self._save(saving.OVER)
 
     # -- the reactions: each returns the event that leads to the next state -----------------------
@@ -146,7 +206,7 @@ class Machine(Ending):
             # What was under way then is not to run again, only to be undone.
             self._maps.stop(earlier)
             if earlier.cancelled:
-                self._cancelling.granted.append(Wish(None, earlier.reason))
+                self._in_flight.granted.append(CancelRequest(None, earlier.reason))
         for node in self._scheduler.unresolved():
             if self._never_resolve:
                 self._stop()
@@ -158,7 +218,7 @@ class Machine(Ending):
         self._begin_all()
         self._save(saving.START)
         self._submit()
-        for ended in self._lifecycle.take_stillborn():
+        for ended in self._lifecycle.take_failed_before_submit():
             self._inbox.put(ended)
         if self._by_turns and not (self._immediate and self._inbox.qsize()):
             self._save(saving.TURN)
@@ -166,7 +226,7 @@ class Machine(Ending):
 
     def _wait(self) -> str:
         timeout, timers = self._timeout, self._timers
-        asleep = timers is not None and not (self.brake.suspending or self._scheduler.done)
+        asleep = timers is not None and not (self.stop_signal.suspending or self._scheduler.done)
         if not self._inbox.qsize() and (self._scheduler.in_flight or asleep):
             if timers is not None:
                 timeout = timers.wait(self._clock.monotonic(), timeout)
@@ -180,12 +240,12 @@ class Machine(Ending):
     def _analyze(self) -> str:
         if self._check is not None:
             self._check()
-        timers, suspending = self._timers, self.brake.suspending
+        timers, suspending = self._timers, self.stop_signal.suspending
         due = timers is not None and timers.passed(self._clock.monotonic())
         if due and not suspending:
             self._expire()  # first: what arrives now came too late
-        heeded = bool(self.brake.wishes) and self._heed()
-        woken = self._take_in() or due or heeded
+        granted = bool(self.stop_signal.requests) and self._grant_requests()
+        woken = self._take_in() or due or granted
         if suspending:
             self._timers = None
             self._stop_starting()
@@ -195,12 +255,12 @@ class Machine(Ending):
             self._save(saving.TURN)
         if self._scheduler.done:
             return run_states.FINISH
-        return run_states.SCHEDULE if woken or self.brake.suspending else run_states.WAIT
+        return run_states.SCHEDULE if woken or self.stop_signal.suspending else run_states.WAIT
 
     def _end(self) -> str:
-        self.brake.decide()
-        if self.brake.wishes:
-            self._heed()  # somebody suspended, and then cancelled
+        self.stop_signal.decide()
+        if self.stop_signal.requests:
+            self._grant_requests()  # somebody suspended, and then cancelled
         self._save(saving.OVER)
         if self._broken:
             return states.FAILURE
@@ -210,7 +270,7 @@ class Machine(Ending):
 
     def _begin_all(self) -> None:
         scheduler, lifecycle = self._scheduler, self._lifecycle
-        while not (self.brake.pulled or (self._timers is not None and self._overdue())):
+        while not (self.stop_signal.stopping or (self._timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
             turn = scheduler.take(MOST_PER_TURN)
@@ -218,7 +278,7 @@ class Machine(Ending):
                 again = [node for node in turn.retry if self._begin_again(node, node in woken)]
                 for node in again:
                     lifecycle.reset(scheduler.reset_scope(node))
-                    self._cancelling.ending.difference_update(self._plan.scope(node))
+                    self._in_flight.ending.difference_update(self._plan.scope(node))
                 self._begin(again, calls.EXECUTE)
             self._begin(turn.execute, calls.EXECUTE)
             if turn.revert:
@@ -241,7 +301,7 @@ class Machine(Ending):
         try:
             nays = self._lifecycle.vote(ballot)
         except Exception as error:
-            self._lifecycle.doom(node, error)
+            self._lifecycle.fail_before_start(node, error)
             self._scheduler.approve(node)
         else:
             self._lifecycle.ignore(self._scheduler.decide(node, nays))
@@ -249,14 +309,14 @@ class Machine(Ending):
     def _submit(self) -> None:
         begun = self._begun
         tasks = [call for call in begun if isinstance(call, calls.Invocation)]
-        retries: list[lifecycle_module.RetryCall] = []
+        retries: list[atoms.RetryCall] = []
         if len(tasks) != len(begun):
-            retries = [call for call in begun if isinstance(call, lifecycle_module.RetryCall)]
+            retries = [call for call in begun if isinstance(call, atoms.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
             tasks += self._maps.refill(MOST_PER_TURN, self._clock.time())
             tasks.sort(key=lambda call: (-call.priority, call.node))
         late: list[calls.Invocation] = []
-        if self._cancelling.granted:
+        if self._in_flight.granted:
             tasks, late = self._refuse(tasks)
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
@@ -267,7 +327,7 @@ class Machine(Ending):
             self._executor.submit_many(self._while_wanted(len(tasks)), self._done)
             crashpoint("engine.after-submit")
             if late:
-                self._cancelling.cancel(late)
+                self._in_flight.cancel(late)
         for call in self._while_wanted(len(retries)) if retries else ():
             self._inbox.put((call, self._retries.run(call)))
         if self._unsent:
@@ -278,16 +338,17 @@ class Machine(Ending):
         """Stop in the middle of a turn when somebody suspends or cancels, or time is up: nobody
         else could.
         """
-        unsent, brake, mapping, flying = self._unsent, self.brake, self._maps.running, self._flying
+        unsent, stop_signal = self._unsent, self.stop_signal
+        mapping, sent = self._maps.running, self._sent
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
-        immediate, check, willing = self._immediate, self._check, self._cancelling.willing
+        immediate, check, cancellable = self._immediate, self._check, self._in_flight.cancellable
         for _ in range(count):
             if check is not None:
                 check()
             call: Any = unsent[0]
             if tasks and immediate:
-                flying.add(call)  # before the look: who cancels now sees it
-            if brake.pulled or (self._timers is not None and self._overdue()):
+                sent.add(call)  # before the look: who cancels now sees it
+            if stop_signal.stopping or (self._timers is not None and self._overdue()):
                 return
             unsent.popleft()
             if mapping and is_item(call) and self._maps.holds_back(call):
@@ -298,9 +359,9 @@ class Machine(Ending):
                     if unsent:  # else the turn is over anyway
                         self._catch_up()
                 elif tasks:
-                    flying.add(call)  # not before: nobody can be told of what is not there
+                    sent.add(call)  # not before: nobody can be told of what is not there
                     if call.task.cancel_on_revert and call.action == calls.EXECUTE:
-                        willing.add(call)
+                        cancellable.add(call)
 
     def _catch_up(self) -> None:
         """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
@@ -309,7 +370,7 @@ class Machine(Ending):
         if self._clock.monotonic() - self._saved < self._patience:
             return
         # Who cancelled, or gave no more time, did so before it ended.
-        late = bool(self.brake.wishes) or (self._timers is not None and self._overdue())
+        late = bool(self.stop_signal.requests) or (self._timers is not None and self._overdue())
         if not late and self._take_in():
             self._save(saving.LATE)
             # What follows from it is for the next turn, which must not wait for more.
@@ -333,12 +394,12 @@ class Machine(Ending):
             self._maps.spoil(invocation)
         self._inbox.put((invocation, outcome))
 
-    def _settle(self, call: lifecycle_module.Call, outcome: calls.Outcome) -> None:
+    def _settle(self, call: atoms.Call, outcome: calls.Outcome) -> None:
         if isinstance(outcome.value, ft.Failure):  # without a call for each task that succeeds
             calls.raise_interruption(outcome)
         if isinstance(call, calls.Invocation):
-            self._flying.discard(call)
-            self._cancelling.willing.discard(call)
+            self._sent.discard(call)
+            self._in_flight.cancellable.discard(call)
             if call.cancelled and self._immediate and outcome.started is None:
                 self._give_back(call)  # it was told before it began
                 return
@@ -367,7 +428,7 @@ class Machine(Ending):
         if ended is not None:
             self._settle(*ended)
         elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
-            self._cancelling.cancel(self._cancelling.willing_of(call.node))
+            self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
             others = self._maps.take_back(call.node, self._executor.withdraw())
             self._begun += others
             self._beginning += [other.node for other in others]
@@ -387,7 +448,7 @@ class Machine(Ending):
         self._scheduler.failed(node)
         if self._never_resolve:
             self._stop()
-        elif not self._cancelling.expected(node, failure):
+        elif not self._in_flight.expected(node, failure):
             # Also when its scope is being undone already: its retry has to know of every failure,
             # and may think differently of this one (which can only widen what is undone).
             self._resolve(node, failure)
@@ -428,15 +489,138 @@ class Machine(Ending):
             crashpoint("engine.after-retire")
         if self._lifecycle.notices:
             # Who hears of it may suspend, or cancel: then what began is given back.
-            self._lifecycle.deliver(self._pulled if moment == saving.START else None)
+            self._lifecycle.deliver(self._stopping if moment == saving.START else None)
         if self._immediate:
             self._saved = self._clock.monotonic()
 
-    def _pulled(self) -> bool:
-        return self.brake.pulled
+    def _stopping(self) -> bool:
+        return self.stop_signal.stopping
 
     def _arrivals(self) -> deque[Arrival]:
         """What arrived by now; what is not taken out and handled stays for `collect`."""
         arrived, inbox = self._arrived, self._inbox
         arrived.extend(map(inbox.get, (False,) * inbox.qsize()))
         return arrived
+
+    # -- stopping ------------------------------------------------------------------------------
+
+    def _overdue(self) -> bool:
+        return self._timers is not None and self._clock.monotonic() >= self._timers.deadline
+
+    def _expire(self) -> None:
+        """If time is up, give up what is unfinished."""
+        if self._timers is None or not self._overdue():
+            return
+        self._timers.deadline = math.inf
+        if not (self._broken or self._scheduler.done):
+            self._give_up(DEADLINE)
+
+    def _grant_requests(self) -> bool:
+        """End what requests to cancel name; returns whether there were any.
+
+        A request comes too late for what has ended.
+        """
+        requests = self.stop_signal.requests
+        found = bool(requests)
+        while requests:
+            request = requests[0]  # nothing starts before it is out
+            if self._may_grant(request):
+                if not self._broken:
+                    self._give_up(GivenUp(True, request.reason))
+                self._in_flight.granted.append(request)
+                for call in self._executor.withdraw():
+                    self._give_back(call)
+                self._in_flight.cancel(self._in_flight.targets(request))
+            self.stop_signal.granted()
+        return found
+
+    def _may_grant(self, request: CancelRequest) -> bool:
+        scheduler = self._scheduler
+        if scheduler.done and not scheduler.halted:
+            return False
+        return request.nodes is None or not all(map(scheduler.ended, request.nodes))
+
+    def _give_up(self, why: GivenUp) -> None:
+        if self._never_resolve:
+            self.given_up = why
+            self._stop()
+            return
+        changes = self._scheduler.apply(retry_decisions.everything(self._plan))
+        # No changes: everything is being reverted anyway, for a reason of its own.
+        if changes:
+            self.given_up = why
+            self._lifecycle.give_up(changes, why, self._clock.time())
+            self._maps.stop(why)
+            for call in self._executor.withdraw():
+                self._give_back(call)
+            self._end_early(range(len(self._plan)))
+
+    def _end_early(self, scope: range) -> None:
+        """A scope is being undone: cancel what of it is under way, as far as that says so itself
+        (`Task.cancel_on_revert`).
+        """
+        if self._maps.running:
+            self._maps.undo(scope)
+        found = [call for call in self._in_flight.cancellable if call.node in scope]
+        if self._unsent and self._executor.immediate:  # in the midst of a turn
+            found += [call for call in self._unsent if is_cancellable(call) and call.node in scope]
+        if found:
+            self._in_flight.undo(found)
+
+    def _end_late(self, tasks: Collection[calls.Invocation], late: list[calls.Invocation]) -> None:
+        """What an earlier run had begun is about to be handed out, and what it is part of is being
+        undone: add to `late` what of it is to be cancelled then.
+
+        Where tasks run in this very thread, those have to be told before.
+        """
+        undoes = self._scheduler.undoes
+        found = [call for call in tasks if is_cancellable(call) and undoes(call.node)]
+        if self._executor.immediate:
+            early = [call for call in {*found, *late} if call.recovered]
+            self._in_flight.ending.update(call.node for call in found)
+            self._in_flight.cancel(early)
+            late.clear()
+        else:
+            self._in_flight.ending.update(call.node for call in found)
+            late += found
+
+    def _refuse(
+        self, tasks: list[calls.Invocation]
+    ) -> tuple[list[calls.Invocation], list[calls.Invocation]]:
+        """Let no execution start that somebody cancelled; what an earlier run may have under way
+        has to be found, and then is to end.
+
+        Returns what is to be handed out, and what of it is to be cancelled then.
+        """
+        wanted, late = [], []
+        for call in tasks:
+            request = self._in_flight.unwanted(call)
+            if request is None or call.recovered:
+                wanted.append(call)
+                late += [] if request is None else [call]
+            else:
+                self._inbox.put((call, self._in_flight.refusal(call, request)))
+        return wanted, late
+
+    def _stop(self) -> None:
+        self._broken = True
+        self._stop_starting()
+
+    def _stop_starting(self) -> None:
+        if not self._scheduler.halted:
+            self._scheduler.halt()
+            self._maps.halt()
+        begun, self._begun, self._beginning = self._begun, [], []
+        for call in [*begun, *self._executor.withdraw()]:
+            self._give_back(call)
+
+    def _give_back(self, call: atoms.Call) -> None:
+        if isinstance(call, calls.Invocation):
+            self._sent.discard(call)
+            self._in_flight.cancellable.discard(call)
+        if is_item(call):
+            self._maps.give_back(call)
+            return
+        kept = self._lifecycle.give_back(call.node)
+        self._scheduler.give_back(call.node, kept)
+        self.figures.withdrawn += 1

@@ -1,7 +1,7 @@
 """One atom begins, or comes to its end: what is stored of it, and who is told.
 
-The machine decides which atom and when; an executor runs it; between the two stands this module.
-It marks records (the machine flushes them) and collects notices (the machine delivers them once
+The run decides which atom and when; an executor runs it; between the two stands this module.
+It marks records (the run flushes them) and collects notices (the run delivers them once
 what they tell is written).  Only the engine's thread calls it, except for what running tasks tell
 (`_local_event`, `_remote_event`).
 """
@@ -11,24 +11,78 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from wbengine import arguments, divided, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine.persistence import models
-from wbengine.runtime import giving_up
+from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime.interrupted import Resuming
 from wbengine.runtime.maps import MapCall, Maps
 from wbengine.runtime.retries import Retries, RetryCall
-from wbengine.runtime.telling import NO_RESULT, Notice
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["Call", "Lifecycle", "RetryCall"]
+__all__ = ["NO_RESULT", "Call", "Lifecycle", "Notice", "RetryCall"]
+
+#: The result of a change of state that brings none.
+NO_RESULT: Final = arguments.MISSING
+
+#: What an atom's own listeners are told about its progress by the engine.
+_PROGRESS: Final[Mapping[str, float]] = {
+    states.RUNNING: 0.0,
+    states.REVERTING: 0.0,
+    states.SUCCESS: 1.0,
+    states.REVERTED: 1.0,
+}
+
+
+class Notice(NamedTuple):
+    """A change of state to be told: once it is written, and in the order it happened.
+
+    `run` is the attempt that came to its end by it, with `result`.
+    """
+
+    record: models.AtomDetail
+    atom: Any
+    state: str
+    old_state: str | None
+    result: Any
+    run: models.Attempt | None
+
+    def tell(self, notifier: notifier_module.Notifier | None) -> None:
+        """Tell `notifier`, and the atom's own listeners."""
+        atom, state = self.atom, self.state
+        if notifier is not None:
+            notifier.notify(state, self._details())
+        if isinstance(atom, task_module.Task) and atom._listeners is not None:
+            progress = _PROGRESS.get(state)
+            if progress is not None:
+                atom.notifier.notify(task_module.EVENT_UPDATE_PROGRESS, {"progress": progress})
+
+    def _details(self) -> dict[str, Any]:
+        record, run = self.record, self.run
+        details: dict[str, Any] = {
+            f"{record.kind}_name": record.name,
+            f"{record.kind}_uuid": record.uuid,
+            "old_state": self.old_state,
+            "attempt": record.attempt if run is None else run.attempt,
+        }
+        if run is not None:
+            details.update(
+                result=self.result,
+                worker=run.worker,
+                submitted=run.submitted,
+                started=run.started,
+                ended=run.ended,
+                runtime=run.runtime,
+            )
+        return details
+
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -73,11 +127,11 @@ class Lifecycle:
         # That an atom began, when somebody suspended before it was told: by the atom's name.
         self._untold: dict[str, Notice] = {}
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
-        self._doomed: dict[int, ft.Failure] = {}
+        self._fail_early: dict[int, ft.Failure] = {}
         # What was running when an earlier run died, and may have done something; it began again.
         self._interrupted: set[int] = set()
         # Calls that ended before they could be submitted.
-        self._stillborn: list[tuple[Call, calls.Outcome]] = []
+        self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
         self.maps = Maps(storage, home, in_process=in_process)
         self._resuming = Resuming(storage, executor, home)
@@ -89,7 +143,7 @@ class Lifecycle:
 
         Under the next attempt number, unless the executor can tell what became of an attempt that
         an earlier run left unfinished: that one goes on.  None when it could not be prepared (an
-        argument is missing): then `take_stillborn` has its outcome.
+        argument is missing): then `take_failed_before_submit` has its outcome.
         """
         record = self._record(node)
         atom: Any = self._plan.items[node]
@@ -112,7 +166,7 @@ class Lifecycle:
         if not is_task:
             self.retries.rested(record)
             call = RetryCall(node, atom, action)
-            return None if self._dooms(call) else call
+            return None if self._fails_before_start(call) else call
         call = calls.Invocation(atom, action, record.uuid, record.attempt)
         call.node = node
         call.flow_uuid = self._flow_uuid
@@ -123,7 +177,7 @@ class Lifecycle:
         call.events = told(self, node, not (self._in_process or call.local), record.attempt)
         if again:
             self._resuming.take_up(call, record)
-        if self._doomed and self._dooms(call):
+        if self._fail_early and self._fails_before_start(call):
             return None
         return self._prepare(call, atom, record)
 
@@ -134,7 +188,7 @@ class Lifecycle:
         if record.attempt != attempt:
             record.submitted = self.now
         self._enter(record, call.task, call.action)
-        if self._dooms(call):
+        if self._fails_before_start(call):
             return None
         outcome: calls.Outcome | None
         try:
@@ -145,7 +199,7 @@ class Lifecycle:
             outcome = calls.Outcome(ft.Failure.from_exception(error))
         if outcome is None:
             return call
-        self._stillborn.append((call, outcome))
+        self._failed_before_submit.append((call, outcome))
         return None
 
     def _enter(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> None:
@@ -166,11 +220,11 @@ class Lifecycle:
             self._storage.mark(record)
         self._note(record, atom, record.state, old_state, NO_RESULT)
 
-    def _dooms(self, call: Call) -> bool:
+    def _fails_before_start(self, call: Call) -> bool:
         """Let an execution end before it began, if its deciders could not be asked."""
-        if call.action != calls.EXECUTE or call.node not in self._doomed:
+        if call.action != calls.EXECUTE or call.node not in self._fail_early:
             return False
-        self._stillborn.append((call, calls.Outcome(self._doomed.pop(call.node))))
+        self._failed_before_submit.append((call, calls.Outcome(self._fail_early.pop(call.node))))
         return True
 
     def _prepare(
@@ -190,18 +244,18 @@ class Lifecycle:
                 outcome = calls.Outcome(None)
             else:
                 outcome = calls.Outcome(_failed_to_begin(atom.name, call.action, error))
-            self._stillborn.append((call, outcome))
+            self._failed_before_submit.append((call, outcome))
             return None
         if not executes:
             call.result = record.failure if record.failure is not None else record.results
             call.failures = self._storage.get_execute_failures()
         return call
 
-    def take_stillborn(self) -> list[tuple[Call, calls.Outcome]]:
+    def take_failed_before_submit(self) -> list[tuple[Call, calls.Outcome]]:
         """Take out the calls that ended before they could be submitted."""
-        found = self._stillborn
+        found = self._failed_before_submit
         if found:
-            self._stillborn = []
+            self._failed_before_submit = []
         return found
 
     def finish(self, call: Call, outcome: calls.Outcome) -> str:
@@ -275,7 +329,7 @@ class Lifecycle:
         try:
             return self.retries.rest(node, now, over)
         except Exception as error:
-            self.doom(node, error)
+            self.fail_before_start(node, error)
             return 0.0
 
     # -- many at once ---------------------------------------------------------------------------
@@ -288,17 +342,15 @@ class Lifecycle:
                 record.intention = intention
                 self._storage.mark(record)
 
-    def give_up(
-        self, changes: Iterable[tuple[int, str]], why: giving_up.GivenUp, now: float
-    ) -> None:
+    def give_up(self, changes: Iterable[tuple[int, str]], why: control.GivenUp, now: float) -> None:
         """`intend`, because the flow is given up: whoever runs it next shall know."""
         self.intend(changes)
         self._storage.update_flow_metadata({why.key: why.record(now)})
 
     @property
-    def given_up_before(self) -> giving_up.GivenUp | None:
+    def given_up_before(self) -> control.GivenUp | None:
         """Why an earlier run gave the flow up, if it did."""
-        return giving_up.recorded(self._storage.flow_meta)
+        return control.recorded(self._storage.flow_meta)
 
     def ignore(self, nodes: Iterable[int]) -> None:
         """Deciders left these atoms out."""
@@ -314,7 +366,7 @@ class Lifecycle:
         for node in nodes:
             record = self._record(node)
             old_state = record.state
-            self._doomed.pop(node, None)
+            self._fail_early.pop(node, None)
             if old_state == states.PENDING and record.intention == states.EXECUTE:
                 continue
             self.retries.rested(record)
@@ -336,14 +388,14 @@ class Lifecycle:
                 history[name] = self._storage.get_execute_result(name)
         return [edge for edge in ballot if not edge.decider(history=history)]
 
-    def doom(self, node: int, error: BaseException) -> None:
+    def fail_before_start(self, node: int, error: BaseException) -> None:
         """Let a target whose deciders could not be asked fail when it begins."""
         failure = ft.Failure.from_exception(error)
         plan = self._plan
         inside: Collection[int] = (node,)
         if plan.kinds[node] == plan_module.FLOW:
             inside = range(node, plan.end[node])
-        self._doomed.update((n, failure) for n in inside if plan.is_atom(n))
+        self._fail_early.update((n, failure) for n in inside if plan.is_atom(n))
 
     # -- telling --------------------------------------------------------------------------------
 
