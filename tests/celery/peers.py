@@ -104,13 +104,20 @@ class Flower(Peer):
 
         :raises AssertionError: it does not answer with 200.
         """
+        return json.loads(self.page(path, method))
+
+    def page(self, path: str, method: str = "GET") -> str:
+        """One of its pages, such as '/tasks'.
+
+        :raises AssertionError: it does not answer with 200.
+        """
         asked = _OverUnix(self._where)
         with contextlib.closing(asked):
             asked.request(method, path)
             answer = asked.getresponse()
             said = answer.read()
         assert answer.status == 200, (path, answer.status, said)
-        return json.loads(said)
+        return said.decode()
 
 
 class _OverUnix(http.client.HTTPConnection):

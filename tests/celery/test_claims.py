@@ -137,7 +137,7 @@ def test_ledger_that_is_away_at_the_end_of_a_task_is_told_later(
         ledger.kill()
         gate.touch()
         assert own.call("wait", task_id)[0]["value"] == "wbengine"
-        until(lambda: "cannot be stored yet" in running.text)
+        until(lambda: "cannot be stored now" in running.text)
         ledger.start()
         send(own, "hold", path, gate, task_id=task_id)
         until(lambda: own.call("depth", peers.QUEUE) == 0, within=10.0)

@@ -50,6 +50,10 @@ def test_events_and_flower(own: Bed, ours: Ours, celery: peers.Celery, tmp_path:
         assert f"{peers.NAME}.add" in told["registered"]
         assert told["stats"]["pid"] == worker.process.pid
         assert [queue["name"] for queue in told["active_queues"]] == [peers.QUEUE]
+        page = flower.page(f"/worker/{NODE}")
+        assert NODE in page and f"{peers.NAME}.add" in page
+        page = flower.page(f"/task/{failed['id']}")
+        assert failed["id"] in page and "FAILURE" in page and "not today" in page
         assert worker.stop() == 0
         until(lambda: "shutdown" in dump.text)  # its word for worker-offline
         for word in ("received", "started", "succeeded", "failed", "revoked"):

@@ -19,7 +19,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -98,9 +97,7 @@ class Claims:
         self._serializer = serializer
         self._ledger: base.Ledger | None = None
         self._stopping = threading.Event()
-        self._renewed = self._unheard = -math.inf
-        #: What came of runs, for a ledger that could not be reached.
-        self._owed: deque[tuple[Run, bytes]] = deque()
+        self._renewed = -math.inf
         self._thread = threading.Thread(target=self._renew, name="wbengine-claims", daemon=True)
 
     @property
@@ -160,10 +157,7 @@ class Claims:
         if holder == self._holder:
             return RENEW_EVERY
         silent = None if holder is None else self.ledger.silence(holder)
-        if silent is None:
-            return 0.0
-        # While the ledger was away nobody was heard: then silence says nothing.
-        return LEASE - min(silent, time.monotonic() - self._unheard)
+        return 0.0 if silent is None else LEASE - silent
 
     def finish(self, run: Run, outcome: Outcome) -> bool:
         """Store what came of a run; False: it is not this worker's any more, and not to be told."""
@@ -175,9 +169,8 @@ class Claims:
         try:
             return self.ledger.finish(run.key, run.epoch, self._holder, stored)
         except exceptions.LedgerFailure as error:
-            LOG.warning("what came of a task of Celery's cannot be stored yet: %s", error)
-            self._owed.append((run, stored))
-            return True  # the client is told all the same
+            LOG.warning("what came of a task of Celery's cannot be stored now: %s", error)
+            return True  # the client is told all the same; a Redis stores it later
 
     def sent(self, run: Run) -> None:
         """All that follows from a run was sent."""
@@ -205,13 +198,7 @@ class Claims:
     def _say(self) -> None:
         now = time.monotonic()
         self.ledger.renew(self._holder)
-        if LEASE / 2 < now - self._renewed < math.inf:
-            self._unheard = now
         self._renewed = now
-        while self._owed:
-            run, stored = self._owed[0]
-            self.ledger.finish(run.key, run.epoch, self._holder, stored)
-            self._owed.popleft()
 
     def _renew(self) -> None:
         swept = time.monotonic()

@@ -40,8 +40,6 @@ _STORES: Final = ("redis", "rediss", "unix")
 _MOST_TRIES: Final = 3
 #: Seconds to wait for the broker to confirm a message.
 _PATIENCE: Final = 30.0
-#: Seconds for which others than the first are refused without asking the broker again.
-_REFUSAL: Final = 1.0
 #: Seconds after which a queue is declared once more: it may have been removed meanwhile.
 _DECLARED: Final = 600.0
 #: So many events, or revocations, go out together.
@@ -246,7 +244,6 @@ class Publisher:
         self._producer: kombu.Producer | None = None
         #: When queues were declared last.
         self._declared: dict[str, float] = {}
-        self._refusal: tuple[float, exceptions.TransportFailure | None] = (0.0, None)
         self._events: list[events.Event] = []
         self._revoked: dict[str | None, list[str]] = {}
         self._clock = clocks.LamportClock()
@@ -393,17 +390,12 @@ class Publisher:
         if results.is_refusal(error):
             text = f"the Celery broker at {self.shown}, or the Redis of its results, cannot be used"
             return exceptions.TransportFailure(f"{text}: {why}", error)
-        if not self._is_lost(error):
+        if not results.is_lost(error):
             return error  # of this one alone: its headers, say, cannot be written
         order.tries = 0
         if not order.dropped.is_set():
             self._away(why)
         return None
-
-    def _is_lost(self, error: Exception) -> bool:
-        known: tuple[type[BaseException], ...] = (OSError, exceptions.TransportFailure)
-        known += (amqp_errors.AMQPError, kombu.exceptions.OperationalError)
-        return isinstance(error, known) or type(error).__module__ == "redis.exceptions"
 
     def _away(self, why: str) -> None:
         if why != self.why:
@@ -421,18 +413,10 @@ class Publisher:
         :raises TransportFailure: the broker was not reached.
         """
         if self._producer is None:
-            until, refused = self._refusal
-            if refused is not None and time.monotonic() < until:
-                raise refused
-            try:
-                self._connection = connecting.reach(
-                    self._target, stopping, longest=results.LONGEST_PAUSE, within=10.0,
-                    on_failure=self._away,
-                )  # fmt: skip
-            except exceptions.TransportFailure as error:
-                if results.is_refusal(error):
-                    self._refusal = time.monotonic() + _REFUSAL, error
-                raise
+            self._connection = connecting.reach(
+                self._target, stopping, longest=results.LONGEST_PAUSE, within=10.0,
+                on_failure=self._away,
+            )  # fmt: skip
             self._producer = kombu.Producer(self._connection.channel(), auto_declare=False)
             self._exchange.type = events.exchange_type(self._connection.transport.driver_type)
         return self._producer

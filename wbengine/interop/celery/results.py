@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import kombu
+from amqp import exceptions as amqp_errors
 
 from wbengine import _names, exceptions, transports
 from wbengine.engines.worker_based.connections import connecting
@@ -26,7 +27,7 @@ from wbengine.types import failure as ft
 
 __all__ = [
     "BROKER_OPTIONS", "ENDED", "IDLE", "Reader", "RedisReader", "RpcReader", "failure_of",
-    "is_refusal", "one_for", "redis_url",
+    "is_lost", "is_refusal", "one_for", "redis_url",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class Reader(abc.ABC):
         if why != self.why:
             told = "results at %s cannot be read (%d tasks wait for them): %s"
             LOG.warning(told, self.shown, len(self._waiting), why)
-            if not isinstance(error, _LOST) and not _is_redis(error):
+            if not is_lost(error):
                 LOG.error("the reader of results failed", exc_info=error)
         self.why = why
 
@@ -194,12 +195,14 @@ class Reader(abc.ABC):
             return ft.Failure.from_exception(error)
 
 
-_LOST: Final = (OSError, exceptions.TransportFailure, kombu.exceptions.KombuError)
+_LOST: Final = (
+    OSError, exceptions.TransportFailure, amqp_errors.AMQPError, kombu.exceptions.KombuError,
+)  # fmt: skip
 
 
-def _is_redis(error: BaseException) -> bool:
-    """Told by its module: redis-py need not be installed."""
-    return type(error).__module__ == "redis.exceptions"
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that a broker, or a Redis, is away; redis-py need not be installed."""
+    return isinstance(error, _LOST) or type(error).__module__ == "redis.exceptions"
 
 
 def is_refusal(error: BaseException) -> bool:
