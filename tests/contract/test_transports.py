@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -1022,3 +1023,18 @@ def test_nothing_is_lost_when_consumers_are_killed_again_and_again(far_side, tmp
     fresh = [n for n, again in seen if again == "0"]
     fresh += [str(m.decode()) for m in side.messages if not m.delivery_info["redelivered"]]
     assert len(fresh) == len(set(fresh))
+
+
+# -- what is left alone
+
+
+@pytest.mark.parametrize(("days", "stays"), [(6, True), (8, False)])
+def test_queue_in_a_folder_that_nobody_used_for_a_week_is_removed(tmp_path, days, stays):
+    with contextlib.closing(Site("filesystem", tmp_path)) as site:
+        side = Side(site)
+        side.queue("q", "k")
+        side.send(1, "k")
+        site.close()
+        site.folder.leave_unused(days * 24 * 3600.0)
+        site.connect()
+        assert site.folder.queue("q").exists() is stays

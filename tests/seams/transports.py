@@ -218,6 +218,13 @@ class Folder:
         """Where a message would be that was put there `number` nanoseconds from now."""
         return self.queue(queue) / f"9{time.time_ns() + number:020d}.0123456789ab"
 
+    def leave_unused(self, seconds: float) -> None:
+        """Nobody used its queues for so long; who opens it next looks which of them are stale."""
+        times = [(path, seconds) for path in (self._root / "queues").iterdir()]
+        for path, age in [*times, (self._root / "swept", 2 * 3600.0)]:
+            then = path.stat().st_mtime - age
+            os.utime(path, (then, then))
+
     @property
     def rejected(self) -> list[Path]:
         """What was put aside, as nobody could read it."""
