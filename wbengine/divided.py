@@ -43,6 +43,10 @@ class Divided(TaskExecutor):
     def knows_all(self) -> bool:  # type: ignore[override]
         return self._far.knows_all
 
+    @property
+    def keeps_times(self) -> bool:  # type: ignore[override]
+        return self._far.keeps_times
+
     def disown(self) -> None:
         self._near.disown()
         self._far.disown()

@@ -18,7 +18,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine import running
+from wbengine import exceptions, running
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
 from wbengine.types import failure as ft
 
@@ -92,6 +92,9 @@ class Invocation:
     it known how it can be told of that first, and looks at this afterwards.  `local`: it must run
     in the engine's own process.
 
+    `not_before` and `not_after`: between which moments it is to start, on this host's monotonic
+    clock; None: nobody looked yet, and at any time.
+
     `signal`: what tells the call where it runs: that it was cancelled (`cancelled`), and when its
     hard limit ends it (`deadline`).  `origin`: as what it is known to those who sent it here.
     `left`: see `leave`.
@@ -110,6 +113,8 @@ class Invocation:
         "left",
         "local",
         "node",
+        "not_after",
+        "not_before",
         "origin",
         "priority",
         "recovered",
@@ -157,6 +162,8 @@ class Invocation:
         self.cancelled = False
         self.left = False
         self.local = False
+        self.not_before: float | None = None
+        self.not_after: float | None = None
         self.ticket: Any = None
         self.signal: Any = None
         self.origin: running.Request | None = None
@@ -165,6 +172,13 @@ class Invocation:
     def is_cancelled(self) -> bool:
         """Whether somebody asked for its end, here or from afar."""
         return self.cancelled or (self.signal is not None and self.signal.cancelled)
+
+    def expired(self) -> Outcome | None:
+        """What it comes to if its time to start is over."""
+        if self.not_after is None or time.monotonic() <= self.not_after:
+            return None
+        late = f"task {self.task.name!r} was not started in the time that it had for that"
+        return Outcome(ft.Failure.from_exception(exceptions.Expired(late)))
 
     def leave(self) -> None:
         """The run is interrupted: what is detached goes on outside, and a later run with it."""
@@ -212,6 +226,10 @@ class TaskExecutor(abc.ABC):
 
     #: And whether it can tell for certain what was never started.
     knows_all: bool = False
+
+    #: Whether it holds a call until the task's `eta`, and ends it after its `expires`; else that is
+    #: done by the engine, and the executor asks `Invocation.expired` before it starts a call.
+    keeps_times: bool = False
 
     @abc.abstractmethod
     def submit(self, invocation: Invocation, done: Done) -> None:

@@ -49,6 +49,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.invocation": (2, ""),
     "wbengine.pools": (2, ""),
     "wbengine.limits": (2, ""),
+    "wbengine.start_times": (2, ""),
     "wbengine.loops": (2, ""),
     "wbengine._loop_calls": (2, ""),
     "wbengine.running": (2, ""),

@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.requesting import JOB, T0, WALL, Bench, Job, failures, settled
 from wbengine import exceptions as exc
+from wbengine import start_times
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import cancelling
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import parts as books
-from wbengine.engines.worker_based.requests import schedule
 from wbengine.engines.worker_based.requests.recovering import UNKNOWN, Seen
 
 UTC = dt.timezone.utc
@@ -338,9 +338,9 @@ def test_times_that_make_no_sense_fail_their_task(
 
 
 def test_moments() -> None:
-    assert schedule.moment(2, "eta", 10.0, 500.0) == 12.0
+    assert start_times.moment(2, "eta", 10.0, 500.0) == 12.0
     aware = dt.datetime.fromtimestamp(530, dt.timezone(dt.timedelta(hours=5)))
-    assert schedule.moment(aware, "eta", 10.0, 500.0) == 40.0
+    assert start_times.moment(aware, "eta", 10.0, 500.0) == 40.0
 
 
 # Outages -----------------------------------------------------------------------------------------

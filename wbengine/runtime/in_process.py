@@ -123,6 +123,9 @@ class SerialTaskExecutor(calls.TaskExecutor):
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return
+        if invocation.not_after is not None and (late := invocation.expired()) is not None:
+            done(invocation, late)
+            return
         tell_begin(invocation, written=False)  # nobody writes anything while it runs
         invoke: Invoke = calls.invoke
         if self._strict:
@@ -257,6 +260,9 @@ def default_threads() -> int:
 def _call_here(
     invoke: Invoke, invocation: calls.Invocation, loop: loops.Loop, emit: pools.Ticket
 ) -> calls.Outcome:
+    late = None if invocation.not_after is None else invocation.expired()
+    if late is not None:
+        return late
     invocation.signal = emit
     tell_begin(invocation)
     return invoke(invocation, loop)

@@ -158,6 +158,7 @@ def _portable(invocation: calls.Invocation) -> tuple[Any, ...]:
         invocation.result,
         dict(invocation.failures),
         (invocation.flow_uuid, invocation.index, invocation.resumed, invocation.epoch),
+        invocation.not_after,
     )
 
 
@@ -171,12 +172,16 @@ def _call(
     result: Any,
     failures: Mapping[str, ft.Failure],
     origin: tuple[str, int, int, int],
+    not_after: float | None,
     emit: Any,
 ) -> _Answer:
     """Run one task in a child."""
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures, emit)
     call.flow_uuid, call.index, call.resumed, call.epoch = origin
-    call.signal = emit
+    call.signal, call.not_after = emit, not_after
+    late = None if not_after is None else call.expired()
+    if late is not None:
+        return late.value, None, None
     outcome = strictness.invoke(call) if strict else calls.invoke(call)
     return outcome.value, outcome.started, outcome.ended
 

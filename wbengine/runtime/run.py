@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wbengine import _clock, states
+from wbengine import _clock, start_times, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
 from wbengine.runtime import atoms, retry_decisions, run_states, saving
@@ -120,6 +120,9 @@ class Run:
         self._timeout: float | None = None
         self._arrived: deque[Arrival] = deque()
         self._finished: list[calls.Invocation] = []
+        # What waits for its `eta`, by the (negative) number under which `_timers` wake it.
+        self._held: dict[int, calls.Invocation] = {}
+        self._holds = 0
         # When what happened was last written and told.
         self._saved = 0.0
         #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
@@ -170,7 +173,7 @@ class Run:
         Afterwards the executor is to be stopped, and `collect` called.
         """
         self.stop_signal.end()
-        sent = [*self._unsent, *self._executor.withdraw()]
+        sent = [*self._unsent, *self._withdraw()]
         for node in [*self._beginning, *(call.node for call in sent)]:
             self._lifecycle.give_back(node)
 
@@ -318,6 +321,8 @@ class Run:
         late: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, late = self._refuse(tasks)
+        if any(call.task.eta is not None or call.task.expires is not None for call in tasks):
+            tasks = [call for call in tasks if self._may_start(call)]
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
@@ -429,7 +434,7 @@ class Run:
             self._settle(*ended)
         elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
             self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
-            others = self._maps.take_back(call.node, self._executor.withdraw())
+            others = self._maps.take_back(call.node, self._withdraw())
             self._begun += others
             self._beginning += [other.node for other in others]
 
@@ -461,12 +466,40 @@ class Run:
     # -- time -----------------------------------------------------------------------------------
 
     def _wake(self) -> Collection[int]:
-        """Hand out with the next turn the retries whose time has come."""
+        """Hand out with the next turn the retries, and what was held back, whose time has come."""
         assert self._timers is not None
-        woken = self._timers.pop(self._clock.monotonic())
-        for node in woken:
-            self._scheduler.wake(node)
-        return set(woken)
+        woken = set()
+        for key in self._timers.pop(self._clock.monotonic()):
+            if key >= 0:
+                self._scheduler.wake(key)
+                woken.add(key)
+            elif (call := self._held.pop(key, None)) is not None:
+                self._begun.append(call)
+                self._beginning.append(call.node)
+        return woken
+
+    def _may_start(self, call: calls.Invocation) -> bool:
+        """Whether a call may be handed out now; else it is early and held back, or has failed."""
+        if self._executor.keeps_times and not call.local:
+            return True
+        now = self._clock.monotonic()
+        try:
+            start_times.read(call, now, self._clock.time())
+        except (TypeError, ValueError) as error:
+            self._inbox.put((call, calls.Outcome(ft.Failure.from_exception(error))))
+            return False
+        late = call.expired()
+        if late is not None:
+            self._inbox.put((call, late))
+        elif call.not_before is not None and call.not_before > now:
+            if self._timers is None:
+                self._timers = timers_module.Timers()
+            self._holds -= 1
+            self._held[self._holds] = call
+            self._timers.set(self._holds, min(call.not_before, call.not_after or math.inf))
+        else:
+            return True
+        return False
 
     def _begin_again(self, node: int, over: bool) -> bool:
         """A retry was handed out to run its flow again: False when it has to wait first."""
@@ -528,7 +561,7 @@ class Run:
                 if not self._broken:
                     self._give_up(GivenUp(True, request.reason))
                 self._in_flight.granted.append(request)
-                for call in self._executor.withdraw():
+                for call in self._withdraw():
                     self._give_back(call)
                 self._in_flight.cancel(self._in_flight.targets(request))
             self.stop_signal.granted()
@@ -551,7 +584,7 @@ class Run:
             self.given_up = why
             self._lifecycle.give_up(changes, why, self._clock.time())
             self._maps.stop(why)
-            for call in self._executor.withdraw():
+            for call in self._withdraw():
                 self._give_back(call)
             self._end_early(range(len(self._plan)))
 
@@ -564,6 +597,13 @@ class Run:
         found = [call for call in self._in_flight.cancellable if call.node in scope]
         if self._unsent and self._executor.immediate:  # in the midst of a turn
             found += [call for call in self._unsent if is_cancellable(call) and call.node in scope]
+        held = [
+            key for key, call in self._held.items() if is_cancellable(call) and call.node in scope
+        ]
+        for key in held:
+            call = self._held.pop(key)
+            found.append(call)
+            self._inbox.put((call, self._in_flight.refusal(call, CancelRequest(None))))
         if found:
             self._in_flight.undo(found)
 
@@ -611,8 +651,13 @@ class Run:
             self._scheduler.halt()
             self._maps.halt()
         begun, self._begun, self._beginning = self._begun, [], []
-        for call in [*begun, *self._executor.withdraw()]:
+        for call in [*begun, *self._withdraw()]:
             self._give_back(call)
+
+    def _withdraw(self) -> list[calls.Invocation]:
+        """Take back all that has not started."""
+        held, self._held = self._held, {}
+        return [*held.values(), *self._executor.withdraw()]
 
     def _give_back(self, call: atoms.Call) -> None:
         if isinstance(call, calls.Invocation):

@@ -33,6 +33,8 @@ class Heir(invocation.TaskExecutor):
     _finder: types.ProxyWorkerFinder
     _book: book.RequestBook
 
+    keeps_times = True
+
     def __init__(self) -> None:
         self._ledger: ledgers.base.Ledger | None = None
         self._rows: ledger_rows.Rows | None = None

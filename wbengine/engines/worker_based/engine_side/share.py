@@ -15,6 +15,8 @@ class Share(invocation.TaskExecutor):
     until he stops it.
     """
 
+    keeps_times = True
+
     def __init__(self, executor: WorkerTaskExecutor, flow: str) -> None:
         self._executor = executor
         self._flow = flow

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from wbengine import exceptions as exc
-from wbengine import invocation
+from wbengine import invocation, start_times
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import schedule
 from wbengine.engines.worker_based.requests.effects import Effect
 from wbengine.engines.worker_based.requests.entries import WITHDRAWN, Entry
 from wbengine.engines.worker_based.requests.reasons import (
@@ -48,10 +47,10 @@ class Ending(Resending):
             return  # what was done is undone in any case
         if task.eta is not None:
             what = f"eta of task {task.name!r}"
-            entry.eta = schedule.moment(task.eta, what, now, self._wall())
+            entry.eta = start_times.moment(task.eta, what, now, self._wall())
         if task.expires is not None:
             what = f"expires of task {task.name!r}"
-            entry.lapse = schedule.moment(task.expires, what, now, self._wall())
+            entry.lapse = start_times.moment(task.expires, what, now, self._wall())
 
     # By request.
 

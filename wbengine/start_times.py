@@ -1,4 +1,4 @@
-"""When a request may start, and until when: `eta` and `expires` on an engine's own clock."""
+"""When a call may start, and until when: `eta` and `expires` on an engine's own clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import datetime as dt
 import math
 from typing import Any
 
-__all__ = ["moment"]
+from wbengine import invocation
+
+__all__ = ["moment", "read"]
 
 
 def moment(value: Any, what: str, now: float, wall: float) -> float:
@@ -29,3 +31,20 @@ def moment(value: Any, what: str, now: float, wall: float) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"{what} must be seconds from 0 on, not {value!r}")
     return now + value
+
+
+def read(call: invocation.Invocation, now: float, wall: float) -> None:
+    """Note in an execution, once, when it may start (its task's `eta`), and until when (`expires`).
+
+    What was done is undone in any case: a reversion has neither.
+
+    :raises TypeError, ValueError: they make no sense.
+    """
+    task = call.task
+    if call.action != invocation.EXECUTE or call.not_before is not None:
+        return
+    call.not_before = now
+    if task.eta is not None:
+        call.not_before = moment(task.eta, f"eta of task {task.name!r}", now, wall)
+    if task.expires is not None:
+        call.not_after = moment(task.expires, f"expires of task {task.name!r}", now, wall)

@@ -1,0 +1,171 @@
+"""`eta` and `expires` mean the same wherever tasks run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.workers import worker_in_thread
+from wbengine import engines, exceptions, states, task
+from wbengine.patterns import linear_flow, unordered_flow
+
+KINDS = ["serial", "threads", "one thread", "processes", "workers", "local_tasks"]
+
+
+class Tells(task.Task):
+    """When it was run, in unix seconds."""
+
+    def execute(self) -> float:
+        return time.time()
+
+
+class Later(Tells):
+    eta = 0.3
+
+
+class MuchLater(Tells):
+    eta = 600
+
+
+class OutOfUse(Tells):
+    expires = 0
+
+
+class TooLate(Tells):
+    eta, expires = 600, 0.2
+
+
+class Odd(Tells):
+    eta = "soon"  # type: ignore[assignment]
+
+
+class Naive(Tells):
+    expires = dt.datetime(2000, 1, 1)
+
+
+class Takes(task.Task):
+    priority = 1
+
+    def execute(self) -> float:
+        time.sleep(0.4)
+        return time.time()
+
+
+class Impatient(Tells):
+    expires = 0.2
+
+
+class Item(task.Task):
+    eta = 0.3
+
+    def execute(self, item: int) -> float:
+        return time.time()
+
+
+class Spoils(task.Task):
+    def execute(self) -> None:
+        raise LookupError("spoilt")
+
+
+class Quits(MuchLater):
+    cancel_on_revert = True
+
+
+@pytest.fixture(params=KINDS)
+def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """For `engines.load`."""
+    if request.param in ("workers", "local_tasks"):
+        url = "memory://start-times"
+        with worker_in_thread(url, sys.modules[__name__], threads_count=1):
+            found: dict[str, Any] = {"engine": "worker-based", "url": url}
+            if request.param == "local_tasks":
+                found["local_tasks"] = ["t"]
+            yield found
+        return
+    yield {
+        "serial": {},
+        "threads": {"engine": "parallel"},
+        "one thread": {"engine": "parallel", "max_workers": 1},
+        "processes": {"engine": "parallel", "executor": "processes", "max_workers": 1},
+    }[request.param]
+
+
+def test_task_is_not_started_before_its_eta(options: dict[str, Any]) -> None:
+    """And holds up nobody who could start."""
+    flow = unordered_flow.Flow("f").add(Later("t", provides="later"), Tells("o", provides="now"))
+    began = time.time()
+    found = engines.run(flow, **options)
+    assert found["later"] >= began + 0.3
+    assert found["now"] < found["later"]
+
+
+def test_eta_may_be_a_moment(options: dict[str, Any]) -> None:
+    moment = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.3)
+    tells = Tells("t", provides="now")
+    tells.eta = moment
+    assert engines.run(linear_flow.Flow("f").add(tells), **options)["now"] >= moment.timestamp()
+
+
+@pytest.mark.parametrize("late", [OutOfUse, TooLate])
+def test_task_that_did_not_start_in_its_time_fails(
+    options: dict[str, Any], late: type[task.Task]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(exceptions.Expired, match="'t' was not started in the time"):
+        engines.run(linear_flow.Flow("f").add(late("t")), **options)
+    assert time.monotonic() < began + 60
+
+
+def test_task_expires_while_another_has_its_place(options: dict[str, Any]) -> None:
+    if "local_tasks" in options or options == {"engine": "parallel"}:
+        pytest.skip("it has places enough")
+    flow = unordered_flow.Flow("f").add(Takes("first"), Impatient("t"))
+    with pytest.raises(exceptions.Expired, match="'t' "):
+        engines.run(flow, **options)
+
+
+@pytest.mark.parametrize(("odd", "error"), [(Odd, TypeError), (Naive, ValueError)])
+def test_times_that_make_no_sense_fail_their_task(
+    options: dict[str, Any], odd: type[task.Task], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="of task 't' must be"):
+        engines.run(linear_flow.Flow("f").add(odd("t")), **options)
+
+
+def test_items_of_a_map_have_an_eta(options: dict[str, Any]) -> None:
+    began = time.time()
+    mapped = task.Map(Item("t"), over="items", provides="times")
+    found = engines.run(linear_flow.Flow("f").add(mapped), store={"items": [1, 2]}, **options)
+    assert min(found["times"]) >= began + 0.3
+
+
+@pytest.mark.parametrize("how", ["suspend", "cancel", "deadline"])
+def test_what_waits_for_its_eta_is_taken_back(options: dict[str, Any], how: str) -> None:
+    """And never starts."""
+    engine = engines.load(linear_flow.Flow("f").add(MuchLater("t")), **options)
+    steer = {"suspend": engine.suspend, "cancel": engine.cancel, "deadline": bool}[how]
+    threading.Timer(0.3, steer).start()
+    if how == "suspend":
+        engine.run()
+        assert engine.storage.get_flow_state() == states.SUSPENDED
+        assert engine.storage.get_atom_state("t") == states.PENDING
+        return
+    error = exceptions.Cancelled if how == "cancel" else exceptions.DeadlineExceeded
+    with pytest.raises(error):
+        engine.run(deadline=0.3 if how == "deadline" else None)
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert engine.storage.get_execute_failures().keys() <= {"t"}
+
+
+def test_task_that_waits_ends_early_where_it_says_so(options: dict[str, Any]) -> None:
+    """`cancel_on_revert`: nobody waits for the eta of what is to be undone anyway."""
+    began = time.monotonic()
+    with pytest.raises(LookupError, match="spoilt"):
+        engines.run(unordered_flow.Flow("f").add(Quits("t"), Spoils("s")), **options)
+    assert time.monotonic() < began + 60
