@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wbengine import exceptions, running
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
+from wbengine.concurrency.cancellation import Cancellation
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine import loops
     from wbengine import task as task_module
+    from wbengine.concurrency import event_loop
 
 Action = Literal["execute", "revert"]
 EXECUTE: Final = "execute"
@@ -49,7 +50,6 @@ _IDLE_HOOKS: Final = frozenset(
 
 _enter: Final = running.CURRENT.set
 _leave: Final = running.CURRENT.reset
-_LATEST: Final = running.LATEST
 
 # Whoever calls `execute_task` by hand keeps no count of attempts; no two of theirs may be the same.
 _attempts = itertools.count(1)
@@ -88,29 +88,24 @@ class Invocation:
     runs it has to find out.  What has to be published is published under `epoch`: no number is used
     by two runs, and a later one's is higher.
 
-    `cancelled`: somebody asked for it to end; it is not to start any more.  Whoever runs it makes
-    it known how it can be told of that first, and looks at this afterwards.  `local`: it must run
-    in the engine's own process.
+    `cancellation`: what it is cancelled by, and told of that where it runs; one that is cancelled
+    is not to start any more.  `local`: it must run in the engine's own process.  `origin`: as what
+    it is known to those who sent it here.
 
     `not_before` and `not_after`: between which moments it is to start, on this host's monotonic
     clock; None: nobody looked yet, and at any time.
-
-    `signal`: what tells the call where it runs: that it was cancelled (`cancelled`), and when its
-    hard limit ends it (`deadline`).  `origin`: as what it is known to those who sent it here.
-    `left`: see `leave`.
     """
 
     __slots__ = (
         "action",
         "arguments",
         "attempt",
-        "cancelled",
+        "cancellation",
         "epoch",
         "events",
         "failures",
         "flow_uuid",
         "index",
-        "left",
         "local",
         "node",
         "not_after",
@@ -120,7 +115,6 @@ class Invocation:
         "recovered",
         "result",
         "resumed",
-        "signal",
         "task",
         "ticket",
         "uuid",
@@ -159,19 +153,12 @@ class Invocation:
         self.resumed = resumed
         self.epoch = epoch
         self.recovered = recovered
-        self.cancelled = False
-        self.left = False
+        self.cancellation = Cancellation()
         self.local = False
         self.not_before: float | None = None
         self.not_after: float | None = None
         self.ticket: Any = None
-        self.signal: Any = None
         self.origin: running.Request | None = None
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether somebody asked for its end, here or from afar."""
-        return self.cancelled or (self.signal is not None and self.signal.cancelled)
 
     def expired(self) -> Outcome | None:
         """What it comes to if its time to start is over."""
@@ -179,10 +166,6 @@ class Invocation:
             return None
         late = f"task {self.task.name!r} was not started in the time that it had for that"
         return Outcome(ft.Failure.from_exception(exceptions.Expired(late)))
-
-    def leave(self) -> None:
-        """The run is interrupted: what is detached goes on outside, and a later run with it."""
-        self.left = self.task.detached and self.action == EXECUTE
 
     def __repr__(self) -> str:
         return f"<Invocation {self.action} {self.task.name!r}, attempt {self.attempt}>"
@@ -341,7 +324,7 @@ def raise_interruption(outcome: Outcome) -> None:
         outcome.value.reraise()
 
 
-def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
+def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> Outcome:
     """Call the task's hooks and body here and now; whatever it raises becomes a `Failure`.
 
     Hooks run in the order pre, body, post; `post_*` runs whatever happened before it.  An exception
@@ -355,9 +338,9 @@ def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
     task = invocation.task
     if task.async_bodies and invocation.action in task.async_bodies:
         return _in_loop(ainvoke, invocation, started, loop)
-    events, known = invocation.events, id(task)
+    events = invocation.events
     before = _enter(invocation)
-    _LATEST[known] = invocation
+    task._latest = invocation
     try:
         if events is not None:
             task.attach(events)
@@ -368,7 +351,7 @@ def invoke(invocation: Invocation, loop: loops.Loop | None = None) -> Outcome:
     finally:
         if events is not None:
             task.detach()
-        _LATEST.pop(known, None)
+        task._latest = None
         _leave(before)
 
 
@@ -377,7 +360,7 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     started = time.time()
     task = invocation.task
     _enter(invocation)  # it has a context of its own
-    _LATEST[id(task)] = invocation
+    task._latest = invocation
     try:
         if invocation.events is not None:
             task.attach(invocation.events)
@@ -388,10 +371,12 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     finally:
         if invocation.events is not None:
             task.detach()
-        _LATEST.pop(id(task), None)
+        task._latest = None
 
 
-def _perform(task: task_module.Task, invocation: Invocation, loop: loops.Loop | None) -> Any:
+def _perform(
+    task: task_module.Task, invocation: Invocation, loop: event_loop.EventLoop | None
+) -> Any:
     """Hooks and body in this thread; what of them is async is waited for."""
     before, after = _hooks(task, invocation.action)
     try:
@@ -468,23 +453,28 @@ def _in_loop(
     run: Callable[[Invocation], Coroutine[Any, Any, Outcome]],
     invocation: Invocation,
     started: float,
-    loop: loops.Loop | None,
+    loop: event_loop.EventLoop | None,
 ) -> Outcome:
     try:
-        found: Any = _loop(loop).run(run, invocation)
+        found: Any = _loop(loop).run(
+            run,
+            invocation,
+            cancellation=invocation.cancellation,
+            always_begins=invocation.recovered,
+        )
     except BaseException as error:
         found = ft.Failure.from_exception(error)
     return found if isinstance(found, Outcome) else Outcome(found, LOCAL, started, time.time())
 
 
-def _waited_for(value: Any, loop: loops.Loop | None) -> Any:
+def _waited_for(value: Any, loop: event_loop.EventLoop | None) -> Any:
     return _loop(loop).wait_for(value) if type(value) is _COROUTINE else value
 
 
-def _loop(loop: loops.Loop | None) -> loops.Loop:
+def _loop(loop: event_loop.EventLoop | None) -> event_loop.EventLoop:
     if loop is not None:
         return loop
     # Not on top: what runs plain tasks only needs no event loop.
-    from wbengine import loops as loops_module
+    from wbengine.concurrency import event_loop
 
-    return loops_module.of_process()
+    return event_loop.of_process()

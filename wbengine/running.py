@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -40,11 +39,6 @@ class Request(NamedTuple):
 #: The innermost call around the code that asks; whoever runs a task sets and resets it.
 CURRENT: Final[ContextVar[invocation.Invocation | None]] = ContextVar("wbengine", default=None)
 
-#: The latest call of each task that runs in this process, by the task's id: threads that a task
-#: starts have a context of their own.
-LATEST: Final[dict[int, invocation.Invocation]] = {}
-
-
 #: What is entered around the body and the hooks of each call in this process, by whoever traces
 #: them; it must not raise.
 around: Callable[[invocation.Invocation], AbstractContextManager[object]] | None = None
@@ -65,48 +59,15 @@ sending: Callable[[Key, Call], Call] | None = None
 tying: Callable[[dict[str, Any]], object] | None = None
 
 
-#: How who waits for a coroutine lets it know that its call was cancelled: by the id of the call,
-#: and of what tells the call so.
-_WAKERS: Final[dict[int, Callable[[], object]]] = {}
-
-
-@contextlib.contextmanager
-def waiting(call: Any, waker: Callable[[], object]) -> Iterator[None]:
-    """Have `waker` called by `wake`, for the length of a `with` block."""
-    keys = [id(known) for known in (call, getattr(call, "signal", None)) if known is not None]
-    _WAKERS.update(dict.fromkeys(keys, waker))
-    try:
-        yield
-    finally:
-        for key in keys:
-            _WAKERS.pop(key, None)
-
-
-def wake(known: object) -> None:
-    """A call, or what tells it so, was cancelled just now: let who waits in it know.
-
-    Any thread.
-    """
-    waker = _WAKERS.get(id(known))
-    if waker is not None:
-        waker()
-
-
 def current(task: task_module.Task) -> invocation.Invocation | None:
     """The call of `task` that the code which asks is part of; None: there is none."""
     call = CURRENT.get()
     return call if call is not None and call.task is task else None
 
 
-def cancelled(task: task_module.Task) -> bool:
-    """Whether somebody cancelled the call of `task` that runs; asked from any thread of its own."""
-    call = current(task) or LATEST.get(id(task))
-    return call is not None and call.is_cancelled
-
-
 def meant(error: BaseException, call: invocation.Invocation) -> BaseException:
     """`error`, or what it means where a coroutine was cancelled because its call was."""
-    if type(error).__name__ != "CancelledError" or not call.is_cancelled:
+    if type(error).__name__ != "CancelledError" or not call.cancellation.cancelled:
         return error
     found = exceptions.Cancelled(f"Task {call.task.name!r} was cancelled")
     found.__cause__ = error

@@ -57,7 +57,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.patterns.unordered_flow": ("Flow",),
     "wbengine.patterns.graph_flow": ("Flow", "TargetedFlow"),
     "wbengine.storage": ("Storage", "META_PROGRESS", "META_PROGRESS_DETAILS"),
-    "wbengine.pools": ("ThreadPool", "ProcessPool", "SoloPool", "GivenPool", "Ticket"),
+    "wbengine.pools": ("ThreadPool", "ProcessPool", "SoloPool", "ExternalPool", "PoolCall"),
     "wbengine.running": ("Request",),
     "wbengine.limits": ("TimeLimit", "UNLIMITED", "read"),
     "wbengine.engines.worker_based.executor": ("WorkerTaskExecutor",),

@@ -156,7 +156,8 @@ class Engine(Process):
 
     def cancel(self, call: invocation.Invocation) -> None:
         atom = self.world.store.atoms[call.uuid]
-        call.cancelled = atom.cancelled = True
+        atom.cancelled = True
+        call.cancellation.cancel()
         self.do(self.tracker.cancel(call))
 
     def done(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:

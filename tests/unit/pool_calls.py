@@ -13,7 +13,8 @@ import time
 import warnings
 from typing import Any
 
-from wbengine import exceptions, loops
+from wbengine import exceptions
+from wbengine.concurrency import event_loop
 
 WAIT = 60.0
 SOFT = exceptions.SoftTimeLimitExceeded
@@ -75,22 +76,22 @@ def blocked(door: threading.Lock, emit: Any) -> str:
 
 def obedient(emit: Any) -> str:
     emit("begun", {"pid": os.getpid()})
-    while not emit.cancelled:
+    while not emit.cancellation.cancelled:
         time.sleep(0.001)
     return "obeyed"
 
 
 def deadline(emit: Any) -> float | None:
-    found: float | None = emit.deadline
+    found: float | None = emit.cancellation.deadline
     return found
 
 
 def is_cancelled(emit: Any) -> bool:
-    return bool(emit.cancelled)
+    return bool(emit.cancellation.cancelled)
 
 
 def sleeps_in_loop(cleans: bool, emit: Any) -> Any:
-    return loops.of_process().run(_sleeps, cleans)
+    return event_loop.of_process().run(_sleeps, cleans)
 
 
 async def _sleeps(cleans: bool) -> str:
@@ -155,7 +156,7 @@ def _tell_forever(emit: Any) -> None:
 
 
 def leave_behind(path: str, emit: Any) -> int:
-    return loops.of_process().run(_leave_behind, path)
+    return event_loop.of_process().run(_leave_behind, path)
 
 
 async def _leave_behind(path: str) -> int:

@@ -57,7 +57,7 @@ class Hands(invocation.TaskExecutor):
 
     def cancel(self, invocations: Iterable[invocation.Invocation]) -> None:
         for call in invocations:
-            assert call.action == "execute" and call.cancelled
+            assert call.action == "execute" and call.cancellation.cancelled
             assert call.task.name not in self.waiting, "it was to be withdrawn"
             self.told.append(call.task.name)
 

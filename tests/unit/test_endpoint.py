@@ -14,7 +14,8 @@ import pytest
 
 from tests.support import fresh, sample_tasks
 from wbengine import exceptions as exc
-from wbengine import loops, pools, task
+from wbengine import pools, task
+from wbengine.concurrency import event_loop
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.types.failure import Failure
@@ -75,7 +76,7 @@ def unit(**change: Any) -> pr.WorkUnit:
 
 def run(cls: Any, work: pr.WorkUnit) -> tuple[Any, list[Any]]:
     told: list[Any] = []
-    loop = loops.Loop("endpoint-loop")
+    loop = event_loop.EventLoop("endpoint-loop")
     outcome = endpoint.Endpoint(cls).run(work, loop, lambda *event: told.append(event))
     loop.stop()
     return outcome.value, told
@@ -152,7 +153,7 @@ def test_coroutines() -> None:
     assert value == ("undone", 3, [], 1, 2)
     outcome = endpoint.Endpoint(AddLater).run(work, None, lambda *_: None)
     assert outcome.value == (3, "wbengine-loop")
-    loops.stop_all()
+    event_loop.stop_all()
 
 
 def test_revert() -> None:

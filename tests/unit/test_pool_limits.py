@@ -32,7 +32,9 @@ from tests.unit.pool_calls import (
     stopped,
     stubborn,
 )
-from wbengine import _pool_children, _pool_threads, exceptions, limits, loops, pools, watch
+from wbengine import exceptions, limits, pools
+from wbengine.concurrency import event_loop, interrupts, process_pool, timers
+from wbengine.concurrency import pools as thread_pools
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -107,7 +109,7 @@ def pool(request: pytest.FixtureRequest) -> Any:
         assert not thread.is_alive()
     else:
         with futures.ThreadPoolExecutor(1) as executor:
-            yield pools.GivenPool(executor)
+            yield pools.ExternalPool(executor)
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
 
 def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None:
     box = Box()
-    pool.submit(stubborn, (), box, None, limit(0.3, 0.4), what="t")
+    pool.submit(stubborn, (), box, None, limit(0.3, 0.4), name="t")
     pool.submit(quick, (), box)
     assert "task 't' did not end within its hard limit of 0.4 s" in box.failure(HARD)
     assert isinstance(box.get(), int)
@@ -145,7 +147,7 @@ def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None
 def test_a_coroutine_is_interrupted_where_it_waits(
     pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_pool_threads, "_GRACE", WAIT)  # its thread comes back, sooner or later
+    monkeypatch.setattr(thread_pools, "_GRACE", WAIT)  # its thread comes back, sooner or later
     box = Box()
     before = getattr(pool, "lost", 0)
     pool.submit(sleeps_in_loop, (True,), box, None, limit(0.5))
@@ -157,7 +159,7 @@ def test_a_coroutine_is_interrupted_where_it_waits(
     pool.submit(quick, (), box)
     assert isinstance(box.get(), int)
     assert getattr(pool, "lost", 0) == before
-    loops.stop_all()
+    event_loop.stop_all()
 
 
 def test_the_deadline_is_told(pool: Any) -> None:
@@ -172,7 +174,7 @@ def test_the_deadline_is_told(pool: Any) -> None:
 def test_cancelling_what_runs_and_what_waits(pool: Any) -> None:
     box, waiting = Box(), Box()
     first = pool.submit(obedient, (), box, box.event)
-    second = pool.submit(quick, (), waiting, what="w")
+    second = pool.submit(quick, (), waiting, name="w")
     box.begun()
     for _ in range(2):
         second.cancel(0.0)
@@ -277,17 +279,15 @@ def test_a_solo_pool_is_served_once() -> None:
 
 
 def test_a_solo_pool_in_the_main_thread_is_interrupted_in_c() -> None:
-    from wbengine import alarms
-
-    before = signal.getsignal(alarms.NUMBER)
+    before = signal.getsignal(interrupts.SIGNAL)
     pool, box, ran = pools.SoloPool(), Box(), list[Any]()
     pool.submit(asleep, (), box, None, limit(0.02))
     pool.submit(lambda emit: ran.append(threading.current_thread()), (), lambda _: pool.stop())
     try:
         pool.serve()
     finally:
-        signal.signal(alarms.NUMBER, before)
-        alarms._installed = False
+        signal.signal(interrupts.SIGNAL, before)
+        interrupts._handled = False
     box.failure(SOFT)
     assert ran == [threading.main_thread()]
 
@@ -302,7 +302,7 @@ def test_only_the_child_that_is_stuck_is_killed(processes: Any) -> None:
     pid = other.begun()
     for fn in (stopped, stubborn, spin):
         box, victim = Box(), submit(processes, quick)
-        processes.submit(fn, (), box, None, limit(None, 0.2), what="stuck")
+        processes.submit(fn, (), box, None, limit(None, 0.2), name="stuck")
         text = box.failure(HARD)
         assert "task 'stuck' did not end within its hard limit of 0.2 s" in text
         assert f"its process {victim} was killed" in text
@@ -342,7 +342,7 @@ def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
     box, other = Box(), Box()
     innocent = processes.submit(obedient, (), other, other.event)
     pid = other.begun()
-    ticket = processes.submit(stubborn, (), box, box.event, what="deaf")
+    ticket = processes.submit(stubborn, (), box, box.event, name="deaf")
     victim = box.begun()
     ticket.cancel(0.05)
     text = box.failure(exceptions.Cancelled)
@@ -356,13 +356,13 @@ def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
 def test_one_that_obeys_in_time_is_not_killed(processes: Any) -> None:
     """Nor later, when it makes another call."""
     for _ in range(5):
-        box, before = Box(), len(watch.of_process())
+        box, before = Box(), len(timers.of_process())
         ticket = processes.submit(obedient, (), box, box.event)
         pid = box.begun()
         ticket.cancel(WAIT)
         assert box.get() == "obeyed"
         assert pid in serving(processes)
-        assert len(watch.of_process()) <= before, "it is still to be killed when the grace is over"
+        assert len(timers.of_process()) <= before, "it is still to be killed when the grace is over"
 
 
 def test_a_child_makes_no_more_calls_than_it_may() -> None:
@@ -378,7 +378,7 @@ def test_a_child_that_takes_too_much_memory_is_killed_alone() -> None:
         box, other = Box(), Box()
         innocent = pool.submit(obedient, (), other, other.event)
         pid = other.begun()
-        pool.submit(eat, (300 * MIB,), box, box.event, what="greedy")
+        pool.submit(eat, (300 * MIB,), box, box.event, name="greedy")
         victim = box.begun()
         text = box.failure(MemoryError)
         innocent.cancel()
@@ -391,7 +391,7 @@ def test_a_child_that_takes_too_much_memory_is_killed_alone() -> None:
 def test_a_child_that_keeps_too_much_memory_is_replaced_after_its_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_pool_children, "_MEMORY_PERIOD", 60.0)  # not while it runs
+    monkeypatch.setattr(process_pool, "_MEMORY_PERIOD", 60.0)  # not while it runs
     with pools.ProcessPool(1, max_memory=150 * MIB) as pool:
         first = submit(pool, quick)
         assert submit(pool, keep, 1 * MIB) == first

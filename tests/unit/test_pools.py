@@ -51,7 +51,8 @@ from tests.unit.pool_calls import (
     terminate_parent,
     whoami,
 )
-from wbengine import _pool_process, exceptions, pools
+from wbengine import exceptions, pools
+from wbengine.concurrency import process_pool
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -305,7 +306,7 @@ def test_refuses_sizes_that_are_none(size: Any) -> None:
 @pytest.mark.parametrize("eager", [False, True])
 def test_idle_pool_stops_by_itself(pool: Any, eager: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is killed after a while: children leave as soon as their pipe is closed."""
-    monkeypatch.setattr(_pool_process, "_GRACE", WAIT)
+    monkeypatch.setattr(process_pool, "_GRACE", WAIT)
     box = Box()
     if eager:
         pool.start()

@@ -37,7 +37,7 @@ def test_the_pool_that_was_asked_for(options: Any, kind: Any, size: int, words: 
 def test_a_given_executor() -> None:
     with futures.ThreadPoolExecutor(3) as executor:
         made, count, told = slots.make_pool(executor)
-        assert (type(made), count, told) == (pools.GivenPool, 3, "of a given executor")
+        assert (type(made), count, told) == (pools.ExternalPool, 3, "of a given executor")
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ class Task(atom.Atom):
     # Made on first use: most tasks have no listener.
     _listeners: nt.RelayingNotifier | None = None
     _sink: nt.Sink | None = None
+    # The latest call of it that runs, for the threads that it starts: their context is another one.
+    _latest: invocation.Invocation | None = None
 
     def _default_name(self) -> str:
         return _names.class_name(type(self))
@@ -112,7 +114,8 @@ class Task(atom.Atom):
         To be asked now and then by an `execute` or `revert` that takes long, from any of its
         threads; it works wherever the task runs, and costs next to nothing.  False outside.
         """
-        return running.cancelled(self)
+        call = running.current(self) or self._latest
+        return call is not None and call.cancellation.cancelled
 
     @property
     def request(self) -> running.Request | None:
@@ -124,7 +127,7 @@ class Task(atom.Atom):
         call = running.current(self)
         if call is None:
             return None
-        deadline = None if call.signal is None else call.signal.deadline
+        deadline = call.cancellation.deadline
         if call.origin is not None:
             return call.origin._replace(deadline=deadline)
         name = invocation.request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
@@ -136,7 +139,7 @@ class Task(atom.Atom):
             invocation.LOCAL,
             deadline,
             call.recovered,
-            call.left or getattr(call.signal, "left", False),
+            call.cancellation.left and self.detached and call.action == invocation.EXECUTE,
         )
 
     def update_progress(self, progress: float) -> None:
@@ -172,6 +175,7 @@ class Task(atom.Atom):
         state = self.__dict__.copy()
         state.pop("_listeners", None)
         state.pop("_sink", None)
+        state.pop("_latest", None)
         return state
 
 

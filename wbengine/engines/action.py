@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from wbengine import divided, exceptions, limits, states
+from wbengine import divided, exceptions, states
 from wbengine import invocation as calls
+from wbengine.concurrency import limits
 from wbengine.engines import (
     base,
     control,

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Final
 
-from wbengine import _names, _options, limits
+from wbengine import _names, _options
 from wbengine import invocation as calls
+from wbengine.concurrency import limits
 from wbengine.engines import action
 from wbengine.runtime import executors
 

@@ -123,13 +123,13 @@ class InFlight:
         """Let calls know that they are to end; those not started do not start any more."""
         found = list(invocations)
         for call in found:
-            call.cancelled = True
+            call.cancellation.cancel()
         if found:
             self._executor.cancel(found)
 
     def undo(self, found: Iterable[calls.Invocation]) -> None:
         """Let these end early, for what they are part of is being undone; idempotent."""
-        told = [call for call in found if not call.cancelled]
+        told = [call for call in found if not call.cancellation.cancelled]
         self.ending.update(call.node for call in told)
         self.cancel(told)
 

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import Any, ClassVar, Final
 
-from wbengine import alarms, exceptions, limits, loops, pools, running
+from wbengine import exceptions
 from wbengine import invocation as calls
+from wbengine.concurrency import event_loop, interrupts, limits, pools
 from wbengine.runtime import strict as strictness
 from wbengine.types import failure as ft
 
 __all__ = ["LocalTaskExecutor", "SerialTaskExecutor", "ThreadTaskExecutor"]
 
-Invoke = Callable[[calls.Invocation, loops.Loop], calls.Outcome]
+Invoke = Callable[[calls.Invocation, event_loop.EventLoop], calls.Outcome]
 
 #: Seconds that a cancelled task in a process of its own has to end before that is killed.
 CANCEL_GRACE: Final = 10.0
@@ -52,29 +53,23 @@ class LocalTaskExecutor(calls.TaskExecutor):
             done(invocation, calls.Outcome(None))
             return
         try:
-            invocation.ticket = self._begin(invocation, done)
+            self._begin(invocation, done)
         except Exception as error:
             done(invocation, calls.Outcome(ft.Failure.from_exception(error)))
-            return
-        if invocation.cancelled:  # meanwhile
-            self.cancel([invocation])
 
     def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
         for invocation in invocations:
-            invocation.cancelled = True
-            ticket = invocation.ticket
-            if ticket is not None:
-                self._call_off(ticket)
+            invocation.cancellation.cancel()
 
     def disown(self) -> None:
         self.withdraw()  # nobody else sees what waits here
 
     @abc.abstractmethod
-    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> Any:
-        """Have it run, and return the ticket of that; or raise why not."""
+    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
+        """Have it run, and end when it is cancelled; or raise why not."""
 
-    def _call_off(self, ticket: Any) -> None:
-        ticket.cancel(self._grace)
+    def _cancel_with(self, invocation: calls.Invocation, call: pools.PoolCall) -> None:
+        invocation.cancellation.on_cancel(functools.partial(call.cancel, self._grace))
 
 
 def limit_of(invocation: calls.Invocation, default: limits.TimeLimit) -> limits.TimeLimit:
@@ -104,22 +99,21 @@ class SerialTaskExecutor(calls.TaskExecutor):
     immediate: bool = True
 
     def __init__(self, *, strict: bool = False, limit: limits.TimeLimit = limits.UNLIMITED) -> None:
-        self._loop = loops.Loop()
+        self._loop = event_loop.EventLoop()
         self._strict = strict
         self._limit = limit
 
     def stop(self) -> None:
         # Another for the next run: an interruption may end the waiting for this one.
-        loop, self._loop = self._loop, loops.Loop()
+        loop, self._loop = self._loop, event_loop.EventLoop()
         loop.stop()
 
     def cancel(self, invocations: Iterable[calls.Invocation]) -> None:
         for invocation in invocations:
-            invocation.cancelled = True
-            running.wake(invocation)
+            invocation.cancellation.cancel()
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        if invocation.cancelled and not invocation.recovered:  # just before
+        if invocation.cancellation.cancelled and not invocation.recovered:  # just before
             refusal = exceptions.Cancelled(f"Task {invocation.task.name!r} was cancelled")
             done(invocation, calls.Outcome(ft.Failure.from_exception(refusal)))
             return
@@ -148,19 +142,8 @@ class SerialTaskExecutor(calls.TaskExecutor):
         except (TypeError, ValueError) as error:
             return ft.Failure.from_exception(error)
         if limit.hard is not None:
-            invocation.signal = _Deadline(time.time() + limit.hard)
-        return alarms.limited(limit, invoke, (invocation, self._loop))
-
-
-class _Deadline:
-    """What a call in the engine's own thread is told of itself."""
-
-    __slots__ = ("deadline",)
-
-    cancelled = False
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+            invocation.cancellation.deadline = time.time() + limit.hard
+        return interrupts.limited(limit, invoke, (invocation, self._loop))
 
 
 class ThreadTaskExecutor(LocalTaskExecutor):
@@ -172,7 +155,7 @@ class ThreadTaskExecutor(LocalTaskExecutor):
     Async bodies need no thread of the pool: they all run, as many as there are, in one event loop.
     It is the executor's own also when the pool is given, and ends with `stop`.
 
-    Limits are kept as `pools.ThreadPool`, `pools.GivenPool` and `loops.Loop` say.
+    Limits are kept as `pools.ThreadPool`, `pools.ExternalPool` and `EventLoop` say.
     """
 
     in_process: ClassVar[bool] = True
@@ -188,10 +171,10 @@ class ThreadTaskExecutor(LocalTaskExecutor):
         super().__init__(strict=strict, limit=limit)
         self._given = executor is not None
         self._max_workers = max_workers
-        self._pool: pools.ThreadPool | pools.GivenPool | None = None
+        self._pool: pools.ThreadPool | pools.ExternalPool | None = None
         if executor is not None:
-            self._pool = pools.GivenPool(executor)
-        self._loop = loops.Loop()
+            self._pool = pools.ExternalPool(executor)
+        self._loop = event_loop.EventLoop()
         self._invoke = strictness.invoke if strict else calls.invoke
         self._ainvoke = strictness.ainvoke if strict else calls.ainvoke
 
@@ -206,13 +189,13 @@ class ThreadTaskExecutor(LocalTaskExecutor):
             pool.stop()
         # After the pool: plain bodies may have hooks that are async.  Another one for the next run:
         # an interruption may end the waiting for this one.
-        loop, self._loop = self._loop, loops.Loop()
+        loop, self._loop = self._loop, event_loop.EventLoop()
         loop.stop()
 
     def withdraw(self) -> list[calls.Invocation]:
-        taken = [ticket.args[0] for ticket in self._loop.withdraw()]
+        taken = [call.args[0] for call in self._loop.withdraw()]
         if self._pool is not None:
-            taken.extend(ticket.args[1] for ticket in self._pool.withdraw())
+            taken.extend(call.args[1] for call in self._pool.withdraw())
         return taken
 
     def disown(self) -> None:
@@ -222,34 +205,42 @@ class ThreadTaskExecutor(LocalTaskExecutor):
     def leave_detached(self) -> None:
         self._loop.leave(_is_detached)
 
-    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> Any:
+    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         pool = self._pool
         if pool is None:
             raise RuntimeError("the executor was not started")
         limit = limit_of(invocation, self._limit)
         task, tell = invocation.task, functools.partial(report, invocation, done)
         if task.async_bodies and invocation.action in task.async_bodies:
-            call = loops.Ticket(self._ainvoke, (invocation,), tell, limit)
-            invocation.signal = call
             tell_begin(invocation)  # none of these waits for others
-            self._loop.put(call)
-            return call
-        return pool.submit(
-            _call_here, (self._invoke, invocation, self._loop), tell, None, limit, task.name
+            self._loop.put(
+                event_loop.LoopCall(
+                    self._ainvoke,
+                    (invocation,),
+                    tell,
+                    limit,
+                    invocation.cancellation,
+                    always_begins=invocation.recovered,
+                )
+            )
+            return
+        call = pool.submit(
+            _call_here,
+            (self._invoke, invocation, self._loop),
+            tell,
+            None,
+            limit,
+            task.name,
+            cancellation=invocation.cancellation,
         )
-
-    def _call_off(self, ticket: Any) -> None:
-        if isinstance(ticket, loops.Ticket):
-            self._loop.cancel(ticket)
-        else:
-            ticket.cancel()
+        self._cancel_with(invocation, call)
 
 
-def _is_detached(ticket: loops.Ticket) -> bool:
-    call = ticket.args[0] if ticket.args else None
-    if not isinstance(call, calls.Invocation):
+def _is_detached(call: event_loop.LoopCall) -> bool:
+    found = call.args[0] if call.args else None
+    if not isinstance(found, calls.Invocation):
         return False  # a hook of one
-    return call.task.detached and call.action == calls.EXECUTE
+    return found.task.detached and found.action == calls.EXECUTE
 
 
 def default_threads() -> int:
@@ -258,12 +249,14 @@ def default_threads() -> int:
 
 
 def _call_here(
-    invoke: Invoke, invocation: calls.Invocation, loop: loops.Loop, emit: pools.Ticket
+    invoke: Invoke,
+    invocation: calls.Invocation,
+    loop: event_loop.EventLoop,
+    emit: pools.PoolCall,
 ) -> calls.Outcome:
     late = None if invocation.not_after is None else invocation.expired()
     if late is not None:
         return late
-    invocation.signal = emit
     tell_begin(invocation)
     return invoke(invocation, loop)
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, ClassVar
 
-from wbengine import alarms, exceptions, limits, pools, running
+from wbengine import exceptions, running
 from wbengine import invocation as calls
 from wbengine import task as task_module
+from wbengine.concurrency import interrupts, limits, pools, process_pool
 from wbengine.runtime import strict as strictness
 from wbengine.runtime.in_process import CANCEL_GRACE, LocalTaskExecutor, limit_of
 from wbengine.types import failure as ft
@@ -27,12 +28,12 @@ class _RemoteTaskExecutor(LocalTaskExecutor):
 
     in_process: ClassVar[bool] = False
 
-    _pool: pools.ProcessPool | pools.GivenPool | None
+    _pool: process_pool.ProcessPool | pools.ExternalPool | None
 
     def withdraw(self) -> list[calls.Invocation]:
         if self._pool is None:
             return []
-        settles: list[Any] = [ticket.done for ticket in self._pool.withdraw()]
+        settles: list[Any] = [call.done for call in self._pool.withdraw()]
         return [settle.invocation for settle in settles]
 
 
@@ -54,14 +55,16 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
         limit: limits.TimeLimit = limits.UNLIMITED,
     ) -> None:
         super().__init__(strict=strict, limit=limit)
-        self._pool = pools.GivenPool(executor, remote=True)
+        self._pool = pools.ExternalPool(executor, remote=True)
 
-    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> Any:
+    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         assert self._pool is not None
         data = _pickled_call(self._strict, limit_of(invocation, self._limit), invocation)
         settle = _Settle(invocation, done)
-        call = _sent(invocation, (_call_pickled, (data,)))
-        return self._pool.submit(*call, settle, what=invocation.task.name)
+        fn, args = _sent(invocation, (_call_pickled, (data,)))
+        name, cancellation = invocation.task.name, invocation.cancellation
+        call = self._pool.submit(fn, args, settle, name=name, cancellation=cancellation)
+        self._cancel_with(invocation, call)
 
 
 class ProcessTaskExecutor(_RemoteTaskExecutor):
@@ -71,8 +74,8 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
     `Invocation.events` here.  What cannot be pickled, and a child that dies, is a failure of that
     task alone.  Async bodies run in an event loop of their child, one at a time.
 
-    Limits are kept as `pools.ProcessPool` says; a cancelled task that runs on for `grace` seconds
-    is killed (None: never).
+    Limits are kept as `ProcessPool` says; a cancelled task that runs on for `grace` seconds is
+    killed (None: never).
     """
 
     def __init__(
@@ -89,23 +92,30 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
 
     def start(self) -> None:
         if self._pool is None:
-            pools.ProcessPool.check()
-            self._pool = pools.ProcessPool(self._size)
+            process_pool.ProcessPool.check()
+            self._pool = process_pool.ProcessPool(self._size)
 
     def stop(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.stop()
 
-    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> Any:
+    def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         pool = self._pool
         if pool is None:
             raise RuntimeError("the executor was not started")
         limit = limit_of(invocation, self._limit)
-        call = _sent(invocation, (_call, (self._strict, *_portable(invocation))))
-        settle = _Settle(invocation, done)
-        events, name = invocation.events, invocation.task.name
-        return pool.submit(*call, settle, events, limit, name)
+        fn, args = _sent(invocation, (_call, (self._strict, *_portable(invocation))))
+        call = pool.submit(
+            fn,
+            args,
+            _Settle(invocation, done),
+            invocation.events,
+            limit,
+            invocation.task.name,
+            cancellation=invocation.cancellation,
+        )
+        self._cancel_with(invocation, call)
 
 
 class _Settle:
@@ -178,7 +188,9 @@ def _call(
     """Run one task in a child."""
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures, emit)
     call.flow_uuid, call.index, call.resumed, call.epoch = origin
-    call.signal, call.not_after = emit, not_after
+    call.not_after = not_after
+    if emit is not None:
+        call.cancellation = emit.cancellation
     late = None if not_after is None else call.expired()
     if late is not None:
         return late.value, None, None
@@ -204,8 +216,8 @@ def _call_pickled(data: bytes, emit: None) -> bytes:
     if limit == limits.UNLIMITED:
         answer = call(emit)
     else:
-        alarms.install()
-        answer = alarms.limited(limit, call, (emit,))
+        interrupts.handle_signal()
+        answer = interrupts.limited(limit, call, (emit,))
         if isinstance(answer, ft.Failure):
             answer = answer, None, None
     try:

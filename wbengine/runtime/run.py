@@ -405,7 +405,7 @@ class Run:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
-            if call.cancelled and self._immediate and outcome.started is None:
+            if call.cancellation.cancelled and self._immediate and outcome.started is None:
                 self._give_back(call)  # it was told before it began
                 return
         if self._maps.running and is_item(call):

@@ -13,7 +13,7 @@ from wbengine import invocation as calls
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine import loops
+    from wbengine.concurrency import event_loop
 
 _ARGUMENTS: Final = "arguments["
 
@@ -33,7 +33,7 @@ def refused(invocation: calls.Invocation) -> calls.Outcome | None:
     return None
 
 
-def invoke(invocation: calls.Invocation, loop: loops.Loop | None = None) -> calls.Outcome:
+def invoke(invocation: calls.Invocation, loop: event_loop.EventLoop | None = None) -> calls.Outcome:
     """As `invocation.invoke`; a result that could not travel back is a failure."""
     return _checked(calls.invoke(invocation, loop))
 

@@ -9,16 +9,17 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from wbengine import _names, invocation, limits, running
+from wbengine import _names, invocation, running
 from wbengine import exceptions as exc
 from wbengine import task as task_module
+from wbengine.concurrency import limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine import loops
+    from wbengine.concurrency import event_loop
 
 
 class Turn(enum.Enum):
@@ -84,7 +85,7 @@ class Endpoint:
         task: task_module.Task,
         arguments: Mapping[str, Any],
         events: invocation.EventSink | None = None,
-        loop: loops.Loop | None = None,
+        loop: event_loop.EventLoop | None = None,
         origin: running.Request | None = None,
     ) -> invocation.Outcome:
         """Execute a task that `generate` made; whatever it raises is the outcome."""
@@ -100,7 +101,7 @@ class Endpoint:
         result: Any = None,
         failures: Mapping[str, ft.Failure] = invocation.NO_FAILURES,
         events: invocation.EventSink | None = None,
-        loop: loops.Loop | None = None,
+        loop: event_loop.EventLoop | None = None,
         origin: running.Request | None = None,
     ) -> invocation.Outcome:
         """Revert a task that `generate` made; whatever it raises is the outcome."""
@@ -118,7 +119,7 @@ class Endpoint:
     def begin(
         self,
         unit: pr.WorkUnit,
-        loop: loops.Loop | None,
+        loop: event_loop.EventLoop | None,
         expires: float | None,
         fresh: float,
         emit: invocation.EventSink,
@@ -136,7 +137,7 @@ class Endpoint:
         return self.run(unit, loop, emit)
 
     def run(
-        self, unit: pr.WorkUnit, loop: loops.Loop | None, emit: invocation.EventSink
+        self, unit: pr.WorkUnit, loop: event_loop.EventLoop | None, emit: invocation.EventSink
     ) -> invocation.Outcome:
         """Make a task and do with it what a request asks for; every error is an outcome.
 
@@ -161,11 +162,12 @@ class Endpoint:
 
 
 def _invoke(
-    call: invocation.Invocation, loop: loops.Loop | None, origin: running.Request | None
+    call: invocation.Invocation, loop: event_loop.EventLoop | None, origin: running.Request | None
 ) -> invocation.Outcome:
     call.origin = origin
-    if hasattr(call.events, "cancelled"):  # that of a pool
-        call.signal = call.events
+    cancellation = getattr(call.events, "cancellation", None)
+    if cancellation is not None:  # that of a pool
+        call.cancellation = cancellation
     return invocation.invoke(call, loop)
 
 

@@ -142,7 +142,7 @@ class WorkerTaskExecutor(tenure.Tenure):
                 alone = effects[0]
             else:
                 self._apply(effects)
-            if call.cancelled:  # perhaps before it was known here
+            if call.cancellation.cancelled:  # perhaps before it was known here
                 self._report(self._book.cancel, (call,))
         if alone is not None:  # there is nothing to do but to wait for it
             errand = self._posting if self._posts(alone) else self._dispatching

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from wbengine import loops, pools
+from wbengine import pools
+from wbengine.concurrency import event_loop
 from wbengine.engines.worker_based import endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.connections import topology
@@ -124,10 +125,10 @@ class Worker(portrait.Portrait):
         self.gave_up = threading.Event()
         self.ended = threading.Event()
 
-    def _prepare_pool(self) -> loops.Loop | None:
+    def _prepare_pool(self) -> event_loop.EventLoop | None:
         """The loop of what is async; child processes have their own, and import what they need."""
         if not isinstance(self._pool, pools.ProcessPool):
-            return loops.Loop()
+            return event_loop.EventLoop()
         self._pool.preload(endpoint.modules(self._offered.values()))
         return None
 

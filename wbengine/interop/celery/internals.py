@@ -17,7 +17,7 @@ from celery.app import trace
 from celery.concurrency import base
 from celery.worker import state
 
-from wbengine import limits
+from wbengine.concurrency import limits
 
 __all__ = [
     "Given", "HostedPool", "Runner", "Slots", "change_queues", "flush", "is_busy", "prepare",

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from wbengine import exceptions, limits
+from wbengine import exceptions
+from wbengine.concurrency import limits
 from wbengine.interop.celery.serializers import JSON, RAW, Accepted, Wire, dump, name_of, type_of
 
 __all__ = [

@@ -15,7 +15,7 @@ from wbengine import exceptions, invocation, running
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine import loops
+    from wbengine.concurrency import event_loop
     from wbengine.engines.worker_based import endpoint as endpoints
     from wbengine.interop.celery import TaskMessage
 
@@ -113,7 +113,7 @@ def execute(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     who: running.Request,
-    loop: loops.Loop | None,
+    loop: event_loop.EventLoop | None,
     emit: invocation.EventSink,
 ) -> invocation.Outcome:
     """Make a task that knows its message, and execute it; every error is an outcome.

@@ -24,7 +24,8 @@ from typing import Any, ClassVar, Final
 import celery
 from celery import exceptions as theirs
 
-from wbengine import exceptions, invocation, limits, running
+from wbengine import exceptions, invocation, running
+from wbengine.concurrency import limits
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based.worker_side import guests, reporting
 from wbengine.interop.celery import claims, internals, protocol, request

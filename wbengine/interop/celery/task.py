@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine import _binding, _names, atom, exceptions, limits, running
+from wbengine import _binding, _names, atom, exceptions, running
 from wbengine._tasks.base import Task
+from wbengine.concurrency import limits
 from wbengine.interop.celery import protocol, publisher, results, serializers
 from wbengine.types import failure as ft
 

@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from wbengine import _names, invocation, limits
+from wbengine import _names, invocation
 from wbengine import exceptions as exc
+from wbengine.concurrency import limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import traces

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from wbengine import _names, limits
+from wbengine import _names
+from wbengine.concurrency import limits
 from wbengine.engines.worker_based.messages import envelope as env
 
 __all__ = ["FAIL", "MOST_RESENDS", "NAMES", "RESEND", "RESULT_TTL", "Terms"]

@@ -16,7 +16,7 @@ from wbengine.engines.worker_based.worker_side import reporting
 from wbengine.engines.worker_based.worker_side.slots import Pool
 
 if TYPE_CHECKING:
-    from wbengine import loops
+    from wbengine.concurrency import event_loop
 
 __all__ = ["Guest", "Guests", "Host"]
 
@@ -30,7 +30,7 @@ class Host:
     identity: str
     pool: Pool
     #: Where async bodies run; None: in loops of the pool's own processes.
-    loop: loops.Loop | None
+    loop: event_loop.EventLoop | None
     slots: int
     #: Called once for each task that is about to begin; False: no more may.
     admit: Callable[[], bool]

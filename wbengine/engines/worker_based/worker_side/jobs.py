@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wbengine import limits
+from wbengine.concurrency import limits
 
 if TYPE_CHECKING:
     from wbengine import invocation

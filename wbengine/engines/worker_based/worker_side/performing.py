@@ -23,7 +23,7 @@ from wbengine.engines.worker_based.worker_side.slots import Pool
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
-    from wbengine import loops
+    from wbengine.concurrency import event_loop
 
 __all__ = ["CANCEL_GRACE", "Performer"]
 
@@ -44,7 +44,7 @@ class Performer:
         core: server.Server,
         wire: proxy.Proxy,
         pool: Pool,
-        loop: loops.Loop | None,
+        loop: event_loop.EventLoop | None,
         reports: reporting.Reports,
         beats: beating.Beats,
         on_drain: Callable[[], None],

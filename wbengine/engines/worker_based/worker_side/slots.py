@@ -6,7 +6,8 @@ import os
 from concurrent import futures
 from typing import Any, Final, Protocol
 
-from wbengine import limits, pools
+from wbengine import pools
+from wbengine.concurrency import limits
 
 __all__ = ["POOLS", "default_slots", "make_pool"]
 
@@ -39,10 +40,10 @@ class Pool(Protocol):
         done: Any,
         on_event: Any = None,
         limit: limits.TimeLimit = limits.UNLIMITED,
-        what: str | None = None,
+        name: str | None = None,
         *,
         lazily: bool = False,
-    ) -> pools.Ticket: ...
+    ) -> pools.PoolCall: ...
     def start(self) -> None: ...
     def stop(self, wait: bool = True, kill: bool = False) -> None: ...
 
@@ -98,7 +99,7 @@ def _given(executor: futures.Executor) -> tuple[Pool, int, str]:
             "tasks cannot tell events out of a ProcessPoolExecutor: give processes_count instead"
         )
     slots = int(getattr(executor, "_max_workers", 1))
-    return pools.GivenPool(executor), slots, "of a given executor"
+    return pools.ExternalPool(executor), slots, "of a given executor"
 
 
 def _only_processes(kind: str, max_calls: int | None, max_memory: int | None) -> None:

@@ -1,11 +1,11 @@
 """What a pool's child process runs, and how calls and results are pickled on both sides.
 
 The pipe carries byte messages, each one tag byte followed by a pickle.  To the child: `CALL` with
-`(fn, args, deadline, whether there is a soft limit)`.  From the child: `READY` once (None, or the
-`Failure` of the initializer), then for each call any number of `EVENT`s and exactly one `RESULT`.
-Before `READY`, and during calls, there may be `RECORD`s (`_pool_logs`).
+`(fn, args, soft limit, deadline)`.  From the child: `READY` once (None, or the `Failure` of the
+initializer), then for each call any number of `EVENT`s and exactly one `RESULT`.  Before `READY`,
+and during calls, there may be `RECORD`s (`child_logs`).
 
-A second pipe carries orders about the call that runs, by its number, which both sides count.
+A second pipe carries the numbers of calls that are cancelled, which both sides count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, _pool_logs, alarms, exceptions, loops, running
+from wbengine import _names, exceptions
+from wbengine.concurrency import child_logs, event_loop, interrupts
+from wbengine.concurrency.cancellation import Cancellation
+from wbengine.concurrency.limits import TimeLimit
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -36,12 +39,8 @@ EVENT: Final = b"e"
 RECORD: Final = b"l"
 RESULT: Final = b"="
 
-#: One order: which, and about which call.
-ORDER: Final = struct.Struct("=cQ")
-#: Somebody cancelled it.
-CANCEL: Final = b"x"
-#: Its soft limit is over.
-SOFT: Final = b"s"
+#: The number of a call, on the second pipe.
+NUMBER: Final = struct.Struct("=Q")
 
 #: How long a child whose parent is gone may take to end by itself, in seconds.
 _GRACE: Final = 5.0
@@ -65,17 +64,14 @@ def encode(tag: bytes, value: Any, where: str) -> memoryview:
 
 
 def encode_call(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    deadline: float | None = None,
-    limited: bool = False,
+    fn: Callable[..., Any], args: tuple[Any, ...], soft: float | None, deadline: float | None
 ) -> memoryview:
     """The message for one call.
 
     :raises NotEncodable: it cannot be pickled.
     """
     try:
-        return encode(CALL, (fn, args, deadline, limited), "call")
+        return encode(CALL, (fn, args, soft, deadline), "call")
     except exceptions.NotEncodable as error:
         for where, part in (("fn", fn), ("arguments", args)):
             if isinstance(error.__cause__, Exception) and not _pickles(part):
@@ -131,13 +127,19 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         for part in value:
             yield "{...}", part
     elif not isinstance(value, type):
-        for name, part in getattr(value, "__dict__", {}).items():
-            yield f".{name}", part
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
-                    yield f".{name}", getattr(value, name)
+        slots = [
+            name
+            for kind in type(value).__mro__
+            for name in _tuple(kind.__dict__.get("__slots__", ()))
+            if name not in ("__dict__", "__weakref__")
+        ]
+        for name in (*getattr(value, "__dict__", {}), *slots):
+            if hasattr(value, name):
+                yield f".{name}", getattr(value, name)
+
+
+def _tuple(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _pickles(value: Any) -> bool:
@@ -159,7 +161,7 @@ class _Outlet:
 
     def send(self, data: memoryview | bytes) -> None:
         """Send one message, after those before."""
-        with alarms.held(), self._lock:
+        with interrupts.masked(), self._lock:
             self._waiting.append(data)
             if self._sending:
                 return  # called within itself
@@ -179,23 +181,14 @@ class _Outlet:
 
 
 class _Emitter:
-    """The `emit` of one call: sends events in the order told, from any thread, until the result.
+    """The `emit` of one call: sends events in the order told, from any thread, until the result."""
 
-    `cancelled` and `deadline` are as those of a `Ticket`.
-    """
+    __slots__ = ("_lock", "_outlet", "cancellation")
 
-    __slots__ = ("_line", "_lock", "_number", "_outlet", "deadline")
-
-    def __init__(self, outlet: _Outlet, line: _Line, number: int, deadline: float | None) -> None:
+    def __init__(self, outlet: _Outlet, cancellation: Cancellation) -> None:
         self._outlet: _Outlet | None = outlet
-        self._line = line
-        self._number = number
         self._lock = threading.Lock()
-        self.deadline = deadline
-
-    @property
-    def cancelled(self) -> bool:
-        return self._line.cancelled >= self._number
+        self.cancellation = cancellation
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         """Send an event; late ones are dropped.
@@ -203,7 +196,7 @@ class _Emitter:
         :raises NotEncodable: `details` cannot be pickled.
         """
         data = encode(EVENT, (event_type, details), "event")
-        with alarms.held(), self._lock:
+        with interrupts.masked(), self._lock:
             if self._outlet is not None:
                 self._outlet.send(data)
 
@@ -212,60 +205,46 @@ class _Emitter:
             self._outlet = None
 
 
-class _Line(threading.Thread):
-    """Listens to what the parent says while calls run, and for its end."""
+class _Listener(threading.Thread):
+    """Hears while calls run that one is cancelled, or that the parent is gone."""
 
-    def __init__(self, pipe: Pipe, orders: Pipe) -> None:
+    def __init__(self, pipe: Pipe, cancels: Pipe) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self._pipe = pipe
-        self._orders = orders
-        self.busy = False
-        #: The latest call that was cancelled, and the latest whose soft limit was over.
-        self.cancelled = 0
-        #: That of the call that runs.
-        self.emitter: _Emitter | None = None
-        self._over = 0
-        self._current: tuple[int, alarms.Alarm] | None = None
-        self._lock = threading.Lock()
+        self._cancels = cancels
+        self._cancelled = 0
+        #: The number of the call that runs, and its token; 0 while none does.
+        self.current = 0, Cancellation()
 
-    def expect(self, number: int, alarm: alarms.Alarm) -> None:
-        """From now on the alarm of that call is to ring."""
-        with self._lock:
-            self._current = number, alarm
-            over = self._over >= number
-        if over:  # the order was faster than the call itself
-            alarm.ring()
+    def begin(self, number: int) -> Cancellation:
+        """The token of a call that begins."""
+        cancellation = Cancellation()
+        self.current = number, cancellation
+        if self._cancelled >= number:  # that was faster than the call itself
+            cancellation.cancel()
+        return cancellation
 
     def run(self) -> None:
         poller = select.poll()
-        pipe, orders = self._pipe.fileno(), self._orders.fileno()
+        pipe, cancels = self._pipe.fileno(), self._cancels.fileno()
         poller.register(pipe, 0)  # no events asked for: only hang-up and errors wake it
-        poller.register(orders, select.POLLIN)
+        poller.register(cancels, select.POLLIN)
         while True:
             ready = dict(poller.poll())
             if pipe in ready:
                 self._end()
-            if ready.get(orders, 0) & select.POLLIN:
-                self._obey(os.read(orders, 64 * ORDER.size))
-            elif orders in ready:
-                poller.unregister(orders)
-
-    def _obey(self, data: bytes) -> None:
-        for order, number in ORDER.iter_unpack(data):
-            if order == CANCEL:
-                self.cancelled = max(self.cancelled, number)
-                if self.emitter is not None:
-                    running.wake(self.emitter)
-            else:
-                with self._lock:
-                    self._over = max(self._over, number)
-                    current = self._current
-                if current is not None and current[0] == number:
-                    current[1].ring()
+            if not ready.get(cancels, 0) & select.POLLIN:
+                poller.unregister(cancels)
+                continue
+            data = os.read(cancels, 64 * NUMBER.size)
+            self._cancelled = max(number for (number,) in NUMBER.iter_unpack(data))
+            running, cancellation = self.current
+            if self._cancelled == running:
+                cancellation.cancel()
 
     def _end(self) -> None:
         """The parent is gone, or wants no more: end this process, even in the midst of a call."""
-        if not self.busy:
+        if not self.current[0]:
             # The main thread sees the same end of file; it only needs help when the exit handlers
             # or threads that a call left behind keep the process alive.
             threading.Event().wait(_GRACE)
@@ -288,9 +267,9 @@ def prepare(
 
 def main(
     pipe: Pipe,
-    orders: Pipe,
+    cancels: Pipe,
     environment: dict[str, str],
-    wanted: _pool_logs.Levels,
+    levels: child_logs.Levels,
     initializer: Callable[..., object] | None,
     initargs: tuple[Any, ...],
 ) -> None:
@@ -299,15 +278,15 @@ def main(
     # that a call starts must not inherit "ignored".
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda *_: None)
-    alarms.install()
+    interrupts.handle_signal()
     if os.environ != environment:
         os.environ.clear()
         os.environ.update(environment)
     outlet = _Outlet(pipe)
-    relay = _pool_logs.Relay(outlet.send_record)
-    relay.install(wanted)
-    line = _Line(pipe, orders)
-    line.start()
+    relay = child_logs.Relay(outlet.send_record)
+    relay.install(levels)
+    listener = _Listener(pipe, cancels)
+    listener.start()
     pid, number = os.getpid(), 0
     problem: ft.Failure | None = None
     with relay.heard():
@@ -321,38 +300,30 @@ def main(
         try:
             data = pipe.recv_bytes()
         except (EOFError, OSError):
-            loops.stop_all()
+            event_loop.stop_all()
             return
-        line.busy = True
         number += 1
         with relay.heard():
-            outcome = _serve(outlet, line, number, data)
+            outcome = _serve(_Emitter(outlet, listener.begin(number)), data)
         if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
             os._exit(0)
         # Before the result goes out: once the parent has it, it may close the pipe at any time.
-        line.busy = False
+        listener.current = 0, Cancellation()
         outlet.send(outcome)
         del data, outcome
 
 
-def _serve(outlet: _Outlet, line: _Line, number: int, data: bytes) -> memoryview:
+def _serve(emit: _Emitter, data: bytes) -> memoryview:
     value: Any
     try:
-        fn, args, deadline, limited = decode(data, "call")
-    except BaseException as error:
-        return _encode_outcome(RESULT, ft.Failure.from_exception(error))
-    del data
-    emit = line.emitter = _Emitter(outlet, line, number, deadline)
-    if limited:
-        alarm = alarms.make()
-        line.expect(number, alarm)
-        value = alarms.call(alarm, fn, (*args, emit))
-    else:
-        try:
+        fn, args, soft, emit.cancellation.deadline = decode(data, "call")
+        del data
+        if soft is not None:
+            value = interrupts.limited(TimeLimit(soft), fn, (*args, emit))
+        else:
             value = fn(*args, emit)
-        except BaseException as error:
-            value = ft.Failure.from_exception(error)
-    line.emitter = None
+    except BaseException as error:
+        value = ft.Failure.from_exception(error)
     emit.close()
     return _encode_outcome(RESULT, value)
 

@@ -13,42 +13,42 @@ from typing import Final
 
 LOG = logging.getLogger(__name__)
 
-#: Called off timers that are kept, besides as many as there are others.
-_CALLED_OFF: Final = 64
+#: Cancelled timers that are kept, besides as many as there are others.
+_CANCELLED_KEPT: Final = 64
 #: No wait is longer; Python's own bound differs between systems.
 _LONGEST_WAIT: Final = 3600.0
 
 
 class Timer:
-    """One thing to be done; known to its watch."""
+    """One thing to be done; known to its thread."""
 
     __slots__ = ("act",)
 
     def __init__(self, act: Callable[[], object]) -> None:
-        #: None: done, or called off.
+        #: None: done, or cancelled.
         self.act: Callable[[], object] | None = act
 
 
-class Watch:
+class TimerThread:
     """Timers, and the one thread that serves all of them, made for the first.
 
     What is to be done is called in that thread, and has to return quickly: the others wait.  What
     it raises is logged.  All methods may be called from any thread; each takes about 2 µs.
     """
 
-    def __init__(self, name: str = "wbengine-watch") -> None:
+    def __init__(self, name: str = "wbengine-timers") -> None:
         self._name = name
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
-        self._called_off = 0
+        self._cancelled = 0
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """How many timers have neither been served nor called off."""
+        """How many timers have neither been served nor cancelled."""
         with self._lock:
-            return len(self._heap) - self._called_off
+            return len(self._heap) - self._cancelled
 
     def after(self, seconds: float, act: Callable[[], object]) -> Timer:
         """Call `act()` once, so many seconds from now."""
@@ -64,17 +64,17 @@ class Watch:
                 self._changed.notify()
         return timer
 
-    def call_off(self, timer: Timer) -> bool:
-        """Do not call it; False: it was called, or is just being called, or called off before."""
+    def cancel(self, timer: Timer) -> bool:
+        """Do not call it; False: it was called, or is just being called, or cancelled before."""
         with self._lock:
             if timer.act is None:
                 return False
             timer.act = None
-            self._called_off += 1
-            if self._called_off > _CALLED_OFF + len(self._heap) // 2:
+            self._cancelled += 1
+            if self._cancelled > _CANCELLED_KEPT + len(self._heap) // 2:
                 self._heap = [entry for entry in self._heap if entry[2].act is not None]
                 heapq.heapify(self._heap)
-                self._called_off = 0
+                self._cancelled = 0
         return True
 
     def _serve(self) -> None:
@@ -97,20 +97,21 @@ class Watch:
                 act, timer.act = timer.act, None
                 if act is not None:
                     return act
-                self._called_off -= 1
+                self._cancelled -= 1
 
 
-_of_process: tuple[int, Watch] | None = None
-_lock = threading.Lock()
+_of_process = TimerThread()
 
 
-def of_process() -> Watch:
-    """The one watch of this process."""
+def of_process() -> TimerThread:
+    """The one thread for timers of this process."""
+    return _of_process
+
+
+def _after_fork() -> None:
     global _of_process
-    found = _of_process
-    if found is None or found[0] != os.getpid():  # a thread is not inherited
-        with _lock:
-            found = _of_process
-            if found is None or found[0] != os.getpid():
-                found = _of_process = os.getpid(), Watch()
-    return found[1]
+    _of_process = TimerThread()  # a thread is not inherited
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -20,15 +20,16 @@ from typing import Any
 import pytest
 
 from tests.support.workers import interrupted
-from wbengine import exceptions, limits, loops
+from wbengine import exceptions, limits
+from wbengine.concurrency import event_loop
 from wbengine.types import failure as ft
 
 WAIT = 60.0
 
 
 @pytest.fixture
-def loop() -> Iterator[loops.Loop]:
-    made = loops.Loop("test-loop")
+def loop() -> Iterator[event_loop.EventLoop]:
+    made = event_loop.EventLoop("test-loop")
     yield made
     made.stop()
     assert "test-loop" not in [thread.name for thread in threading.enumerate()]
@@ -61,14 +62,14 @@ async def fail(error: BaseException) -> None:
     raise error
 
 
-def test_a_value_and_a_failure(loop: loops.Loop) -> None:
+def test_a_value_and_a_failure(loop: event_loop.EventLoop) -> None:
     assert loop.run(echo, 7) == 7
     value = loop.run(fail, LookupError("gone"))
     assert isinstance(value, ft.Failure)
     assert value.check(LookupError)
 
 
-def test_nothing_is_started_before_the_first_call(loop: loops.Loop) -> None:
+def test_nothing_is_started_before_the_first_call(loop: event_loop.EventLoop) -> None:
     before = set(threading.enumerate())
     loop.stop()
     assert loop.withdraw() == []
@@ -90,7 +91,7 @@ def test_nothing_is_started_before_the_first_call(loop: loops.Loop) -> None:
     ],
 )
 def test_what_ends_others_is_a_value_here(
-    loop: loops.Loop, error: BaseException, kind: type[BaseException]
+    loop: event_loop.EventLoop, error: BaseException, kind: type[BaseException]
 ) -> None:
     """The loop goes on, and so do the other calls."""
     gate = Gate()
@@ -105,14 +106,14 @@ def test_what_ends_others_is_a_value_here(
     assert ended.get() is None
 
 
-def test_what_is_not_even_a_coroutine(loop: loops.Loop) -> None:
+def test_what_is_not_even_a_coroutine(loop: event_loop.EventLoop) -> None:
     def plain() -> Any:
         raise ValueError("at once")
 
     assert loop.run(plain).check(ValueError)
 
 
-def test_all_run_at_once_in_the_order_submitted(loop: loops.Loop) -> None:
+def test_all_run_at_once_in_the_order_submitted(loop: event_loop.EventLoop) -> None:
     begun: list[int] = []
     gate = Gate(100)
 
@@ -130,7 +131,7 @@ def test_all_run_at_once_in_the_order_submitted(loop: loops.Loop) -> None:
     assert sorted(ended.get() for _ in range(100)) == list(range(100))
 
 
-def test_each_call_has_a_context_of_its_own(loop: loops.Loop) -> None:
+def test_each_call_has_a_context_of_its_own(loop: event_loop.EventLoop) -> None:
     """A copy of the submitter's; nobody sees what another one sets."""
     who = contextvars.ContextVar("who", default="nobody")
     both = Gate(2)
@@ -151,7 +152,7 @@ def test_each_call_has_a_context_of_its_own(loop: loops.Loop) -> None:
     assert who.get() == "other"
 
 
-def test_one_that_cancels_itself_still_gives_its_value(loop: loops.Loop) -> None:
+def test_one_that_cancels_itself_still_gives_its_value(loop: event_loop.EventLoop) -> None:
     """`asyncio` would call the task cancelled, whatever it returned."""
 
     async def body() -> str:
@@ -163,7 +164,7 @@ def test_one_that_cancels_itself_still_gives_its_value(loop: loops.Loop) -> None
     assert loop.run(body) == "done"
 
 
-def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: loops.Loop) -> None:
+def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: event_loop.EventLoop) -> None:
     """By a neighbour that cancels everybody it sees."""
 
     async def cancels() -> None:
@@ -187,7 +188,7 @@ def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: loops.Loop) 
     assert ended.get(timeout=WAIT).check(asyncio.CancelledError)
 
 
-def test_withdraw_takes_back_what_has_not_begun(loop: loops.Loop) -> None:
+def test_withdraw_takes_back_what_has_not_begun(loop: event_loop.EventLoop) -> None:
     held, begun = threading.Event(), threading.Event()
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -207,7 +208,7 @@ def test_withdraw_takes_back_what_has_not_begun(loop: loops.Loop) -> None:
     assert ended.empty()
 
 
-def test_stop_waits_for_what_runs_and_refuses_more(loop: loops.Loop) -> None:
+def test_stop_waits_for_what_runs_and_refuses_more(loop: event_loop.EventLoop) -> None:
     gate = Gate()
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     loop.submit(gate.wait, (), ended.put)
@@ -222,7 +223,7 @@ def test_stop_waits_for_what_runs_and_refuses_more(loop: loops.Loop) -> None:
     assert loop.run(echo, "again") == "again"  # the next call starts a new one
 
 
-def test_stop_may_cancel_what_runs(loop: loops.Loop) -> None:
+def test_stop_may_cancel_what_runs(loop: event_loop.EventLoop) -> None:
     gate = Gate()
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     loop.submit(gate.wait, (), ended.put)
@@ -231,7 +232,9 @@ def test_stop_may_cancel_what_runs(loop: loops.Loop) -> None:
     assert ended.get_nowait().check(asyncio.CancelledError)
 
 
-def test_stop_again_while_it_ends(loop: loops.Loop, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_again_while_it_ends(
+    loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     """What it does at its end comes to an end."""
     ends, gate, story = threading.Event(), threading.Event(), list[str]()
     kept: list[Any] = []
@@ -259,7 +262,7 @@ def test_stop_again_while_it_ends(loop: loops.Loop, caplog: pytest.LogCaptureFix
     assert "ran out of" not in caplog.text
 
 
-def test_stop_by_a_receiver_does_not_wait_for_itself(loop: loops.Loop) -> None:
+def test_stop_by_a_receiver_does_not_wait_for_itself(loop: event_loop.EventLoop) -> None:
     stopped = threading.Event()
 
     def done(_: Any) -> None:
@@ -270,7 +273,7 @@ def test_stop_by_a_receiver_does_not_wait_for_itself(loop: loops.Loop) -> None:
     assert stopped.wait(WAIT)
 
 
-def test_leftovers_are_cancelled_with_the_loop(loop: loops.Loop) -> None:
+def test_leftovers_are_cancelled_with_the_loop(loop: event_loop.EventLoop) -> None:
     """They go on until then, also behind the back of the call that made them."""
     story: list[str] = []
     kept: list[Any] = []
@@ -306,7 +309,7 @@ def test_leftovers_are_cancelled_with_the_loop(loop: loops.Loop) -> None:
 
 
 def test_a_leftover_that_exits_does_not_end_the_loop(
-    loop: loops.Loop, caplog: pytest.LogCaptureFixture
+    loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = []
 
@@ -331,7 +334,7 @@ def test_a_leftover_that_exits_does_not_end_the_loop(
 
 
 def test_a_leftover_that_fails_at_the_end_is_logged(
-    loop: loops.Loop, caplog: pytest.LogCaptureFixture
+    loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = []
 
@@ -351,7 +354,7 @@ def test_a_leftover_that_fails_at_the_end_is_logged(
 
 
 def test_a_receiver_that_fails_is_logged(
-    loop: loops.Loop, caplog: pytest.LogCaptureFixture
+    loop: event_loop.EventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     def done(_: Any) -> None:
         raise SystemExit("from a receiver")
@@ -361,7 +364,7 @@ def test_a_receiver_that_fails_is_logged(
     assert "from a receiver" in caplog.text
 
 
-def test_the_loop_cannot_wait_for_itself(loop: loops.Loop) -> None:
+def test_the_loop_cannot_wait_for_itself(loop: event_loop.EventLoop) -> None:
     async def body() -> Any:
         return loop.run(echo, 1)
 
@@ -370,7 +373,7 @@ def test_the_loop_cannot_wait_for_itself(loop: loops.Loop) -> None:
     assert "await it" in value.exception_str
 
 
-def test_an_interrupted_wait_cancels_the_call(loop: loops.Loop) -> None:
+def test_an_interrupted_wait_cancels_the_call(loop: event_loop.EventLoop) -> None:
     """Ctrl-C while the main thread waits: the coroutine hears of it, and is waited for."""
     story = []
 
@@ -390,7 +393,7 @@ def test_an_interrupted_wait_cancels_the_call(loop: loops.Loop) -> None:
     assert loop.run(echo, 1) == 1
 
 
-def test_a_wait_may_be_interrupted_anywhere(loop: loops.Loop) -> None:
+def test_a_wait_may_be_interrupted_anywhere(loop: event_loop.EventLoop) -> None:
     """Whether the call was handed over or not: none is left behind, and the loop goes on."""
 
     async def body() -> None:
@@ -410,7 +413,7 @@ def test_a_wait_may_be_interrupted_anywhere(loop: loops.Loop) -> None:
     assert step > 10 and step in ended
 
 
-def test_threads_that_bodies_use_end_with_the_loop(loop: loops.Loop) -> None:
+def test_threads_that_bodies_use_end_with_the_loop(loop: event_loop.EventLoop) -> None:
     async def body() -> str:
         return await asyncio.to_thread(lambda: threading.current_thread().name)
 
@@ -421,32 +424,32 @@ def test_threads_that_bodies_use_end_with_the_loop(loop: loops.Loop) -> None:
 
 
 def test_the_loop_of_a_process_is_one() -> None:
-    assert loops.of_process() is loops.of_process()
-    assert loops.of_process().run(echo, 3) == 3
-    loops.stop_all()
+    assert event_loop.of_process() is event_loop.of_process()
+    assert event_loop.of_process().run(echo, 3) == 3
+    event_loop.stop_all()
     assert not [t for t in threading.enumerate() if t.name == "wbengine-loop"]
-    assert loops.of_process().run(echo, 4) == 4
-    loops.stop_all()
+    assert event_loop.of_process().run(echo, 4) == 4
+    event_loop.stop_all()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_has_a_loop_of_its_own() -> None:
     """Threads are not inherited."""
-    before = loops.of_process()
+    before = event_loop.of_process()
     before.run(echo, 1)
     pid = os.fork()
     if pid == 0:
         try:
-            mine = loops.of_process()
+            mine = event_loop.of_process()
             os._exit(0 if mine is not before and mine.run(echo, 5) == 5 else 1)
         finally:
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    loops.stop_all()
+    event_loop.stop_all()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_that_a_body_makes_does_not_come_out_of_it(loop: loops.Loop) -> None:
+def test_a_fork_that_a_body_makes_does_not_come_out_of_it(loop: event_loop.EventLoop) -> None:
     async def body() -> int:
         return os.fork()
 
@@ -457,7 +460,7 @@ def test_a_fork_that_a_body_makes_does_not_come_out_of_it(loop: loops.Loop) -> N
 
 SCRIPT = """
 import asyncio, threading
-from wbengine import loops
+from wbengine.concurrency import event_loop
 begun = threading.Event()
 async def forever():
     begun.set()
@@ -465,7 +468,7 @@ async def forever():
         await asyncio.sleep(3600)
     finally:
         print("cancelled", flush=True)
-loop = loops.Loop()
+loop = event_loop.EventLoop()
 loop.submit(forever, (), lambda value: print(type(value).__name__, flush=True))
 begun.wait()
 """
@@ -500,7 +503,7 @@ async def naps(told: list[str]) -> str:
     return "rested"
 
 
-def test_an_interruption_is_not_a_cancellation(loop: loops.Loop) -> None:
+def test_an_interruption_is_not_a_cancellation(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
     loop.submit(naps, (told,), ended.put, limits.TimeLimit(0.02, WAIT))
@@ -523,7 +526,7 @@ async def swallows(told: list[str]) -> str:
     return "ended"
 
 
-def test_an_interruption_that_is_swallowed_comes_nevertheless(loop: loops.Loop) -> None:
+def test_an_interruption_that_is_swallowed_comes_nevertheless(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: list[str] = []
     loop.submit(swallows, (told,), ended.put, limits.TimeLimit(0.02, None))
@@ -535,8 +538,8 @@ def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hard limit is told all the same, and stopping gives up on it."""
-    monkeypatch.setattr(loops, "_GRACE", 0.1)
-    made, door = loops.Loop("blocked-loop"), threading.Event()
+    monkeypatch.setattr(event_loop, "_GRACE", 0.1)
+    made, door = event_loop.EventLoop("blocked-loop"), threading.Event()
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     async def blocks() -> None:
@@ -551,13 +554,13 @@ def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
     assert ended.empty()
 
 
-def test_what_was_given_up_does_not_hold_up_the_end(loop: loops.Loop) -> None:
+def test_what_was_given_up_does_not_hold_up_the_end(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     loop.submit(asyncio.sleep, (3600,), ended.put, limits.TimeLimit(None, 0.02))
     assert ended.get(timeout=WAIT).check(exceptions.TimeLimitExceeded)
 
 
-def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
+def test_cancelling_what_has_not_begun_and_what_has(loop: event_loop.EventLoop) -> None:
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     begun, door = threading.Event(), threading.Event()
 
@@ -570,10 +573,10 @@ def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
     begun.wait()
     second, third = (loop.submit(echo, (n,), ended.put) for n in (2, 3))
     for _ in range(2):
-        loop.cancel(second)
-        loop.cancel(first)
+        second.cancellation.cancel()
+        first.cancellation.cancel()
     assert ended.get(timeout=WAIT).check(exceptions.Cancelled)
-    assert (first.cancelled, third.cancelled) == (True, False)
+    assert (first.cancellation.cancelled, third.cancellation.cancelled) == (True, False)
     door.set()
     assert [ended.get(timeout=WAIT) for _ in range(2)] == ["held", 3]
     assert ended.empty()
@@ -581,36 +584,33 @@ def test_cancelling_what_has_not_begun_and_what_has(loop: loops.Loop) -> None:
 
 def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> None:
     """What was begun before, elsewhere, has to be told by somebody."""
-    loop, held, ended = loops.Loop(), threading.Event(), queue.SimpleQueue[Any]()
+    loop, held, ended = event_loop.EventLoop(), threading.Event(), queue.SimpleQueue[Any]()
     holding = threading.Event()
     seen: list[str] = []
 
-    class Call:
-        def __init__(self, recovered: bool) -> None:
-            self.recovered = recovered
-
-    async def holds(call: Call) -> None:
+    async def holds() -> None:
         holding.set()
         held.wait(WAIT)
 
-    async def waits(call: Call) -> None:
+    async def waits() -> None:
         seen.append("began")
         await asyncio.sleep(3600)
 
     def tell(recovered: bool, value: Any) -> None:
         ended.put((recovered, value))
 
-    loop.submit(holds, (Call(False),), lambda value: None)
+    loop.submit(holds, (), lambda value: None)
     assert holding.wait(WAIT)  # else the others could begin before they are cancelled
-    tickets = [
-        loop.submit(waits, (Call(recovered),), functools.partial(tell, recovered))
+    calls = [
+        event_loop.LoopCall(waits, (), functools.partial(tell, recovered), always_begins=recovered)
         for recovered in (False, True)
     ]
-    for ticket in tickets:
-        loop.cancel(ticket)
+    for call in calls:
+        loop.put(call)
+        call.cancellation.cancel()
     held.set()
     try:
-        told = dict(ended.get(timeout=WAIT) for _ in tickets)  # in either order
+        told = dict(ended.get(timeout=WAIT) for _ in calls)  # in either order
     finally:
         loop.stop()
     assert told[False].check(exceptions.Cancelled) and told[True].check(asyncio.CancelledError)

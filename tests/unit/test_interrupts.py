@@ -10,18 +10,16 @@ import os
 import queue
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.workers import until
-from wbengine import alarms, exceptions, limits, pools, watch
+from wbengine import exceptions, limits, pools
+from wbengine.concurrency import interrupts, timers
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -51,11 +49,11 @@ def strays() -> Iterator[list[Any]]:
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    before = signal.getsignal(alarms.NUMBER)
-    assert alarms.install()
+    before = signal.getsignal(interrupts.SIGNAL)
+    interrupts.handle_signal()
     yield
-    signal.signal(alarms.NUMBER, before)
-    alarms._installed = False
+    signal.signal(interrupts.SIGNAL, before)
+    interrupts._handled = False
 
 
 def spin(seconds: float, emit: Any = None) -> str:
@@ -99,7 +97,6 @@ def test_calls_that_end_about_when_their_limit_does(strays: list[Any]) -> None:
     assert set(counts) == {("limited", "ended"), ("limited", "SoftTimeLimitExceeded")}
     assert sum(counts.values()) == MANY
     assert min(counts.values()) > MANY // 50, "the limits are far from the ends of the calls"
-    until(lambda: len(watch.of_process()) == 0)  # the last strike may still have to be calmed
     assert pool.lost == 0
 
 
@@ -171,194 +168,83 @@ def test_the_exception_of_a_task_that_cleans_up(strays: list[Any]) -> None:
         assert told.get(timeout=WAIT) == ["the soft time limit is over"]
 
 
-# Alarms by themselves ----------------------------------------------------------------------------
+# Interrupts by themselves -------------------------------------------------------------------------
+
+
+def make(sort: str) -> interrupts.Interrupt:
+    """One for this thread, which is the main one."""
+    handled, interrupts._handled = interrupts._handled, sort == "signal"
+    made = interrupts.Interrupt()
+    interrupts._handled = handled
+    return made
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
-def test_one_that_rang_before_its_call_began(sort: str, signals: None) -> None:
-    made = alarms.ThreadAlarm() if sort == "thread" else alarms.SignalAlarm()
-    made.ring()
-    value = alarms.call(made, spin, (WAIT,))
+def test_one_that_was_delivered_before_its_call_began(sort: str, signals: None) -> None:
+    made = make(sort)
+    made.deliver()
+    value = made.call(spin, (WAIT,))
     assert isinstance(value, ft.Failure) and value.check(SOFT)
-    assert alarms.current() is None
+    assert interrupts.current() is None
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
-def test_one_that_rings_too_late_does_nothing(sort: str, signals: None) -> None:
-    made = alarms.ThreadAlarm() if sort == "thread" else alarms.SignalAlarm()
-    assert alarms.call(made, spin, (0,)) == "ended"
-    made.ring()
-    made.ring(HARD)
+def test_one_that_comes_too_late_does_nothing(sort: str, signals: None) -> None:
+    made = make(sort)
+    assert made.call(spin, (0,)) == "ended"
+    made.deliver()
+    made.deliver(HARD)
     assert spin(0.01) == "ended"
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
 def test_each_of_two_calls_has_its_own(sort: str, signals: None) -> None:
-    make = alarms.ThreadAlarm if sort == "thread" else alarms.SignalAlarm
-    outer = make()
+    outer = make(sort)
     inner: list[Any] = []
 
     def body() -> str:
-        made = make()
-        watch.of_process().after(0.005, made.ring)
-        inner.append(alarms.call(made, spin, (WAIT,)))
-        assert alarms.current() is outer
+        made = make(sort)
+        timers.of_process().after(0.005, made.deliver)
+        inner.append(made.call(spin, (WAIT,)))
+        assert interrupts.current() is outer
         return spin(0.0)
 
-    assert alarms.call(outer, body, ()) == "ended"
+    assert outer.call(body, ()) == "ended"
     assert inner[0].check(SOFT)
-    outer = make()
-    watch.of_process().after(0.005, outer.ring)
-    assert alarms.call(outer, functools.partial(spin, WAIT), ()).check(SOFT)
+    outer = make(sort)
+    timers.of_process().after(0.005, outer.deliver)
+    assert outer.call(functools.partial(spin, WAIT), ()).check(SOFT)
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
 def test_both_limits_of_one_call(sort: str, signals: None) -> None:
-    made = alarms.ThreadAlarm() if sort == "thread" else alarms.SignalAlarm()
+    made = make(sort)
 
     def body() -> str:
         try:
-            made.hold()  # nothing is raised in the watch itself
-            watch.of_process().after(0.005, made.ring)
-            made.let_go()
+            made.mask()  # nothing is raised in the timers themselves
+            timers.of_process().after(0.005, made.deliver)
+            made.unmask()
             return spin(WAIT)
         except SOFT:
-            made.hold()
-            watch.of_process().after(0.005, functools.partial(made.ring, HARD))
-            made.let_go()
+            made.mask()
+            timers.of_process().after(0.005, functools.partial(made.deliver, HARD))
+            made.unmask()
             return spin(WAIT)
 
-    assert alarms.call(made, body, ()).check(HARD)
+    assert made.call(body, ()).check(HARD)
 
 
 def test_a_signal_interrupts_what_waits_in_c(signals: None) -> None:
     before = time.monotonic()
-    value = alarms.limited(limits.TimeLimit(0.01, None), time.sleep, (WAIT,))
+    value = interrupts.limited(limits.TimeLimit(0.01, None), time.sleep, (WAIT,))
     assert value.check(SOFT)
     assert time.monotonic() - before < WAIT / 2
 
 
-def test_without_the_handler_the_main_thread_is_like_any_other() -> None:
-    assert isinstance(alarms.make(), alarms.ThreadAlarm)
-    found: list[bool] = []
-    other = threading.Thread(target=lambda: found.append(alarms.install()))
+def test_other_threads_do_not_change_handlers_of_signals() -> None:
+    before = signal.getsignal(interrupts.SIGNAL)
+    other = threading.Thread(target=interrupts.handle_signal)
     other.start()
     other.join()
-    assert found == [False]
-
-
-@pytest.mark.parametrize("sort", ["thread", "signal"])
-def test_locks_of_everybody_are_not_left_locked(sort: str, signals: None) -> None:
-    """A call that does little but log is interrupted all the same, outside of `logging`."""
-    handler = _Slow()
-    log = logging.Logger("test")
-    log.addHandler(handler)
-
-    def body() -> None:
-        while True:
-            log.error("x")
-            spin(0.0001)
-
-    def run() -> Any:
-        return alarms.limited(limits.TimeLimit(0.003, None), body, ())
-
-    for _ in range(40):
-        told = queue.SimpleQueue[Any]()
-        if sort == "thread":
-            threading.Thread(target=lambda told=told: told.put(run())).start()
-            assert told.get(timeout=WAIT).check(SOFT)
-        else:
-            assert run().check(SOFT)
-        assert handler.lock is not None
-        free = threading.Thread(target=handler.use, daemon=True)
-        free.start()
-        free.join(WAIT)
-        assert not free.is_alive(), "the lock of a handler of the log was left locked"
-
-
-@pytest.mark.parametrize("sort", ["thread", "signal"])
-@pytest.mark.parametrize("who", ["the collector", "a weak reference"])
-def test_no_limit_is_lost_where_nobody_hears_of_errors(sort: str, who: str, signals: None) -> None:
-    """A call that does little but be called back is interrupted all the same, outside of that."""
-
-    class Thing:
-        pass
-
-    def back(*_: object) -> None:
-        spin(0.0001)
-
-    def body() -> str:
-        end = time.monotonic() + WAIT / 2
-        while time.monotonic() < end:
-            spin(0.00005)
-            if who == "the collector":
-                gc.collect(0)
-            else:
-                weakref.finalize(Thing(), back)
-        return "never interrupted"
-
-    def run() -> None:
-        while len(values) < 10 and "never interrupted" not in values:
-            values.append(name_of(alarms.limited(limits.TimeLimit(0.002, None), body, ())))
-
-    values: list[str] = []
-    if who == "the collector":
-        gc.callbacks.append(back)
-    try:
-        if sort == "thread":
-            other = threading.Thread(target=run)
-            other.start()
-            other.join()
-        else:
-            run()
-    finally:
-        if who == "the collector":
-            gc.callbacks.remove(back)
-    assert values == ["SoftTimeLimitExceeded"] * 10
-
-
-TRACED = """
-import sys, threading, time
-from wbengine import alarms
-
-def run(made, ready):
-    alarm = alarms.ThreadAlarm()
-    made.append(alarm)
-    ready.set()
-    alarms.call(alarm, time.sleep, (60,))
-
-def f():
-    return 1
-
-made, ready = [], threading.Event()
-threading.Thread(target=run, args=(made, ready), daemon=True).start()
-ready.wait()
-time.sleep(0.05)  # for it to wait in C
-made[0].ring()
-if sys.argv[1] == "disarmed":
-    made[0].disarm()
-time.sleep(0.05)  # for the watch to take its turn
-sys.settrace(lambda *args: None)
-f()
-"""
-
-
-@pytest.mark.parametrize("how", ["waiting", "disarmed"])
-def test_a_call_that_hears_of_nothing_does_not_stop_whoever_is_traced(how: str) -> None:
-    """On Python 3.11 a traced thread stands still while an exception waits for another one."""
-    subprocess.run([sys.executable, "-c", TRACED, how], timeout=100, check=True)
-
-
-class _Slow(logging.Handler):
-    """Most of the time is spent where an exception would do harm."""
-
-    def acquire(self) -> None:
-        super().acquire()
-        spin(0.0001)
-
-    def use(self) -> None:
-        self.acquire()
-        self.release()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        pass
+    assert signal.getsignal(interrupts.SIGNAL) == before

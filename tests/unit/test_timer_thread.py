@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from wbengine import watch
+from wbengine.concurrency import timers
 
 WAIT = 60.0
 
 
 def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
-    clock, told = watch.Watch("test-watch"), queue.SimpleQueue[Any]()
+    clock, told = timers.TimerThread("test-watch"), queue.SimpleQueue[Any]()
     begun, door = threading.Event(), threading.Event()
 
     def tell(seconds: float) -> None:
@@ -38,7 +38,7 @@ def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
 
 
 def test_nothing_is_called_before_its_time() -> None:
-    clock, told = watch.Watch(), queue.SimpleQueue[float]()
+    clock, told = timers.TimerThread(), queue.SimpleQueue[float]()
     for seconds in (0.02, 0.05):
         due = time.monotonic() + seconds
         clock.after(seconds, lambda: told.put(time.monotonic()))
@@ -46,26 +46,26 @@ def test_nothing_is_called_before_its_time() -> None:
 
 
 def test_no_thread_before_the_first_timer() -> None:
-    made = watch.Watch("not-yet")
+    made = timers.TimerThread("not-yet")
     assert "not-yet" not in [thread.name for thread in threading.enumerate()]
-    made.call_off(made.after(3600, int))
+    made.cancel(made.after(3600, int))
     assert "not-yet" in [thread.name for thread in threading.enumerate()]
 
 
 def test_an_earlier_timer_wakes_the_thread() -> None:
-    clock, told = watch.Watch(), queue.SimpleQueue[Any]()
+    clock, told = timers.TimerThread(), queue.SimpleQueue[Any]()
     far = clock.after(1e9, lambda: told.put("far"))
     clock.after(0.001, lambda: told.put("near"))
     assert told.get(timeout=WAIT) == "near"
-    assert clock.call_off(far)
-    assert not clock.call_off(far)
+    assert clock.cancel(far)
+    assert not clock.cancel(far)
     assert len(clock) == 0
 
 
 def test_what_was_called_off_is_not_called() -> None:
-    clock, told = watch.Watch(), queue.SimpleQueue[Any]()
-    timers = [clock.after(0.02, functools.partial(told.put, n)) for n in range(1000)]
-    off = [n for n in range(1000) if n % 10 and clock.call_off(timers[n])]
+    clock, told = timers.TimerThread(), queue.SimpleQueue[Any]()
+    due = [clock.after(0.02, functools.partial(told.put, n)) for n in range(1000)]
+    off = [n for n in range(1000) if n % 10 and clock.cancel(due[n])]
     clock.after(0.03, lambda: told.put("last"))
     found = []
     while (got := told.get(timeout=WAIT)) != "last":
@@ -75,15 +75,15 @@ def test_what_was_called_off_is_not_called() -> None:
 
 def test_called_off_timers_do_not_pile_up() -> None:
     """Limits of an hour, and thousands of calls that take a moment."""
-    clock = watch.Watch()
+    clock = timers.TimerThread()
     for _ in range(10_000):
-        clock.call_off(clock.after(3600, int))
+        clock.cancel(clock.after(3600, int))
     assert len(clock._heap) < 200
     assert len(clock) == 0
 
 
 def test_what_fails_is_logged_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    clock, told = watch.Watch(), queue.SimpleQueue[Any]()
+    clock, told = timers.TimerThread(), queue.SimpleQueue[Any]()
 
     def fails() -> None:
         raise SystemExit("of all things")
@@ -95,14 +95,14 @@ def test_what_fails_is_logged_and_harms_no_other(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_process_has_one_and_a_fork_its_own() -> None:
-    found = watch.of_process()
-    assert watch.of_process() is found
-    found.call_off(found.after(3600, int))
+    found = timers.of_process()
+    assert timers.of_process() is found
+    found.cancel(found.after(3600, int))
     pid = os.fork()
     if pid == 0:
         told = threading.Event()
         try:
-            watch.of_process().after(0.001, told.set)
+            timers.of_process().after(0.001, told.set)
             os._exit(0 if told.wait(WAIT) else 1)
         finally:
             os._exit(2)

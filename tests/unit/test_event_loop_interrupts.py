@@ -1,0 +1,119 @@
+"""A thread that waits for a coroutine is interrupted, or given up: the coroutine is told."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.workers import until
+from wbengine import exceptions, limits
+from wbengine.concurrency import event_loop, interrupts
+from wbengine.types import failure as ft
+
+WAIT = 60.0
+SOFT, HARD = exceptions.SoftTimeLimitExceeded, exceptions.TimeLimitExceeded
+
+
+class Waiter:
+    """A thread that waits for a coroutine of a loop, in a call with an interrupt."""
+
+    def __init__(self, loop: event_loop.EventLoop) -> None:
+        self.loop = loop
+        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.value: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.interrupt: queue.SimpleQueue[interrupts.Interrupt] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        interrupt = interrupts.Interrupt()
+        self.interrupt.put(interrupt)
+        self.value.put(interrupt.call(self.loop.run, (self._body,)))
+
+    async def _body(self) -> str:
+        try:
+            await asyncio.sleep(3600)
+        except BaseException as error:
+            self.told.put(type(error).__name__)
+        return "cleaned up"
+
+
+@pytest.fixture
+def loop() -> Iterator[event_loop.EventLoop]:
+    made = event_loop.EventLoop()
+    yield made
+    made.stop()
+
+
+def check(waiter: Waiter, kind: type[BaseException]) -> None:
+    """It hears once where it waits first; one that is given up may not even begin."""
+    value = waiter.value.get(timeout=WAIT)
+    waiter.thread.join(WAIT)
+    waiter.loop.stop()
+    told = [waiter.told.get_nowait() for _ in range(waiter.told.qsize())]
+    if kind is SOFT:
+        assert (value, told) == ("cleaned up", ["SoftTimeLimitExceeded"])
+    else:
+        assert isinstance(value, ft.Failure) and value.check(kind)
+        assert told in ([], ["CancelledError"])
+    assert waiter.value.empty()
+
+
+@pytest.mark.parametrize("kind", [SOFT, HARD])
+def test_before_its_first_step(loop: event_loop.EventLoop, kind: type[Any]) -> None:
+    """The loop hears of the call and of its interruption in one breath."""
+    entered, door = threading.Event(), threading.Event()
+
+    async def blocks() -> None:
+        entered.set()
+        assert door.wait(WAIT)
+
+    loop.submit(blocks, (), lambda value: None)
+    assert entered.wait(WAIT)
+    waiter = Waiter(loop)
+    interrupt = waiter.interrupt.get(timeout=WAIT)
+    # It is submitted, and the loop does not know it yet.
+    until(lambda: interrupt.redirected)
+    interrupt.deliver(kind)
+    door.set()
+    check(waiter, kind)
+
+
+@pytest.mark.parametrize("cancelled_first", [False, True])
+def test_cancelled_in_the_same_breath(loop: event_loop.EventLoop, cancelled_first: bool) -> None:
+    """It hears of both, one after the other."""
+    waits, entered, door = threading.Event(), threading.Event(), threading.Event()
+    told: list[str] = []
+    value: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    async def body() -> int:
+        for seconds in (3600, 1, 0):
+            try:
+                waits.set()
+                await asyncio.sleep(seconds)
+            except BaseException as error:
+                told.append(type(error).__name__)
+        return getattr(asyncio.current_task(), "cancelling", lambda: 1)()
+
+    async def blocks() -> None:
+        entered.set()
+        assert door.wait(WAIT)
+
+    ticket = loop.submit(body, (), value.put, limits.TimeLimit(soft=3600))
+    assert waits.wait(WAIT)
+    loop.submit(blocks, (), lambda value: None)
+    assert entered.wait(WAIT)
+    inner = loop._loop
+    assert inner is not None
+    if cancelled_first:
+        ticket.cancellation.cancel()
+    inner.call_soon_threadsafe(ticket.interrupt, SOFT())
+    ticket.cancellation.cancel()
+    door.set()
+    assert value.get(timeout=WAIT) == 1, "an interruption counts as no cancellation"
+    assert told == ["SoftTimeLimitExceeded", "CancelledError"]

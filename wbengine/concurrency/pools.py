@@ -1,0 +1,714 @@
+"""Pools of threads, and what all pools share: a queue of calls, and slots that make them."""
+
+from __future__ import annotations
+
+import abc
+import atexit
+import functools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent import futures
+from typing import TYPE_CHECKING, Any, Final
+
+from wbengine import exceptions
+from wbengine.concurrency import interrupts, timers
+from wbengine.concurrency.cancellation import Cancellation
+from wbengine.concurrency.limits import UNLIMITED, TimeLimit
+from wbengine.types import failure as ft
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ExternalPool", "Pool", "PoolCall", "SoloPool", "ThreadPool"]
+
+LOG = logging.getLogger("wbengine.pools")
+
+#: The states of a call, in this order.  It is OVER as soon as it is settled who calls `done`.
+QUEUED: Final = 0
+RUNNING: Final = 1
+OVER: Final = 2
+# Of an external pool: it may run all the same, but does not end without having begun.
+_WITHDRAWN: Final = 3
+
+Done = Callable[[Any], None]
+OnEvent = Callable[[str, dict[str, Any]], None]
+
+#: Seconds that a thread has to come back once what it waited for was given up.
+_GRACE: Final = 1.0
+#: Seconds that calls which run when the interpreter ends have to finish.
+_EXIT_GRACE: Final = 2.0
+#: Seconds between two looks at whether a thread that is waited for was lost.
+_JOIN_PERIOD: Final = 0.1
+
+
+class PoolCall:
+    """One submitted call.  Calling it reports an event; the call in a thread is given it as `emit`.
+
+    `cancellation` tells the call that it is to end, and its deadline while it runs.
+    """
+
+    __slots__ = (
+        "args", "cancellation", "done", "fn", "limit", "name", "on_event", "pool", "slot", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        pool: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        done: Done,
+        on_event: OnEvent | None,
+        limit: TimeLimit,
+        name: str | None,
+        cancellation: Cancellation | None,
+    ) -> None:
+        self.pool = pool
+        self.fn = fn
+        self.args = tuple(args)
+        self.done = done
+        self.on_event = on_event
+        self.limit = UNLIMITED if limit == UNLIMITED else limit
+        self.name = name
+        self.cancellation = Cancellation() if cancellation is None else cancellation
+        self.state = QUEUED
+        #: Where it runs, for its pool.
+        self.slot: Any = None
+
+    def __call__(self, event_type: str, details: dict[str, Any]) -> None:
+        if self.limit is UNLIMITED:
+            self._report(event_type, details)
+        else:
+            with interrupts.masked():
+                self._report(event_type, details)
+
+    def _report(self, event_type: str, details: dict[str, Any]) -> None:
+        on_event = self.on_event
+        if on_event is None:
+            return
+        try:
+            on_event(event_type, details)
+        except Exception:
+            LOG.exception("the receiver of event %r of %s failed", event_type, self)
+
+    def settle(self, value: Any) -> None:
+        """Hand over its value or `Failure`."""
+        try:
+            self.done(value)
+        except BaseException:
+            LOG.exception("the receiver of the result of %s failed", self)
+        # Those who may cancel it may know it for long.
+        self.args, self.done = (), _ignore
+
+    def cancel(self, grace: float | None = None) -> None:
+        """Let the call come to an end soon; any thread.  Idempotent.
+
+        One that has not started ends here and now: `done` is called with a `Failure` of
+        `Cancelled`.  One that runs is told so (`cancellation`, `Task.cancelled`).  If its process
+        is one of its own, and `grace` seconds later (None: never) it still runs, that is killed,
+        and the `Failure` is one of `Cancelled` too.  However else it ends counts.
+        """
+        self.pool.cancel(self, grace)
+
+    def started(self) -> None:
+        """Note when its hard limit ends it."""
+        if self.limit.hard is not None:
+            self.cancellation.deadline = time.time() + self.limit.hard
+
+    def cancelled_early(self) -> ft.Failure:
+        return ft.Failure.from_exception(
+            exceptions.Cancelled(f"{self} was cancelled before it started")
+        )
+
+    def overdue(self) -> ft.Failure:
+        message = f"{self} did not end within its hard limit of {self.limit.hard or 0.0:g} s"
+        return ft.Failure.from_exception(exceptions.TimeLimitExceeded(message))
+
+    def __str__(self) -> str:
+        if self.name is not None:
+            return f"task {self.name!r}"
+        return getattr(self.fn, "__qualname__", None) or repr(self.fn)
+
+
+def _ignore(value: Any) -> None:
+    """It was told already."""
+
+
+def worker_lost(message: str) -> ft.Failure:
+    """Stands for a call that nobody makes any more."""
+    return ft.Failure.from_exception(exceptions.WorkerLost(message))
+
+
+class Slot:
+    """A place where one call at a time runs: by default, the thread that serves it.
+
+    Used by that thread only, but for `kill` and `cancel`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: Whether it needs a `rest` before it makes another call.
+        self.worn = False
+        self.thread: threading.Thread | None = None
+        #: Its thread waits for this while there is nothing to do; released to wake it.
+        self.bell = threading.Lock()
+        self.bell.acquire()
+
+    def open(self) -> None:
+        """Acquire in advance what `run` needs."""
+
+    def run(self, call: PoolCall) -> Any:
+        """Run the call and return its value or `Failure`; never raises."""
+        pid = os.getpid()
+        try:
+            return call.fn(*call.args, call)
+        except BaseException as error:
+            return ft.Failure.from_exception(error)
+        finally:
+            if os.getpid() != pid:  # a fork that the call made came out of it as well
+                os._exit(0)
+            call.on_event = None  # threads that outlive the call have nothing to report any more
+
+    def run_limited(self, call: PoolCall) -> Any:
+        """`run`, for a call that has a limit."""
+        return self.run(call)
+
+    def rest(self) -> None:
+        """It is `worn`, and its last call is settled."""
+
+    def cancel(self, call: PoolCall, grace: float | None) -> None:
+        """The call was cancelled while it ran."""
+
+    def kill(self) -> None:
+        """End what runs, from any thread."""
+
+    def close(self) -> None:
+        """Give back what the slot holds."""
+
+
+class Pool(abc.ABC):
+    """The queue, the threads of the slots, and their ends.  Any thread may call."""
+
+    #: Whether its threads are its own: nobody else interrupts them, or calls are made in them.
+    private = True
+
+    def __init__(self, size: int, *, name: str = "wbengine") -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"size of a pool must be a whole number of at least 1, not {size!r}")
+        self._size = size
+        self._name = name
+        self._lock = threading.Lock()
+        self._queue: deque[PoolCall] = deque()
+        # Of those in the queue: they were cancelled.
+        self._dead = 0
+        self._slots: list[Slot] = []
+        # Those that serve, until they have ended or are lost.
+        self._threads: set[threading.Thread] = set()
+        # Those that wait, the last is woken first: it makes all short calls.  Is one on its way?
+        self._idle: list[Slot] = []
+        self._called = False
+        # Threads that are in `done`, and look for the next call after that.
+        self._settling: set[int] = set()
+        self._running = 0
+        self._lost = 0
+        self._eager = False
+        self._stopping = False
+        self._killed = False
+        _LIVE.add(self)
+
+    @property
+    def size(self) -> int:
+        """How many calls can run at once."""
+        return self._size
+
+    @property
+    def idle(self) -> int:
+        """How many more calls would start at once.
+
+        A slot counts as idle again just before the `done` of its call is called.
+        """
+        return max(0, self._size - self.unfinished)
+
+    @property
+    def unfinished(self) -> int:
+        """How many calls wait or run."""
+        with self._lock:
+            return self._running + self._queued()
+
+    @property
+    def lost(self) -> int:
+        """How many threads were given up so far: their calls ran on when their hard limit was over.
+
+        Each was replaced; what it still does, and what it returns, counts no more.
+        """
+        return self._lost
+
+    def start(self) -> None:
+        """Start all slots now; returns at once, calls may be submitted before they are ready."""
+        with self._lock:
+            if self._stopping:
+                raise RuntimeError(f"pool {self._name!r} was stopped")
+            self._eager = True
+            while len(self._slots) < self._size:
+                self._add_slot()
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        done: Done,
+        on_event: OnEvent | None = None,
+        limit: TimeLimit = UNLIMITED,
+        name: str | None = None,
+        *,
+        cancellation: Cancellation | None = None,
+        lazily: bool = False,
+    ) -> PoolCall:
+        """Run `fn(*args, emit)` some time; `name` is that of its task, for people.
+
+        `cancellation`: what the call is told by; without it, it gets one of its own.  `lazily`: the
+        `done` that submits it returns at once, so that its slot makes the call, and no other is
+        woken for it.
+
+        :raises RuntimeError: the pool was stopped.
+        """
+        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation)
+        with self._lock:
+            if self._stopping:
+                raise RuntimeError(f"pool {self._name!r} was stopped")
+            self._queue.append(call)
+            waiting = len(self._idle) + self._called
+            if waiting < self._queued() and len(self._slots) < self._size:
+                self._add_slot()
+            if not (lazily and self.settles):
+                self._wake()
+        return call
+
+    @property
+    def settles(self) -> bool:
+        """Whether this is a `done` that asks, in the thread of its slot."""
+        return threading.get_ident() in self._settling
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the slot whose `done` asks makes another call then."""
+        return bool(self._queue) and self.settles
+
+    def call_others(self) -> None:
+        """The `done` that submitted something lazily takes its time."""
+        with self._lock:
+            if self._queue:
+                self._wake()
+
+    def withdraw(self) -> list[PoolCall]:
+        """Take back every call that has not started, in order; their `done` is never called."""
+        with self._lock:
+            calls = [call for call in self._queue if call.state == QUEUED]
+            for call in calls:
+                call.state = OVER
+            self._queue.clear()
+            self._dead = 0
+        return calls
+
+    def cancel(self, call: PoolCall, grace: float | None = None) -> None:
+        """See `PoolCall.cancel`."""
+        with self._lock:
+            state, slot = call.state, call.slot
+            if state == QUEUED:
+                # It stays in the queue, where looking for it would take long.
+                call.state = OVER
+                self._dead += 1
+        if state == OVER:
+            return
+        call.cancellation.cancel()
+        if state == QUEUED:
+            call.settle(call.cancelled_early())
+        elif slot is not None:
+            slot.cancel(call, grace)
+
+    def stop(self, wait: bool = True, kill: bool = False) -> None:
+        """Accept nothing more, finish what was submitted, and end the slots.  Idempotent.
+
+        Idle slots end at once.  With `kill`, running processes are killed (threads cannot be: their
+        calls finish) and calls that have not started fail; a later `stop(kill=True)` hastens an
+        earlier `stop()`.  With `wait`, returns when every `done` has returned and all slots
+        have ended; called from a `done`, it does not wait for that slot.  Nothing waits for a
+        thread that is lost.
+        """
+        with self._lock:
+            self._stopping = True
+            self._killed = self._killed or kill
+            slots = list(self._slots)
+            while self._idle:
+                self._ring()
+        if kill:
+            for slot in slots:
+                slot.kill()
+        if wait:
+            self.join(None)
+        _LIVE.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until nothing serves any more but the thread that asks."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                self._threads = {thread for thread in self._threads if thread.is_alive()}
+                others = self._threads - {threading.current_thread()}
+            left = _JOIN_PERIOD if deadline is None else deadline - time.monotonic()
+            if not others or left <= 0:
+                return
+            others.pop().join(min(left, _JOIN_PERIOD))
+
+    @abc.abstractmethod
+    def _make_slot(self, name: str) -> Slot: ...
+
+    def _queued(self) -> int:
+        return len(self._queue) - self._dead
+
+    def _add_slot(self) -> None:
+        slot = self._make_slot(f"{self._name}-{len(self._slots)}")
+        self._man(slot)  # first: what an interruption leaves must not look like one that is served
+        self._slots.append(slot)
+
+    def _man(self, slot: Slot, overdue: PoolCall | None = None) -> None:
+        """Give a slot a thread."""
+        # Daemon threads: an idle pool that nobody stopped must not keep the interpreter alive.
+        thread = threading.Thread(
+            target=self._serve, args=(slot, overdue), name=slot.name, daemon=True
+        )
+        slot.thread = thread
+        thread.start()
+        self._threads.add(thread)
+
+    def _serve(self, slot: Slot, overdue: PoolCall | None = None) -> None:
+        """The life of a thread; `overdue` is the call with which the thread before it was lost."""
+        kept = True
+        try:
+            if overdue is not None:
+                overdue.settle(overdue.overdue())
+            elif self._eager:
+                slot.open()
+            overdue = None
+            while kept and (call := self._take(slot)) is not None:
+                kept = self._make(slot, call)
+                del call
+        finally:
+            if kept:
+                slot.close()
+                with self._lock:
+                    self._arrive(slot)  # interrupted while it waited
+                self.call_others()
+
+    def _make(self, slot: Slot, call: PoolCall) -> bool:
+        """Make a call; False: this thread was given up meanwhile."""
+        if self._killed:
+            value: Any = worker_lost(f"pool {self._name!r} was stopped before {call} started")
+        elif call.limit is UNLIMITED:
+            value = slot.run(call)
+        else:
+            call.started()
+            value = slot.run_limited(call)
+        with self._lock:
+            if call.state == OVER:
+                return False
+            call.state = OVER
+            call.slot = None
+            self._running -= 1
+        self._settling.add(me := threading.get_ident())
+        try:
+            call.settle(value)
+        finally:
+            self._settling.discard(me)
+        if slot.worn:
+            self.call_others()
+            slot.rest()
+        return True
+
+    def _take(self, slot: Slot) -> PoolCall | None:
+        woken = False
+        while True:
+            with self._lock:
+                if woken:
+                    self._arrive(slot)
+                queue = self._queue
+                while queue:
+                    call = queue.popleft()
+                    if call.state == QUEUED:
+                        call.state = RUNNING
+                        call.slot = slot
+                        self._running += 1
+                        if queue:
+                            self._wake()
+                        return call
+                    self._dead -= 1
+                if self._stopping:
+                    return None
+                self._idle.append(slot)
+            woken = slot.bell.acquire()
+
+    def _wake(self) -> None:
+        """Wake one that waits, unless one is on its way already: it wakes the next one when it has
+        taken something and there is more.  To wake all at once would cost more than short calls do.
+        """
+        if self._idle and not self._called:
+            self._ring()
+            self._called = True
+
+    def _ring(self) -> None:
+        # Wherever an interruption strikes: one that is woken twice looks twice, none is forgotten.
+        bell = self._idle[-1].bell
+        if bell.locked():
+            bell.release()
+        self._idle.pop()
+
+    def _arrive(self, slot: Slot) -> None:
+        """It does not wait any more."""
+        self._called = False
+        if slot in self._idle:
+            self._idle.remove(slot)
+
+
+class ThreadPool(Pool):
+    """`size` threads of this process.
+
+    When a call's soft limit is over, `SoftTimeLimitExceeded` is raised in its thread between two
+    steps of Python code, as soon as it is not waiting in C: best effort, for it may come at the
+    wrong moment, as Ctrl-C may.  When its hard limit is over, it fails at once with
+    `TimeLimitExceeded`; its thread is lost (`lost`, and one line in the log) and another takes its
+    place.  In the lost one, `TimeLimitExceeded` is raised too; what it returns is dropped.
+
+    Coroutines that a call waits for (`EventLoop.run`) are interrupted themselves, and cancelled
+    when the hard limit is over: then no thread is lost.
+    """
+
+    def _make_slot(self, name: str) -> Slot:
+        return _Thread(name, self)
+
+    def lose(self, slot: Slot, call: PoolCall) -> bool:
+        """Give up the thread that runs a call; False: the call is over."""
+        with self._lock:
+            if call.state != RUNNING:
+                return False
+            call.state = OVER
+            call.slot = None
+            self._running -= 1
+            self._lost += 1
+            if slot.thread is not None:
+                self._threads.discard(slot.thread)
+        LOG.warning(
+            "thread %s of pool %r is lost: it still ran %s when the hard limit of %g s was over",
+            slot.name,
+            self._name,
+            call,
+            call.limit.hard or 0.0,
+        )
+        with self._lock:
+            try:
+                self._man(slot, call)
+                return True
+            except RuntimeError:  # no more threads
+                self._slots.remove(slot)
+        call.settle(call.overdue())
+        return True
+
+
+class SoloPool(ThreadPool):
+    """One slot: calls run in the thread that calls `serve`, as they come.
+
+    Limits are those of `ThreadPool`, but if that is the main thread the soft one is raised by a
+    signal, and interrupts most of what waits in C.  If the thread is lost, another one goes on.
+    """
+
+    private = False
+
+    def __init__(self, *, name: str = "wbengine") -> None:
+        super().__init__(1, name=name)
+        self._slots.append(self._make_slot(f"{name}-solo"))
+
+    def serve(self) -> None:
+        """Make the calls that are submitted, in this thread, until `stop` and the last one's end.
+
+        :raises RuntimeError: another thread serves, or served, the pool.
+        """
+        slot, me = self._slots[0], threading.current_thread()
+        with self._lock:
+            if slot.thread is not None:
+                raise RuntimeError(f"pool {self._name!r} is served by {slot.thread.name} already")
+            slot.thread = me
+            self._threads.add(me)
+        interrupts.handle_signal()
+        try:
+            self._serve(slot)
+        finally:
+            with self._lock:
+                self._threads.discard(me)
+        self.join(None)  # if this thread was lost, another one serves
+
+
+class _Thread(Slot):
+    def __init__(self, name: str, pool: ThreadPool) -> None:
+        super().__init__(name)
+        self._pool = pool
+
+    def run_limited(self, call: PoolCall) -> Any:
+        return interrupts.limited(
+            call.limit, self.run, (call,), functools.partial(self._expire, call)
+        )
+
+    def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
+        """The hard limit is over (in the thread for timers)."""
+        if interrupt.redirected:
+            # What it waits for is given up; the thread comes back by itself, unless it waits again.
+            interrupt.deliver(exceptions.TimeLimitExceeded)
+            again = functools.partial(self._give_up, call, interrupt)
+            timers.of_process().after(_GRACE, again)
+        else:
+            self._give_up(call, interrupt)
+
+    def _give_up(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
+        if self._pool.lose(self, call):
+            interrupt.deliver(exceptions.TimeLimitExceeded)
+
+
+class ExternalPool:
+    """A `concurrent.futures.Executor` of the user's, which is neither started nor stopped here.
+
+    Its threads cannot be replaced: a call whose hard limit is over fails at once, and goes on to
+    occupy its thread.  Where calls leave the process (`remote`), they are given None as `emit`, and
+    so are not told of cancelling; they have to keep to their limits themselves.
+    """
+
+    #: Its threads may be anybody's, and what they do next is not known.
+    private = settles = goes_on = False
+
+    def __init__(self, executor: futures.Executor, *, remote: bool = False) -> None:
+        self._executor = executor
+        self._remote = remote
+        self._lock = threading.Lock()
+        # Those not settled yet, in order.
+        self._pending: dict[futures.Future[Any], PoolCall] = {}
+
+    @property
+    def unfinished(self) -> int:
+        """How many calls wait or run."""
+        return len(self._pending)
+
+    def call_others(self) -> None:
+        """Nothing: they look for themselves."""
+
+    def start(self) -> None:
+        """Nothing: the user did that."""
+
+    def stop(self, wait: bool = True, kill: bool = False) -> None:
+        """Nothing: the user may need it."""
+
+    def submit(
+        self,
+        fn: Any,
+        args: tuple[Any, ...],
+        done: Done,
+        on_event: OnEvent | None = None,
+        limit: TimeLimit = UNLIMITED,
+        name: str | None = None,
+        *,
+        cancellation: Cancellation | None = None,
+        lazily: bool = False,
+    ) -> PoolCall:
+        """Run `fn(*args, emit)` some time.
+
+        :raises RuntimeError: the executor was shut down; whatever else it raises.
+        """
+        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation)
+        if self._remote:
+            future = self._executor.submit(fn, *(*call.args, None))
+        else:
+            future = self._executor.submit(self._run, call)
+        call.slot = future
+        self._pending[future] = call
+        future.add_done_callback(self._ended)
+        return call
+
+    def withdraw(self) -> list[PoolCall]:
+        """Take back every call that has not started, in order; their `done` is never called."""
+        taken = []
+        for future, call in self._pending.copy().items():
+            with self._lock:
+                if call.state == QUEUED:
+                    call.state = _WITHDRAWN
+            if future.cancel():
+                taken.append(call)
+        return taken
+
+    def cancel(self, call: PoolCall, grace: float | None = None) -> None:
+        """See `PoolCall.cancel`; nothing is killed."""
+        call.cancellation.cancel()
+        call.slot.cancel()
+
+    def _ended(self, future: futures.Future[Any]) -> None:
+        call = self._pending.pop(future)
+        if not future.cancelled():
+            problem = future.exception()
+            self._settle(call, ft.Failure.from_exception(problem) if problem else future.result())
+        elif call.state != _WITHDRAWN:
+            dropped = exceptions.ExecutionFailure(f"the pool dropped {call} before it started")
+            told = call.cancellation.cancelled
+            self._settle(
+                call, call.cancelled_early() if told else ft.Failure.from_exception(dropped)
+            )
+
+    def _settle(self, call: PoolCall, value: Any) -> None:
+        with self._lock:
+            if call.state == OVER:
+                return
+            call.state = OVER
+        call.settle(value)
+
+    # In the threads of the executor.
+
+    def _run(self, call: PoolCall) -> Any:
+        pid = os.getpid()
+        try:
+            if call.limit is UNLIMITED:
+                return call.fn(*call.args, call)
+            call.started()
+            expire = functools.partial(self._expire, call)
+            return interrupts.limited(call.limit, call.fn, (*call.args, call), expire)
+        except BaseException as error:
+            return ft.Failure.from_exception(error)
+        finally:
+            if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
+                os._exit(0)
+            call.on_event = None
+
+    def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
+        """Its hard limit is over (in the thread for timers, which has others to serve)."""
+        args = (call, call.overdue())
+        threading.Thread(target=self._settle, args=args, name="wbengine-overdue").start()
+        interrupt.deliver(exceptions.TimeLimitExceeded)
+
+
+#: All pools that were not stopped.
+_LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def stop_all() -> None:
+    """End every pool, as far as that is possible now."""
+    pools = list(_LIVE)
+    for pool in pools:
+        pool.stop(wait=False, kill=True)
+    for pool in pools:
+        pool.join(_EXIT_GRACE)
+
+
+atexit.register(stop_all)

@@ -1,0 +1,516 @@
+"""Calls in child processes, each served by a thread of its own here."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import multiprocessing
+import multiprocessing.util
+import os
+import select
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from multiprocessing import context as mp_context
+from multiprocessing import process as mp_process
+from typing import Any, Final
+
+from wbengine import exceptions
+from wbengine.concurrency import child_logs, child_process, pools, timers
+from wbengine.types import failure as ft
+
+__all__ = ["ProcessPool"]
+
+LOG = logging.getLogger("wbengine.pools")
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+#: Modules that the process that children are forked from imports once, for all of them.
+PRELOAD: Final = (
+    "wbengine.concurrency.fork_server",
+    "wbengine.invocation",
+    "wbengine.task",
+    "wbengine.concurrency.child_process",
+)
+
+#: Seconds between two looks at the memory of a child that runs a call.
+_MEMORY_PERIOD: Final = 0.1
+#: Seconds that a child that was told to end may take (exit handlers, forgotten threads).
+_GRACE: Final = 2.0
+#: Bytes of a folder's path that leave room for the name of a socket below it (107 in all).
+_LONGEST_FOLDER: Final = 70
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+#: What people do about children that cannot start.
+_ADVICE: Final = (
+    "each child process imports the script that was started: what that does belongs below"
+    ' `if __name__ == "__main__":`'
+)
+
+# `multiprocessing` keeps its books of children without a lock, and reads an exit status only once.
+_BOOKS = threading.Lock()
+
+
+class ProcessPool(pools.Pool):
+    """`size` child processes, each served by its own thread over its own pipe.
+
+    - `fn` must be importable by name; it, its arguments, its events and its result are pickled.
+      What cannot be pickled is a `Failure` of `NotEncodable` that names the type and its path;
+      the child lives on.
+    - What `fn` raises (`SystemExit` and `KeyboardInterrupt` included) is a `Failure` made in the
+      child.
+    - A child that dies gives a `Failure` of `WorkerLost` that names pid and exit code or signal; it
+      alone is replaced, when the next call needs it.  One that dies between two calls costs none.
+    - Where the first children end by themselves before they are ready, as they do when the script
+      that is `__main__` starts something on import, no more are made: all calls fail alike.
+    - `initializer(*initargs)` runs first in each child; what it raises fails the call that needed
+      the child.
+    - The soft limit is raised in the child's main thread by a signal, and interrupts most of what
+      waits in C; that signal (the last but one of the real-time ones) has a handler in children.
+      At the hard limit the child is killed, and it alone.  Processes that a call started are not.
+    - `max_calls`: a child makes no more calls than that.  `max_memory` (bytes that are resident): a
+      call during which the child has more is killed, and fails with `MemoryError`; one that ends
+      with more was the last of its child.  Both replace that child alone.
+    - What a call logs comes out of the loggers of this process, before the call ends: a child has
+      no handlers of its own, and the levels that loggers had here when it started.  What a thread
+      that a call left behind logs between two calls comes with the next one.
+    - Children are never forks of this process (forkserver, else spawn): the module `__main__` is
+      imported under another name, as with `multiprocessing`, so scripts need their main guard.
+      They get the environment as it is when they start, do not react to SIGINT and SIGTERM (the
+      parent decides), and end when the parent does, even in the middle of a call.
+
+    A call costs about 0.1 ms above what it does; a child about 10 ms, the first one more.
+
+    :raises ValueError: a size or maximum is not above 0; the memory of processes is not known here.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        max_calls: int | None = None,
+        max_memory: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        name: str = "wbengine",
+    ) -> None:
+        for what, value in (("max_calls", max_calls), ("max_memory", max_memory)):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
+                raise ValueError(f"{what} must be a whole number of at least 1, not {value!r}")
+        if max_memory is not None and _memory(os.getpid()) is None:
+            raise ValueError("max_memory: this system does not tell the memory of processes")
+        super().__init__(size, name=name)
+        self.max_calls = max_calls
+        self.max_memory = max_memory
+        #: Whether any child was ever ready.
+        self.proven = False
+        #: Why no child can start, if that is known: a child that imports a script which starts a
+        #: pool itself ends of it, and so would all others, each after the rest of that script.
+        self.problem: ft.Failure | None = None
+        self._initializer = initializer
+        self._initargs = tuple(initargs)
+        self._modules: frozenset[str] = frozenset()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are alive now, in the order of the slots."""
+        with self._lock:
+            slots = list(self._slots)
+        return [slot.pid for slot in slots if isinstance(slot, _Process) and slot.pid]
+
+    @staticmethod
+    def check() -> None:
+        """To be asked before one is started: one error instead of one for each call.
+
+        :raises RuntimeError: this is a child itself, which imports the script that is `__main__`.
+        """
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise RuntimeError(f"a child process cannot start processes while it starts: {_ADVICE}")
+
+    def preload(self, modules: Iterable[str]) -> None:
+        """Have each child import these, too, by name, before its first call; what a module costs is
+        then no part of a call, and of its limits.  To be called before `start`."""
+        self._modules |= {name for name in modules if name != "__main__"}
+
+    def make_child(self, name: str) -> _Child:
+        """Start one more child."""
+        prepare, given = self._initializer, self._initargs
+        if self._modules:
+            prepare, given = child_process.prepare, (sorted(self._modules), prepare, *given)
+        return _Child(name, prepare, given)
+
+    def _make_slot(self, name: str) -> pools.Slot:
+        return _Process(name, self)
+
+
+class _Process(pools.Slot):
+    """The parent's side of one child after another."""
+
+    def __init__(self, name: str, pool: ProcessPool) -> None:
+        super().__init__(name)
+        self._pool = pool
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+        self._killed = False
+        # The call that the child makes now, and why it was killed, if it was.
+        self._call: pools.PoolCall | None = None
+        self._why: BaseException | None = None
+        self._timers: list[timers.Timer] = []
+
+    @property
+    def pid(self) -> int | None:
+        child = self._child
+        return None if child is None else child.pid
+
+    def open(self) -> None:
+        problem = self._ensure()
+        if problem is not None:
+            LOG.warning("process %s did not start: %s", self.name, problem.pformat())
+
+    def run(self, call: pools.PoolCall) -> Any:
+        try:
+            data = child_process.encode_call(
+                call.fn, call.args, call.limit.soft, call.cancellation.deadline
+            )
+            for _ in range(2):
+                problem = self._ensure()
+                if problem is not None:
+                    return problem
+                child = self._child
+                assert child is not None
+                if not self._begin(child, call):
+                    return call.cancelled_early()
+                if child.send(data):
+                    del data
+                    return self._outcome(child, child.result(call), call)
+                # It died between two calls: this one never reached it, another child may run it.
+                self._end()
+                self.close()
+            return pools.worker_lost(
+                f"two processes of {self.name} died before {call} reached them"
+            )
+        except exceptions.NotEncodable as error:
+            return ft.Failure.from_exception(error)
+        except Exception as error:
+            self._end()
+            self.close()
+            return ft.Failure.from_exception(error)
+
+    def _begin(self, child: _Child, call: pools.PoolCall) -> bool:
+        """From now on the child makes this call; False: it was cancelled before."""
+        with self._lock:
+            if call.cancellation.cancelled:
+                return False
+            self._call, self._why = call, None
+            child.calls += 1
+            if call.limit.hard is not None:
+                self._kill_after(
+                    child,
+                    call,
+                    call.limit.hard,
+                    exceptions.TimeLimitExceeded,
+                    f"{call} did not end within its hard limit of {call.limit.hard:g} s;"
+                    f" its process {child.pid} was killed",
+                )
+            if self._pool.max_memory is not None:
+                self._weigh_later(child, call)
+        return True
+
+    def _end(self) -> BaseException | None:
+        """The call is over; why its child was killed, if it was."""
+        with self._lock:
+            due, self._timers = self._timers, []
+            self._call, why, self._why = None, self._why, None
+        for timer in due:
+            timers.of_process().cancel(timer)
+        return why
+
+    def _outcome(self, child: _Child, value: Any, call: pools.PoolCall) -> Any:
+        why = self._end()
+        if value is not _GONE:
+            # One that was killed had answered already, and may not be dead yet.
+            self.worn = (
+                why is not None
+                or child.calls == self._pool.max_calls
+                or self._overweight(child) is not None
+            )
+            return value
+        self.worn = True  # others have a child at hand
+        self.close()
+        if why is not None:
+            return ft.Failure.from_exception(why)
+        return pools.worker_lost(
+            f"process {child.pid} ({self.name}) {child.fate()} while it ran {call}"
+        )
+
+    # While a call runs, in other threads.
+
+    def cancel(self, call: pools.PoolCall, grace: float | None) -> None:
+        with self._lock:
+            child = self._child
+            if self._call is not call or child is None:
+                return  # it is over; or about to begin, and looks itself
+            child.cancel()
+            if grace is not None:
+                self._kill_after(
+                    child,
+                    call,
+                    max(0.0, grace),
+                    exceptions.Cancelled,
+                    f"{call} was cancelled, and did not end; its process {child.pid} was killed",
+                )
+
+    def _kill_after(
+        self,
+        child: _Child,
+        call: pools.PoolCall,
+        seconds: float,
+        kind: type[BaseException],
+        text: str,
+    ) -> None:
+        """Kill the child, if it still makes this call then; under the lock."""
+        act = functools.partial(self._put_down, child, call, kind, text)
+        self._timers.append(timers.of_process().after(seconds, act))
+
+    def _put_down(
+        self, child: _Child, call: pools.PoolCall, kind: type[BaseException], text: str
+    ) -> None:
+        with self._lock:
+            if self._call is not call or self._child is not child or self._why is not None:
+                return
+            self._why = kind(text)
+            child.kill()
+        LOG.warning("process %s (%s) was killed: %s", child.pid, self.name, text)
+
+    def _weigh_later(self, child: _Child, call: pools.PoolCall) -> None:
+        act = functools.partial(self._weigh, child, call)
+        self._timers.append(timers.of_process().after(_MEMORY_PERIOD, act))
+
+    def _weigh(self, child: _Child, call: pools.PoolCall) -> None:
+        weight = self._overweight(child)
+        if weight is not None:
+            text = (
+                f"process {child.pid} had {weight:,} bytes of memory when it ran {call}, of"
+                f" {self._pool.max_memory:,} allowed; it was killed"
+            )
+            self._put_down(child, call, MemoryError, text)
+            return
+        with self._lock:
+            if self._call is call and self._child is child:
+                self._weigh_later(child, call)
+
+    def _overweight(self, child: _Child) -> int | None:
+        """The memory of a child that has too much."""
+        most = self._pool.max_memory
+        weight = None if most is None else _memory(child.pid)
+        return weight if most is not None and weight is not None and weight > most else None
+
+    # Between calls.
+
+    def rest(self) -> None:
+        self.worn = False
+        self.close()
+
+    def _ensure(self) -> ft.Failure | None:
+        """Have a child that is ready; the Failure says why there is none."""
+        if self._child is not None:
+            if self._child.alive():
+                return None
+            self.close()
+        if self._pool.problem is not None:
+            return self._pool.problem
+        try:
+            child = self._pool.make_child(self.name)
+        except Exception as error:
+            return ft.Failure.from_exception(error)
+        with self._lock:
+            self._child = child
+            killed = self._killed
+        if killed:
+            child.kill()
+        problem: ft.Failure | None = child.result(None)
+        if problem is None:
+            self._pool.proven = True
+            return None
+        self.close()
+        if problem is not _GONE:
+            return problem
+        text = f"process {child.pid} ({self.name}) {child.fate()} before it was ready"
+        if self._pool.proven or child.exit_code is None or child.exit_code < 0:
+            return pools.worker_lost(text)
+        self._pool.problem = pools.worker_lost(f"{text}; {_ADVICE}")
+        return self._pool.problem
+
+    def kill(self) -> None:
+        with self._lock:
+            self._killed = True
+            child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+
+#: Stands for the answer of a child that died.
+_GONE: Final[Any] = object()
+
+
+class _Child:
+    """One child process and its pipe; used by one thread, but for `kill` and `cancel`.
+
+    `calls` counts what it was given: who gives it a call counts first.
+    """
+
+    def __init__(
+        self, name: str, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]
+    ) -> None:
+        context = _context()
+        self.calls = 0
+        #: As in `multiprocessing`, less than zero for a signal; known once it is closed.
+        self.exit_code: int | None = None
+        self._pipe, theirs = context.Pipe()
+        their_cancels, self._cancels = context.Pipe(duplex=False)
+        levels = child_logs.levels()
+        given = (theirs, their_cancels, dict(os.environ), levels, initializer, initargs)
+        try:
+            # Not a daemon: what runs in it may use multiprocessing itself.
+            self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
+                target=child_process.main, args=given, name=name, daemon=False
+            )
+            with _BOOKS:
+                self._process.start()
+        except BaseException:
+            self._pipe.close()
+            self._cancels.close()
+            raise
+        finally:
+            theirs.close()
+            their_cancels.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        # A child that is stuck must not hold up those who cancel.
+        os.set_blocking(self._cancels.fileno(), False)
+        # Not the lock of the books: that is held while another child starts, which may take long.
+        self._guard = threading.Lock()
+        self._closed = False
+        self._poll = select.poll()
+        self._poll.register(self._pipe.fileno(), select.POLLIN)
+        self._poll.register(self._process.sentinel, select.POLLIN)
+
+    def alive(self) -> bool:
+        # Between two calls a child says nothing: whatever there is to read is its end.
+        return not self._poll.poll(0)
+
+    def send(self, data: memoryview) -> bool:
+        try:
+            self._pipe.send_bytes(data)
+        except OSError:
+            return False
+        return True
+
+    def cancel(self) -> None:
+        """Tell it that its latest call is cancelled; what does not get through is dropped."""
+        with self._guard:
+            if not self._closed:
+                try:
+                    os.write(self._cancels.fileno(), child_process.NUMBER.pack(self.calls))
+                except OSError:
+                    LOG.warning("process %s cannot be told about its call", self.pid)
+
+    def result(self, tell: Tell | None) -> Any:
+        """Wait for the outcome, handing events and records on; `_GONE` when the child died."""
+        while (data := self._receive()) is not None:
+            if data[:1] == child_process.RECORD:
+                child_logs.replay(data[1:])
+                continue
+            try:
+                if data[:1] != child_process.EVENT:
+                    return child_process.decode(data, "result")
+                event_type, details = child_process.decode(data, "event")
+                if tell is not None:
+                    tell(event_type, details)
+            except exceptions.NotEncodable as error:
+                if data[:1] != child_process.EVENT:
+                    return ft.Failure.from_exception(error)
+                LOG.warning("an event of process %s is dropped: %s", self.pid, error)
+        return _GONE
+
+    def _receive(self) -> bytes | None:
+        # The sentinel too: a process that a call left behind may hold the pipe open.
+        pipe = self._pipe.fileno()
+        try:
+            if any(fd == pipe for fd, _ in self._poll.poll()) or self._pipe.poll(0):
+                return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        return None
+
+    def fate(self) -> str:
+        """How the child ended, for a sentence; known once it is closed."""
+        code = self.exit_code
+        if code is None:
+            return "ended"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+
+    def kill(self) -> None:
+        with self._guard:
+            if not self._closed:
+                self._process.kill()
+
+    def close(self) -> None:
+        """Let the child end (it sees its pipe close), and kill it if it does not."""
+        self._pipe.close()
+        ended = select.poll()
+        ended.register(self._process.sentinel, select.POLLIN)
+        if not ended.poll(_GRACE * 1000):
+            self.kill()
+            ended.poll()
+        with _BOOKS, self._guard:
+            self._process.join()
+            self.exit_code = self._process.exitcode
+            self._closed = True
+            self._cancels.close()
+            self._process.close()
+
+
+def _context() -> mp_context.BaseContext:
+    methods = multiprocessing.get_all_start_methods()
+    # The fork server listens on a socket in the temporary folder; the kernel wants its path short.
+    long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER
+    if "forkserver" not in methods or long:
+        return multiprocessing.get_context("spawn")
+    # Not on top: some platforms have none.
+    from multiprocessing import forkserver
+
+    server = forkserver._forkserver
+    # A list that the program asked for itself stays.
+    if getattr(server, "_preload_modules", None) == ["__main__"]:
+        forkserver.set_forkserver_preload(["__main__", *PRELOAD])
+    return multiprocessing.get_context("forkserver")
+
+
+def _memory(pid: int) -> int | None:
+    """Bytes of a process that are resident; None: it is gone, or the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+# Once more, after the handler of `multiprocessing`, so it runs before that one, which would wait
+# for children that wait for us.
+atexit.register(pools.stop_all)
