@@ -10,6 +10,7 @@ import os
 import queue
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -248,3 +249,19 @@ def test_other_threads_do_not_change_handlers_of_signals() -> None:
     other.start()
     other.join()
     assert signal.getsignal(interrupts.SIGNAL) == before
+
+
+TRACED = """
+import sys, time
+from wbengine import limits, pools
+pool = pools.ThreadPool(1)
+pool.submit(lambda emit: time.sleep(60), (), print, None, limits.TimeLimit(0.05))
+time.sleep(0.5)  # the limit is over, and the thread waits in C
+sys.settrace(lambda *args: None)
+(lambda: 1)()
+"""
+
+
+def test_a_thread_that_waits_in_c_does_not_stop_one_that_is_traced() -> None:
+    """On Python 3.11 a traced thread stands still while an exception waits for another one."""
+    subprocess.run([sys.executable, "-c", TRACED], timeout=60, check=True)

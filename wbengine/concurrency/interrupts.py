@@ -209,8 +209,30 @@ def _checkpoint() -> None:
     """Where Python raises asynchronous exceptions: at the beginning of every function."""
 
 
+class _Calm(BaseException):
+    """Raised, and caught at once, in the thread for timers."""
+
+
 def _raise_in(thread: int, kind: Kind | None) -> None:
     """Raise `kind` in a thread soon; None: take back what was not raised yet."""
+    _set_async_exc(thread, kind)
+    timers.of_process().after(0, _calm)
+
+
+def _calm() -> None:
+    """Have the interpreter look no more for the thread that is to raise something.
+
+    Until one raises, all threads look at each step, and one that is traced (by a debugger, say)
+    does nothing else on Python 3.11: for hours, if the other waits in C.  It looks when it returns.
+    """
+    try:
+        _set_async_exc(threading.get_ident(), _Calm)
+        _checkpoint()
+    except _Calm:
+        pass
+
+
+def _set_async_exc(thread: int, kind: type[BaseException] | None) -> None:
     # Not on top: few need it.
     import ctypes
 
