@@ -504,8 +504,6 @@ class ThreadPool(Pool):
             call.slot = None
             self._running -= 1
             self._lost += 1
-            if slot.thread is not None:
-                self._threads.discard(slot.thread)
         LOG.warning(
             "thread %s of pool %r is lost: it still ran %s when the hard limit of %g s was over",
             slot.name,
@@ -514,6 +512,8 @@ class ThreadPool(Pool):
             call.limit.hard or 0.0,
         )
         with self._lock:
+            if slot.thread is not None:
+                self._threads.discard(slot.thread)
             try:
                 self._man(slot, call)
                 return True
