@@ -384,8 +384,10 @@ def _perform(
             _waited_for(before(), loop)
         if invocation.action == EXECUTE:
             value: Any = task.execute(**invocation.arguments)
-        else:
+        elif _undoes(task, invocation.result):
             value = task.revert(**_revert_arguments(task, invocation))
+        else:
+            value = None
         if type(value) is _COROUTINE:  # the body did not look like it
             value = _waited_for(value, loop)
     except BaseException as error:
@@ -406,8 +408,10 @@ async def _aperform(task: task_module.Task, invocation: Invocation) -> Any:
         await _settled(before())
         if invocation.action == EXECUTE:
             value: Any = await _settled(task.execute(**invocation.arguments))
-        else:
+        elif _undoes(task, invocation.result):
             value = await _settled(task.revert(**_revert_arguments(task, invocation)))
+        else:
+            value = None
     except BaseException as error:
         value = ft.Failure.from_exception(running.meant(error, invocation))
     try:
@@ -426,6 +430,14 @@ def _hooks(task: task_module.Task, action: Action) -> tuple[Callable[[], Any], C
 
 async def _settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
+
+
+def _undoes(task: task_module.Task, result: Any) -> bool:
+    """Whether `revert` is called after an execution that came to `result`.
+
+    That of a function undoes what was done, and no failure, unless it asks for those.
+    """
+    return not isinstance(result, ft.Failure) or getattr(type(task).revert, "of_failed", True)
 
 
 def _revert_arguments(task: task_module.Task, invocation: Invocation) -> Mapping[str, Any]:

@@ -19,15 +19,27 @@ def test_first_flow_is_five_lines() -> None:
 
 def test_what_was_reserved_is_given_back_when_charging_fails(tmp_path: Path) -> None:
     tasks = TASKS.replace('print("charging for", reservation)', 'raise ValueError("no money")')
-    (tmp_path / "orders.py").write_text(tasks, encoding="utf-8")
+    assert _run(tasks, tmp_path) == ["giving back reservation of 7", "no money"]
+
+
+def test_what_was_not_reserved_is_not_given_back(tmp_path: Path) -> None:
+    reserving = 'return f"reservation of {order_id}"'
+    assert reserving in TASKS
+    tasks = TASKS.replace(reserving, 'raise ValueError("no room")')
+    assert _run(tasks, tmp_path) == ["no room"]
+
+
+def _run(tasks: str, folder: Path) -> list[str]:
+    """What the first flow prints with these tasks."""
+    (folder / "orders.py").write_text(tasks, encoding="utf-8")
     *start, run = FLOW.splitlines()
     program = [*start, "try:", f"    {run}", "except ValueError as error:", "    print(error)"]
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(program)],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=110,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == ["giving back reservation of 7", "no money"]
+    return ended.stdout.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, cast, overload
@@ -44,26 +45,38 @@ def _takes_self(function: Callable[..., Any]) -> bool:
 
 
 class _RevertSlot:
-    """`revert` of a function task: on the class a decorator, on an instance the body."""
+    """`revert` of a function task: on the class a decorator, on an instance the body.
 
-    def __init__(self, owner: type[FunctionTask] | None, body: Callable[..., Any] | None) -> None:
+    `of_failed`: whether the body is also called for an execution that failed.
+    """
+
+    def __init__(
+        self,
+        owner: type[FunctionTask] | None,
+        body: Callable[..., Any] | None,
+        of_failed: bool = False,
+    ) -> None:
         self.owner = owner
         self.body = body
+        self.of_failed = of_failed
         self.is_method = body is not None and _takes_self(body)
 
     def __get__(self, instance: Any, owner: type[Any]) -> Any:
         if instance is None:
             # A subclass shares the slot of its base, but must not change its base's revert.
-            return self if owner is self.owner else _RevertSlot(owner, self.body)
+            return self if owner is self.owner else _RevertSlot(owner, self.body, self.of_failed)
         if self.body is None:
             return Task.revert.__get__(instance)
         return self.body.__get__(instance) if self.is_method else self.body
 
-    def __call__(self, body: Callable[..., Any]) -> Any:
+    def __call__(self, body: Callable[..., Any] | None = None, /, *, failed: bool = False) -> Any:
         """Make `body` the revert of the task class; `body` itself remains what it was."""
+        if body is None:
+            return functools.partial(self, failed=failed)
         if self.owner is None or not callable(body):
             raise TypeError(f"revert takes a function, not {body!r}")
-        self.owner.revert = _RevertSlot(self.owner, body)  # type: ignore[method-assign, assignment]
+        slot = _RevertSlot(self.owner, body, failed)
+        self.owner.revert = slot  # type: ignore[method-assign, assignment]
         # `def same_name(...)` again must not hide the task, as with property setters.
         return self.owner if getattr(body, "__name__", None) == self.owner.__name__ else body
 
@@ -172,6 +185,9 @@ def task(
 
         flow.add(add(), add('add again', rebind={'a': 'total'}))
         add.fn(1, 2)        # the plain function
+
+    What is given to `revert` is called to undo an execution that succeeded; with
+    `@add.revert(failed=True)` also after one that failed, whose `result` is its `Failure` then.
 
     Workers find it by that name (`--tasks module:add`).  A function whose first parameter is called
     `self` is given the task, for `self.update_progress`.  The options are those of `Task`, and are

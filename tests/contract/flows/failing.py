@@ -110,6 +110,36 @@ def sys_exit_on_a_worker_is_a_failure() -> Any:
     return linear_flow.Flow("f").add(tasks.Step("a"), tasks.Exits("b"))
 
 
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    store={"who": "you"},
+    raises={"b": (ValueError, "you is spoilt")},
+    told={"a": ["hello you | b"]},
+)
+def revert_of_a_function_is_not_called_for_what_failed() -> Any:
+    return linear_flow.Flow("f").add(tasks.greet("a"), tasks.spoil("b"))
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    store={"who": "you"},
+    raises={"b": (ValueError, "you is spoilt")},
+    told={"a": ["hello you | b"]},
+)
+def revert_of_a_coroutine_function_is_not_called_for_what_failed() -> Any:
+    return linear_flow.Flow("f").add(tasks.greet("a"), tasks.wait_and_spoil("b"))
+
+
+@flow(
+    ">a +a >b !b <b -b <a -a",
+    store={"who": "you"},
+    raises={"b": (ValueError, "half of you")},
+    told={"a": ["hello you | b"], "b": ["ValueError(half of you) | b"]},
+)
+def revert_of_a_function_is_called_for_what_failed_if_it_asks() -> Any:
+    return linear_flow.Flow("f").add(tasks.greet("a"), tasks.half_do("b"))
+
+
 def _ended_by_the_task(engine: base.Engine) -> None:
     """Twice, for the next run begins with the same task."""
     for _ in range(2):

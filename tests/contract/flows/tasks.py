@@ -417,6 +417,36 @@ def forget(result: Any, flow_failures: dict[str, ft.Failure]) -> str:
 
 
 @task.task
+def spoil(who: str) -> str:
+    raise ValueError(f"{who} is spoilt")
+
+
+@spoil.revert
+def unspoil(result: Any) -> str:
+    return f"never called: {result}"
+
+
+@task.task
+def half_do(who: str) -> str:
+    raise ValueError(f"half of {who}")
+
+
+@half_do.revert(failed=True)
+def undo_half(result: Any, flow_failures: dict[str, ft.Failure]) -> str:
+    return told(result, flow_failures)
+
+
+@task.task
+async def wait_and_spoil(who: str) -> str:
+    raise ValueError(f"{who} is spoilt")
+
+
+@wait_and_spoil.revert
+async def wait_and_unspoil(result: Any) -> str:
+    return f"never called: {result}"
+
+
+@task.task
 def steps_of(self: task.Task, count: int) -> str:
     for number in range(count):
         self.update_progress((number + 1) / count)
