@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace as Space
 from typing import Any
 
+import celery
 import kombu
 import pytest
 
@@ -60,6 +61,7 @@ def test_it_is_a_task_like_others() -> None:
         ({"result_serializer": "pickel"}, ValueError, "'pickle'"),
         ({"result_backend": "redsi://x"}, ValueError, "'redis'"),
         ({"result_backend": "db+sqlite://"}, ValueError, "rpc://"),
+        ({"result_backend": "redis"}, ValueError, "'redis' is no URL: use redis://localhost"),
         ({"result_backend": "disabled://"}, ValueError, "ignore_result"),
         ({"queue": 3}, TypeError, "queue"),
         ({"args": [1]}, TypeError, "names"),
@@ -109,6 +111,30 @@ def test_an_app_says_where_things_are() -> None:
     task = Space(name="proj.sub", app=given)
     assert CeleryTask(task).name == "proj.sub"
     assert publisher.address_of(given, "rpc://").backend == "rpc://"
+
+
+def test_variables_of_celery_count_for_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = celery.Celery("proj", broker="redis://settings", set_as_current=False)
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://variable")
+    monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://results")
+    found = publisher.address_of(given)
+    assert (found.broker, found.backend) == ("redis://variable", "redis://results")
+
+
+@pytest.mark.parametrize("prefix", ["app", "app_", "app-", "app.", "app:"])
+def test_keys_of_results_begin_as_celerys_do(prefix: str) -> None:
+    options = {"global_keyprefix": prefix}
+    given = celery.Celery("proj", broker="redis://h", backend="redis://h", set_as_current=False)
+    given.conf.result_backend_transport_options = options
+    key = given.backend.get_key_for_task("id").decode()
+    assert key == f"{publisher.address_of(given).prefix}celery-task-meta-id"
+
+
+@pytest.mark.parametrize("url", ["redis://:s3@cret@host", "redis://host?password=s3@cret"])
+def test_password_of_results_is_masked(url: str) -> None:
+    reader = publisher.address_of(URL, url).reader()
+    assert reader is not None and "host" in reader.shown
+    assert "cret" not in reader.shown
 
 
 def test_an_app_without_results() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,20 @@ def test_burst_ends_once_nothing_is_left(own: Bed, ours: Ours) -> None:
     with ours("--burst") as worker:
         assert worker.wait() == 0
     assert [each["value"] for each in own.call("wait", *ids)] == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+@pytest.mark.parametrize("setting", [{}, {"broker_read_url": "redis://127.0.0.1:1"}])
+def test_command_line_goes_before_variables_and_settings(
+    setting: dict[str, str], own: Bed, ours: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BROKER_URL", "BROKER_READ_URL", "BROKER_WRITE_URL", "RESULT_BACKEND"):
+        monkeypatch.setenv(f"CELERY_{name}", "redis://127.0.0.1:1")
+    words = "--celery-broker", str(own.url), "--celery-result-backend", str(own.backend)
+    with ours(*words, **setting) as worker:
+        task_id = own.call("start", f"{peers.NAME}.add", (1, 2))
+        assert own.call("wait", task_id)[0]["value"] == 3
+        assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("kind", ["redis"])
@@ -96,6 +111,25 @@ def test_wrong_options_are_told(words: tuple[str, ...], said: str) -> None:
     )  # fmt: skip
     assert found.returncode == 2
     assert said in found.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("broker", "said"),
+    [
+        (["redis://127.0.0.1:1/3", "redis://127.0.0.1:2"], "127.0.0.1:1/3"),
+        ("rediss://127.0.0.1:1?ssl_check_hostname=perhaps", "ssl_check_hostname"),
+    ],
+)
+def test_broker_of_settings_is_read(broker: Any, said: str, tmp_path: Path) -> None:
+    """A list of brokers, and the certificates of one that is the ledger, too."""
+    (tmp_path / "settings_of_broker.py").write_text(f"broker_url = {broker!r}\n")
+    words = "--celery-queue", "q", "--celery-config", "settings_of_broker"
+    found = subprocess.run(
+        workers.command("--tasks", "tests.support.sample_tasks", *words, warnings="default"),
+        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert found.returncode != 0 and said in found.stderr.splitlines()[-1], found.stderr
 
 
 def test_missing_celery_is_told() -> None:

@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -120,7 +120,7 @@ def address_of(
     return Address(
         url,
         _backend(str(result_backend)),
-        str(options.get("global_keyprefix") or ""),
+        _prefix(str(options.get("global_keyprefix") or "")),
         serializers.MIME_TYPES[name],
         str(ask("control_exchange") or "celery"),
         str(ask("event_exchange") or events.EXCHANGE),
@@ -162,7 +162,13 @@ def route_of(
 
 
 def _setting(conf: Any, name: str) -> Any:
-    return conf.get(name) if isinstance(conf, Mapping) else getattr(conf, name, None)
+    # An attribute: what its variables of the environment say counts there, as for Celery.
+    return getattr(conf, name, None)
+
+
+def _prefix(told: str) -> str:
+    """What Celery begins keys with, when it is told so."""
+    return f"{told}_" if told and told[-1] not in ":_-." else told
 
 
 def _backend(url: str) -> str:
@@ -175,6 +181,8 @@ def _backend(url: str) -> str:
         raise ValueError(
             f"result backend {scheme!r} is not read here{near}: use rpc:// or redis://"
         )
+    if "://" not in url:
+        raise ValueError(f"result backend {url!r} is no URL: use {scheme}://localhost, or its host")
     return url
 
 

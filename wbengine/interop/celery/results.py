@@ -263,7 +263,7 @@ class RedisReader(Reader):
     """
 
     def __init__(self, url: str, content_type: str = JSON, prefix: str = "") -> None:
-        super().__init__(re.sub(r"//[^/@]*@", "//**@", url), content_type)
+        super().__init__(transports.Target(url, None).shown, content_type)
         self._url = url
         self._content_type = content_type
         self._prefix = prefix

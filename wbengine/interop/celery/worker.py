@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import celery
 from celery import signals
@@ -26,7 +26,7 @@ from wbengine import pools
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.worker_side import guests
-from wbengine.interop.celery import claims, dispatcher, internals, request, runner
+from wbengine.interop.celery import claims, dispatcher, internals, request, results, runner
 from wbengine.transports import reasons
 from wbengine.transports import target as transports
 
@@ -38,6 +38,10 @@ LOG = logging.getLogger("wbengine.celery")
 BROKER_VARIABLE: Final = "WBENGINE_CELERY_BROKER"
 BACKEND_VARIABLE: Final = "WBENGINE_CELERY_RESULT_BACKEND"
 CONFIG_VARIABLE: Final = "CELERY_CONFIG_MODULE"
+
+#: Celery's own variables, which go before its settings.
+_BROKERS: Final = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL")
+_BACKEND: Final = "CELERY_RESULT_BACKEND"
 
 #: Transports that only ours know how to share with engines: Celery's clients are not there.
 _OURS: Final = ("", "filesystem", "memory", "dir")
@@ -346,10 +350,16 @@ def app_of(options: argparse.Namespace) -> celery.Celery:
     if module:
         app.config_from_object(module, force=True)
     conf = app.conf
-    conf.broker_url = _url(options, conf.broker_url)
+    named = options.celery_broker or os.environ.get(BROKER_VARIABLE)
+    if named or not conf.broker_read_url:
+        url = named or _url(options)
+        conf.broker_url, conf.broker_read_url, conf.broker_write_url = url, None, None
+        _override(_BROKERS, url)
     backend = options.celery_result_backend or os.environ.get(BACKEND_VARIABLE)
     if backend or not conf.result_backend:
-        conf.result_backend = None if backend == "none" else backend or "rpc://"
+        stored = None if backend == "none" else backend or "rpc://"
+        conf.result_backend = stored
+        _override([_BACKEND], stored or "")
     if options.celery_accept:
         accepted = options.celery_accept.replace(",", " ").split()
         if not accepted:
@@ -373,10 +383,17 @@ def node_name(name: str | None = None) -> str:
     return name if "@" in name else f"{name}@{socket.gethostname()}"
 
 
-def _url(options: argparse.Namespace, configured: str | None) -> str:
-    named = options.celery_broker or os.environ.get(BROKER_VARIABLE) or configured
-    url = named or options.url or os.environ.get(transports.URL_VARIABLE)
-    if not named and (url or "").partition("://")[0] in _OURS:
+def _override(variables: Iterable[str], value: str) -> None:
+    """Have variables of Celery's that are set say what was chosen, as its own command does."""
+    for name in variables:
+        if name in os.environ:
+            os.environ[name] = value
+
+
+def _url(options: argparse.Namespace) -> str:
+    """The URL of our own broker, if it can be Celery's."""
+    url = options.url or os.environ.get(transports.URL_VARIABLE)
+    if (url or "").partition("://")[0] in _OURS:
         raise ValueError(
             "where is the broker of Celery? name it: --celery-broker redis://… or amqp://…"
         )
@@ -388,10 +405,14 @@ def _claims_of(
 ) -> Callable[[str], claims.Claims] | None:
     """What makes the claims: in the ledger that is named, else in the Redis of the broker."""
     place = options.ledger or os.environ.get(ledgers.LEDGER_VARIABLE)
-    url = urlsplit(app.conf.broker_url)
+    read = app.conf.broker_read_url
+    first = (read if isinstance(read, str) else read[0]).partition(";")[0]
+    url = urlsplit(results.redis_url(first))
     shared = place is not None
     if not shared and url.scheme in ("redis", "rediss"):
-        place = url._replace(query="prefix=wbengine-celery").geturl()
+        told = {name: value for name, value in parse_qsl(url.query) if name.startswith("ssl_")}
+        query = urlencode({"prefix": "wbengine-celery", **told})
+        place = url._replace(query=query).geturl()
     if place is None:
         LOG.warning(
             "without a ledger (--ledger) a task may run twice whose message %s delivers twice",
