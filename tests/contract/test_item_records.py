@@ -143,3 +143,11 @@ def test_a_lazy_flow_has_no_items(backend: base.Backend) -> None:
     """They belong to its atoms."""
     kept = Kept(backend, 3)
     assert len(backend.get_connection().get_flow_details(kept.flow.uuid, lazy=True)) == 0
+
+
+def test_changing_a_value_that_was_read_changes_nothing_that_is_kept(backend: base.Backend) -> None:
+    kept = Kept(backend, 1)
+    assert kept.map.items is not None
+    kept.write(items=[finish(kept.map.items[0], 1, [1])])
+    kept.read()[0].results.append(2)
+    assert kept.read()[0].results == [1]
