@@ -209,11 +209,9 @@ def test_sys_exit_ends_the_task_and_nothing_else(url: str) -> None:
         assert run(linear_flow.Flow("f").add(tasks.Nothing()), url)
 
 
-def test_a_task_whose_constructor_needs_more_says_so(url: str) -> None:
-    with worker(url):
-        loaded = load(linear_flow.Flow("f").add(tasks.NeedsMore(colour="red")), url)
-        with pytest.raises(exceptions.WrappedFailure, match=r"cannot construct .*NeedsMore"):
-            loaded.run()
+def test_task_whose_constructor_needs_more_is_refused_at_load(url: str) -> None:
+    with pytest.raises(exceptions.CompilationFailure, match=r"NeedsMore\(name=...\) raises"):
+        load(linear_flow.Flow("f").add(tasks.NeedsMore(colour="red")), url)
 
 
 def test_one_engine_runs_again_after_its_executor_stopped(url: str) -> None:

@@ -13,6 +13,7 @@ from wbengine import exceptions, task
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.engine_side import reconstruction
 from wbengine.engines.worker_based.engine_side.lineage import Lineage
 from wbengine.engines.worker_based.engine_side.share import Share
 from wbengine.engines.worker_based.requests import terms
@@ -125,14 +126,19 @@ class WorkerBasedActionEngine(ActionEngine):
 
     def _check_tasks(self, plan: plans.Plan) -> None:
         refused: list[tuple[task.Task, type[task.Task]]] = []
+        changed: list[tuple[task.Task, str]] = []
         for item in plan.items:
             if not isinstance(item, task.Task) or (self._home and self._home.holds(item)):
                 continue
-            offered = type(item.inner if isinstance(item, task.Map) else item)
-            if offered.__module__ == task.__name__:
-                refused.append((item, offered))
+            made = item.inner if isinstance(item, task.Map) else item
+            if type(made).__module__ == task.__name__:
+                refused.append((item, type(made)))
+            elif (lost := reconstruction.what_is_lost(made)) is not None:
+                changed.append((item, lost))
         if refused:
             raise exceptions.CompilationFailure(_no_class(refused))
+        if changed:
+            raise exceptions.CompilationFailure(_not_rebuilt(changed))
 
     def _terms(self) -> dict[str, Any]:
         """The options that concern each request, with what came by URI read."""
@@ -181,6 +187,19 @@ def _no_class(refused: Sequence[tuple[task.Task, type[task.Task]]]) -> str:
         f" the name of their class, and {kinds} has none but the wrapper's own. Put @task.task"
         " above the function, or write a class with an execute method, and offer that; or keep it"
         f" in the engine's process: local_tasks={names[:_MAX_TOLD]}"
+    )
+
+
+def _not_rebuilt(refused: Sequence[tuple[task.Task, str]]) -> str:
+    """Why no worker can make tasks as they are here, and what to do about it."""
+    told = "; ".join(f"{item.name!r}: {lost}" for item, lost in refused[:_MAX_TOLD])
+    if len(refused) > _MAX_TOLD:
+        told += f"; and {len(refused) - _MAX_TOLD} more"
+    return (
+        "A worker makes a task anew from its class and its name, and would lose what these were"
+        f" constructed with: {told}.  Let execute take it as an argument (inject={{...}} gives it"
+        " to one task), or keep the task in the engine's process:"
+        f" local_tasks={[item.name for item, _ in refused[:_MAX_TOLD]]}"
     )
 
 
