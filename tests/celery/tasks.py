@@ -117,7 +117,7 @@ def note_error(task_id: str, *, path: str) -> None:
 @task
 def note_failure(request: Any, error: Any, traceback: Any, *, path: str) -> None:
     """For `link_error`, as Celery calls what takes more, within the worker."""
-    write(path, f"{request.id} {type(error).__name__} {error.args}")
+    write(path, f"{request.id} {request.task} {type(error).__name__} {error.args}")
 
 
 @task
@@ -162,6 +162,15 @@ def rest_again(seconds: float, path: str) -> float:
     write(path, f"begins in {os.getpid()}")
     time.sleep(seconds)
     return seconds
+
+
+@task(idempotent=True)
+def lose(path: str) -> None:
+    """Fails as what asks a worker that is lost; its own one is not."""
+    from wbengine import exceptions
+
+    write(path, "ran")
+    raise exceptions.WorkerLost("that of another task")
 
 
 def until_there(gate: str) -> None:

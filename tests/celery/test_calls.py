@@ -129,4 +129,4 @@ def test_errbacks_of_the_newer_form(bed: Bed, tmp_path: Path) -> None:
     path = tmp_path / "path"
     task_id = bed.call("errback", str(path))["id"]
     until(lambda: lines(path))
-    assert lines(path) == [f"{task_id} ValueError ('no such luck', 7)"]
+    assert lines(path) == [f"{task_id} tests.celery.tasks.fail ValueError ('no such luck', 7)"]

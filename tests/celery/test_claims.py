@@ -173,6 +173,39 @@ def test_holder_is_not_lost_because_the_ledger_was_away(
     assert len(lines(path)) == 1
 
 
+@pytest.mark.parametrize("kind", ["redis"])
+def test_task_that_raises_worker_lost_is_not_sent_back(
+    own: Bed, ours: Ours, tmp_path: Path
+) -> None:
+    """Its own worker is there: running it again would end no other way."""
+    path = tmp_path / "path"
+    with ours("--burst") as running:
+        task_id = send(own, "lose", path)
+        (told,) = own.call("wait", task_id)
+        assert running.wait() == 0
+    assert told["error"]["type"] == "WorkerLostError"
+    assert own.call("depth", peers.QUEUE) == 0
+    assert lines(path) == ["ran"]
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_task_that_expires_as_it_waits_for_a_lease_is_not_run(
+    own: Bed, ours: Ours, tmp_path: Path
+) -> None:
+    path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
+    gate.touch()
+    key = claims.key_of(task_id, 0, 0)
+    kept = ledgers.open_ledger(own.backend, "worker", None)
+    kept.open(key, 1)
+    kept.renew("silent")
+    assert kept.claim(key, 1, "silent").granted
+    kept.close()
+    with ours("--threads", "1", "--ledger", own.backend):
+        send(own, "hold_again", path, gate, task_id=task_id, expires=5)
+        assert own.call("wait", task_id)[0]["state"] == "REVOKED"
+    assert not path.exists()
+
+
 def test_rows_stay_as_long_as_a_copy_of_their_message_may_come() -> None:
     app = celerys.Celery(set_as_current=False)
     assert worker.retention(app) == 86400  # result_expires

@@ -194,6 +194,13 @@ def test_headers_of_ones_own(side: Bed) -> None:
     assert found["id"] == found["correlation_id"] == id_of(engine, "about")
 
 
+def test_header_that_amqp_cannot_write_fails_its_task_alone(prefork: Bed) -> None:
+    bad = asks(prefork, "add", "bad", headers={"x": {1}}, inject={"x": 1, "y": 2})
+    found = failure_of(bad)
+    assert found.check(exceptions.NotEncodable) and "cannot be sent" in found.exception_str
+    assert value_of(asks(prefork, "same", args="value"), value=7) == 7
+
+
 def test_a_priority(side: Bed) -> None:
     assert value_of(asks(side, "same", args="value", priority=3), value=7) == 7
 

@@ -29,7 +29,8 @@ class Given(NamedTuple):
     """A task that Celery gives its pool to run; `request` has all fields of its message.
 
     `trace` runs it.  `accept` is to be called when it begins, `ended` with what `trace` returns;
-    and `settle` calls `failed`.
+    and `settle` calls `failed`.  `revoked` says whether it was revoked, or is too late, and settles
+    it then.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Given(NamedTuple):
     accept: Callable[[int, float], Any]
     ended: Callable[[Any], Any]
     failed: Callable[[Any], Any]
+    revoked: Callable[[], bool]
 
 
 class Runner(Protocol):
@@ -99,6 +101,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
             options["accept_callback"],
             options["callback"],
             options["error_callback"],
+            options["accept_callback"].__self__.revoked,  # a method of the `Request`
         )
         return self.runner.submit(given)
 

@@ -394,6 +394,10 @@ class Publisher:
             else:
                 why = f"the broker refused it {order.tries} times: {reasons.explain(error)}"
             return exceptions.TransportFailure(f"task {order.id} could not be sent: {why}", error)
+        if isinstance(error, amqp_errors.FrameSyntaxError):  # py-amqp cannot write it
+            return exceptions.NotEncodable(
+                f"the message of task {order.id} cannot be sent: {error}"
+            )
         why = reasons.explain(error.__cause__ or error)
         if results.is_refusal(error):
             text = f"the Celery broker at {self.shown}, or the Redis of its results, cannot be used"

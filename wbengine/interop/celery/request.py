@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import exceptions, invocation, running
+from wbengine import invocation, running
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based import endpoint as endpoints
     from wbengine.interop.celery import TaskMessage
 
-__all__ = ["Ignore", "MaxRetriesExceeded", "Reject", "Retry", "current", "execute"]
+__all__ = ["Ignore", "Reject", "Retry", "current", "execute"]
 
 #: Where a task carries its message while it runs.
 _PLACE: Final = "_celery_message"
@@ -67,13 +67,6 @@ class Retry(Exception):
         self.max_retries = max_retries
         self.new_args = args
         self.new_kwargs = kwargs
-
-
-class MaxRetriesExceeded(exceptions.ExecutionFailure):
-    """A task asked to be run again, and was as often as it may be.
-
-    Celery's clients know it as `celery.exceptions.MaxRetriesExceededError`.
-    """
 
 
 class Ignore(Exception):

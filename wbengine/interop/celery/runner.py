@@ -55,7 +55,6 @@ _ALIASES: Final[Mapping[type[BaseException], type[Exception]]] = {
     exceptions.SoftTimeLimitExceeded: theirs.SoftTimeLimitExceeded,
     exceptions.TimeLimitExceeded: theirs.TimeLimitExceeded,
     exceptions.WorkerLost: theirs.WorkerLostError,
-    request.MaxRetriesExceeded: theirs.MaxRetriesExceededError,
 }
 
 #: The job whose tracer runs in this thread.
@@ -73,6 +72,8 @@ class Job:
     ticket: Any = None
     #: Celery revoked it as it ran.
     terminated: bool = False
+    #: Its process was lost, or the worker gave it up; a body may say so of others.
+    lost: bool = False
     #: The worker gave it up.
     given_up: bool = False
     #: What came of it, here or of a run before.
@@ -107,7 +108,9 @@ class Job:
         self.given_up = True
         if self.ticket is not None:
             self.ticket.cancel(0)
-        self.answers.put(_failure(exceptions.WorkerLost("the worker ended before the task did")))
+        self.answers.put(
+            ft.Failure.from_exception(exceptions.WorkerLost("the worker ended before the task did"))
+        )
 
 
 class Runner:
@@ -200,7 +203,7 @@ class Runner:
         job.outcome = said.outcome
         if said.lost:
             error = theirs.WorkerLostError("the worker was lost that ran this task")
-            self._note(job, {"kind": "failure", "failure": _failure(error)})
+            self._note(job, {"kind": "failure", "failure": ft.Failure.from_exception(error)})
             internals.settle(job.given.failed, error)
             self._sent(job)
         elif said.run and not self._host.admit():
@@ -208,6 +211,9 @@ class Runner:
             internals.settle(
                 job.given.failed, theirs.Reject("the worker takes nothing new", requeue=True)
             )
+        elif said.run and job.given.revoked():  # as it waited for a lease
+            self._note(job, {"kind": "ignored"})
+            self._sent(job)
         elif said.run or (job.outcome and job.outcome["kind"] != "ignored"):
             job.started = time.time()
             self._trace(job)
@@ -266,7 +272,7 @@ class Runner:
         if job.outcome is None:
             value = self._run(job, task, endpoint, args, kwargs, job.answers)
             told = _outcome_of(value, task)
-            again = told["kind"] == "lost" and endpoint.task_cls.idempotent
+            again = job.lost and endpoint.task_cls.idempotent
             if again or told.get("requeue"):
                 self._release(job)
                 raise theirs.Reject(told.get("text") or "its process was lost", requeue=True)
@@ -289,13 +295,16 @@ class Runner:
         answers: queue.SimpleQueue[Any],
     ) -> Any:
         """What came of the body: its value, or a `Failure`."""
-        message = _message_of(task, job)
+        message = _message_of(task.request, task.name, job)
         who = running.Request(
             message.id, message.retries + 1, message.retries + 1, message.root_id or "",
             self._host.identity,
         )  # fmt: skip
         args = [
-            _message_of(task, job) if isinstance(one, type(task.request)) else one for one in args
+            _message_of(one, one.task or message.task, job)
+            if isinstance(one, type(task.request))
+            else one
+            for one in args
         ]
         call: running.Call = (
             request.execute, (endpoint, message, args, kwargs, who, self._host.loop)
@@ -314,6 +323,8 @@ class Runner:
         found = answers.get()
         if not isinstance(found, invocation.Outcome):
             started = None if job is None else job.started
+            if job is not None and isinstance(found, ft.Failure):
+                job.lost = found.check(exceptions.WorkerLost) is not None
             found = invocation.Outcome(found, started=started, ended=time.time())
         if job is not None and not job.given_up:
             self._report(job, found)
@@ -344,15 +355,14 @@ def _outcome_of(value: Any, task: celery.Task) -> claims.Outcome:
             "most": error.max_retries,
             "args": error.new_args,
             "kwargs": error.new_kwargs,
-            "failure": None if why is None else _failure(why),
+            "failure": None if why is None else ft.Failure.from_exception(why),
         }
     if isinstance(error, request.Ignore) or value.check("celery.exceptions.Ignore"):
         return {"kind": "ignored"}
     if isinstance(error, request.Reject) or value.check("celery.exceptions.Reject"):
         requeue = bool(getattr(error, "requeue", False))
         return {"kind": "reject", "text": value.exception_str, "requeue": requeue}
-    lost = value.check(exceptions.WorkerLost) is not None
-    return {"kind": "lost" if lost else "failure", "failure": value}
+    return {"kind": "failure", "failure": value}
 
 
 def _answer(task: celery.Task, told: claims.Outcome, hard: float | None) -> Any:
@@ -371,15 +381,15 @@ def _answer(task: celery.Task, told: claims.Outcome, hard: float | None) -> Any:
     raise _exception_of(told["failure"], hard)
 
 
-def _message_of(task: celery.Task, job: Job | None) -> protocol.TaskMessage:
-    """The message that a task runs for, as `current` tells it."""
-    told: dict[str, Any] = {name: getattr(task.request, name, None) for name in _TOLD}
+def _message_of(asked: Any, name: str, job: Job | None) -> protocol.TaskMessage:
+    """The message that Celery made a request of, as `current` tells it."""
+    told: dict[str, Any] = {name: getattr(asked, name, None) for name in _TOLD}
     told = {name: value for name, value in told.items() if value is not None}
     told.setdefault("id", "" if job is None else job.id)
     if told.get("stamped_headers"):
         told["stamped_headers"] = tuple(told["stamped_headers"])
     extra = {} if job is None else job.headers
-    return protocol.TaskMessage(task=task.name, extra=extra, **told)
+    return protocol.TaskMessage(task=name, extra=extra, **told)
 
 
 def _exception_of(failure: ft.Failure, hard: float | None) -> BaseException:
@@ -423,7 +433,3 @@ def _with_lines(error: BaseException, failure: ft.Failure) -> BaseException:
         if behind is not None and cause.exc_info is not None:
             behind.__traceback__ = cause.exc_info[2]
     return error
-
-
-def _failure(error: BaseException) -> ft.Failure:
-    return ft.Failure.from_exception(error)

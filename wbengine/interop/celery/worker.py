@@ -140,7 +140,7 @@ class Guest:
             queues=self._queues,
             concurrency=self._host.slots,
             task_events=self._telling or None,
-            ready_callback=lambda consumer: self._ready.set(),
+            ready_callback=self._on_ready,
         )
         self._thread = threading.Thread(target=self._work, name="wbengine-celery", daemon=True)
         self._thread.start()
@@ -151,6 +151,11 @@ class Guest:
         if not self._closing:  # it gave up, or a monitor told it to end
             LOG.info("Celery's worker ended")
             self._host.stop()
+
+    def _on_ready(self, consumer: object) -> None:
+        self._ready.set()
+        if self._runner.closed:  # since before
+            self._consume(False)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         return self._ready.wait(timeout)
@@ -266,8 +271,9 @@ def _register(
 ) -> None:
     """Make a task of Celery's that runs one of ours.
 
-    What is idempotent is acknowledged when it has ended, and goes back to its queue when its
-    process is lost; with a ledger, all is acknowledged then: what may not run twice does not.
+    What is idempotent is acknowledged when it has ended; with a ledger, all is: what may not run
+    twice does not.  The runner gives back what lost its process, Celery nothing: it cannot tell
+    that from a body which raises `WorkerLost` itself.
     """
     cls = endpoint.task_cls
     again = bool(cls.idempotent)
@@ -286,7 +292,7 @@ def _register(
         typing=False,
         idempotent=again,
         acks_late=again or late or app.conf.task_acks_late,
-        reject_on_worker_lost=again,
+        reject_on_worker_lost=False,
         soft_time_limit=soft,
         time_limit=hard,
         max_retries=getattr(cls, "max_retries", 3),
