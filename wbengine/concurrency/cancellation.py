@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 __all__ = ["Cancellation"]
@@ -20,6 +19,7 @@ class Cancellation:
     cancelled: bool = False
     deadline: float | None = None
     left: bool = False
+    _callbacks: tuple[Callable[[], object], ...] = ()
 
     def cancel(self) -> None:
         """Ask for the end of the call: callbacks are called here, in order.  Idempotent."""
@@ -27,17 +27,20 @@ class Cancellation:
         self._call_back()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` once when the call is cancelled; now, if it was already."""
+        """Call `callback()` when the call is cancelled; now, if it was already.
+
+        It is called at least once then.  Only the thread that has the call in hand may ask.
+        """
         # In this order, so that no lock is needed: `cancel` sets the flag first and looks then.
-        vars(self).setdefault("_callbacks", deque()).append(callback)
+        self._callbacks += (callback,)
         if self.cancelled:
             self._call_back()
 
+    def close(self) -> None:
+        """The call is over: callbacks are not called any more, nor kept alive."""
+        self._callbacks = ()
+
     def _call_back(self) -> None:
-        callbacks: deque[Callable[[], object]] = vars(self).get("_callbacks", deque())
-        while True:
-            try:
-                callback = callbacks.popleft()
-            except IndexError:
-                return
+        callbacks, self._callbacks = self._callbacks, ()
+        for callback in callbacks:
             callback()

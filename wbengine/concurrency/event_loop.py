@@ -462,6 +462,7 @@ class EventLoop:
                 LOG.exception("the receiver of the result of %s failed", call.fn)
             # Those who may cancel it may know it for long.
             call.args, call.done = (), _ignore
+            call.cancellation.close()
         self._end_if_idle()
 
     def _cancel_all(self) -> None:

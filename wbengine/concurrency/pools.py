@@ -103,6 +103,7 @@ class PoolCall:
             LOG.exception("the receiver of the result of %s failed", self)
         # Those who may cancel it may know it for long.
         self.args, self.done = (), _ignore
+        self.cancellation.close()
 
     def cancel(self, grace: float | None = None) -> None:
         """Let the call come to an end soon; any thread.  Idempotent.
@@ -157,19 +158,20 @@ class Slot:
         #: Its thread waits for this while there is nothing to do; released to wake it.
         self.bell = threading.Lock()
         self.bell.acquire()
+        #: The process that its thread was started in.
+        self.home = os.getpid()
 
     def open(self) -> None:
         """Acquire in advance what `run` needs."""
 
     def run(self, call: PoolCall) -> Any:
         """Run the call and return its value or `Failure`; never raises."""
-        pid = os.getpid()
         try:
             return call.fn(*call.args, call)
         except BaseException as error:
             return ft.Failure.from_exception(error)
         finally:
-            if os.getpid() != pid:  # a fork that the call made came out of it as well
+            if os.getpid() != self.home:  # a fork that the call made came out of it as well
                 os._exit(0)
             call.on_event = None  # threads that outlive the call have nothing to report any more
 
@@ -266,17 +268,23 @@ class Pool(abc.ABC):
         name: str | None = None,
         *,
         cancellation: Cancellation | None = None,
+        grace: float | None = None,
         lazily: bool = False,
     ) -> PoolCall:
         """Run `fn(*args, emit)` some time; `name` is that of its task, for people.
 
-        `cancellation`: what the call is told by; without it, it gets one of its own.  `lazily`: the
+        `cancellation`: what the call is cancelled by, with that `grace`, and told of it; without
+        it, it gets one of its own, for `PoolCall.cancel`.  `lazily`: the
         `done` that submits it returns at once, so that its slot makes the call, and no other is
         woken for it.
 
         :raises RuntimeError: the pool was stopped.
         """
         call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation)
+        if cancellation is not None:  # one that is cancelled already ends here
+            cancellation.on_cancel(
+                call.cancel if grace is None else functools.partial(call.cancel, grace)
+            )
         with self._lock:
             if self._stopping:
                 raise RuntimeError(f"pool {self._name!r} was stopped")
@@ -393,6 +401,7 @@ class Pool(abc.ABC):
 
     def _serve(self, slot: Slot, overdue: PoolCall | None = None) -> None:
         """The life of a thread; `overdue` is the call with which the thread before it was lost."""
+        slot.home = os.getpid()
         kept = True
         try:
             if overdue is not None:
@@ -623,6 +632,7 @@ class ExternalPool:
         name: str | None = None,
         *,
         cancellation: Cancellation | None = None,
+        grace: float | None = None,
         lazily: bool = False,
     ) -> PoolCall:
         """Run `fn(*args, emit)` some time.
@@ -630,6 +640,8 @@ class ExternalPool:
         :raises RuntimeError: the executor was shut down; whatever else it raises.
         """
         call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation)
+        if cancellation is not None:
+            cancellation.on_cancel(call.cancel)
         if self._remote:
             future = self._executor.submit(fn, *(*call.args, None))
         else:
@@ -637,6 +649,8 @@ class ExternalPool:
         call.slot = future
         self._pending[future] = call
         future.add_done_callback(self._ended)
+        if call.cancellation.cancelled:  # meanwhile
+            future.cancel()
         return call
 
     def withdraw(self) -> list[PoolCall]:
@@ -653,7 +667,8 @@ class ExternalPool:
     def cancel(self, call: PoolCall, grace: float | None = None) -> None:
         """See `PoolCall.cancel`; nothing is killed."""
         call.cancellation.cancel()
-        call.slot.cancel()
+        if call.slot is not None:
+            call.slot.cancel()
 
     def _ended(self, future: futures.Future[Any]) -> None:
         call = self._pending.pop(future)

@@ -68,9 +68,6 @@ class LocalTaskExecutor(calls.TaskExecutor):
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         """Have it run, and end when it is cancelled; or raise why not."""
 
-    def _cancel_with(self, invocation: calls.Invocation, call: pools.PoolCall) -> None:
-        invocation.cancellation.on_cancel(functools.partial(call.cancel, self._grace))
-
 
 def limit_of(invocation: calls.Invocation, default: limits.TimeLimit) -> limits.TimeLimit:
     """How long a call may take.
@@ -224,7 +221,7 @@ class ThreadTaskExecutor(LocalTaskExecutor):
                 )
             )
             return
-        call = pool.submit(
+        pool.submit(
             _call_here,
             (self._invoke, invocation, self._loop),
             tell,
@@ -233,7 +230,6 @@ class ThreadTaskExecutor(LocalTaskExecutor):
             task.name,
             cancellation=invocation.cancellation,
         )
-        self._cancel_with(invocation, call)
 
 
 def _is_detached(call: event_loop.LoopCall) -> bool:

@@ -63,8 +63,7 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
         settle = _Settle(invocation, done)
         fn, args = _sent(invocation, (_call_pickled, (data,)))
         name, cancellation = invocation.task.name, invocation.cancellation
-        call = self._pool.submit(fn, args, settle, name=name, cancellation=cancellation)
-        self._cancel_with(invocation, call)
+        self._pool.submit(fn, args, settle, name=name, cancellation=cancellation)
 
 
 class ProcessTaskExecutor(_RemoteTaskExecutor):
@@ -106,7 +105,7 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
             raise RuntimeError("the executor was not started")
         limit = limit_of(invocation, self._limit)
         fn, args = _sent(invocation, (_call, (self._strict, *_portable(invocation))))
-        call = pool.submit(
+        pool.submit(
             fn,
             args,
             _Settle(invocation, done),
@@ -114,8 +113,8 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
             limit,
             invocation.task.name,
             cancellation=invocation.cancellation,
+            grace=self._grace,
         )
-        self._cancel_with(invocation, call)
 
 
 class _Settle:
