@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import uuid
 from collections.abc import Iterator
@@ -204,6 +205,25 @@ def test_task_that_expires_as_it_waits_for_a_lease_is_not_run(
         send(own, "hold_again", path, gate, task_id=task_id, expires=5)
         assert own.call("wait", task_id)[0]["state"] == "REVOKED"
     assert not path.exists()
+
+
+def test_release_while_the_ledger_is_away_is_made_up_for(ledger: brokers.Redis) -> None:
+    def opened(ttl: float | None) -> Any:
+        return ledgers.open_ledger(ledger.url(), "worker", ttl)
+
+    with contextlib.ExitStack() as stack:
+        first, second = (
+            claims.Claims(opened, name, None, shared=True, serializer="json") for name in "ab"
+        )
+        for one in (first, second):
+            one.open()
+            stack.callback(one.close)
+        run = claims.Run("run")
+        assert first.take(run, again=False).run
+        ledger.kill()
+        first.release(run)
+        ledger.start()
+        until(lambda: second.take(claims.Run("run"), again=False).run)
 
 
 def test_rows_stay_as_long_as_a_copy_of_their_message_may_come() -> None:

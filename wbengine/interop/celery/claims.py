@@ -98,6 +98,9 @@ class Claims:
         self._ledger: base.Ledger | None = None
         self._stopping = threading.Event()
         self._renewed = -math.inf
+        #: Runs that were released while the ledger was away, by their keys.
+        self._unreleased: dict[str, Run] = {}
+        self._releasing = threading.Lock()
         self._thread = threading.Thread(target=self._renew, name="wbengine-claims", daemon=True)
 
     @property
@@ -132,6 +135,7 @@ class Claims:
         ledger = self.ledger
         if time.monotonic() - self._renewed > LEASE / 2:
             self._say()  # after a long sleep: a claim of a worker that seems dead is none
+        self._release_again(run.key)  # now, and not once it is claimed anew
         ledger.open(run.key, run.epoch)
         while True:
             said = ledger.claim(run.key, run.epoch, self._holder)
@@ -180,11 +184,22 @@ class Claims:
             LOG.debug("%s", error)  # it may be sent once more
 
     def release(self, run: Run) -> None:
-        """It did not begin, or is to begin anew: others may claim it."""
+        """It did not begin, or is to begin anew: others may claim it, once the ledger is there."""
+        with self._releasing:
+            self._unreleased[run.key] = run
         try:
-            self.ledger.release(run.key, run.epoch, self._holder)
+            self._release_again(run.key)
         except exceptions.LedgerFailure as error:
             LOG.debug("%s", error)
+
+    def _release_again(self, key: str) -> None:
+        """
+        :raises LedgerFailure: the ledger is still away.
+        """
+        with self._releasing:
+            if (run := self._unreleased.get(key)) is not None:
+                self.ledger.release(key, run.epoch, self._holder)
+                del self._unreleased[key]
 
     def sweep(self) -> None:
         """Remove rows that are too old, but none that a worker renews."""
@@ -205,6 +220,8 @@ class Claims:
         while not self._stopping.wait(RENEW_EVERY):
             try:
                 self._say()
+                for key in list(self._unreleased):
+                    self._release_again(key)
                 if time.monotonic() - swept >= base.SWEEP_EVERY:
                     swept = time.monotonic()
                     self.sweep()
