@@ -201,6 +201,22 @@ def test_header_that_amqp_cannot_write_fails_its_task_alone(prefork: Bed) -> Non
     assert value_of(asks(prefork, "same", args="value"), value=7) == 7
 
 
+def test_task_whose_results_are_away_holds_up_no_other(prefork: Bed) -> None:
+    away = asks(
+        prefork,
+        "add",
+        "away",
+        inject={"x": 1, "y": 2},
+        result_backend="redis://127.0.0.1:1",
+        timeout=8,
+    )
+    rest = asks(prefork, "same", args="value", timeout=6)
+    engine = engines.load(WIDE("f").add(away, rest), store={"value": 7}, engine="parallel")
+    with pytest.raises(exceptions.RequestTimeout, match="away"):
+        engine.run()
+    assert set(engine.storage.get_execute_failures()) == {"away"}
+
+
 def test_a_priority(side: Bed) -> None:
     assert value_of(asks(side, "same", args="value", priority=3), value=7) == 7
 

@@ -254,6 +254,8 @@ class Publisher:
         self._declared: dict[str, float] = {}
         self._events: list[events.Event] = []
         self._revoked: dict[str | None, list[str]] = {}
+        #: What the broker has, and the Redis of its results, which is away, is still to note.
+        self._unnoted: list[Order] = []
         self._clock = clocks.LamportClock()
         self._mailbox = pidbox.Mailbox(control, type="fanout", serializer="json", clock=self._clock)
         self._exchange = kombu.Exchange(event_exchange, type="topic")
@@ -314,16 +316,18 @@ class Publisher:
     def _serve(self) -> None:
         pause = 0.05
         while True:
-            wait = pause if self._events or self._revoked else results.IDLE
+            wait = pause if self._events or self._revoked or self._unnoted else results.IDLE
             job: Callable[[], object] | None = None
             with contextlib.suppress(queue.Empty):
                 job = self._jobs.get(timeout=wait)
                 if job is not None:
                     job()
             if self._jobs.empty() or len(self._events) >= _TOGETHER:
-                pause = 0.05 if self._flush() else min(2 * pause, results.LONGEST_PAUSE)
+                unnoted, self._unnoted = self._unnoted, []
+                done = all([self._flush(), self._note(unnoted)])
+                pause = 0.05 if done else min(2 * pause, results.LONGEST_PAUSE)
             with self._lock:
-                if job is None and self._jobs.empty() and not self._revoked:
+                if job is None and self._jobs.empty() and not (self._revoked or self._unnoted):
                     self._thread = None
                     break
         self._disconnect()
@@ -334,7 +338,6 @@ class Publisher:
         while not order.dropped.is_set():
             try:
                 self._attempt(order)
-                self._back()
                 return
             except Exception as error:
                 self._disconnect()
@@ -361,9 +364,35 @@ class Publisher:
             self._publish(order)
             order.stage = CONFIRMED
             self._events.append(self._event_of(order))
-        if reader is not None:
-            reader.sent(order.id)
-        order.confirmed()
+        if any(other.reader is reader for other in self._unnoted):
+            self._unnoted.append(order)
+        else:
+            self._note([order])
+
+    def _note(self, orders: list[Order]) -> bool:
+        """Have their readers note that the broker has them; False: some wait for a Redis that is
+        away.  What has its results elsewhere does not."""
+        away: list[results.Reader | None] = []
+        for order in orders:
+            if order.dropped.is_set():
+                continue
+            if order.reader in away:
+                self._unnoted.append(order)
+                continue
+            try:
+                if order.reader is not None:
+                    order.reader.sent(order.id)
+            except Exception as error:
+                if (failure := self._failure(order, error)) is not None:
+                    order.failed(ft.Failure.from_exception(failure))
+                else:
+                    away.append(order.reader)
+                    self._unnoted.append(order)
+            else:
+                order.confirmed()
+        if orders and not self._unnoted:
+            self._back()
+        return not self._unnoted
 
     def _publish(self, order: Order) -> None:
         producer = self._open(order.dropped)
