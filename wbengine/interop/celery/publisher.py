@@ -352,8 +352,7 @@ class Publisher:
     def _attempt(self, order: Order) -> None:
         reader = order.reader
         if order.recovered and order.stage == NEW:
-            found, known = (None, False) if reader is None else reader.look(order.id)
-            if known or found is not None:
+            if reader is not None and reader.look(order.id):
                 order.stage = CONFIRMED
             elif not order.again:
                 text = f"nobody can tell whether an earlier run sent task {order.id}"

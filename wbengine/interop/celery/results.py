@@ -114,9 +114,9 @@ class Reader(abc.ABC):
         if thread is not None:
             thread.join(timeout)
 
-    def look(self, id: str) -> tuple[protocol.Result | ft.Failure | None, bool]:
-        """The result of a task, if it is there, and whether it is known that it was sent."""
-        return None, False
+    def look(self, id: str) -> bool:
+        """Whether it is known that a task was sent: its result is there, or a note that it was."""
+        return False
 
     def sent(self, id: str) -> None:  # noqa: B027
         """The broker has the message of a task: its result may come, and a resumed flow is to know.
@@ -283,10 +283,9 @@ class RedisReader(Reader):
                 self._made = _redis_client(self._url)
             return self._made
 
-    def look(self, id: str) -> tuple[protocol.Result | ft.Failure | None, bool]:
+    def look(self, id: str) -> bool:
         """See `Reader.look`."""
-        data, mark = self._client.mget([self._key(id), f"{self._prefix}{_SENT}{id}"])
-        return (None if data is None else self._stored(data)), mark is not None
+        return bool(self._client.exists(self._key(id), f"{self._prefix}{_SENT}{id}"))
 
     def sent(self, id: str) -> None:
         """See `Reader.sent`."""

@@ -190,11 +190,9 @@ class Runner:
     def _begin(self, job: Job) -> float | None:
         """Claim and run it, or let Celery settle it; when it is to be looked at again, if it is."""
         again = getattr(celery.current_app.tasks.get(job.task), "idempotent", False)
-        said = claims.RUN
+        said, full = claims.RUN, theirs.Reject("the worker takes nothing new", requeue=True)
         if self.closed:
-            internals.settle(
-                job.given.failed, theirs.Reject("the worker takes nothing new", requeue=True)
-            )
+            internals.settle(job.given.failed, full)
             return None
         if self._claims is not None:
             said = self._claims.take(job.run, again or celery.current_app.conf.task_acks_late)
@@ -208,9 +206,7 @@ class Runner:
             self._sent(job)
         elif said.run and not self._host.admit():
             self._release(job)
-            internals.settle(
-                job.given.failed, theirs.Reject("the worker takes nothing new", requeue=True)
-            )
+            internals.settle(job.given.failed, full)
         elif said.run and job.given.revoked():  # as it waited for a lease
             self._note(job, {"kind": "ignored"})
             self._sent(job)
