@@ -50,6 +50,10 @@ def slow() -> linear_flow.Flow:
     return linear_flow.Flow("slow").add(*(Slow(name) for name in STEPS))
 
 
+def single() -> Step:
+    return Step("single")
+
+
 class Priced(task.Task):
     """Needs what it is given."""
 

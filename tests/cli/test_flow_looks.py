@@ -110,6 +110,13 @@ def test_a_flow_is_shown(wbengine: Command, bad: str) -> None:
     assert "canary" not in told.out and "Traceback" not in told.out
 
 
+def test_flow_of_a_single_task_is_shown(wbengine: Command) -> None:
+    """A task that is run by itself, without a flow around it."""
+    flow = wbengine("flow", "run", "tests.cli.shop:single").json["uuid"]
+    assert "1 of 1 task done" in wbengine("flow", "show", flow).out
+    assert "<svg" in wbengine("flow", "export", flow, "--html").out
+
+
 def test_parts_of_a_flow_are_shown(wbengine: Command, bad: str) -> None:
     told = wbengine("flow", "show", bad, "--traceback").out
     assert "Traceback (most recent call last):" in told and "tests/cli/shop.py" in told

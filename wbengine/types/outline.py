@@ -38,7 +38,7 @@ _MOST: Final = 1 << 30
 class OutlineNode(NamedTuple):
     """A flow, a task, a retry or a Map.
 
-    `parent` is the position of the flow that it is in (None: it is the outermost flow), and `task`
+    `parent` is the position of the flow that it is in (None: it is the outermost node), and `task`
     the name of the class or function that it is made of, for atoms.  `notes` say in words what a
     picture should tell besides: its rule of joining, its deciders.
     """
@@ -54,9 +54,9 @@ class OutlineNode(NamedTuple):
 class Outline:
     """All nodes, and which come directly after which.
 
-    `nodes[0]` is the outermost flow; parents come before what is in them.  `edges` are pairs of
-    positions.  One to or from a flow means all of it.  That a flow's retry comes before everything
-    else in that flow is not told by edges.
+    `nodes[0]` is the outermost flow, or the only task; parents come before what is in them.
+    `edges` are pairs of positions.  One to or from a flow means all of it.  That a flow's retry
+    comes before everything else in that flow is not told by edges.
     """
 
     nodes: tuple[OutlineNode, ...]
@@ -131,8 +131,8 @@ def _made(told: Mapping[str, Any]) -> Outline:
 
 def _checked(made: Outline) -> Outline:
     """Refuse what nobody could draw."""
-    if not made.nodes or made.nodes[0].kind != FLOW or made.nodes[0].parent is not None:
-        raise ValueError("its first node is no outermost flow")
+    if not made.nodes or made.nodes[0].parent is not None:
+        raise ValueError("its first node is in another one, or there is none")
     for number, node in enumerate(made.nodes):
         if not isinstance(node.name, str):
             raise TypeError(f"the name of node {number} is {node.name!r:.80}")
