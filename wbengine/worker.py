@@ -30,6 +30,8 @@ from wbengine import exceptions as exc
 _PROG: Final = "python -m wbengine.worker"
 
 EX_GAVE_UP: Final = 1
+#: What it hosts cannot go on.
+EX_FAILED: Final = 1
 EX_USAGE: Final = 2
 EX_UNAVAILABLE: Final = 69
 
@@ -147,7 +149,8 @@ def parser(prog: str = _PROG) -> argparse.ArgumentParser:
         prog=prog,
         description="Run tasks for the flows of worker-based engines.",
         epilog="exit codes: 0 ended as asked; 1 running tasks were given up (told to stop twice, or"
-        " --drain-timeout was over); 2 wrong usage; 69 the broker or the ledger cannot be reached",
+        " --drain-timeout was over), or Celery's worker failed; 2 wrong usage; 69 the broker or the"
+        " ledger cannot be reached",
     )
     _add_meeting(made.add_argument)
     _add_celery(made.add_argument_group("for clients and monitors of Celery").add_argument)
@@ -308,7 +311,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
             watch.end()
     if worker.gave_up.is_set():
         _exit()
-    return 0
+    return EX_FAILED if worker.failed.is_set() else 0
 
 
 def _leave(worker: Any, back: threading.Event) -> None:
@@ -320,7 +323,7 @@ def _leave(worker: Any, back: threading.Event) -> None:
         back.wait(_LAST_WAIT)  # the broker is to know that we go
         _exit()
     elif worker.is_solo and not back.wait(_LAST_WAIT):
-        _exit(0)
+        _exit(EX_FAILED if worker.failed.is_set() else 0)
 
 
 def _exit(code: int = EX_GAVE_UP) -> NoReturn:

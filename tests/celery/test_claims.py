@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,39 @@ def test_live_holder_keeps_duplicate_unacknowledged(own: Bed, ours: Ours, tmp_pa
         gate.touch()
         until(lambda: own.call("depth", peers.QUEUE) == 0, within=10.0)
         assert own.call("wait", task_id)[0]["value"] == "wbengine"
+    assert len(lines(path)) == 1
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+@pytest.mark.parametrize("how", ["expires", "revoked"])
+def test_copy_of_a_running_task_does_not_revoke_it(
+    how: str, own: Bed, ours: Ours, tmp_path: Path
+) -> None:
+    """Celery's receipt looks at the time and at revocations in the copy, before any claim."""
+    path, gate = tmp_path / "path", tmp_path / "gate"
+    soon = {
+        "visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1,
+        "unacked_mutex_expire": 2,
+    }  # fmt: skip
+    with ours("--threads", "2", broker_transport_options=soon):
+        own.call("inspect", "ping")
+        task_id = send(own, "hold", path, gate, **({"expires": 3} if how == "expires" else {}))
+        until(lambda: lines(path))
+        begun = time.monotonic()
+
+        def copies() -> int:
+            return str(own.call("inspect", "reserved")).count("'redelivered': True")
+
+        if how == "revoked":
+            own.call("revoke", task_id)
+        else:
+            until(lambda: time.monotonic() - begun > 3)
+        before = copies()
+        until(lambda: copies() > before or own.call("state", task_id) == "REVOKED")
+        assert own.call("state", task_id) == "PENDING"
+        gate.touch()
+        assert own.call("wait", task_id)[0]["value"] == "wbengine"
+        until(lambda: own.call("unacknowledged") == 0 and own.call("depth", peers.QUEUE) == 0)
     assert len(lines(path)) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,36 @@ def test_settings_of_celery_count(own: Bed, ours: Ours) -> None:
         ids = [own.call("start", name) for _ in range(4)]
         moments = sorted(each["value"] for each in own.call("wait", *ids))
     assert moments[-1] - moments[0] >= 1.0, moments
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_message_that_cannot_be_read_is_rejected_alone(own: Bed, ours: Ours) -> None:
+    """Celery's loop ends, and the worker with it, where its own code or a pool raises anything."""
+    odd: list[tuple[str, Any]] = [
+        ("retries", "abc"), ("replaced_task_nesting", "x"), ("retries", -1), ("timelimit", 5),
+        ("timelimit", ["5", "never"]), ("timelimit", [1, 2, 3]), ("id", ["x"]),
+    ]  # fmt: skip
+    name = f"{peers.NAME}.add"
+    with ours("--threads", "1") as worker:
+        for header, value in odd:
+            own.call("start", name, (1, 2), headers={header: value})
+        task_id = own.call("start", name, (1, 2), headers={"timelimit": ["30", "20"]})
+        assert own.call("wait", task_id)[0]["value"] == 3
+        for header, value in odd:
+            shown = "'never'" if value == ["5", "never"] else repr(value)
+            assert re.search(f"{header} must be .*, not {re.escape(shown)}\n", worker.text), header
+        assert worker.stop() == 0
+    assert own.call("depth", peers.QUEUE) == 0
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_celery_that_gives_up_fails_the_worker(own: Bed, ours: Ours) -> None:
+    """Its process is to be started anew: it did not end as asked."""
+    with ours("--threads", "1") as worker:
+        own.call("start", f"{peers.NAME}.add", (1, 2), headers={"task": ["unhashable"]})
+        assert worker.wait() == 1
+        assert "Unrecoverable error: TypeError" in worker.text
+        assert "ERROR wbengine.celery: Celery's worker gave up" in worker.text
 
 
 @pytest.mark.parametrize(

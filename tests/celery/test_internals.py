@@ -77,7 +77,7 @@ def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
     with app.connection_for_read() as connection:
         queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
         message = queue(connection.default_channel).get()
-    cls = request.create_request_cls(request.Request, task, pool, "w@h", None, app=app)
+    cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
     made = cls(message, app=app, task=task, body=message.body, decoded=False)
     made.execute_using_pool(pool)
     (given,) = pool.runner.given

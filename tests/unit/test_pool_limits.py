@@ -125,6 +125,17 @@ def processes() -> Any:
 # All pools --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("odd", [("5", "7"), (None, "7")])
+def test_call_with_limits_that_are_no_numbers_fails_and_leaves_its_slot(
+    pool: Any, odd: Any
+) -> None:
+    box, after = Box(), Box()
+    pool.submit(quick, (), box, box.event, limits.TimeLimit(*odd))
+    pool.submit(quick, (), after, after.event, limit(WAIT))
+    assert "str" in box.failure(TypeError)
+    assert not isinstance(after.done.get(timeout=WAIT), ft.Failure)
+
+
 def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
     box = Box()
     pool.submit(clean_up, (), box, box.event, limit(0.05, WAIT))

@@ -426,8 +426,11 @@ class Pool(abc.ABC):
         elif call.limit is UNLIMITED:
             value = slot.run(call)
         else:
-            call.started()
-            value = slot.run_limited(call)
+            try:
+                call.started()
+                value = slot.run_limited(call)
+            except Exception as error:  # such as limits that are no numbers: not the slot's fault
+                value = ft.Failure.from_exception(error)
         with self._lock:
             if call.state == OVER:
                 return False

@@ -117,6 +117,8 @@ class Worker(portrait.Portrait):
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = beating.Beats(self.identity, self._beat)
         self._server, self._hands = self._make_core(max_tasks, handlers, observer)
+        #: Set when a guest cannot go on.
+        self.failed = threading.Event()
         self._attend()
         self._drain_timeout = drain_timeout
         self._draining = threading.Event()
@@ -184,6 +186,7 @@ class Worker(portrait.Portrait):
                 self._slots,
                 self._hands.admit,
                 self._stop_taking,
+                self.failed.set,
                 self._reports,
             )
         )

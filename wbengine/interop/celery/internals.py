@@ -9,20 +9,24 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import celery
 from billiard.einfo import ExceptionInfo
 from celery.app import trace
 from celery.concurrency import base
-from celery.worker import state
+from celery.exceptions import InvalidTaskError
+from celery.worker import request, state
 
 from wbengine.concurrency import limits
 
 __all__ = [
-    "Given", "HostedPool", "Runner", "Slots", "change_queues", "flush", "is_busy", "prepare",
+    "Given", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues", "flush", "is_busy", "prepare",
     "settle", "shut_down",
 ]  # fmt: skip
+
+#: Numbers in headers are below that.
+_MOST: Final = 2**31
 
 
 class Given(NamedTuple):
@@ -30,7 +34,7 @@ class Given(NamedTuple):
 
     `trace` runs it.  `accept` is to be called when it begins, `ended` with what `trace` returns;
     and `settle` calls `failed`.  `revoked` says whether it was revoked, or is too late, and settles
-    it then.
+    it then: it is to be asked once the run is claimed.
     """
 
     name: str
@@ -101,7 +105,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
             options["accept_callback"],
             options["callback"],
             options["error_callback"],
-            options["accept_callback"].__self__.revoked,  # a method of the `Request`
+            options["accept_callback"].__self__.settle_revoked,  # of the `HostedRequest`
         )
         return self.runner.submit(given)
 
@@ -112,6 +116,62 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
         self.runner.stop()
 
     on_terminate = on_stop
+
+
+class HostedRequest(request.Request):  # type: ignore[misc]
+    """A message that Celery's worker received.
+
+    `Task.Request` is described as the place for such a class, `InvalidTaskError` as what is raised
+    of a message that is to be logged and rejected; that its constructor may raise it is not, nor
+    are `request_dict`, `delivery_info` and `revoked`.  What else its constructor, or a pool, raises
+    ends Celery's worker.
+    """
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        """
+        :raises InvalidTaskError: its body, or one of its headers, is not what it must be.
+        """
+        try:
+            super().__init__(message, **options)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InvalidTaskError(f"it is no message of a task: {error!r:.200}") from error
+        told = self.request_dict
+        if not isinstance(self.id, str):
+            raise InvalidTaskError(f"id must be a string, not {self.id!r:.200}")
+        for name in ("retries", "replaced_task_nesting"):
+            if told.get(name) is not None:
+                told[name] = _number(name, told[name], int)
+        if pair := told.get("timelimit"):
+            if not isinstance(pair, list | tuple) or len(pair) != 2:
+                raise InvalidTaskError(f"timelimit must be [hard, soft], not {pair!r:.200}")
+            self.time_limits = told["timelimit"] = [
+                None if one is None else _number("timelimit", one, float) for one in pair
+            ]
+
+    def revoked(self) -> bool:
+        """Whether it was revoked, or is too late, and is settled.
+
+        Celery asks when it receives a message, and when a slot is free.  A copy that was delivered
+        before may be of a task that runs: who has claimed it is asked first, in the pool.
+        """
+        return not self.delivery_info["redelivered"] and self.settle_revoked()
+
+    def settle_revoked(self) -> bool:
+        """The same, for who has claimed its run."""
+        return bool(super().revoked())
+
+
+def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
+    """
+    :raises InvalidTaskError: the value of a header is no such number.
+    """
+    try:
+        number = kind(value)
+        if 0 <= number < _MOST:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidTaskError(f"{name} must be a number from 0, not {value!r:.200}")
 
 
 class Slots:

@@ -110,6 +110,7 @@ class Guest:
         driver = str(self._app.connection_for_read().transport.driver_type)
         system = "rabbitmq" if driver == "amqp" else driver
         self._runner = runner.Runner(host, self._claims, system)
+        self._app.Task.Request = internals.HostedRequest  # of all tasks, Celery's own as well
         for name, endpoint in self._tasks.items():
             _register(self._app, name, endpoint, self._runner, late=self._claims is not None)
         signals.before_task_publish.connect(_hand_on)
@@ -148,9 +149,14 @@ class Guest:
     def _work(self) -> None:
         self._app.set_current()
         self._worker.start()
-        if not self._closing:  # it gave up, or a monitor told it to end
+        if self._closing:
+            return
+        if self._worker.exitcode:
+            LOG.error("Celery's worker gave up (its error is above): this worker ends, and fails")
+            self._host.fail()
+        else:  # a monitor told it to end
             LOG.info("Celery's worker ended")
-            self._host.stop()
+        self._host.stop()
 
     def _on_ready(self, consumer: object) -> None:
         self._ready.set()

@@ -36,6 +36,8 @@ class Host:
     admit: Callable[[], bool]
     #: Ends the worker, as its `stop` does.
     stop: Callable[[], None]
+    #: Has the process of the worker say, by its exit code, that it did not end as asked.
+    fail: Callable[[], None]
     #: Tells people how tasks end.
     reports: reporting.Reports
 
