@@ -21,8 +21,8 @@ from celery.worker import request, state
 from wbengine.concurrency import limits
 
 __all__ = [
-    "Given", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues", "flush", "is_busy", "prepare",
-    "settle", "shut_down",
+    "Given", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues", "flush", "is_busy",
+    "prepare", "settle", "shut_down",
 ]  # fmt: skip
 
 #: Numbers in headers are below that.
