@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import time
 import uuid
@@ -33,6 +34,13 @@ def ledger() -> Iterator[brokers.Redis]:
 
 def send(own: Bed, task: str, *args: object, **options: Any) -> str:
     return str(own.call("start", f"{NAME}{task}", tuple(map(str, args)), **options))
+
+
+def key_of(task_id: str, task: str, *args: object) -> str:
+    """The key of the first run of what `send` sends."""
+    embed = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
+    body = json.dumps([list(map(str, args)), {}, embed])
+    return claims.key_of(task_id, 0, 0, f"{NAME}{task}", body)
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"])
@@ -124,13 +132,33 @@ def test_retries_and_replacements_are_runs_of_their_own(
     assert sorted(lines(path)) == ["{'replaced_task_nesting': 1}", "{'retries': 1}", "{}"]
 
 
+def test_other_task_or_arguments_under_a_used_id_run(
+    own: Bed, ours: Ours, tmp_path: Path
+) -> None:
+    """What is the same in all is answered from before, and that is told."""
+    path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
+    gate.touch()
+    told = f"WARNING wbengine.celery: task {NAME}note[{task_id}] is not run"
+    with ours("--threads", "1", "--ledger", own.backend) as running:
+        for args in ((path, gate), (path, "other"), (path, gate)):
+            send(own, "note", *args, task_id=task_id)
+        until(lambda: told in running.text)
+        assert lines(path) == [str(gate), "other"]
+        send(own, "hold", path, gate, task_id=task_id)
+        until(lambda: len(lines(path)) == 3)
+        assert running.stop() == 0
+    assert own.call("depth", peers.QUEUE) == 0
+    assert len(lines(path)) == 3
+    assert running.text.count(told) == 1
+
+
 @pytest.mark.parametrize("kind", ["redis"])
 def test_task_whose_claimer_died_before_it_said_so_is_lost(
     own: Bed, ours: Ours, tmp_path: Path
 ) -> None:
     """The worker that took it over from a dead one died too, before it could claim it."""
     path, task_id = tmp_path / "path", str(uuid.uuid4())
-    key = claims.key_of(task_id, 0, 0)
+    key = key_of(task_id, "note", path)
     kept = ledgers.open_ledger(own.backend, "worker", None)
     kept.open(key, 1)
     assert kept.claim(key, 1, "dead").granted
@@ -229,7 +257,7 @@ def test_task_that_expires_as_it_waits_for_a_lease_is_not_run(
 ) -> None:
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     gate.touch()
-    key = claims.key_of(task_id, 0, 0)
+    key = key_of(task_id, "hold_again", path, gate)
     kept = ledgers.open_ledger(own.backend, "worker", None)
     kept.open(key, 1)
     kept.renew("silent")

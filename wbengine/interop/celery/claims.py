@@ -3,7 +3,9 @@
 A broker may deliver a message again while its task runs, or after it ended: a Redis does when its
 `visibility_timeout` is over, a RabbitMQ when it lost a connection.  A run is known by the id of its
 task, its number of retries and its nesting of replacements, so that what `retry` and `replace` send
-under the same id is a run of its own.
+under the same id is a run of its own; and by the task's name and arguments, for clients use an id
+again.  Nothing in a message of a RabbitMQ tells two equal calls under one id from a call that is
+delivered twice.
 
 A run has one row, OPEN for a moment, then CLAIMED by a worker, then DONE with what came of it; and
 a second row once all that follows from it was sent (links, the rest of its chain, its part of a
@@ -229,12 +231,21 @@ class Claims:
                 LOG.warning("the ledger cannot be told that this worker lives: %s", error)
 
 
-def key_of(id: str, retries: int, nesting: int) -> str:
-    """The key of a run."""
-    key = f"celery-{id}-{retries}-{nesting}"
+def key_of(id: str, retries: int, nesting: int, task: str, body: Any) -> str:
+    """The key of a run; `body` has the arguments as they came.
+
+    Those of a message of version 1, which Celery has read, are not looked at.
+    """
+    call = hashlib.sha256(task.encode("utf-8", "surrogatepass"))
+    if isinstance(body, str):
+        body = body.encode("utf-8", "surrogatepass")
+    if isinstance(body, bytes | bytearray | memoryview):
+        call.update(b"\n")
+        call.update(body)
+    key = f"celery-{id}-{retries}-{nesting}-{call.hexdigest()[:16]}"
     if _names.is_label(key + _SENT):
         return key
-    return f"celery-{hashlib.sha256(key.encode()).hexdigest()}"
+    return f"celery-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _dumps(outcome: Outcome, serializer: str) -> bytes:

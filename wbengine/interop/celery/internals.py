@@ -30,7 +30,8 @@ _MOST: Final = 2**31
 
 
 class Given(NamedTuple):
-    """A task that Celery gives its pool to run; `request` has all fields of its message.
+    """A task that Celery gives its pool to run; `request` has all fields of its message, `body` its
+    arguments as they came, or as they were read (version 1).
 
     `trace` runs it.  `accept` is to be called when it begins, `ended` with what `trace` returns;
     and `settle` calls `failed`.  `revoked` says whether it was revoked, or is too late, and settles
@@ -40,6 +41,7 @@ class Given(NamedTuple):
     name: str
     id: str
     request: Mapping[str, Any]
+    body: Any
     limit: limits.TimeLimit
     trace: Callable[[], Any]
     accept: Callable[[int, float], Any]
@@ -95,11 +97,12 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
         **options: Any,
     ) -> Any:
         # What `Request.execute_using_pool` gives its tracer is all that a pool learns of a task.
-        name, id, request = args[:3]
+        name, id, request, body = args[:4]
         given = Given(
             name,
             id,
             request,
+            body,
             limits.TimeLimit(soft_timeout or None, timeout or None),
             functools.partial(target, *args, **(kwargs or {})),
             options["accept_callback"],

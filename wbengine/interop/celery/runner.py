@@ -95,7 +95,8 @@ class Job:
         self.epoch = self.attempt = int(told.get("retries") or 0) + 1
         self.key = self.id, self.epoch
         nesting = int(told.get("replaced_task_nesting") or 0)
-        self.run = claims.Run(claims.key_of(self.id, self.attempt - 1, nesting))
+        key = claims.key_of(self.id, self.attempt - 1, nesting, self.task, self.given.body)
+        self.run = claims.Run(key)
 
     def terminate(self, signal: int | None = None) -> None:
         """Celery revoked it, and wants it to end."""
@@ -199,6 +200,13 @@ class Runner:
         if said.again_in is not None:
             return said.again_in
         job.outcome = said.outcome
+        if not (said.run or said.lost):
+            known = job.given.request["delivery_info"]["redelivered"]
+            LOG.log(
+                logging.INFO if known else logging.WARNING,
+                "task %s[%s] is not run: it has ended under this id already, with these arguments",
+                job.name, job.id,
+            )  # fmt: skip
         if said.lost:
             error = theirs.WorkerLostError("the worker was lost that ran this task")
             self._note(job, {"kind": "failure", "failure": ft.Failure.from_exception(error)})
