@@ -132,6 +132,9 @@ def test_celery_that_gives_up_fails_the_worker(own: Bed, ours: Ours) -> None:
         (("--celery-queue", "q", "--celery-name", "a b"), "--celery-name 'a b' is no name"),
         (("--celery-queue", "q", "--celery-accept", ","), "--celery-accept names nothing"),
         (("--celery-queue", "q", "--celery-task", "x"), "'x' is not of the form"),
+        (("--celery-queue", "q", "--celery-accept", "xml"), "accept_content ['xml'] cannot"),
+        (("--celery-queue", "q", "--celery-result-backend", "foo://u:pw@x"), "'foo://u:**@x/' can"),
+        (("--celery-queue", "q", "--celery-broker", "nope://x"), "broker_read_url 'nope://x/' can"),
     ],
 )
 def test_wrong_options_are_told(words: tuple[str, ...], said: str) -> None:
@@ -142,6 +145,30 @@ def test_wrong_options_are_told(words: tuple[str, ...], said: str) -> None:
     )  # fmt: skip
     assert found.returncode == 2
     assert said in found.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("broker_transport_options", None),
+        ("broker_transport_options", {"visibility_timeout": "abc"}),
+        ("accept_content", None),
+        ("result_serializer", "xml"),
+        ("result_expires", "abc"),
+    ],
+)
+def test_wrong_settings_are_told(setting: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "wrong_settings.py").write_text(f"{setting} = {value!r}\n")
+    words = "--celery-queue", "q", "--celery-config", "wrong_settings"
+    words += "--tasks", "tests.support.sample_tasks", "--url", "redis://127.0.0.1:1/0"
+    found = subprocess.run(
+        workers.command(*words, warnings="default"),
+        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert f"error: {setting} {value!r} cannot be used (" in found.stderr.splitlines()[-1]
+    assert "Traceback" not in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ requests of its topics share.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import inspect
 import logging
 import os
@@ -20,6 +21,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import celery
 from celery import signals
+from kombu import serialization
+from kombu.utils.url import maybe_sanitize_url
 
 from wbengine import exceptions as exc
 from wbengine import pools
@@ -360,7 +363,10 @@ def app_of(options: argparse.Namespace) -> celery.Celery:
     app = celery.Celery("wbengine")
     module = options.celery_config or os.environ.get(CONFIG_VARIABLE)
     if module:
-        app.config_from_object(module, force=True)
+        try:
+            app.config_from_object(module, force=True)
+        except Exception as error:  # it is anybody's code
+            raise ValueError(f"--celery-config {module!r} cannot be read: {_why(error)}") from error
     conf = app.conf
     named = options.celery_broker or os.environ.get(BROKER_VARIABLE)
     if named or not conf.broker_read_url:
@@ -377,6 +383,7 @@ def app_of(options: argparse.Namespace) -> celery.Celery:
         if not accepted:
             raise ValueError("--celery-accept names nothing: use json, yaml, msgpack or pickle")
         conf.accept_content, conf.result_serializer = accepted, accepted[0]
+    _check(app)
     if "pickle" in conf.accept_content:
         LOG.warning("whoever may send to the broker can run any code here: pickles are accepted")
     if conf.broker_connection_retry_on_startup is None:
@@ -448,8 +455,56 @@ def _claims_of(
 
 def retention(app: celery.Celery) -> float:
     """Seconds after which no copy of a message can come any more that has ended."""
-    told = app.conf.broker_transport_options
-    visibility = float(told.get("visibility_timeout", _VISIBILITY))
-    expires = app.conf.result_expires
-    kept = getattr(expires, "total_seconds", lambda: float(expires or 0))()
-    return max(kept, 2 * visibility, float(told.get("consumer_timeout", _CONSUMER_TIMEOUT)))
+    visibility, consumer = _timeouts(app)
+    return max(_expires(app), 2 * visibility, consumer)
+
+
+def _timeouts(app: celery.Celery) -> tuple[float, float]:
+    told = dict(app.conf.broker_transport_options)
+    known = ("visibility_timeout", _VISIBILITY), ("consumer_timeout", _CONSUMER_TIMEOUT)
+    visibility, consumer = (float(told.get(name, usual)) for name, usual in known)
+    return visibility, consumer
+
+
+def _expires(app: celery.Celery) -> float:
+    told = app.conf.result_expires
+    return told.total_seconds() if isinstance(told, dt.timedelta) else float(told or 0)
+
+
+#: Settings that Celery reads late, and ends with a traceback where they are wrong: what reads them,
+#: and what would be right.
+_FORMATS: Final = "--celery-accept: json, yaml, msgpack or pickle"
+_READERS: Final[Mapping[str, tuple[Callable[[celery.Celery], object], str]]] = {
+    "accept_content": (
+        lambda app: serialization.prepare_accept_content(tuple(app.conf.accept_content)), _FORMATS,
+    ),
+    "result_serializer": (
+        lambda app: serialization.dumps(None, app.conf.result_serializer), _FORMATS,
+    ),
+    "broker_transport_options": (_timeouts, "a mapping; a visibility_timeout is in seconds"),
+    "result_expires": (_expires, "seconds, a timedelta, or None"),
+    "broker_read_url": (
+        lambda app: app.connection_for_read().transport, "--celery-broker redis://… or amqp://…",
+    ),
+    "result_backend": (
+        lambda app: app.backend, "--celery-result-backend redis://…, rpc://, or others of Celery's",
+    ),
+}  # fmt: skip
+
+
+def _check(app: celery.Celery) -> None:
+    """
+    :raises ValueError: Celery cannot read a setting, or an option that stands for it.
+    """
+    for name, (read, right) in _READERS.items():
+        try:
+            read(app)
+        except Exception as error:  # whatever Celery, or a library of the backend's, raises
+            value = getattr(app.conf, name)
+            shown = maybe_sanitize_url(value) if isinstance(value, str) else value
+            text = f"{name} {shown!r} cannot be used ({_why(error)}); right is {right}"
+            raise ValueError(text) from error
+
+
+def _why(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
