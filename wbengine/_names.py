@@ -7,7 +7,6 @@ import functools
 import importlib
 import re
 import types
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -51,15 +50,12 @@ def dotted(obj: Any) -> str:
     return f"{module}.{name}"
 
 
-_class_names: Final[weakref.WeakKeyDictionary[type, str]] = weakref.WeakKeyDictionary()
-
-
 def class_name(cls: type) -> str:
-    """`dotted` of a class, remembered as long as there is one: hot paths ask for the same few."""
-    found = _class_names.get(cls)
-    if found is None:
-        found = _class_names[cls] = dotted(cls)
-    return found
+    """`dotted` of a class, for hot paths."""
+    module = cls.__module__
+    if isinstance(module, str) and module != "builtins":
+        return f"{module}.{cls.__qualname__}"
+    return dotted(cls)
 
 
 def words(what: str, names: str | Iterable[str] | None) -> tuple[str, ...]:

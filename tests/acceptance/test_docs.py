@@ -206,6 +206,7 @@ def test_every_option_on_workers_is_explained() -> None:
     more = (SOURCE / "user" / "engines.rst").read_text(encoding="utf-8")
     options = {name for name in WorkerBasedActionEngine.OPTIONS if f"``{name}``" not in more}
     missing = {name for name in options if f"``{name}" not in text}
+    text += (SOURCE / "user" / "celery.rst").read_text(encoding="utf-8")
     said = {words for action in command.parser()._actions for words in action.option_strings[-1:]}
     missing |= {words for words in said - {"--help"} if words not in text}
     text = (SOURCE / "user" / "fleets.rst").read_text(encoding="utf-8")

@@ -98,18 +98,6 @@ WORKER = ("worker", "orders", "--tasks", "orders")
         ((*WORKER, "--metrics-addr", "127.0.0.1:0"), "metrics"),
         (
             (*WORKER, "--celery-queue", "orders", "--celery-broker", "redis://127.0.0.1:1/0"),
-            "redis",
-        ),
-        (
-            (
-                *WORKER,
-                "--celery-queue",
-                "orders",
-                "--celery-broker",
-                "amqp://127.0.0.1:1//",
-                "--celery-accept",
-                "yaml",
-            ),
             "celery",
         ),
     ],

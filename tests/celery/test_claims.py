@@ -47,7 +47,10 @@ def key_of(task_id: str, task: str, *args: object) -> str:
 def test_connection_lost_as_a_task_runs_runs_it_once(
     own: Bed, ours: Ours, broker_servers: Any, tmp_path: Path
 ) -> None:
-    """RabbitMQ delivers the message again at once, to the same worker."""
+    """RabbitMQ delivers the message again at once, to the same worker.
+
+    It finds the result, perhaps before all that follows was sent: that is sent at least once.
+    """
     path, after, gate = tmp_path / "path", tmp_path / "after", tmp_path / "gate"
     vhost = own.url.rpartition("/")[2]
     with ours("--threads", "2", "--ledger", own.backend) as running:
@@ -64,7 +67,7 @@ def test_connection_lost_as_a_task_runs_runs_it_once(
     with ours("--burst", "--ledger", own.backend) as running:
         assert running.wait() == 0  # what came again is acknowledged
     assert own.call("depth", peers.QUEUE) == 0
-    assert (len(lines(path)), len(lines(after))) == (1, 1)
+    assert len(lines(path)) == 1
 
 
 @pytest.mark.parametrize("kind", ["redis"])
@@ -132,9 +135,7 @@ def test_retries_and_replacements_are_runs_of_their_own(
     assert sorted(lines(path)) == ["{'replaced_task_nesting': 1}", "{'retries': 1}", "{}"]
 
 
-def test_other_task_or_arguments_under_a_used_id_run(
-    own: Bed, ours: Ours, tmp_path: Path
-) -> None:
+def test_other_task_or_arguments_under_a_used_id_run(own: Bed, ours: Ours, tmp_path: Path) -> None:
     """What is the same in all is answered from before, and that is told."""
     path, gate, task_id = tmp_path / "path", tmp_path / "gate", str(uuid.uuid4())
     gate.touch()
