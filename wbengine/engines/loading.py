@@ -160,16 +160,7 @@ def run(
     `deadline`: seconds from the start of the run, after which it is reverted.
     """
     with _lent(backend) as kept:
-        loaded = load(
-            flow,
-            store=store,
-            flow_detail=flow_detail,
-            book=book,
-            backend=kept,
-            namespace=namespace,
-            engine=engine,
-            **options,
-        )
+        loaded = load(flow, store, flow_detail, book, kept, namespace, engine, **options)
         loaded.run(deadline=deadline)
         return loaded.storage.fetch_all()
 
@@ -194,15 +185,7 @@ async def arun(
     with _lent(backend) as kept:
         loaded = await awaiting.in_thread(
             functools.partial(
-                load,
-                flow,
-                store=store,
-                flow_detail=flow_detail,
-                book=book,
-                backend=kept,
-                namespace=namespace,
-                engine=engine,
-                **options,
+                load, flow, store, flow_detail, book, kept, namespace, engine, **options
             )
         )
         await loaded.arun(deadline=deadline)

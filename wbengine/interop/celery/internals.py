@@ -1,4 +1,7 @@
-"""What is used of Celery that its guide does not describe: all of it, each with its reason.
+"""What is used of Celery that its guide does not describe, each with its reason.
+
+Elsewhere there are three names of the kind: `worker` is told by `ready_callback` when it consumes,
+gives its tasks a `__signature__`, and knows Celery's loggers by their names.
 
 The extra `celery` in `setup.cfg` names the versions of which this is true, and
 `tests/celery/test_internals.py` shows that it is true of the installed one.
