@@ -338,20 +338,15 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
     task = invocation.task
     if task.async_bodies and invocation.action in task.async_bodies:
         return _in_loop(ainvoke, invocation, started, loop)
-    events = invocation.events
     before = _enter(invocation)
-    task._latest = invocation
+    task.attach(invocation)
     try:
-        if events is not None:
-            task.attach(events)
         if running.around is None:
             return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
         with running.around(invocation):
             return Outcome(_perform(task, invocation, loop), LOCAL, started, time.time())
     finally:
-        if events is not None:
-            task.detach()
-        task._latest = None
+        task.detach()
         _leave(before)
 
 
@@ -360,18 +355,14 @@ async def ainvoke(invocation: Invocation) -> Outcome:
     started = time.time()
     task = invocation.task
     _enter(invocation)  # it has a context of its own
-    task._latest = invocation
+    task.attach(invocation)
     try:
-        if invocation.events is not None:
-            task.attach(invocation.events)
         if running.around is None:
             return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
         with running.around(invocation):
             return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
     finally:
-        if invocation.events is not None:
-            task.detach()
-        task._latest = None
+        task.detach()
 
 
 def _perform(

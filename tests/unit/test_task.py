@@ -38,6 +38,10 @@ def values(made: task.Task, **stored):
 # Tasks.
 
 
+def attach(made: task.Task, sink) -> None:
+    made.attach(Invocation(made, EXECUTE, "uuid", events=sink))
+
+
 def test_the_default_name_is_the_class():
     assert Nothing().name == f"{__name__}.Nothing"
     assert Nothing("x").name == Nothing(name="x").name == "x"
@@ -101,7 +105,7 @@ def test_listeners_hear_progress_and_own_events():
 )
 def test_progress_is_clamped_with_a_warning(told, kept, caplog):
     made, heard = Nothing("n"), []
-    made.attach(lambda event, details: heard.append(details["progress"]))
+    attach(made, lambda event, details: heard.append(details["progress"]))
     with caplog.at_level(logging.WARNING):
         made.update_progress(told)
     assert heard == [kept]
@@ -113,7 +117,7 @@ def test_an_attached_sink_gets_every_event_after_the_listeners(listening):
     made, order = Telling(), []
     if listening:
         made.notifier.register("*", lambda event, details: order.append(("listener", event)))
-    made.attach(lambda event, details: order.append(("sink", event)))
+    attach(made, lambda event, details: order.append(("sink", event)))
     made.update_progress(0.5)
     made.notifier.notify("halfway", {})
     made.notifier.notify("unknown", {})
@@ -133,7 +137,7 @@ def test_a_sink_that_fails_does_not_fail_the_task(caplog):
     def broken(event, details):
         raise RuntimeError("sink broke")
 
-    made.attach(broken)
+    attach(made, broken)
     made.update_progress(0.5)
     assert made.notifier.notify("update_progress", {}) is None
     assert len(caplog.records) == 2 and "sink broke" in caplog.text
@@ -146,10 +150,10 @@ def test_copies_with_and_without_listeners():
         heard.append(details["progress"])
 
     made.notifier.register("update_progress", listen)
-    made.attach(lambda event, details: heard.append("the original's sink"))
+    attach(made, lambda event, details: heard.append("the original's sink"))
     kept, bare = made.copy(), made.copy(retain_listeners=False)
     assert (kept.name, kept.inject) == (bare.name, bare.inject) == ("n", {"a": 1})
-    assert kept._sink is None and bare._listeners is None
+    assert kept._latest is None and bare._listeners is None
     kept.update_progress(0.1)
     bare.update_progress(0.2)
     kept.notifier.deregister("update_progress", listen)
@@ -159,9 +163,9 @@ def test_copies_with_and_without_listeners():
 def test_tasks_pickle_without_listeners():
     made = Nothing("n")
     made.notifier.register("*", lambda event, details: None)
-    made.attach(lambda event, details: None)
+    attach(made, lambda event, details: None)
     again = pickle.loads(pickle.dumps(made))
-    assert again.name == "n" and again._listeners is None and again._sink is None
+    assert again.name == "n" and again._listeners is None and again._latest is None
     assert len(made.notifier) == 1
 
 
@@ -437,7 +441,7 @@ def test_a_subclass_does_not_change_its_base():
 
 def test_a_function_that_asks_for_self_gets_the_task():
     made, heard = with_self(), []
-    made.attach(lambda event, details: heard.append(details))
+    attach(made, lambda event, details: heard.append(details))
     assert made.requires == {"n"} and values(made, n=3) == 3
     assert heard == [{"progress": 1.0}]
 
@@ -474,14 +478,15 @@ def test_detaching_twice_and_without_a_sink():
     seen = []
     made = task.FunctorTask(add, name="a")
     made.detach()
-    made.attach(lambda event, details: seen.append(details["progress"]))
+    attach(made, lambda event, details: seen.append(details["progress"]))
     made.update_progress(0.5)
     made.detach()
     made.detach()
     made.update_progress(0.7)
     assert seen == [0.5]
-    assert made._sink is None and made.copy()._sink is None
-    assert "_sink" not in pickle.loads(pickle.dumps(made)).__dict__
+    attach(made, print)
+    assert made.copy()._latest is None
+    assert "_latest" not in pickle.loads(pickle.dumps(made)).__dict__
 
 
 def test_only_a_revert_that_takes_them_gets_the_failures():

@@ -74,8 +74,9 @@ class Task(atom.Atom):
 
     # Made on first use: most tasks have no listener.
     _listeners: nt.RelayingNotifier | None = None
-    _sink: nt.Sink | None = None
     # The latest call of it that runs, for the threads that it starts: their context is another one.
+    # One attribute, not more: a few that are set later than in the constructor give each instance a
+    # dictionary of its own, of 600 bytes.
     _latest: invocation.Invocation | None = None
 
     def _default_name(self) -> str:
@@ -86,7 +87,7 @@ class Task(atom.Atom):
         """Where to listen to what the task tells while it runs."""
         found = self._listeners
         if found is None:
-            made = nt.RelayingNotifier(self.TASK_EVENTS, self._sink)
+            made = nt.RelayingNotifier(self.TASK_EVENTS)
             # Two threads may come here at once: both must get the same one.
             found = cast(nt.RelayingNotifier, self.__dict__.setdefault("_listeners", made))
             found.sink = self._sink
@@ -95,15 +96,19 @@ class Task(atom.Atom):
     #: The name under which subclasses that were written for TaskFlow know it.
     _notifier = notifier
 
-    def attach(self, sink: nt.Sink) -> None:
-        """Pass every event to `sink(event_type, details)` as well, after the listeners."""
-        self._sink = sink
+    @property
+    def _sink(self) -> nt.Sink | None:
+        return None if self._latest is None else self._latest.events
+
+    def attach(self, call: invocation.Invocation) -> None:
+        """`call` runs the task: its `events` are told of every event as well, after listeners."""
+        self._latest = call
         if self._listeners is not None:
-            self._listeners.sink = sink
+            self._listeners.sink = call.events
 
     def detach(self) -> None:
-        """Forget the sink; idempotent."""
-        self._sink = None
+        """Nothing runs the task any more; idempotent."""
+        self._latest = None
         if self._listeners is not None:
             self._listeners.sink = None
 
@@ -154,8 +159,8 @@ class Task(atom.Atom):
             LOG.warning("Progress of %s must be from 0.0 to 1.0, not %r", self.name, progress)
         if self._listeners is not None:
             self._listeners.notify(EVENT_UPDATE_PROGRESS, {"progress": clamped})
-        elif self._sink is not None:
-            nt.relay(self._sink, EVENT_UPDATE_PROGRESS, {"progress": clamped})
+        elif (sink := self._sink) is not None:
+            nt.relay(sink, EVENT_UPDATE_PROGRESS, {"progress": clamped})
 
     def copy(self: _T, retain_listeners: bool = True) -> _T:
         """A shallow copy, with or without the listeners of the original."""
@@ -171,10 +176,9 @@ class Task(atom.Atom):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        # Listeners and sink belong to the process that registered them.
+        # Listeners and the call belong to the process that has them.
         state = self.__dict__.copy()
         state.pop("_listeners", None)
-        state.pop("_sink", None)
         state.pop("_latest", None)
         return state
 
