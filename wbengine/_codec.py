@@ -269,10 +269,10 @@ def _pack_set(value: set[Any] | frozenset[Any], depth: int) -> dict[str, Any]:
 
 def _pack_failure(value: ft.Failure, depth: int) -> dict[str, Any]:
     try:
-        return {tags.TAG: "failure", "v": _pack(value.to_dict(), depth + 1, True)}
+        return {tags.TAG: "failure", "v": _pack(value.to_json(), depth + 1, True)}
     except _Refused:
         # The arguments of the exception may nest deeper than what is left of the depth.
-        return {tags.TAG: "failure", "v": _pack(value.to_dict(include_args=False), depth + 1, True)}
+        return {tags.TAG: "failure", "v": _pack(value.to_json(include_args=False), depth + 1, True)}
 
 
 def _pack_leaf(name: str, write: Callable[[Any], dict[str, Any]]) -> Callable[[Any, int], Any]:

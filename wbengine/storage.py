@@ -202,6 +202,8 @@ class Storage(results.Results):
     def fetch(self, name: str, many_handler: ManyHandler | None = None) -> Any:
         """The value of `name`: the first one, or what `many_handler` makes of all of them.
 
+        What a provider failed with is the value of a name that stands for its whole result.
+
         :raises NotFound: nothing provides `name`, or nothing did so far.
         :raises TypeError: `name` is no string.
         """
@@ -221,7 +223,8 @@ class Storage(results.Results):
     def fetch_all(self, many_handler: ManyHandler | None = None) -> dict[str, Any]:
         """All values by name; a name with several values has the list of them (see `fetch_many`).
 
-        Atoms that have no result (yet) contribute nothing.  O(providers).
+        Atoms that have no result (yet) contribute nothing; one that failed contributes its failure
+        under a name that stands for its whole result.  O(providers).
         """
         combine = many_handler if many_handler is not None else _one_or_all
         return {name: combine(values) for name, values in self.fetch_many().items()}
@@ -235,7 +238,7 @@ class Storage(results.Results):
         for atom_name, save_as in self._savers.items():
             record = self._by_name[atom_name]
             for name, index in save_as.items():
-                value = _part(record, index)
+                value = _told(record, index)
                 if value is not arguments.MISSING:
                     found.setdefault(name, []).append(value)
         return found
@@ -383,7 +386,7 @@ class Storage(results.Results):
                 yield source[name]
         for atom_name, save_as in self._savers.items():
             if name in save_as:
-                value = _part(self._by_name[atom_name], save_as[name])
+                value = _told(self._by_name[atom_name], save_as[name])
                 if value is not arguments.MISSING:
                     yield value
 
@@ -404,6 +407,13 @@ def _part(record: models.AtomDetail, index: Any) -> Any:
     if record.failure is not None or record.state not in models.WITH_RESULT:
         return arguments.MISSING
     return arguments.element(record.results, index)
+
+
+def _told(record: models.AtomDetail, index: Any) -> Any:
+    """`_part`, for people: also what the atom failed with, in place of its whole result."""
+    if record.failure is not None and index is None:
+        return record.failure
+    return _part(record, index)
 
 
 def values_by_name(pairs: records.Pairs) -> dict[str, Any]:

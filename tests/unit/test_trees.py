@@ -65,9 +65,7 @@ values = st.recursive(
     ),
     max_leaves=6,
 )
-moments = st.datetimes(timezones=st.just(dt.timezone.utc), allow_imaginary=False).map(
-    lambda moment: moment.replace(fold=0)
-)
+moments = st.datetimes().map(lambda moment: moment.replace(fold=0))
 metas = st.none() | st.dictionaries(st.text(max_size=4), values, max_size=2)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 fails = st.none() | st.sampled_from(FAILURES)

@@ -47,15 +47,26 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return _naive(datetime.now(timezone.utc))
+
+
+def _naive(moment: datetime) -> datetime:
+    """A moment in UTC that does not say so, as TaskFlow's: the two kinds cannot be compared."""
+    if moment.tzinfo is None:
+        return moment
+    return moment.astimezone(timezone.utc).replace(tzinfo=None)
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
 def _text_of(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+    return None if moment is None else _aware(moment).isoformat()
 
 
 def _moment_of(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+    return None if text is None else _naive(datetime.fromisoformat(text))
 
 
 _ATOM_KINDS: Final[Mapping[str, type[AtomDetail]]] = {"task": TaskDetail, "retry": RetryDetail}
@@ -205,7 +216,10 @@ class FlowDetail(Annotated):
 
 
 class LogBook(Annotated):
-    """A named collection of flow details."""
+    """A named collection of flow details.
+
+    `created_at` and `updated_at` (None: not yet) are moments in UTC, without a time zone.
+    """
 
     __slots__ = ("_flows", "created_at", "name", "updated_at", "uuid")
 
@@ -219,6 +233,11 @@ class LogBook(Annotated):
 
     def add(self, detail: FlowDetail) -> None:
         self._flows[detail.uuid] = detail
+
+    @property
+    def created(self) -> float:
+        """When the book was made, in unix seconds; 0 if that is not known."""
+        return 0.0 if self.created_at is None else _aware(self.created_at).timestamp()
 
     def discard(self, uuid: str) -> None:
         """Let a flow be no part of this book, if it is."""

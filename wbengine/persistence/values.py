@@ -20,7 +20,7 @@ def deep(value: Any) -> Any:
 
 
 def failure_to_dict(failure: ft.Failure | None) -> dict[str, Any] | None:
-    return None if failure is None else failure.to_dict()
+    return None if failure is None else failure.to_json()
 
 
 def failure_from_dict(data: Mapping[str, Any] | None) -> ft.Failure | None:

@@ -32,13 +32,21 @@ __all__ = ["NO_RESULT", "Call", "Lifecycle", "Notice", "RetryCall"]
 #: The result of a change of state that brings none.
 NO_RESULT: Final = arguments.MISSING
 
-#: What an atom's own listeners are told about its progress by the engine.
+#: What a task's `update_progress`, and with it its own listeners, is told by the engine.
 _PROGRESS: Final[Mapping[str, float]] = {
     states.RUNNING: 0.0,
     states.REVERTING: 0.0,
     states.SUCCESS: 1.0,
     states.REVERTED: 1.0,
 }
+
+
+def _hears_progress(atom: Any) -> bool:
+    """Is there somebody to tell: a listener of the task, or its own `update_progress`?"""
+    if getattr(atom, "_listeners", None) is not None:
+        return True
+    tells = getattr(type(atom), "update_progress", None)
+    return tells is not None and tells is not task_module.Task.update_progress
 
 
 class Notice(NamedTuple):
@@ -59,10 +67,11 @@ class Notice(NamedTuple):
         atom, state = self.atom, self.state
         if notifier is not None:
             notifier.notify(state, self._details())
-        if isinstance(atom, task_module.Task) and atom._listeners is not None:
-            progress = _PROGRESS.get(state)
-            if progress is not None:
-                atom.notifier.notify(task_module.EVENT_UPDATE_PROGRESS, {"progress": progress})
+        if state in _PROGRESS and _hears_progress(atom):
+            try:
+                atom.update_progress(_PROGRESS[state])
+            except Exception:
+                LOG.warning("%s.update_progress failed", atom, exc_info=True)
 
     def _details(self) -> dict[str, Any]:
         record, run = self.record, self.run
@@ -207,9 +216,10 @@ class Lifecycle:
         old_state = record.state
         record.action = action
         record.worker = record.started = record.ended = None
-        record.progress = record.progress_details = None
+        record.progress = None
         if action == calls.EXECUTE:
             record.state = states.RUNNING
+            record.progress_details = None
             if record.failure is not None:
                 self._storage.clear(record)
         else:
@@ -417,7 +427,7 @@ class Lifecycle:
     def _note(
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
     ) -> None:
-        if self._topics or getattr(atom, "_listeners", None) is not None:
+        if self._topics or (state in _PROGRESS and _hears_progress(atom)):
             # The record goes on changing before this is told.
             run = record.last_attempt if result is not NO_RESULT else None
             self.notices.append(Notice(record, atom, state, old_state, result, run))

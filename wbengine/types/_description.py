@@ -55,7 +55,7 @@ def validate(data: Any) -> None:
     """
     queue: list[tuple[Any, str]] = [(data, "failure")]
     for item, where in queue:
-        error = None if _fits(item) else next(iter(_validator().iter_errors(item)), None)
+        error = None if _fits(item) else next(_validator().iter_errors(_as_json(item)), None)
         if error is not None:
             path = "".join(f"[{part!r}]" for part in error.absolute_path)
             raise exceptions.InvalidFormat(f"{where}{path}: {error.message[:200]}")
@@ -67,6 +67,13 @@ def validate(data: Any) -> None:
             )
         for place, cause in enumerate(item.get("causes", ())):
             queue.append((cause, f"{where[-100:]}['causes'][{place}]"))
+
+
+def _as_json(item: Any) -> Any:
+    """A description as JSON has it: `Failure.to_dict` has arguments in a tuple."""
+    if type(item) is dict and type(item.get("exc_args")) is tuple:
+        return {**item, "exc_args": list(item["exc_args"])}
+    return item
 
 
 def _fits(item: Any) -> bool:
@@ -83,7 +90,7 @@ def _fits(item: Any) -> bool:
         and all(type(name) is str for name in names)
         and type(version) is int
         and version >= 0
-        and type(item.get("exc_args", _NOTHING)) is list
+        and type(item.get("exc_args", _NOTHING)) in (list, tuple)
         and type(item.get("causes", _NOTHING)) is list
     )
 

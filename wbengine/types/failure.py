@@ -311,9 +311,16 @@ class Failure:
     def to_dict(self, include_args: bool = True) -> dict[str, Any]:
         """A JSON-able description; the exception itself does not travel.
 
-        `exc_args` holds the exception's arguments, if they are wanted and plain JSON (else it is
-        empty).  The causes are one flat list, nearest first.
+        `exc_args` is a tuple of the exception's arguments, if they are wanted and plain JSON (else
+        it is empty).  The causes are one flat list, nearest first.
         """
+        data = self.to_json(include_args)
+        for part in (data, *data.get("causes", ())):
+            part["exc_args"] = tuple(part["exc_args"])
+        return data
+
+    def to_json(self, include_args: bool = True) -> dict[str, Any]:
+        """`to_dict` as it is after a JSON text: the arguments are lists."""
         data = self._to_plain(include_args)
         if self._causes:
             data["causes"] = [cause._to_plain(include_args) for cause in self._causes]

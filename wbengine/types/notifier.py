@@ -228,7 +228,10 @@ def _tell(
 
 
 class RestrictedNotifier(Notifier):
-    """A notifier that knows only the events it was made with."""
+    """A notifier whose callbacks may be registered for the events that it was made with, and `ANY`.
+
+    Other events may be notified all the same: the callbacks for `ANY` hear them.
+    """
 
     __slots__ = ("_allow_any", "_events")
 
@@ -243,9 +246,6 @@ class RestrictedNotifier(Notifier):
 
     def can_be_registered(self, event_type: str) -> bool:
         return event_type in self._events or (event_type == self.ANY and self._allow_any)
-
-    def can_trigger_notification(self, event_type: str) -> bool:
-        return event_type in self._events
 
     def _refusal(self, event_type: str) -> str:
         known = sorted(map(str, self._events))

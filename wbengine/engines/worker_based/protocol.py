@@ -100,10 +100,10 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
     `LONGEST_TEXT`: a failure travels again with every reversion that it leads to.
     """
     try:
-        data = failure.to_dict(include_args=True)
+        data = failure.to_json()
         _codec.plain(data, "failure")
     except Exception:
-        data = failure.to_dict(include_args=False)
+        data = failure.to_json(include_args=False)
     _description.shorten(data)
     return data
 

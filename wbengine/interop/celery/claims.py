@@ -253,7 +253,7 @@ def _dumps(outcome: Outcome, serializer: str) -> bytes:
     :raises kombu.exceptions.EncodeError: the serializer cannot write it.
     """
     if failure := outcome.get("failure"):
-        outcome = {**outcome, "failure": failure.to_dict()}
+        outcome = {**outcome, "failure": failure.to_json()}
     content_type, encoding, body = serialization.dumps(outcome, serializer)
     head = json.dumps([content_type, encoding]).encode()
     return head + b"\n" + (body if isinstance(body, bytes) else body.encode())

@@ -195,7 +195,7 @@ class MemoryConnection(base.Connection):
     def _place(self, book: models.LogBook, flow: models.FlowDetail) -> listing.Place:
         created = flow.created
         if created is None:
-            created = book.created_at.timestamp() if book.created_at is not None else 0.0
+            created = book.created
         return listing.Place(created, self._backend.turns[flow.uuid].number)
 
     def _row(self, book: models.LogBook, flow: models.FlowDetail) -> base.FlowRow:

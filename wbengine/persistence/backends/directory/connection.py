@@ -105,7 +105,7 @@ class DirectoryConnection(base.Connection):
                 found.append(each)
             else:
                 damaged.append(each)
-        found.sort(key=lambda kept: kept.row.created_at.timestamp() if kept.row.created_at else 0)
+        found.sort(key=lambda kept: kept.row.created)
         read = _attempts(found, lambda kept: kept.row if lazy else self._filled(kept))
         return base.readable(itertools.chain(read, damaged))
 

@@ -111,7 +111,7 @@ class Lister:
         if row.created is not None:
             return row.created
         book = self._book(row.book)
-        return book.created_at.timestamp() if book is not None and book.created_at else 0.0
+        return book.created if book is not None else 0.0
 
     def _book(self, uuid: str) -> models.LogBook | None:
         try:
