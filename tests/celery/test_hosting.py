@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from tests.celery import peers
 from tests.celery.conftest import Bed, Ours
 from tests.celery.journal import lines
-from tests.support import sample_tasks, workers
+from tests.support import brokers, sample_tasks, workers
 from tests.support.brokers import Place
 from tests.support.workers import until
 from wbengine import engines
@@ -102,25 +104,62 @@ def test_message_that_cannot_be_read_is_rejected_alone(own: Bed, ours: Ours) -> 
     ]  # fmt: skip
     name = f"{peers.NAME}.add"
     with ours("--threads", "1") as worker:
-        for header, value in odd:
+        for header, value in [*odd, ("task", ["a list"]), ("task", {})]:
             own.call("start", name, (1, 2), headers={header: value})
         task_id = own.call("start", name, (1, 2), headers={"timelimit": ["30", "20"]})
         assert own.call("wait", task_id)[0]["value"] == 3
         for header, value in odd:
             shown = "'never'" if value == ["5", "never"] else repr(value)
             assert re.search(f"{header} must be .*, not {re.escape(shown)}\n", worker.text), header
+        assert worker.text.count("a message is no task of Celery's, and is rejected: ") == 2
         assert worker.stop() == 0
     assert own.call("depth", peers.QUEUE) == 0
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_celery_that_gives_up_fails_the_worker(own: Bed, ours: Ours) -> None:
+def test_celery_that_gives_up_fails_the_worker(own: Bed, tmp_path: Path) -> None:
     """Its process is to be started anew: it did not end as asked."""
-    with ours("--threads", "1") as worker:
-        own.call("start", f"{peers.NAME}.add", (1, 2), headers={"task": ["unhashable"]})
+    with (
+        brokers.redis() as server,
+        peers.wbengine_worker(
+            tmp_path, server.url(), backend=own.backend, broker_connection_retry=False
+        ) as worker,
+    ):
+        until(lambda: "searching for neighbors" in worker.text)
+        server.kill()
         assert worker.wait() == 1
-        assert "Unrecoverable error: TypeError" in worker.text
         assert "ERROR wbengine.celery: Celery's worker gave up" in worker.text
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_worker_suspended_before_it_is_ready_takes_nothing(own: Bed, tmp_path: Path) -> None:
+    """It is suspended while Celery's broker keeps its consumer waiting."""
+    word = f"{uuid.uuid4().hex[:8]}"
+    fleet = [sys.executable, "-m", "wbengine", "--url", str(own.url), "workers"]
+
+    def order(what: str) -> None:
+        told = subprocess.run([*fleet, what, word], cwd=workers.REPOSITORY, timeout=100, text=True,
+                              capture_output=True)  # fmt: skip
+        assert told.returncode == 0, told.stdout + told.stderr
+
+    with (
+        brokers.redis() as server,
+        peers.wbengine_worker(
+            tmp_path, str(own.url), "--topic", "t", "--name", word, "--celery-name", "ours@here",
+            "--celery-broker", server.url(), backend=own.backend,
+        ) as worker,
+    ):  # fmt: skip
+        until(lambda: "searching for neighbors" in worker.text)
+        server.pause()
+        order("suspend")
+        server.resume()
+        bed = replace(own, url=server.url())
+        until(lambda: bed.call("inspect", "active_queues") == {"ours@here": []})
+        task_id = bed.call("start", f"{peers.NAME}.add", (1, 2))
+        bed.call("inspect", "ping")
+        assert bed.call("depth", peers.QUEUE) == 1
+        order("resume")
+        assert bed.call("wait", task_id)[0]["value"] == 3
 
 
 @pytest.mark.parametrize(
@@ -153,6 +192,7 @@ def test_wrong_options_are_told(words: tuple[str, ...], said: str) -> None:
         ("broker_transport_options", None),
         ("broker_transport_options", {"visibility_timeout": "abc"}),
         ("accept_content", None),
+        ("accept_content", ["application/x-foo"]),
         ("result_serializer", "xml"),
         ("result_expires", "abc"),
     ],
@@ -169,6 +209,41 @@ def test_wrong_settings_are_told(setting: str, value: Any, tmp_path: Path) -> No
     assert found.returncode == 2
     assert f"error: {setting} {value!r} cannot be used (" in found.stderr.splitlines()[-1]
     assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("task_time_limit = '30'", "time_limit of Celery task '{}' must be seconds, not '30'"),
+        (
+            "task_annotations = {{'{}': {{'soft_time_limit': -1}}}}",
+            "soft_time_limit of Celery task '{}' must be seconds, not -1",
+        ),
+    ],
+)
+def test_wrong_limits_of_settings_are_told(settings: str, said: str, tmp_path: Path) -> None:
+    name = "tests.support.sample_tasks.Add"
+    (tmp_path / "wrong_limits.py").write_text(settings.format(name))
+    words = "--celery-queue", "q", "--celery-config", "wrong_limits", "--tasks", name
+    found = subprocess.run(
+        workers.command(*words, "--url", "redis://127.0.0.1:1/0", warnings="default"),
+        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert said.format(name) in found.stderr.splitlines()[-1]
+
+
+def test_content_type_that_nothing_reads_is_told_with_the_nearest() -> None:
+    told = "--tasks", "tests.support.sample_tasks", "--url", "redis://127.0.0.1:1/0"
+    words = "--celery-queue", "q", "--celery-accept", "application/x-yam"
+    found = subprocess.run(
+        workers.command(*told, *words, warnings="default"),
+        cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert found.returncode == 2
+    last = found.stderr.splitlines()[-1]
+    assert "'application/x-yam' is no serializer (did you mean 'application/x-yaml'?)" in last
 
 
 @pytest.mark.parametrize(

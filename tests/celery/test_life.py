@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import signal
 from pathlib import Path
 from typing import Any
@@ -126,35 +127,44 @@ def test_redelivered_tasks_run_once(own: Bed, ours: Ours, tmp_path: Path) -> Non
     assert [len(lines(path)) for path in paths] == [1] * 6
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["redis"])
-@pytest.mark.parametrize("task", ["rest", "rest_again"])
-def test_storm_of_kills(task: str, own: Bed, ours: Ours, tmp_path: Path) -> None:
-    """20 workers die while 200 tasks of five seconds run, each of which is delivered again and
-    again: each ends, none runs twice that may not."""
-    paths = [tmp_path / f"path{n}" for n in range(200)]
+@pytest.mark.parametrize(
+    ("task", "tasks", "seconds", "kills"),
+    [
+        ("rest", 24, 3, 3),
+        pytest.param("rest", 200, 5, 20, marks=pytest.mark.slow),
+        pytest.param("rest_again", 200, 5, 20, marks=pytest.mark.slow),
+    ],
+)
+def test_storm_of_kills(
+    task: str, tasks: int, seconds: float, kills: int, own: Bed, ours: Ours, tmp_path: Path
+) -> None:
+    """Workers die while tasks run, each of which is delivered again and again: each ends, none runs
+    twice that may not."""
+    faulthandler.cancel_dump_traceback_later()  # the marker allows more than what other tests have
+    paths = [tmp_path / f"path{n}" for n in range(tasks)]
     with contextlib.ExitStack() as stack:
 
         def begin() -> WorkerProcess:
-            return stack.enter_context(ours("--threads", "4", **SOON))
+            return stack.enter_context(ours("--threads", "8", **SOON))
 
-        crew = [begin() for _ in range(3)]
+        running = [begin() for _ in range(3)]
         own.call("inspect", "ping", limit=3)
-        ids = [own.call("start", f"{peers.NAME}.{task}", (5, str(path))) for path in paths]
-        for _ in range(20):
-            gone = crew.pop(0)
+        ids = [own.call("start", f"{peers.NAME}.{task}", (seconds, str(path))) for path in paths]
+        for _ in range(kills):
+            gone = running.pop(0)
             gone.signal(signal.SIGKILL)
             gone.wait()
-            crew.append(begin())
-            until(lambda: "searching for neighbors" in crew[-1].text)
+            running.append(begin())
+            until(lambda: "searching for neighbors" in running[-1].text)
         told = []
         for start in range(0, len(ids), 20):
             told += own.call("wait", *ids[start : start + 20], timeout=100.0)
     ran = [len(lines(path)) for path in paths]
     errors = {each["error"]["type"] for each in told if "error" in each}
     twice, lost = sum(n > 1 for n in ran), sum("error" in each for each in told)
-    print(f"{task}: 20 kills, {sum(ran)} runs, {twice} ran twice or more, {lost} told as lost")
+    print(f"{task}: {kills} kills, {sum(ran)} runs, {twice} ran twice or more, {lost} told as lost")
     if task == "rest":
         assert max(ran) == 1 and errors <= {"WorkerLostError"}
     else:

@@ -54,7 +54,7 @@ def _tell_unset(error: errors.Failed, as_json: bool) -> NoReturn:
 
 
 @base.pass_context
-def _run(context: contexts.Context, /, min_workers: int) -> int:
+def _run(context: contexts.Context, /, min_workers: int, celery_queue: tuple[str, ...]) -> int:
     from wbengine.diagnosis import findings
 
     settings = context.settings
@@ -66,6 +66,7 @@ def _run(context: contexts.Context, /, min_workers: int) -> int:
         ledger=settings.ledger,
         persistence=settings.store,
         timeout=settings.timeout,
+        celery_queues=celery_queue,
     )
     return _Report(context.printer).run(_all(settings, place, min_workers, context.began))
 
@@ -81,7 +82,16 @@ command = _Doctor(
             metavar="N",
             show_default=True,
             help="So many have to answer.",
-        )
+        ),
+        click.Option(
+            ["--celery-queue"],
+            multiple=True,
+            default=["celery"],
+            metavar="Q",
+            show_default=True,
+            help="A queue of Celery's that workers take from: is anything left of earlier versions?"
+            " May be repeated.",
+        ),
     ],
     help="""Look for what is wrong with settings, packages, broker, ledger, workers and store, and
     tell how to fix it. Exits with 1 if something is wrong; that there is no worker yet is no fault,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -42,7 +42,10 @@ def note(check: str, text: str, fix: str | None = None) -> Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """Where engines and workers meet, and where flows are kept; `timeout` in seconds."""
+    """Where engines and workers meet, and where flows are kept; `timeout` in seconds.
+
+    `celery_queues`: from which workers took the messages of Celery's clients.
+    """
 
     exchange: str = "default"
     url: str | None = None
@@ -51,6 +54,7 @@ class Place:
     ledger: str | None = None
     persistence: str | None = None
     timeout: float = 5.0
+    celery_queues: Sequence[str] = ()
 
     @cached_property
     def target(self) -> transports.Target:

@@ -10,6 +10,7 @@ The extra `celery` in `setup.cfg` names the versions of which this is true, and
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
@@ -20,13 +21,16 @@ from celery.app import trace
 from celery.concurrency import base
 from celery.exceptions import InvalidTaskError
 from celery.worker import request, state
+from celery.worker.consumer import Consumer
 
 from wbengine.concurrency import limits
 
 __all__ = [
-    "Given", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues", "flush", "is_busy",
-    "prepare", "settle", "shut_down",
+    "Given", "HostedConsumer", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues",
+    "flush", "is_busy", "prepare", "settle", "shut_down",
 ]  # fmt: skip
+
+LOG = logging.getLogger("wbengine.celery")
 
 #: Numbers in headers are below that.
 _MOST: Final = 2**31
@@ -124,23 +128,41 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
     on_terminate = on_stop
 
 
+class HostedConsumer(Consumer):  # type: ignore[misc]
+    """Rejects a message of which Celery can make nothing, as one whose `task` is a list: Celery's
+    own worker ends with the error.
+
+    The setting `worker_consumer` is described as the place for such a class, what it overrides is
+    not.
+    """
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
+        handle = super().create_task_handler(*args, **options)
+
+        def on_task_received(message: Any) -> None:
+            try:
+                handle(message)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                LOG.error("a message is no task of Celery's, and is rejected: %.200r", error)
+                if not message.acknowledged:
+                    message.reject_log_error(LOG, self.connection_errors)
+
+        return on_task_received
+
+
 class HostedRequest(request.Request):  # type: ignore[misc]
     """A message that Celery's worker received.
 
     `Task.Request` is described as the place for such a class, `InvalidTaskError` as what is raised
     of a message that is to be logged and rejected; that its constructor may raise it is not, nor
-    are `request_dict`, `delivery_info` and `revoked`.  What else its constructor, or a pool, raises
-    ends Celery's worker.
+    are `request_dict`, `delivery_info` and `revoked`.
     """
 
     def __init__(self, message: Any, **options: Any) -> None:
         """
-        :raises InvalidTaskError: its body, or one of its headers, is not what it must be.
+        :raises InvalidTaskError: one of its headers is not what it must be.
         """
-        try:
-            super().__init__(message, **options)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise InvalidTaskError(f"it is no message of a task: {error!r:.200}") from error
+        super().__init__(message, **options)
         told = self.request_dict
         if not isinstance(self.id, str):
             raise InvalidTaskError(f"id must be a string, not {self.id!r:.200}")

@@ -24,8 +24,8 @@ from celery import signals
 from kombu import serialization
 from kombu.utils.url import maybe_sanitize_url
 
+from wbengine import _names, pools
 from wbengine import exceptions as exc
-from wbengine import pools
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.worker_side import guests
@@ -141,6 +141,7 @@ class Guest:
             app=self._app,
             hostname=self.node,
             pool=Pool,
+            consumer_cls=internals.HostedConsumer,
             queues=self._queues,
             concurrency=self._host.slots,
             task_events=self._telling or None,
@@ -307,6 +308,13 @@ def _register(
         max_retries=getattr(cls, "max_retries", 3),
         default_retry_delay=getattr(cls, "default_retry_delay", 180),
     )
+    for limit in ("time_limit", "soft_time_limit"):  # perhaps of settings, or annotations
+        value = getattr(app.tasks[name], limit)
+        if not (value is None or (isinstance(value, int | float) and value >= 0)):
+            raise ValueError(
+                f"{limit} of Celery task {name!r} must be seconds, not {value!r}: see task_{limit},"
+                " task_annotations"
+            )
 
 
 def _signature(cls: type[Any]) -> inspect.Signature:
@@ -475,9 +483,7 @@ def _expires(app: celery.Celery) -> float:
 #: and what would be right.
 _FORMATS: Final = "--celery-accept: json, yaml, msgpack or pickle"
 _READERS: Final[Mapping[str, tuple[Callable[[celery.Celery], object], str]]] = {
-    "accept_content": (
-        lambda app: serialization.prepare_accept_content(tuple(app.conf.accept_content)), _FORMATS,
-    ),
+    "accept_content": (lambda app: _check_formats(app.conf.accept_content), _FORMATS),
     "result_serializer": (
         lambda app: serialization.dumps(None, app.conf.result_serializer), _FORMATS,
     ),
@@ -490,6 +496,16 @@ _READERS: Final[Mapping[str, tuple[Callable[[celery.Celery], object], str]]] = {
         lambda app: app.backend, "--celery-result-backend redis://…, rpc://, or others of Celery's",
     ),
 }  # fmt: skip
+
+
+def _check_formats(names: Iterable[str]) -> None:
+    """
+    :raises ValueError: kombu reads no such serializer, or content type.
+    """
+    known = {*serialization.registry.name_to_type, *serialization.registry.type_to_name}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{name!r} is no serializer{_names.hint(name, known)}")
 
 
 def _check(app: celery.Celery) -> None:
