@@ -42,7 +42,7 @@ REVERT_FLOW_FAILURES: Final = atom.REVERT_FLOW_FAILURES
 class Decision(str, enum.Enum):
     """What a retry may answer when something in its flow failed."""
 
-    #: Revert this flow, then ask the retry around it.
+    #: Give up: the retry around this one decides; without one, revert everything.
     REVERT = "REVERT"
     #: Revert everything.
     REVERT_ALL = "REVERT_ALL"
@@ -181,7 +181,7 @@ class Retry(atom.Atom):
 
 
 class AlwaysRevert(Retry):
-    """Never tries again; reverts its flow."""
+    """Never tries again; asks the retry around it, or reverts everything."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return None
@@ -203,7 +203,7 @@ class AlwaysRevertAll(Retry):
 class Counted(Retry):
     """What the retries that try so many times and then give up share.
 
-    :param revert_all: when it gives up, revert everything instead of this flow.
+    :param revert_all: when it gives up, revert everything without asking the retry around it.
     :param backoff: the wait before each further attempt; a number is the same wait each time.
     :param retry_on: tries again only when every failure of the attempt is one of these.
     :param give_up_on: gives up at once when a failure of the attempt is one of these.

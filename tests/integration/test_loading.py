@@ -176,3 +176,27 @@ def _classes_of_a_flow(kind: str) -> list[weakref.ref[type[Any]]]:
     with pytest.raises(LookupError):
         engines.run(flow, store={"xs": [1, 2]}, engine=kind)
     return [weakref.ref(cls) for cls in (Plain, Again, double, Fails)]
+
+
+# Options for all engines of the process. --------------------------------------------------------
+
+
+def test_option_among_the_defaults_is_that_of_every_engine_that_is_not_told_otherwise() -> None:
+    engines.defaults["durability"] = "end"
+    try:
+        found = [
+            engines.load(sound(), engine=kind, **options).options.get("durability")
+            for kind in ("serial", "parallel", "serial://?durability=batch")
+            for options in ({}, {"durability": "each"})
+        ]
+    finally:
+        del engines.defaults["durability"]
+    assert found == ["end", "each", "end", "each", "batch", "each"]
+    assert "durability" not in engines.load(sound()).options
+
+
+@pytest.mark.parametrize("name", ["defer_revert", "max_workers"])
+def test_option_that_not_every_engine_has_cannot_be_a_default(name: str) -> None:
+    with pytest.raises(ValueError, match=f"defaults has no option {name!r}.*defer_reverts"):
+        engines.defaults.update({name: 1})
+    assert not engines.defaults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine import task
+from wbengine import retry, task
 from wbengine.patterns import linear_flow
 
 #: What was done, in order; what fails.
@@ -27,6 +27,12 @@ class Step(task.Task):
 
 def steps() -> linear_flow.Flow:
     return linear_flow.Flow("steps").add(*(Step(name, provides=f"of_{name}") for name in "abcd"))
+
+
+def nested() -> linear_flow.Flow:
+    """The second half has a retry that gives up at once."""
+    half = linear_flow.Flow("half", retry.AlwaysRevert("again")).add(Step("c"), Step("d"))
+    return linear_flow.Flow("nested").add(Step("a"), Step("b"), half)
 
 
 flow = steps()

@@ -176,6 +176,26 @@ def test_revert_undoes_what_was_done(backend: base.Backend, make: Any) -> None:
     assert sorted(flows.DONE) == sorted(f"-{name}" for name in planned.revert)
 
 
+def test_flow_with_something_left_done_is_in_failure_and_revert_finishes_it(
+    backend: base.Backend,
+) -> None:
+    flows.FAILING.add("d")
+    engine = operations.start(backend, "tests.operations.flows:nested", defer_reverts=False)
+    uuid = uuid_of(engine)
+    for _ in range(2):  # to run it again changes nothing
+        with pytest.raises(ValueError, match="d fails"):
+            engine.run()
+        assert flows.DONE == ["a", "b", "c", "d", "-d", "-c"]
+        row = operations.find(backend, uuid)
+        assert (row.state, row.error) == ("FAILURE", "d: ValueError: d fails; not reverted: a, b")
+    assert operations.plan(backend, uuid, "resume") == operations.Plan((), ())
+    assert operations.plan(backend, uuid, "revert") == operations.Plan((), ("a", "b"))
+    with pytest.raises(exceptions.Cancelled, match="all or nothing"):
+        operations.revert(backend, uuid, reason="all or nothing").run()
+    assert flows.DONE[-2:] == ["-b", "-a"]
+    assert state(backend, uuid) == "REVERTED"
+
+
 @pytest.mark.parametrize(
     ("operation", "failing", "words"),
     [

@@ -189,7 +189,7 @@ class Life:
         self.withdrawing = rng.choice([0, 0, 0.1])
         self.postponing = rng.choice([0, 0.3, 0.8])
         self.most = rng.choice([None, None, 1, 3])
-        self.defer = rng.random() < 0.3
+        self.defer = rng.random() < 0.5
         self.resumed = False
         self.cancelling = rng.choice([0, 0, 0.01, 0.05])
         self.cancelled = False

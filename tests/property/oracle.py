@@ -430,7 +430,10 @@ class Oracle:
             return "SUCCESS"
         if "REVERT_FAILURE" in self.state.values():
             return "FAILURE"
-        return "SUSPENDED" if self.waits() else "REVERTED"
+        if self.waits():
+            return "SUSPENDED"
+        left = any(self.state[n] == "SUCCESS" for n in self.atoms)
+        return "FAILURE" if left else "REVERTED"
 
     def remembers(self) -> bool:
         """Whether the states of the atoms tell all about who was ignored, and who was let in."""

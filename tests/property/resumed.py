@@ -99,7 +99,7 @@ class World:
         self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
         self.naying = rng.choice([0.2, 0.5])
         self.reverting_all = rng.choice([0, 0.4, 0.8])
-        self.defer = rng.random() < 0.3
+        self.defer = rng.random() < 0.5
         self.sticking = rng.choice([0, 0, 0.15])
         #: What happens at which event, counted from the start of the life.
         self.troubles = {

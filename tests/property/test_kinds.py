@@ -85,7 +85,7 @@ class World:
             "sticking": 0.0 if free else rng.choice([0, 0, 0.15]),
             "folder": "" if free else folder,
         }
-        self.defer = rng.random() < 0.3
+        self.defer = rng.random() < 0.5
         #: What happened, as far as the oracle has to know.
         self.events: list[replay.Event] = []
         self.flow = self.build(self.spec, ())

@@ -34,8 +34,10 @@ class Answers:
         return self.answers[name]
 
 
-def resolve(plan: Plan, name: str, ask: Answers, **options: Any) -> tuple[str, str | None]:
-    found = retry_decisions.resolve(plan, plan.by_name[name], ask, **options)
+def resolve(
+    plan: Plan, name: str, ask: Answers, *, defer_reverts: bool = True
+) -> tuple[str, str | None]:
+    found = retry_decisions.resolve(plan, plan.by_name[name], ask, defer_reverts=defer_reverts)
     if found.retry < 0:
         assert found.scope == range(len(plan))
         return found.intention, None
@@ -79,7 +81,7 @@ def test_the_first_who_wants_something_else_than_revert_wins(plan: Plan, defer: 
 
 def test_all_say_revert(plan: Plan) -> None:
     ask = Answers(plan, r3=retry.REVERT, r2=retry.REVERT, r1=retry.REVERT)
-    assert resolve(plan, "c", ask) == (states.REVERT, "r3")
+    assert resolve(plan, "c", ask, defer_reverts=False) == (states.REVERT, "r3")
     assert resolve(plan, "c", ask, defer_reverts=True) == (states.REVERT, None)
 
 
@@ -101,6 +103,6 @@ def test_many_levels() -> None:
         made = linear_flow.Flow(f"f{i}", retry.AlwaysRevert(f"r{i}")).add(made)
     plan = compile(made)
     found = retry_decisions.resolve(
-        plan, plan.by_name["a"], lambda controller, failed: retry.REVERT
+        plan, plan.by_name["a"], lambda controller, failed: retry.REVERT, defer_reverts=False
     )
     assert plan.names[found.retry] == "r"

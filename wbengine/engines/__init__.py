@@ -13,6 +13,7 @@ from wbengine import _lazily
 if TYPE_CHECKING:
     from wbengine.engines.loading import (
         arun,
+        defaults,
         flow_from_detail,
         load,
         load_from_detail,
@@ -25,6 +26,7 @@ __all__ = [
     "load",
     "run",
     "arun",
+    "defaults",
     "flow_from_detail",
     "load_from_detail",
     "load_from_factory",

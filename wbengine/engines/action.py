@@ -44,8 +44,9 @@ LOG: Final = logging.getLogger(__name__)
 class ActionEngine(control.Controlled):
     """Runs a flow on an executor.
 
-    Options: `never_resolve` (a failure is kept: nothing is retried or reverted), `defer_reverts` (a
-    retry's REVERT asks the retry around it; the outermost one reverts everything),
+    Options: `never_resolve` (a failure is kept: nothing is retried or reverted), `defer_reverts`
+    (default True: a retry's REVERT asks the retry around it, and the outermost one's reverts
+    everything; False, as in TaskFlow: then only the flow of the innermost one is reverted),
     `inject_transient` (default True: what atoms inject is not written), `gather_statistics`
     (default True: seconds per state), `migrate` (a function of a `differences.Difference`, which
     says what to do where the flow is not the one any more that was recorded).
@@ -68,7 +69,7 @@ class ActionEngine(control.Controlled):
     ) -> None:
         super().__init__(flow, flow_detail, backend, options)
         self._never_resolve = self._flag("never_resolve", False)
-        self._defer_reverts = self._flag("defer_reverts", False)
+        self._defer_reverts = self._flag("defer_reverts", True)
         self._inject_transient = self._flag("inject_transient", True)
         self._gather_statistics = self._flag("gather_statistics", True)
         self._migrate = differences.hook(self._options.get("migrate"))

@@ -6,14 +6,15 @@ import contextlib
 import functools
 import urllib.parse
 import weakref
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import _codec, _names, _plugins, exceptions
+from wbengine import _codec, _names, _options, _plugins, exceptions
 from wbengine import flow as flow_module
 from wbengine import storage as storage_module
 from wbengine import task as task_module
-from wbengine.engines import awaiting, base
+from wbengine.engines import action, awaiting, base
 from wbengine.persistence import backends, models, notes
 from wbengine.persistence import base as persistence
 
@@ -21,6 +22,7 @@ __all__ = [
     "ENGINES_NAMESPACE",
     "ENGINE_DEFAULT",
     "arun",
+    "defaults",
     "flow_from_detail",
     "load",
     "load_from_detail",
@@ -35,6 +37,21 @@ ENGINE_DEFAULT: Final = "default"
 
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Factory = Callable[..., Any] | str
+
+
+class Defaults(UserDict[str, Any]):
+    """Options of engines, by name: what `load` gives to every engine that is not told otherwise.
+
+    :raises ValueError: an option is not one that every kind of engine has.
+    """
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _options.check_known("engines.defaults", (name,), action.ActionEngine.known_options())
+        super().__setitem__(name, value)
+
+
+#: Of this process.
+defaults: Final = Defaults()
 
 # What is noted of a factory in a backend.
 _Noted = Callable[[persistence.Backend | None], dict[str, Any]]
@@ -54,10 +71,10 @@ def load(
 
     `store` holds the values that are there from the start.  `engine` is a kind ('serial',
     'parallel', 'worker-based', ...) or a URI with options ('parallel://?max_workers=4');
-    `options` win over those.  `backend` (a backend, or what `persistence.backends.fetch` takes)
-    keeps the records, in `flow_detail` of `book`; those that are not given are made.  A load that
-    fails leaves nothing in the backend or the book.  A backend that is opened for it is closed when
-    the engine and its storage are gone.
+    `options` win over those, and those over `defaults`.  `backend` (a backend, or what
+    `persistence.backends.fetch` takes) keeps the records, in `flow_detail` of `book`; those that
+    are not given are made.  A load that fails leaves nothing in the backend or the book.  A backend
+    that is opened for it is closed when the engine and its storage are gone.
 
     :raises NotFound: there is no such kind of engine, or of backend; or `flow_detail` is not kept
         by the backend: its book has to be saved first.
@@ -133,7 +150,7 @@ def _load_into(
             kept.meta.update(_noted(kind))
     elif backend is not None:
         _check_kept(kept, backend)
-    made: base.Engine = factory(flow, kept, backend, {**asked, **options})
+    made: base.Engine = factory(flow, kept, backend, {**defaults, **asked, **options})
     made.compile()
     if flow_detail is None:
         # Not before: what cannot run must not be found by those who run what is left unfinished.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from wbengine import exceptions, states
 from wbengine.persistence import attempts
@@ -12,6 +13,9 @@ from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
 __all__ = ["in_short", "line_of", "raise_failures"]
+
+#: So many atoms at most are named in one line.
+_NAMED: Final = 3
 
 
 def raise_failures(run: Run, storage: Storage, deadline: float | None) -> None:
@@ -61,7 +65,9 @@ def _raise_what_stopped(run: Run, storage: Storage, besides: bool = False) -> No
 
 
 def in_short(run: Run, storage: Storage) -> str | None:
-    """In one line: why the run ended as it did, if something went wrong; what failed first."""
+    """In one line: why the run ended as it did, if something went wrong: what failed first, and
+    what is left done of a flow of which only a part was reverted.
+    """
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return None
     why = run.given_up or recorded(storage.flow_meta)
@@ -71,7 +77,17 @@ def in_short(run: Run, storage: Storage) -> str | None:
     if not failed:
         return next((attempts.in_short(failure) for failure in run.problems), None)
     first = min(failed, key=lambda name: storage.record(name).ended or math.inf)
-    return f"{first}: {attempts.in_short(failed[first])}"
+    return f"{first}: {attempts.in_short(failed[first])}{_left_done(storage)}"
+
+
+def _left_done(storage: Storage) -> str:
+    """Which atoms are not reverted, where others are, or were to be."""
+    records = [record for record in storage.records if record is not None]
+    left = [record.name for record in records if record.state == states.SUCCESS]
+    if not left or all(record.intention == states.EXECUTE for record in records):
+        return ""
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    return f"; not reverted: {', '.join(left[:_NAMED])}{more}"
 
 
 def line_of(error: BaseException) -> str:

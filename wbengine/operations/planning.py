@@ -51,6 +51,8 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
         return Plan((), _named(atom for atom in atoms if atom.state in _DONE))
     if operation == RETRY and detail.state == states.REVERTED:
         return Plan((*_named(atoms), *new), ())
+    if operation == RESUME and _part_reverted(detail, atoms):
+        return Plan((), ())
     if operation == RESUME and any(_fails(atom) for atom in atoms):
         return Plan((), _named(atom for atom in atoms if atom.state in _DONE))
     return Plan((*_named(atom for atom in atoms if atom.state not in _SETTLED), *new), ())
@@ -59,6 +61,12 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
 def _fails(atom: models.AtomDetail) -> bool:
     """Whether it makes its flow be reverted."""
     return atom.intention == states.REVERT or atom.state in (states.FAILURE, states.REVERTING)
+
+
+def _part_reverted(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> bool:
+    """Whether all is reverted that was to be, and something else is left done."""
+    ended = (*_SETTLED, states.PENDING, states.REVERTED)
+    return detail.state == states.FAILURE and all(atom.state in ended for atom in atoms)
 
 
 def _named(atoms: Iterable[models.AtomDetail]) -> tuple[str, ...]:

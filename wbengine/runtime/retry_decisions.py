@@ -29,7 +29,7 @@ class Resolution:
     retry: int = -1
 
 
-def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool = False) -> Resolution:
+def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool) -> Resolution:
     """Find out what follows from the failure of `node`.
 
     Retries are asked from the inside out, beginning with the one that answers for the node, each at
@@ -37,8 +37,8 @@ def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool = False) -> 
 
     - RETRY: its own subflow is reverted and runs again.
     - REVERT_ALL, or nobody to ask: the whole plan is reverted.
-    - REVERT, and everybody around says REVERT too: only the subflow of the innermost one is
-      reverted; with `defer_reverts` the whole plan.
+    - REVERT, and all retries around it say REVERT too: with `defer_reverts` the whole plan is
+      reverted, without it only the subflow of the innermost one (TaskFlow's default).
 
     Whatever `ask` raises passes through.
 

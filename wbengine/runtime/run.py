@@ -80,8 +80,8 @@ class Run:
         executor: calls.TaskExecutor,
         inbox: Inbox,
         *,
-        never_resolve: bool = False,
-        defer_reverts: bool = False,
+        never_resolve: bool,
+        defer_reverts: bool,
         clock: _clock.Clock = _clock.SYSTEM,
     ) -> None:
         self._plan = plan
@@ -570,7 +570,10 @@ class Run:
     def _may_grant(self, request: CancelRequest) -> bool:
         scheduler = self._scheduler
         if scheduler.done and not scheduler.halted:
-            return False
+            # What was left done can still be undone, as long as the run is not over.
+            going_on = self.state == states.ANALYZING
+            if not going_on or scheduler.verdict() != states.FAILURE:
+                return False
         return request.nodes is None or not all(map(scheduler.ended, request.nodes))
 
     def _give_up(self, why: GivenUp) -> None:

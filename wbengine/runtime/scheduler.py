@@ -201,8 +201,10 @@ class Scheduler:
         return self._waiting
 
     def verdict(self) -> str:
-        """How it ended, once `done`: SUCCESS, REVERTED, FAILURE (a reversion failed, or a failure
-        was never resolved) or SUSPENDED (halted with work left).  O(V).
+        """How it ended, once `done`.  O(V).
+
+        SUCCESS; REVERTED: nothing that was done is left; FAILURE: a reversion failed, a failure was
+        never resolved, or only a part was to be reverted; SUSPENDED: halted with work left.
         """
         marks = self._marks
         atoms = [marks[node] for node in self._plan.atoms()]
@@ -210,7 +212,9 @@ class Scheduler:
             return st.SUCCESS
         if REVERT_FAILED in atoms or self.unresolved():
             return st.FAILURE
-        return st.SUSPENDED if self._waiting else st.REVERTED
+        if self._waiting:
+            return st.SUSPENDED
+        return st.FAILURE if DONE in atoms else st.REVERTED
 
     # -- votes
 

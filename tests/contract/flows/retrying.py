@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.contract.flows import tasks
 from tests.contract.flows.case import FOLDER, flow
-from wbengine import retry
+from wbengine import retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.types import failure as ft
@@ -102,25 +102,26 @@ def parameterized_for_each_over_what_a_task_made() -> Any:
 
 @flow(
     ">a +a >r +r >b +b >c !c <c -c <b -b <r -r",
+    options={"defer_reverts": False},
+    ends=states.FAILURE,
     raises={"c": (ValueError, "c fails")},
     told={"b": ["b | c"], "c": ["ValueError(c fails) | c"]},
     results={"a": "a"},
     history={"r": []},
 )
-def always_revert_leaves_what_is_outside() -> Any:
+def without_defer_reverts_what_is_outside_is_left() -> Any:
     inner = linear_flow.Flow("in", retry.AlwaysRevert("r")).add(tasks.Step("b"), tasks.Boom("c"))
     return linear_flow.Flow("f").add(tasks.Step("a", provides="a"), inner, tasks.Step("d"))
 
 
 @flow(
     ">a +a >r +r >b +b >c !c <c -c <b -b <r -r <a -a",
-    options={"defer_reverts": True},
     raises={"c": (ValueError, "c fails")},
     told={"a": ["a | c"], "b": ["b | c"], "c": ["ValueError(c fails) | c"]},
     history={"r": []},
 )
-def defer_reverts_reverts_everything() -> Any:
-    return always_revert_leaves_what_is_outside()
+def always_revert_reverts_everything() -> Any:
+    return without_defer_reverts_what_is_outside_is_left()
 
 
 @flow(
@@ -193,11 +194,13 @@ class Says(retry.Retry):
 
 @flow(
     ">out +out >in +in >b !b <b -b <in -in",
+    options={"defer_reverts": False},
+    ends=states.FAILURE,
     raises={"b": (ValueError, "b fails")},
     told={"b": ["ValueError(b fails) | b"], "in": ["[0] | b"]},
     history={"out": [(0, "in:ValueError")], "in": []},
 )
-def when_all_say_revert_only_the_innermost_flow_is() -> Any:
+def when_all_say_revert_without_defer_reverts_only_the_innermost_flow_is() -> Any:
     inner = linear_flow.Flow("i", Says("in", retry.REVERT)).add(tasks.Boom("b"))
     return linear_flow.Flow("o", Says("out", retry.REVERT)).add(inner)
 
