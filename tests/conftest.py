@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import tally
+from tests.support.amounts import amount
 from tests.support.brokers import (  # noqa: F401  (fixtures)
     broker_servers,
     rabbitmq_server,
@@ -36,10 +37,14 @@ from tests.support.servers import (  # noqa: F401  (fixtures)
 pytest.register_assert_rewrite("tests.contract.flows.case", "tests.contract.flows.trace")
 
 # Speed is not what properties are about; the machine may be busy.
-_ANY_SPEED: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("local", **_ANY_SPEED)
+_ALL: Any = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+    "max_examples": amount(60, 400),
+}
+settings.register_profile("local", **_ALL)
 # A change must not fail because of luck; new examples are found on people's machines.
-settings.register_profile("ci", **_ANY_SPEED, derandomize=True, print_blob=True)
+settings.register_profile("ci", **_ALL, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # A shell that runs a script's command in the background has it ignore Ctrl-C, and with it all that

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
+from tests.support.amounts import amount
 from wbengine import states
 from wbengine.persistence import backends, base, models
 
@@ -17,7 +18,7 @@ Connection = base.Connection
 
 #: Not shrunk: that would take longer than the time of a test, and `differences` are short.
 few = settings(
-    max_examples=20,
+    max_examples=amount(8, 40),
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )

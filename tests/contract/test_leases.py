@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.seams import stores
 from tests.support import servers
+from tests.support.amounts import amount
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
 
@@ -297,7 +298,7 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(10, 40), suppress_health_check=list(HealthCheck))
 @given(steps=_steps)
 def test_random_leases(connection: Connection, steps: list[tuple[Any, ...]]) -> None:
     """Whatever is done in whatever order, by owners of old leases too."""

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.seams import ledgers
 from tests.support import tally
+from tests.support.amounts import amount
 from wbengine import exceptions, testing
 from wbengine.transports import resolve
 
@@ -715,7 +716,7 @@ def test_against_a_model(ledger):
     run_state_machine_as_test(
         lambda: LedgerMachine(ledger),
         settings=settings(
-            max_examples=25,
+            max_examples=amount(10, 50),
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

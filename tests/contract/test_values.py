@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.values import same
@@ -125,13 +125,11 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(values)
 def test_values_come_back_equal_and_of_the_same_type(value: Any) -> None:
     assert same(codec.loads(codec.dumps(value)), value)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.recursive(
         st.none()

@@ -6,19 +6,19 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.amounts import amount
 from tests.support.snapshots import Snapshots
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
-FLOWS = int(os.environ.get("WBENGINE_FLOWS", "40"))
+FLOWS = amount(20, 200, "WBENGINE_FLOWS")
 EXPECTED = (RuntimeError, exceptions.WrappedFailure)
 SETTLED = {states.PENDING, states.SUCCESS, states.FAILURE, states.REVERTED, states.IGNORE}
 

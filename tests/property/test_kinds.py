@@ -27,7 +27,7 @@ from wbengine import retry, states
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
-FLOWS = amount(120, 300, "WBENGINE_KINDS")
+FLOWS = amount(36, 300, "WBENGINE_KINDS")
 SEED = os.environ.get("WBENGINE_SEED")
 SEEDS = range(FLOWS) if SEED is None else [int(SEED)]
 #: How many tests they are shared among, so that none takes minutes.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from typing import Any
 
 from tests.seams.scheduling import Planned
+from tests.support.amounts import amount
 from wbengine import exceptions, flow, retry, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
-FLOWS = int(os.environ.get("WBENGINE_FLOWS", "300"))
+FLOWS = amount(150, 1000, "WBENGINE_FLOWS")
 NAMES = ["x", "y", "z"]
 
 

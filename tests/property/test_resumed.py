@@ -1,8 +1,7 @@
 """Random flows with waits, Maps, coroutines and overlapping retries, on all engines and stores.
 
 They are suspended or cancelled, given too little time, or taken over by other engines.
-`WBENGINE_RESUMED=1000` runs so many flows, `WBENGINE_THOROUGH=1` ten times as many as usual,
-`WBENGINE_SEED=n` one alone.
+`WBENGINE_RESUMED=1000` runs so many flows, `WBENGINE_SEED=n` one alone.
 """
 
 from __future__ import annotations
@@ -20,22 +19,20 @@ from tests.contract import places
 from tests.contract.flows import kinds
 from tests.property.resumed import Life, World
 from tests.support import servers
+from tests.support.amounts import amount
 from wbengine.persistence import backends, base
 
-FLOWS = int(os.environ.get("WBENGINE_RESUMED", "0"))
 SEED = os.environ.get("WBENGINE_SEED")
 
 #: How many flows: a serial engine shows most, for it is the same each time.
-ON_KINDS = {"serial": 200, "threads": 60, "processes": 25, "memory": 40, "filesystem": 15}
-ON_STORES = {"dir": 60, "sqlite": 40, "postgresql": 8, "mysql": 8}
+ON_KINDS = {"serial": 80, "threads": 24, "processes": 8, "memory": 16, "filesystem": 6}
+ON_STORES = {"dir": 24, "sqlite": 16, "postgresql": 4, "mysql": 4}
 #: Seconds that a task takes at most where several are under way: something is to happen meanwhile.
 PACE = {"threads": 0.02, "memory": 0.02}
 
 
 def seeds(most: int) -> list[int]:
-    if os.environ.get("WBENGINE_THOROUGH") == "1":
-        most *= 10
-    return list(range(FLOWS or most)) if SEED is None else [int(SEED)]
+    return list(range(amount(most, 25 * most, "WBENGINE_RESUMED"))) if SEED is None else [int(SEED)]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.property.lives import live
 from tests.support.amounts import amount
 
-FLOWS = amount(1500, 5000, "WBENGINE_FLOWS")
+FLOWS = amount(500, 5000, "WBENGINE_FLOWS")
 SEED = os.environ.get("WBENGINE_SEED")
 
 

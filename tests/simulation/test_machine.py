@@ -6,7 +6,6 @@ schedules happen, and faster.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -16,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.simulation import schedules
 from tests.simulation.world import Setting, World
+from tests.support.amounts import amount
 
-HISTORIES = int(os.environ.get("WBENGINE_HISTORIES", "40"))
+HISTORIES = amount(15, 150, "WBENGINE_HISTORIES")
 STEPS = 30
 
 CHOICES = st.integers(0, 4095)

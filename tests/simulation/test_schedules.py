@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +14,9 @@ import pytest
 from tests.simulation import defects, schedules
 from tests.simulation.steps import STEPS
 from tests.simulation.world import World
+from tests.support.amounts import amount
 
-SCHEDULES = int(os.environ.get("WBENGINE_SCHEDULES", "60"))
+SCHEDULES = amount(25, 200, "WBENGINE_SCHEDULES")
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wbengine import _codec, _codec_tags, exceptions
@@ -52,7 +52,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(json_values)
 def test_plain_values_stay_plain_and_are_not_copied(value: Any) -> None:
     assert _codec.pack(value) is value

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
@@ -97,7 +97,6 @@ def alone(do: Callable[[], Any]) -> tuple[str, Any]:
 # Writing ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=250, deadline=None)
 @given(nested(LEAVES | ODD, ANY_TEXT | NUMBERS | st.none() | st.booleans() | st.just(b"x")))
 @example([math.nan, None])
 @example({"a": None, "b": [math.inf]})
@@ -118,7 +117,6 @@ def test_what_is_written_reads_the_same(tree: Any) -> None:
         assert same(json.loads(data), json.loads(text)) if how == "done" else data is text
 
 
-@settings(max_examples=100, deadline=None)
 @given(nested(LEAVES, ANY_TEXT))
 def test_lone_surrogates_become_question_marks(tree: Any) -> None:
     how, data = outcome(lambda: _json_text.encode(tree, "replace"))
@@ -144,7 +142,6 @@ def is_text(value: Any) -> bool:
     return True
 
 
-@settings(max_examples=200, deadline=None)
 @given(TRAVELLING.filter(is_text))
 @example([math.nan, -math.inf, None])
 def test_bodies_say_to_taskflow_what_kombus_would(value: Any) -> None:
@@ -154,7 +151,6 @@ def test_bodies_say_to_taskflow_what_kombus_would(value: Any) -> None:
     assert same(kombu_json.loads(env.Envelope("RESPONSE", body).encoded), kombu_json.loads(theirs))
 
 
-@settings(max_examples=200, deadline=None)
 @given(TRAVELLING)
 def test_bodies_say_to_ours_what_was_packed(value: Any) -> None:
     headers = {env.WBE_VERSION: env.VERSION}
@@ -204,7 +200,6 @@ def texts(draw: st.DrawFn) -> bytes:
 
 
 @fast
-@settings(max_examples=500, deadline=None)
 @given(texts())
 @example(b'{"a":1,"a":2}')
 @example(b"[1e400]")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kombu.transport import base
 
@@ -56,7 +56,6 @@ def read(data: bytes) -> _envelope.Message:
     return _envelope.Message.from_bytes(data, None, 7, "consumer", again=True)
 
 
-@settings(deadline=None)
 @given(SENT, TEXT)
 def test_in_parts_or_as_a_whole_it_is_the_same_message(sent: env.Envelope, exchange: str) -> None:
     whole = _envelope.encode(prepared(sent), exchange, sent.routing_key)
@@ -150,7 +149,6 @@ def verdict(data: bytes) -> tuple[Any, ...]:
     return (repr(found.headers), repr(found.properties), repr(found.delivery_info), found.body)
 
 
-@settings(max_examples=400, deadline=None)
 @given(heads())
 def test_who_reads_it_makes_no_difference(data: bytes) -> None:
     found = verdict(data)
