@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,12 @@ def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
     text = page.read_text()
     assert text.count("* - shop.py") == 2  # one for each seed
     assert text.endswith("%\n" + told)
+
+    page.write_text(re.sub(r"\d{4}-\d\d-\d\d", "2020-01-01", text))
+    mutate(*words, "--sample", "1", "--seed", "2")
+    text = page.read_text()
+    assert text.count("2020-01-01") == 1  # the row of the other seed
+    assert text.count("* - shop.py") == 2
 
 
 def test_tests_that_fail_without_a_defect_are_told(tree: Path) -> None:

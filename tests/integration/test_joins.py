@@ -163,6 +163,41 @@ def test_resumed_flow_takes_back_with_its_retry_all_that_was_refused_by_the_wide
     assert ran[-2:] == ["target", "last"]
 
 
+def test_flow_behind_a_task_that_was_ignored_alone_may_be_refused_after_a_suspension() -> None:
+    """A decider of depth FLOW said no to `target`, one of depth ALL said yes: the group behind it
+    was not ignored before the suspension, so a decider of the next run still has its say."""
+    ran: list[str] = []
+    running: Any = None
+
+    def noted(name: str) -> task.FunctorTask:
+        return task.FunctorTask(lambda: ran.append(name), name)
+
+    def pause() -> None:
+        running.suspend()
+
+    def made() -> graph_flow.Flow:
+        one, two, target, late, other = map(noted, ("one", "two", "target", "late", "other"))
+        pausing = task.FunctorTask(pause, "pausing")
+        group = linear_flow.Flow("group").add(noted("member"))
+        flow = graph_flow.Flow("f").add(one, two, target, pausing, late, other, group)
+        flow.link(one, target, decider=no, decider_depth="flow")
+        flow.link(two, target, decider=yes, decider_depth="all")
+        flow.link(target, group)
+        flow.link(one, pausing).link(two, pausing).link(pausing, late)
+        flow.link(late, other, decider=no, decider_depth="all")
+        return flow.link(other, group)
+
+    detail = models.FlowDetail("f")
+    running = engines.load(made(), flow_detail=detail)
+    running.run()
+    assert running.storage.get_flow_state() == states.SUSPENDED
+    assert "late" not in ran
+    other = engines.load(made(), flow_detail=detail)
+    other.run()
+    assert ran[-1] == "late"
+    assert other.storage.get_atom_state("member") == states.IGNORE
+
+
 def test_a_flow_as_a_join_on_an_engine() -> None:
     first, refused = task.FunctorTask(lambda: None, "first"), Say("refused")
     inner = linear_flow.Flow("inner").add(Hear("hear"))

@@ -51,7 +51,7 @@ def read(text: str) -> list[Row]:
 
 
 def record(page: Path, new: Row) -> None:
-    """Add a row, in place of one of the same room, day, tests and seed; the page may not be there.
+    """Add a row, in place of one of the same room, tests and seed; the page may not be there.
 
     What survived is told after the table, by hand, and kept.
     """
@@ -59,7 +59,7 @@ def record(page: Path, new: Row) -> None:
     before, heading, told = text.partition(SURVIVORS)
 
     def same(row: Row) -> tuple[str, ...]:
-        return row.room, row.date, row.tests, str(row.seed)
+        return row.room, row.tests, str(row.seed)
 
     rows = [row for row in read(before) if same(row) != same(new)] + [new]
     names = [field.name.replace("_", " ") for field in fields(Row)] + ["rate"]
