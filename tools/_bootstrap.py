@@ -162,6 +162,8 @@ def _pip(python, target):
     if _run([python, "-m", "pip", "--version"]) is not None:
         _run([python, "-m", "ensurepip"])
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if os.environ.get("CI"):  # where it is used once: Python compiles what is imported, not all
+        command.append("--no-compile")
     result = _run([*command, "--no-input", "--editable", target])
     if result is not None:
         fail("pip could not install what is needed\n" + result)
