@@ -133,8 +133,8 @@ def test_keys_of_results_begin_as_celerys_do(prefix: str) -> None:
 @pytest.mark.parametrize("url", ["redis://:s3@cret@host", "redis://host?password=s3@cret"])
 def test_password_of_results_is_masked(url: str) -> None:
     reader = publisher.address_of(URL, url).reader()
-    assert reader is not None and "host" in reader.shown
-    assert "cret" not in reader.shown
+    assert reader is not None and "host" in reader.place
+    assert "cret" not in reader.place
 
 
 def test_an_app_without_results() -> None:

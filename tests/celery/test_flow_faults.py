@@ -19,7 +19,7 @@ from tests.celery.peers import NAME, Peer, noted
 from tests.support import brokers, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions
-from wbengine.interop.celery import results
+from wbengine.interop.celery import reconnecting
 from wbengine.interop.celery.task import CeleryTask
 from wbengine.persistence import backends
 
@@ -27,7 +27,7 @@ from wbengine.persistence import backends
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    results.close_all()
+    reconnecting.close_all()
 
 
 def resting(url: str, backend: str, path: Path, number: int, **options: Any) -> Any:
@@ -217,7 +217,7 @@ def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again
         failures = engine.storage.get_execute_failures().values()
         known = exceptions.WorkerLost, exceptions.Cancelled
         assert len(failures) >= 20 and all(found.check(*known) for found in failures)
-        results.close_all(30.0)  # it has told them then
+        reconnecting.close_all(30.0)  # it has told them then
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 30
@@ -237,7 +237,7 @@ def test_a_resumed_flow_that_is_given_up_revokes(
         engine = resumed(tmp_path, uuid)
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
-        results.close_all(30.0)  # it has told them then
+        reconnecting.close_all(30.0)  # it has told them then
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 20

@@ -11,14 +11,14 @@ from tests.celery.conftest import Bed
 from tests.celery.flows import id_of
 from tests.support.workers import until
 from wbengine import engines
-from wbengine.interop.celery import CeleryTask, results
+from wbengine.interop.celery import CeleryTask, reconnecting
 from wbengine.patterns import unordered_flow
 
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    results.close_all()
+    reconnecting.close_all()
 
 
 def test_flower_shows_the_flow_of_a_task(own: Bed, celery: peers.Celery) -> None:

@@ -16,7 +16,7 @@ from tests.celery.flows import LINE, WIDE, asks, begun, id_of
 from tests.celery.peers import NAME
 from tests.support.workers import until
 from wbengine import engines, exceptions, retry, states
-from wbengine.interop.celery import results
+from wbengine.interop.celery import reconnecting
 from wbengine.interop.celery.task import CeleryTask
 from wbengine.types import failure as ft
 
@@ -37,7 +37,7 @@ def prefork(beds: Beds) -> Bed:
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Any:
     yield
-    results.close_all()
+    reconnecting.close_all()
 
 
 def failed(*made: CeleryTask, **store: Any) -> Any:

@@ -19,7 +19,7 @@ from tests.celery.peers import noted
 from tests.support import cancelled_tasks
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, invocation, states, task
-from wbengine.interop.celery import results
+from wbengine.interop.celery import reconnecting
 
 #: (broker, results, pool) of Celery's workers.
 SIDES = [
@@ -38,7 +38,7 @@ def side(request: pytest.FixtureRequest, beds: Beds) -> Bed:
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    results.close_all()
+    reconnecting.close_all()
 
 
 @contextlib.contextmanager

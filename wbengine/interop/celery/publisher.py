@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
+import collections
 import contextlib
 import functools
 import logging
 import math
 import os
-import queue
 import socket
 import threading
 import time
@@ -22,12 +21,14 @@ from kombu import clocks, pidbox
 
 from wbengine import _names, exceptions, transports
 from wbengine.engines.worker_based.connections import connecting
-from wbengine.interop.celery import events, results, serializers
+from wbengine.interop.celery import events, reconnecting, results, serializers
 from wbengine.interop.celery.serializers import Wire
 from wbengine.transports import reasons
 from wbengine.types import failure as ft
 
-__all__ = ["RPC", "Address", "Order", "Publisher", "Route", "address_of", "hostname", "route_of"]
+__all__ = [
+    "RPC", "Address", "OutgoingTask", "Publisher", "Route", "address_of", "hostname", "route_of",
+]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -68,13 +69,13 @@ class Address(NamedTuple):
         if self.backend == DISABLED:
             return None
         if self.backend == RPC:
-            return results.one_for(results.RpcReader, self.broker, self.content_type)
+            return reconnecting.one_for(results.RpcReader, self.broker, self.content_type)
         given = self.backend, self.content_type, self.prefix
-        return results.one_for(results.RedisReader, *given)
+        return reconnecting.one_for(results.RedisReader, *given)
 
     def publisher(self) -> Publisher:
         """The publisher of this process for its broker."""
-        return results.one_for(Publisher, self.broker, self.control, self.events)
+        return reconnecting.one_for(Publisher, self.broker, self.control, self.events)
 
 
 class Route(NamedTuple):
@@ -203,14 +204,14 @@ def hostname() -> str:
 
 # Publishing. --------------------------------------------------------------------------------------
 
-#: How far an order has come: nothing is known of it outside, it was written, the broker has it.
+#: How far a message has come: nothing is known of it outside, it was written, the broker has it.
 NEW: Final = 0
 PUBLISHED: Final = 1
 CONFIRMED: Final = 2
 
 
 @dataclass(slots=True, eq=False)
-class Order:
+class OutgoingTask:
     """One task that Celery's workers are asked to run.
 
     `confirmed` is called when the broker has the message, `failed` if it never will.
@@ -234,227 +235,171 @@ class Order:
     dropped: threading.Event = field(default_factory=threading.Event)
 
 
-class Publisher:
-    """Publishes to one broker, in a thread of its own, while there is something to publish and for
-    some seconds more.  A connection that is lost is made again, and an order that was not confirmed
-    is sent again.  All methods may be called from any thread.
-    """
+class Publisher(reconnecting.ReconnectLoop):
+    """Publishes to one broker, in order; what was not confirmed is sent again."""
 
     def __init__(self, url: str, control: str = "celery", event_exchange: str = "celeryev") -> None:
         self._target = _target(url)
-        #: Why the broker cannot be reached now; empty: nothing is known against it.
-        self.why = ""
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        super().__init__(f"the Celery broker at {self._target.shown}")
+        #: What is to be done, in order; the first one goes when it is done.
+        self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        self._revoked: dict[str | None, list[str]] = {}
         # The rest is the thread's own.
         self._connection: kombu.Connection | None = None
         self._producer: kombu.Producer | None = None
         #: When queues were declared last.
         self._declared: dict[str, float] = {}
         self._events: list[events.Event] = []
-        self._revoked: dict[str | None, list[str]] = {}
-        #: What the broker has, and the Redis of its results, which is away, is still to note.
-        self._unnoted: list[Order] = []
         self._clock = clocks.LamportClock()
         self._mailbox = pidbox.Mailbox(control, type="fanout", serializer="json", clock=self._clock)
         self._exchange = kombu.Exchange(event_exchange, type="topic")
 
-    @property
-    def shown(self) -> str:
-        """The URL of the broker, without passwords."""
-        return self._target.shown
+    def send(self, message: OutgoingTask) -> None:
+        """Send a message, unless it is dropped before."""
+        self._put(functools.partial(self._send, message))
 
-    def send(self, order: Order) -> None:
-        """Send an order, unless it is dropped before."""
-        self._put(lambda: self._send(order))
+    def drop(self, message: OutgoingTask, revoke: bool, signal: str | None) -> None:
+        """Do not send a message any more; if it was sent, with `revoke`, tell the workers not to
+        run its task, or, with a signal, to end it."""
+        message.dropped.set()
 
-    def drop(self, order: Order, revoke: bool, signal: str | None) -> None:
-        """Do not send an order any more; if it was sent, with `revoke`, tell the workers not to run
-        it, or, with a signal, to end it."""
-        order.dropped.set()
+        def revoke_what_was_sent() -> None:
+            if message.stage != NEW or message.recovered:
+                self._revoke(message.id, signal)
 
-        def tell() -> None:
-            if revoke and (order.stage != NEW or order.recovered):
-                self._revoked.setdefault(signal, []).append(order.id)
-
-        with contextlib.suppress(RuntimeError):  # the interpreter ends
-            self._put(tell)
+        if revoke:
+            with contextlib.suppress(RuntimeError):  # the interpreter ends
+                self._put(revoke_what_was_sent)
 
     def revoke(self, id: str, signal: str | None = None) -> None:
         """Tell the workers not to run a task; with a signal, to end it."""
-        self._put(lambda: self._revoked.setdefault(signal, []).append(id))
+        self._put(functools.partial(self._revoke, id, signal))
 
-    def fate(self, order: Order) -> str:
-        """What is known of an order that did not end; empty: a broker that is there has it."""
-        why = self.why or (order.reader.why if order.reader else "")
-        because, place = f": {why}" if why else "", f"the broker at {self.shown}"
-        if order.stage == CONFIRMED:
+    def fate(self, message: OutgoingTask) -> str:
+        """What is known of a message whose task did not end; empty: a broker that is there has
+        it."""
+        why = self.why or (message.reader.why if message.reader else "")
+        because, place = f": {why}" if why else "", f"the broker at {self._target.shown}"
+        if message.stage == CONFIRMED:
             return f"{place} has its message, but is away{because}" if why else ""
-        if order.stage == NEW and not order.recovered:
+        if message.stage == NEW and not message.recovered:
             return f"its message never reached {place}{because}"
         return f"{place} did not confirm its message{because}"
 
-    def close(self, timeout: float = 5.0) -> None:
-        """End the thread once all is published that was asked for, or after `timeout` seconds."""
-        with self._lock:
-            thread = self._thread
-            self._jobs.put(None)
-        if thread is not None:
-            thread.join(timeout)
+    def _put(self, job: Callable[[], None]) -> None:
+        with self._changed:
+            self._jobs.append(job)
+            self._wake()
 
-    def _put(self, job: Callable[[], object]) -> None:
-        with self._lock:
-            self._jobs.put(job)
-            if self._thread is None:
-                name = "wbengine-celery-publisher"
-                self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                self._thread.start()
+    def _revoke(self, id: str, signal: str | None) -> None:
+        self._revoked.setdefault(signal, []).append(id)
 
     # In the thread.
 
+    @property
+    def _pending(self) -> int:
+        return len(self._jobs) + len(self._revoked)
+
     def _serve(self) -> None:
-        pause = 0.05
-        while True:
-            wait = pause if self._events or self._revoked or self._unnoted else results.IDLE
-            job: Callable[[], object] | None = None
-            with contextlib.suppress(queue.Empty):
-                job = self._jobs.get(timeout=wait)
-                if job is not None:
-                    job()
-            if self._jobs.empty() or len(self._events) >= _TOGETHER:
-                unnoted, self._unnoted = self._unnoted, []
-                done = all([self._flush(), self._note(unnoted)])
-                pause = 0.05 if done else min(2 * pause, results.LONGEST_PAUSE)
-            with self._lock:
-                if job is None and self._jobs.empty() and not (self._revoked or self._unnoted):
-                    self._thread = None
-                    break
-        self._disconnect()
+        try:
+            while self._pending or not self._is_over():
+                if self._jobs:
+                    self._jobs[0]()
+                    self._jobs.popleft()
+                if not self._jobs or len(self._events) >= _TOGETHER:
+                    self._flush()
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: self._jobs or self._stopping.is_set(), reconnecting.IDLE
+                    )
+        finally:
+            self._disconnect()
 
-    def _send(self, order: Order) -> None:
-        """Until the broker has it, it is refused, or it is dropped."""
-        pause = 0.05
-        while not order.dropped.is_set():
-            try:
-                self._attempt(order)
-                return
-            except Exception as error:
-                self._disconnect()
-                failure = self._failure(order, error)
-            if failure is not None:
-                if not order.dropped.is_set():
-                    order.failed(ft.Failure.from_exception(failure))
-                return
-            order.dropped.wait(pause)
-            pause = min(2 * pause, results.LONGEST_PAUSE)
+    def _refused(self, error: Exception) -> None:
+        LOG.debug("revocations were not sent: %s", error)
+        self._revoked.clear()
 
-    def _attempt(self, order: Order) -> None:
-        reader = order.reader
-        if order.recovered and order.stage == NEW:
-            if reader is not None and reader.look(order.id):
-                order.stage = CONFIRMED
-            elif not order.again:
-                text = f"nobody can tell whether an earlier run sent task {order.id}"
-                self._revoked.setdefault(None, []).append(order.id)
-                order.failed(ft.Failure.from_exception(exceptions.WorkerLost(text)))
-                return
-        if order.stage != CONFIRMED:
-            self._publish(order)
-            order.stage = CONFIRMED
-            self._events.append(self._event_of(order))
-        if any(other.reader is reader for other in self._unnoted):
-            self._unnoted.append(order)
-        else:
-            self._note([order])
+    def _send(self, message: OutgoingTask) -> None:
+        """Until the broker has it, or it never will; raises when the connection is lost."""
+        if message.dropped.is_set():
+            return
+        try:
+            self._attempt(message)
+        except Exception as error:
+            if (failure := self._failure(message, error)) is None:
+                raise
+            self._disconnect()
+            message.failed(ft.Failure.from_exception(failure))
 
-    def _note(self, orders: list[Order]) -> bool:
-        """Have their readers note that the broker has them; False: some wait for a Redis that is
-        away.  What has its results elsewhere does not."""
-        away: list[results.Reader | None] = []
-        for order in orders:
-            if order.dropped.is_set():
-                continue
-            if order.reader in away:
-                self._unnoted.append(order)
-                continue
-            try:
-                if order.reader is not None:
-                    order.reader.sent(order.id)
-            except Exception as error:
-                if (failure := self._failure(order, error)) is not None:
-                    order.failed(ft.Failure.from_exception(failure))
-                else:
-                    away.append(order.reader)
-                    self._unnoted.append(order)
-            else:
-                order.confirmed()
-        if orders and not self._unnoted:
+    def _attempt(self, message: OutgoingTask) -> None:
+        reader = message.reader
+        if message.recovered and message.stage == NEW:
+            if reader is not None and reader.was_sent(message.id):
+                message.stage = CONFIRMED
+            elif not message.again:
+                text = f"nobody can tell whether an earlier run sent task {message.id}"
+                self._revoke(message.id, None)
+                message.failed(ft.Failure.from_exception(exceptions.WorkerLost(text)))
+                return
+        if message.stage != CONFIRMED:
+            self._publish(message)
+            message.stage = CONFIRMED
             self._back()
-        return not self._unnoted
+            self._events.append(self._event_of(message))
+        if reader is None:
+            message.confirmed()
+        else:
+            reader.note_sent(message)
 
-    def _publish(self, order: Order) -> None:
-        producer = self._open(order.dropped)
-        order.tries += 1  # declaring a queue may break the channel, too
-        if order.route.queue is not None:
-            self._declare(order.route.queue)
-        if isinstance(order.reader, results.RpcReader):
-            self._declare(order.reader.queue)
-        order.stage = PUBLISHED
+    def _publish(self, message: OutgoingTask) -> None:
+        producer = self._open()
+        message.tries += 1  # declaring a queue may break the channel, too
+        if message.route.queue is not None:
+            self._declare(message.route.queue)
+        if isinstance(message.reader, results.RpcReader):
+            self._declare(message.reader.queue)
+        message.stage = PUBLISHED
         confirms = {"mandatory": True, "confirm_timeout": _PATIENCE} if self._target.amqp else {}
         producer.publish(
-            order.wire.body,
-            exchange=order.route.exchange,
-            routing_key=order.route.routing_key,
+            message.wire.body,
+            exchange=message.route.exchange,
+            routing_key=message.route.routing_key,
             **confirms,
-            **order.wire.arguments(),
+            **message.wire.arguments(),
         )
 
-    def _failure(self, order: Order, error: Exception) -> Exception | None:
-        """What an order fails with after an error; None: it is tried again."""
-        if isinstance(error, amqp_errors.ChannelError) and not results.is_refusal(error):
-            where = f"exchange {order.route.exchange!r}"
+    def _failure(self, message: OutgoingTask, error: Exception) -> Exception | None:
+        """What a message fails with after an error; None: it is sent again."""
+        if isinstance(error, amqp_errors.ChannelError) and not reconnecting.is_refusal(error):
+            where = f"exchange {message.route.exchange!r}"
             if error.reply_code == _NO_ROUTE:
-                key = order.route.routing_key
+                key = message.route.routing_key
                 why = f"no queue takes what is sent to {where} with routing key {key!r}"
-            elif order.tries < _MOST_TRIES:
+            elif message.tries < _MOST_TRIES:
                 return None
             else:
-                why = f"the broker refused it {order.tries} times: {reasons.explain(error)}"
-            return exceptions.TransportFailure(f"task {order.id} could not be sent: {why}", error)
+                why = f"the broker refused it {message.tries} times: {reasons.explain(error)}"
+            return exceptions.TransportFailure(f"task {message.id} could not be sent: {why}", error)
         if isinstance(error, amqp_errors.FrameSyntaxError):  # py-amqp cannot write it
             return exceptions.NotEncodable(
-                f"the message of task {order.id} cannot be sent: {error}"
+                f"the message of task {message.id} cannot be sent: {error}"
             )
-        why = reasons.explain(error.__cause__ or error)
-        if results.is_refusal(error):
-            text = f"the Celery broker at {self.shown}, or the Redis of its results, cannot be used"
+        if reconnecting.is_refusal(error):
+            text = f"{self.place}, or the Redis of its results, cannot be used"
+            why = reasons.explain(error.__cause__ or error)
             return exceptions.TransportFailure(f"{text}: {why}", error)
-        if not results.is_lost(error):
+        if not reconnecting.is_lost(error):
             return error  # of this one alone: its headers, say, cannot be written
-        order.tries = 0
-        if not order.dropped.is_set():
-            self._away(why)
+        message.tries = 0
         return None
 
-    def _away(self, why: str) -> None:
-        if why != self.why:
-            told = "the Celery broker at %s, or the Redis of its results, cannot be reached: %s"
-            LOG.warning(f"{told} (%d tasks wait)", self.shown, why, self._jobs.qsize() + 1)
-        self.why = why
-
-    def _back(self) -> None:
-        if self.why:
-            LOG.warning("the Celery broker at %s is back", self.shown)
-        self.why = ""
-
-    def _open(self, stopping: threading.Event) -> kombu.Producer:
+    def _open(self) -> kombu.Producer:
         """
         :raises TransportFailure: the broker was not reached.
         """
         if self._producer is None:
             self._connection = connecting.reach(
-                self._target, stopping, longest=results.LONGEST_PAUSE, within=10.0,
+                self._target, self._stopping, longest=reconnecting.LONGEST_PAUSE, within=10.0,
                 on_failure=self._away,
             )  # fmt: skip
             self._producer = kombu.Producer(self._connection.channel(), auto_declare=False)
@@ -480,50 +425,38 @@ class Publisher:
             pass
         self._declared[known.name] = time.monotonic()
 
-    def _event_of(self, order: Order) -> events.Event:
+    def _event_of(self, message: OutgoingTask) -> events.Event:
         """Tell monitors that a task was sent."""
-        told = order.wire.headers
+        told = message.wire.headers
         names = ("retries", "eta", "expires", "root_id", "parent_id")
-        queue = order.route.queue
+        queue = message.route.queue
         return events.Event(
             "task-sent", hostname(), self._clock.forward(), time.time(), events.utcoffset(),
             os.getpid(),
             {
-                "uuid": order.id, "name": told["task"], "args": told["argsrepr"],
+                "uuid": message.id, "name": told["task"], "args": told["argsrepr"],
                 "kwargs": told["kwargsrepr"], **{name: told[name] for name in names},
                 "queue": None if queue is None else queue.name,
-                "exchange": order.route.exchange, "routing_key": order.route.routing_key,
+                "exchange": message.route.exchange, "routing_key": message.route.routing_key,
             },
         )  # fmt: skip
 
-    def _flush(self) -> bool:
-        """Send events and revocations; False: the revocations are to be tried again."""
+    def _flush(self) -> None:
+        """Send revocations, which are sent again if the connection is lost, and events."""
         if not (self._events or self._revoked):
-            return True
-        try:
-            producer = self._open(threading.Event())
-            while self._revoked:
-                signal, ids = next(iter(self._revoked.items()))
-                given: dict[str, Any] = {"task_id": ids, "terminate": signal is not None}
-                if signal is not None:
-                    given["signal"] = signal
-                self._mailbox(self._connection).abcast("revoke", given)
-                del self._revoked[signal]
-            told, self._events = self._events, []
-            if told:
-                wire, key = events.encode(told[0] if len(told) == 1 else told)
-                producer.publish(
-                    wire.body, exchange=self._exchange, routing_key=key, declare=[self._exchange],
-                    **wire.arguments(),
-                )  # fmt: skip
-        except Exception as error:
-            LOG.debug("events, or revocations, were not sent: %s", error)
-            self._disconnect()
-            self._events.clear()
-            if results.is_refusal(error):
-                self._revoked.clear()
-            return not self._revoked
-        return True
-
-
-atexit.register(results.close_all)
+            return
+        told, self._events = self._events, []
+        producer = self._open()
+        while self._revoked:
+            signal, ids = next(iter(self._revoked.items()))
+            given: dict[str, Any] = {"task_id": ids, "terminate": signal is not None}
+            if signal is not None:
+                given["signal"] = signal
+            self._mailbox(self._connection).abcast("revoke", given)
+            del self._revoked[signal]
+        if told:
+            wire, key = events.encode(told[0] if len(told) == 1 else told)
+            producer.publish(
+                wire.body, exchange=self._exchange, routing_key=key, declare=[self._exchange],
+                **wire.arguments(),
+            )  # fmt: skip

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import abc
 import builtins
 import contextlib
 import logging
-import os
 import re
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import kombu
-from amqp import exceptions as amqp_errors
 
 from wbengine import _names, exceptions, transports
 from wbengine.engines.worker_based.connections import connecting
-from wbengine.interop.celery import protocol
+from wbengine.interop.celery import protocol, reconnecting
 from wbengine.interop.celery.serializers import JSON, Accepted, Wire, name_of
 from wbengine.transports import reasons
 from wbengine.types import failure as ft
 
 __all__ = [
-    "BROKER_OPTIONS", "ENDED", "IDLE", "Reader", "RedisReader", "RpcReader", "failure_of",
-    "is_lost", "is_refusal", "one_for", "redis_url",
+    "BROKER_OPTIONS", "ENDED", "Reader", "RedisReader", "RpcReader", "Sent", "failure_of",
+    "redis_url",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
 
 #: The states of a result that does not change any more.
 ENDED: Final = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
-#: Seconds after which a thread that is not used lets go of its connection, and ends.
-IDLE: Final = 30.0
-#: Seconds between attempts to reach a broker or a Redis, at most.
-LONGEST_PAUSE: Final = 2.0
 #: Seconds after which a reader looks whether it is to end.
 _TURN: Final = 0.2
 #: Seconds after which a Redis that answers nothing, not even a ping, is lost.
@@ -64,128 +56,85 @@ BROKER_OPTIONS: Final[Mapping[str, Any]] = {
 _CERT: Final = re.compile("(?<=ssl_cert_reqs=)CERT_(NONE|OPTIONAL|REQUIRED)")
 
 #: Told of a result, or of the failure to get one.
-Tell = Callable[["protocol.Result | ft.Failure"], object]
+OnResult = Callable[["protocol.Result | ft.Failure"], object]
 _T = TypeVar("_T")
 
 
-class Reader(abc.ABC):
-    """Reads one result backend in a thread of its own, while results are waited for and for `IDLE`
-    seconds more.  A connection that is lost is made again.  All methods may be called from any
-    thread; `tell` is called once, in the reader's thread.
+class Sent(Protocol):
+    """A task whose message the broker has: `confirmed` is to be called when that is noted, `failed`
+    if it never will."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def confirmed(self) -> Callable[[], object]: ...
+    @property
+    def failed(self) -> Callable[[ft.Failure], object]: ...
+
+
+class Reader(reconnecting.ReconnectLoop):
+    """Reads one result backend; `on_result` is called once, in the reader's thread.
 
     :param shown: where the results are, without passwords.
     """
 
+    closes_last = True
+
     def __init__(self, shown: str, content_type: str = JSON) -> None:
-        self.shown = shown
-        #: Why results cannot be read now; empty: nothing is known against it.
-        self.why = ""
+        super().__init__(f"Celery's results at {shown}")
         kinds = dict.fromkeys(("json", name_of(content_type) or "json"))
         self._accepted = Accepted(kinds)
-        self._lock = threading.Lock()
-        self._waiting: dict[str, Tell] = {}
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
-        self._used = 0.0
+        self._waiting: dict[str, OnResult] = {}
 
-    def expect(self, id: str, tell: Tell) -> None:
+    def expect(self, id: str, on_result: OnResult) -> None:
         """Have the result of a task told, from now on."""
-        with self._lock:
-            self._waiting[id] = tell
-            self._changed(id)
-            self._used = time.monotonic()
-            if self._thread is None:
-                self._stopping = threading.Event()
-                name = "wbengine-celery-results"
-                self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                self._thread.start()
+        with self._changed:
+            self._waiting[id] = on_result
+            self._watch(id)
+            self._wake()
 
     def forget(self, id: str) -> None:
         """Its result is of no use any more."""
-        with self._lock:
+        with self._changed:
             if self._waiting.pop(id, None) is not None:
-                self._changed(id)
+                self._watch(id)
 
-    def close(self, timeout: float = 5.0) -> None:
-        """End the thread; what is waited for is waited for no more."""
-        with self._lock:
-            thread = self._thread
-            self._stopping.set()
-        if thread is not None:
-            thread.join(timeout)
-
-    def look(self, id: str) -> bool:
+    def was_sent(self, id: str) -> bool:
         """Whether it is known that a task was sent: its result is there, or a note that it was."""
         return False
 
-    def sent(self, id: str) -> None:  # noqa: B027
-        """The broker has the message of a task: its result may come, and a resumed flow is to know.
+    def note_sent(self, sent: Sent) -> None:
+        """The broker has the message of a task: its result may come, and a resumed flow is to
+        know."""
+        sent.confirmed()
 
-        May raise what says that a connection is lost; then it is to be called again.
-        """
+    @property
+    def _pending(self) -> int:
+        return len(self._waiting)
 
-    def _changed(self, id: str) -> None:  # noqa: B027
+    def _watch(self, id: str) -> None:
         """A result is waited for from now on, or not any more; called with the lock held."""
 
-    @abc.abstractmethod
-    def _read(self) -> None:
-        """Connect, and tell results until `_is_over`; raises when the connection is lost."""
-
-    def _serve(self) -> None:
-        pause = 0.05
-        while True:
-            began = time.monotonic()
-            try:
-                self._read()
-            except Exception as error:
-                if is_refusal(error):
-                    self._refused(error)
-                elif self._waiting and not self._stopping.is_set():
-                    self._away(error)
-            with self._lock:
-                if self._stopping.is_set() or not self._waiting:
-                    self._thread, self.why = None, ""
-                    return
-            pause = min(2 * pause, LONGEST_PAUSE) if time.monotonic() - began < 5 else 0.05
-            self._stopping.wait(pause)
-
-    def _is_over(self) -> bool:
-        idle = not self._waiting and time.monotonic() - self._used > IDLE
-        return idle or self._stopping.is_set()
-
-    def _back(self) -> None:
-        if self.why:
-            LOG.warning("results at %s can be read again", self.shown)
-        self.why = ""
-
-    def _away(self, error: Exception) -> None:
-        why = reasons.explain(error.__cause__ or error)
-        if why != self.why:
-            told = "results at %s cannot be read (%d tasks wait for them): %s"
-            LOG.warning(told, self.shown, len(self._waiting), why)
-            if not is_lost(error):
-                LOG.error("the reader of results failed", exc_info=error)
-        self.why = why
-
     def _refused(self, error: Exception) -> None:
-        why = reasons.explain(error.__cause__ or error)
-        told = f"results at {self.shown} cannot be read: {why}"
-        failure = ft.Failure.from_exception(exceptions.TransportFailure(told, error))
-        with self._lock:
+        text = f"{self.place} cannot be read: {reasons.explain(error.__cause__ or error)}"
+        self._fail_all(ft.Failure.from_exception(exceptions.TransportFailure(text, error)))
+
+    def _fail_all(self, failure: ft.Failure) -> None:
+        with self._changed:
             waiting = list(self._waiting.values())
             self._waiting.clear()
-        for tell in waiting:
-            tell(failure)
+        for on_result in waiting:
+            on_result(failure)
 
     def _heard(self, id: str, value: protocol.Result | ft.Failure) -> None:
         if isinstance(value, protocol.Result) and value.status not in ENDED:
             return
-        with self._lock:
-            tell = self._waiting.pop(id, None)
-            self._changed(id)
+        with self._changed:
+            on_result = self._waiting.pop(id, None)
+            self._watch(id)
             self._used = time.monotonic()
-        if tell is not None:
-            tell(value)
+        if on_result is not None:
+            on_result(value)
 
     def _decoded(self, wire: Wire) -> protocol.Result | ft.Failure:
         try:
@@ -193,24 +142,6 @@ class Reader(abc.ABC):
         except exceptions.InvalidFormat as error:
             LOG.warning("a result of Celery's cannot be read: %s", error)
             return ft.Failure.from_exception(error)
-
-
-_LOST: Final = (
-    OSError, exceptions.TransportFailure, amqp_errors.AMQPError, kombu.exceptions.KombuError,
-)  # fmt: skip
-
-
-def is_lost(error: BaseException) -> bool:
-    """Whether an error says that a broker, or a Redis, is away; redis-py need not be installed."""
-    return isinstance(error, _LOST) or type(error).__module__ == "redis.exceptions"
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Whether waiting does not mend an error: a wrong password, a library that is missing."""
-    return any(
-        connecting.is_refusal(one) or isinstance(one, ImportError)
-        for one in (error, error.__cause__)
-    )
 
 
 class RpcReader(Reader):
@@ -226,10 +157,10 @@ class RpcReader(Reader):
         name = f"wbengine-replies-{uuid.uuid4()}"
         self.queue = kombu.Queue(name, kombu.Exchange(""), name, durable=True, expires=_EXPIRES)
 
-    def _read(self) -> None:
+    def _serve(self) -> None:
         amqp = self._target.amqp
         connection = connecting.reach(
-            self._target, self._stopping, longest=LONGEST_PAUSE, within=10.0
+            self._target, self._stopping, longest=reconnecting.LONGEST_PAUSE, within=10.0
         )
         try:
             consumer = kombu.Consumer(
@@ -257,7 +188,7 @@ class RpcReader(Reader):
 
 class RedisReader(Reader):
     """Reads results that are stored in a Redis, which tells of each; those that came before it
-    was asked to tell are looked for.
+    was asked to tell are looked for.  Notes there which tasks were sent.
 
     :param prefix: what keys begin with, before Celery's own words.
     """
@@ -270,6 +201,8 @@ class RedisReader(Reader):
         self._made: Any = None
         #: The ids of results that are waited for now, or not any more.
         self._news: list[str] = []
+        #: What is to be noted.
+        self._sent: list[Sent] = []
         #: The channel on which the thread is told that there is something to do.
         self._bell = f"{prefix}wbengine-celery-bell-{uuid.uuid4()}"
 
@@ -278,34 +211,48 @@ class RedisReader(Reader):
         """
         :raises TransportFailure: the library is not installed.
         """
-        with self._lock:
+        with self._changed:
             if self._made is None:
                 self._made = _redis_client(self._url)
             return self._made
 
-    def look(self, id: str) -> bool:
-        """See `Reader.look`."""
+    def was_sent(self, id: str) -> bool:
+        """See `Reader.was_sent`; raises what says that the Redis is away."""
         return bool(self._client.exists(self._key(id), f"{self._prefix}{_SENT}{id}"))
 
-    def sent(self, id: str) -> None:
-        """See `Reader.sent`."""
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.set(f"{self._prefix}{_SENT}{id}", b"1", ex=_KEPT)
-            pipe.publish(self._bell, b"")
-            pipe.execute()
+    def note_sent(self, sent: Sent) -> None:
+        """See `Reader.note_sent`: its thread is told at once, and confirms what it has noted."""
+        with self._changed:
+            self._sent.append(sent)
+            self._wake()
+        if not self.why:
+            with contextlib.suppress(Exception):  # the thread will meet it, too
+                self._client.publish(self._bell, b"")
 
-    def _changed(self, id: str) -> None:
+    @property
+    def _pending(self) -> int:
+        return len(self._waiting) + len(self._sent)
+
+    def _fail_all(self, failure: ft.Failure) -> None:
+        with self._changed:
+            sent, self._sent = self._sent, []
+        for one in sent:
+            one.failed(failure)
+        super()._fail_all(failure)
+
+    def _watch(self, id: str) -> None:
         self._news.append(id)
 
-    def _read(self) -> None:
+    def _serve(self) -> None:
         known: set[str] = set()
-        with self._lock:
+        with self._changed:
             self._news = list(self._waiting)
         with contextlib.closing(self._client.pubsub()) as told:
             told.subscribe(self._bell)
             heard = asked = time.monotonic()
             while not self._is_over():
                 self._follow(told, known)
+                self._note()
                 message = told.get_message(timeout=_TURN)
                 now = time.monotonic()
                 fresh = []
@@ -323,10 +270,24 @@ class RedisReader(Reader):
                 if now - max(heard, asked) > _SILENCE / 3:
                     told.ping()
                     asked = now
+            self._note()
+
+    def _note(self) -> None:
+        """Note what was sent; it is confirmed then."""
+        sent = list(self._sent)
+        for some in _in_parts(sent):
+            with self._client.pipeline(transaction=False) as pipe:
+                for one in some:
+                    pipe.set(f"{self._prefix}{_SENT}{one.id}", b"1", ex=_KEPT)
+                pipe.execute()
+        with self._changed:
+            del self._sent[: len(sent)]
+        for one in sent:
+            one.confirmed()
 
     def _follow(self, told: Any, known: set[str]) -> None:
         """Listen to the results that are waited for, and to no others."""
-        with self._lock:
+        with self._changed:
             news, self._news = set(self._news), []
             wanted = {id for id in news if id in self._waiting}
         for ask, ids in (
@@ -360,8 +321,8 @@ class RedisReader(Reader):
         return self._decoded(Wire(headers, {}, self._content_type, "utf-8", data))
 
 
-def _in_parts(ids: Iterable[str]) -> Iterable[list[str]]:
-    every = list(ids)
+def _in_parts(found: Iterable[_T]) -> Iterable[list[_T]]:
+    every = list(found)
     return (every[start : start + 1000] for start in range(0, len(every), 1000))
 
 
@@ -386,31 +347,6 @@ def _redis_client(url: str) -> Any:
     if not url.startswith("unix:"):
         known["socket_keepalive"] = True
     return redis.Redis.from_url(url, protocol=2, retry=retry.Retry(backoff.NoBackoff(), 0), **known)
-
-
-# Those of this process. ---------------------------------------------------------------------------
-
-_made: dict[Any, Any] = {}
-_lock = threading.Lock()
-
-
-def one_for(make: Callable[..., _T], *args: Any) -> _T:
-    """The one object of this process that `make(*args)` makes: threads are not inherited."""
-    key = os.getpid(), make, args
-    with _lock:
-        if key not in _made:
-            _made[key] = make(*args)
-        found: _T = _made[key]
-        return found
-
-
-def close_all(timeout: float = 2.0) -> None:
-    """Close what `one_for` made in this process; the next use makes another one."""
-    with _lock:
-        keys = [key for key in _made if key[0] == os.getpid()]
-        found = [_made.pop(key) for key in keys]
-    for one in sorted(found, key=lambda one: isinstance(one, Reader)):  # publishers first
-        one.close(timeout)
 
 
 # Failures. ----------------------------------------------------------------------------------------

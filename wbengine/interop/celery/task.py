@@ -244,7 +244,7 @@ class CeleryTask(Task):
             reader = None
         reply_to = reader.queue.name if isinstance(reader, results.RpcReader) else None
         request = self.request
-        order = publisher.Order(
+        message = publisher.OutgoingTask(
             id, self._wire(id, args, kwargs, reply_to), self._route, reader,
             confirmed=(lambda: None) if waits else (lambda: tell(id)), failed=tell,
             recovered=request is not None and request.recovered,
@@ -252,21 +252,21 @@ class CeleryTask(Task):
         )  # fmt: skip
         if waits and reader is not None:
             reader.expect(id, tell)
-        posts.send(order)
+        posts.send(message)
         try:
             value = await asyncio.wait_for(told, self._timeout)
         except asyncio.TimeoutError:
-            fate = posts.fate(order)
-            posts.drop(order, True, self._signal)
+            fate = posts.fate(message)
+            posts.drop(message, True, self._signal)
             text = f"Celery task {id} ({self.name}) did not end within {self._timeout:g} s"
             text = f"{text}: {fate}" if fate else text
             return ft.Failure.from_exception(exceptions.RequestTimeout(text))
         except BaseException:  # cancelled, or out of time
             request = self.request
-            posts.drop(order, request is None or not request.left, self._signal)
+            posts.drop(message, request is None or not request.left, self._signal)
             raise
         finally:
-            order.dropped.set()  # its result may come before the broker confirms it
+            message.dropped.set()  # its result may come before the broker confirms it
             if reader is not None:
                 reader.forget(id)
         return self._value(value) if isinstance(value, protocol.Result) else value
