@@ -349,7 +349,7 @@ def _make(options: argparse.Namespace) -> tuple[Any, Any, Any]:
     # Not on top: each child process of a pool imports this module too, and needs no broker.
     from wbengine.engines.worker_based import worker
 
-    guests, told = _celery(options)
+    sources, told = _celery(options)
     watch = _watch(options, told)
     made = worker.Worker(
         options.exchange,
@@ -369,7 +369,7 @@ def _make(options: argparse.Namespace) -> tuple[Any, Any, Any]:
         max_idle_time=options.max_idle_time,
         drain_timeout=options.drain_timeout,
         exception_handlers=options.exception_handler,
-        guests=guests,
+        sources=sources,
         observer=told if watch is None else watch.observer,
         interop=options.interop,
         ledger=options.ledger,

@@ -44,13 +44,13 @@ class Recorder:
     slots: internals.Slots
 
     def __init__(self) -> None:
-        self.given: list[internals.Given] = []
+        self.deliveries: list[internals.Delivery] = []
 
     def start(self, app: celery.Celery, slots: int) -> None:
         """Nothing is to be made."""
 
-    def submit(self, given: internals.Given) -> Recorder:
-        self.given.append(given)
+    def submit(self, delivery: internals.Delivery) -> Recorder:
+        self.deliveries.append(delivery)
         return self
 
     def stop(self) -> None:
@@ -80,13 +80,13 @@ def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
     cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
     made = cls(message, app=app, task=task, body=message.body, decoded=False)
     made.execute_using_pool(pool)
-    (given,) = pool.runner.given
-    assert (given.name, given.id, given.limit) == ("t", "i", limits.TimeLimit(5, 9))
-    assert (given.request["retries"], given.request["color"]) == (2, "red")
-    assert given.request["delivery_info"]["routing_key"] == "celery"
+    (delivery,) = pool.runner.deliveries
+    assert (delivery.name, delivery.id, delivery.limit) == ("t", "i", limits.TimeLimit(5, 9))
+    assert (delivery.request["retries"], delivery.request["color"]) == (2, "red")
+    assert delivery.request["delivery_info"]["routing_key"] == "celery"
     app.set_current()
-    assert given.trace()[:2] == (0, "3")
-    for told in (given.accept, given.ended, given.failed):
+    assert delivery.trace()[:2] == (0, "3")
+    for told in (delivery.accept, delivery.ended, delivery.failed):
         assert told.__self__ is made  # type: ignore[attr-defined]
 
 

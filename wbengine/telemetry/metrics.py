@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based.messages import envelope as env
     from wbengine.engines.worker_based.requests.entries import Entry
     from wbengine.engines.worker_based.worker_side.jobs import Job
-    from wbengine.engines.worker_based.worker_side.reporting import GuestJob
+    from wbengine.engines.worker_based.worker_side.reporting import ForeignJob
 
 __all__ = ["FleetCollector", "MetricsListener", "WorkerObserver", "observe", "render"]
 
@@ -194,11 +194,11 @@ class WorkerObserver:
             unit.task_cls, topic, unit.action, outcome.failed, job.attempt, ended - started
         )
 
-    def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
+    def task_began(self, job: ForeignJob, system: str) -> Mapping[str, str]:
         """It is counted when it ended."""
         return {}
 
-    def guest_ended(self, job: GuestJob, outcome: invocation.Outcome, well: bool) -> None:
+    def task_ended(self, job: ForeignJob, outcome: invocation.Outcome, well: bool) -> None:
         """A task ended that came in another way, such as from a client of Celery."""
         started, ended = outcome.started, outcome.ended
         seconds = None if started is None or ended is None else ended - started

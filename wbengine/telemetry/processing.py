@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from wbengine import invocation
     from wbengine.engines.worker_based.worker_side.jobs import Job
-    from wbengine.engines.worker_based.worker_side.reporting import GuestJob
+    from wbengine.engines.worker_based.worker_side.reporting import ForeignJob
 
 __all__ = ["WorkerTracing"]
 
@@ -26,8 +26,8 @@ class WorkerTracing:
 
     Each span is below the one that sent the request, and linked with it.  It is made in the process
     of the worker, also where tasks run in children of it; what these trace is below it.  `worker`
-    and `system` are told once they are known.  Tasks that guests of the worker bring are traced
-    likewise, if it is told of them (`Worker.tell_guests`).
+    and `system` are told once they are known.  Tasks of other sources of the worker are
+    traced likewise, if it is told of them (`Worker.observe_tasks`).
 
     :raises ImportError: opentelemetry-api is not installed.
     """
@@ -83,9 +83,9 @@ class WorkerTracing:
             if made is not None:
                 made.end(_GIVEN_UP)
 
-    # Tasks of guests.
+    # Tasks of other sources.
 
-    def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
+    def task_began(self, job: ForeignJob, system: str) -> Mapping[str, str]:
         made = self._running.get(job.key)
         if made is None:  # else more is called for it, such as what is to be told that it failed
             made = self._running[job.key] = self._begin_for(job, system)
@@ -94,14 +94,14 @@ class WorkerTracing:
         contexts.enter(job.key, context)
         return contexts.handed_on(context)
 
-    def guest_ended(self, job: GuestJob, outcome: invocation.Outcome, well: bool) -> None:
+    def task_ended(self, job: ForeignJob, outcome: invocation.Outcome, well: bool) -> None:
         made = self._pop(job)
         if made is not None:
             value = outcome.value
             kind = None if well else type(value).__name__
             made.end(attributes.error_of(value) or kind)
 
-    def _pop(self, job: Job | GuestJob) -> instruments.Operation | None:
+    def _pop(self, job: Job | ForeignJob) -> instruments.Operation | None:
         contexts.leave(job.key)
         return self._running.pop(job.key, None)
 
@@ -120,7 +120,7 @@ class WorkerTracing:
         span = self._start(topic, getattr(receipt, "headers", None) or {}, found)
         return self._measures.processing(span, system, topic)
 
-    def _begin_for(self, job: GuestJob, system: str) -> instruments.Operation:
+    def _begin_for(self, job: ForeignJob, system: str) -> instruments.Operation:
         found = attributes.message("process", system, job.queue, job.id, job.epoch, job.queue)
         found |= {
             attributes.CONVERSATION: labels.text(job.flow or job.id),

@@ -64,7 +64,7 @@ class Watch:
         served: dict[serving.Address, dict[str, Any]] = {}
         if self._counter is not None and self._metrics is not None:
             self._counter.topics.update((queue, topic) for topic, queue in worker.queues.items())
-            worker.tell_guests(self._counter)
+            worker.observe_tasks(self._counter)
             served.setdefault(self._metrics, {})["/metrics"] = lambda: _metrics(worker)
         if self._health is not None:
             served.setdefault(self._health, {}).update(probes.routes(worker))
@@ -78,7 +78,7 @@ class Watch:
             server.start()
         if self._tracing is not None:
             self._tracing.worker, self._tracing.system = worker.identity, worker.system
-            worker.tell_guests(self._tracing)
+            worker.observe_tasks(self._tracing)
             worker.preload(self._tracing.IN_CHILDREN)
         if self._heartbeat is not None:
             worker.tell_turns(probes.Pulse(self._heartbeat))

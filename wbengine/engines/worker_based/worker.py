@@ -26,8 +26,8 @@ from wbengine.engines.worker_based.worker_side import (
     performing,
     portrait,
     reporting,
+    task_sources,
 )
-from wbengine.engines.worker_based.worker_side import guests as visitors
 from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
 
 __all__ = ["Worker", "default_slots"]
@@ -59,9 +59,9 @@ class Worker(portrait.Portrait):
 
     `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
 
-    `guests` bring tasks in other ways (see `guests`); with some it may have no topic: then it meets
-    no engines, and needs no broker but theirs.  `observer` is told what becomes of the requests of
-    its topics (see `observing`).
+    `sources` bring tasks in other ways (see `task_sources`); with some it may have no topic: then
+    it meets no engines, and needs no broker but theirs.  `observer` is told what becomes of the
+    requests of its topics (see `observing`).
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Worker(portrait.Portrait):
         max_idle_time: float | None = None,
         drain_timeout: float | None = None,
         exception_handlers: Iterable[Any] = (),
-        guests: Iterable[visitors.Guest] = (),
+        sources: Iterable[task_sources.TaskSource] = (),
         observer: observing.Observer | None = None,
         interop: str | None = None,
         ledger: str | None = None,
@@ -96,7 +96,7 @@ class Worker(portrait.Portrait):
         self._topics = describing.topics(topic)
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
-        self._guests = visitors.Guests(guests)
+        self._sources = task_sources.TaskSources(sources)
         patience.check(max_tasks, max_idle_time, drain_timeout)
         handlers = reporting.find_handlers(exception_handlers)
         self._pool, self._slots, self._kind = make_pool(
@@ -117,7 +117,7 @@ class Worker(portrait.Portrait):
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = beating.Beats(self.identity, self._beat)
         self._server, self._hands = self._make_core(max_tasks, handlers, observer)
-        #: Set when a guest cannot go on.
+        #: Set when a task source cannot go on.
         self.failed = threading.Event()
         self._attend()
         self._drain_timeout = drain_timeout
@@ -178,8 +178,8 @@ class Worker(portrait.Portrait):
         }
         attention = attending.Attention(self._hands, self._beats, orders)
         self._proxy.dispatcher.type_handlers.update(attention.handlers())
-        self._guests.attach(
-            visitors.Host(
+        self._sources.attach(
+            task_sources.WorkerContext(
                 self.identity,
                 self._pool,
                 self._loop,
@@ -190,10 +190,10 @@ class Worker(portrait.Portrait):
                 self._reports,
             )
         )
-        self._server.besides = lambda: self._guests.current
+        self._server.besides = lambda: self._sources.current
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
-        if self._guests and not self._topics:  # it meets nobody, at a place of its own
+        if self._sources and not self._topics:  # it meets nobody, at a place of its own
             broker = (f"memory://{self.identity}", None, None, None)
         made = proxy.Proxy(
             self.identity,
@@ -228,13 +228,13 @@ class Worker(portrait.Portrait):
         self._beats.start()
         ending.start()
         try:
-            self._guests.start()
+            self._sources.start()
             self._serve()
         finally:
             self._draining.set()
             self._done.set()
             self._hands.close()
-            self._guests.close()
+            self._sources.close()
             self._beats.stop()
             self._pool.stop(wait=not self.gave_up.is_set(), kill=self.gave_up.is_set())
             if self._loop is not None:
@@ -282,12 +282,12 @@ class Worker(portrait.Portrait):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the worker takes requests; False if time ran out."""
-        return self._proxy.wait(timeout) and self._guests.wait_ready(timeout)
+        return self._proxy.wait(timeout) and self._sources.wait_ready(timeout)
 
     def suspend(self) -> None:
         """Take nothing new until `resume`; what did not begin is handed back.  Idempotent."""
         self._proxy.stop_taking()
-        self._guests.suspend()
+        self._sources.suspend()
         self._tell(self._server.suspend)
 
     def resume(self) -> None:
@@ -295,7 +295,7 @@ class Worker(portrait.Portrait):
         if not self._draining.is_set():
             self._tell(self._server.resume)
             self._proxy.take_again()
-            self._guests.resume()
+            self._sources.resume()
 
     def stop(self) -> None:
         """Take nothing new, finish what runs, and end `run`.  Returns at once; idempotent."""
@@ -310,7 +310,7 @@ class Worker(portrait.Portrait):
 
     @property
     def _running(self) -> int:
-        return self._server.running + self._guests.running
+        return self._server.running + self._sources.running
 
     def _stop_taking(self) -> None:
         self._proxy.stop_taking()  # at once: what comes now is handed back
@@ -330,7 +330,7 @@ class Worker(portrait.Portrait):
         # Their rows say who had them: nobody is to have them again, and whoever does not run them
         # elsewhere removes the queue that they would go back to.
         self._proxy.ack_many([job.receipt for job in given_up if job.ledger])
-        self._guests.close(0.5)
+        self._sources.close(0.5)
         self._proxy.stop(0.0)
         self._proxy.join(0.5)
 
@@ -342,7 +342,7 @@ class Worker(portrait.Portrait):
             self._proxy.stop_taking()
             # What was delivered by then has been handed out, and is waited for.
             self._proxy.call_soon(stopped.set)
-            self._guests.drain()
+            self._sources.drain()
             self._tell(lambda period: self._server.drain(time.time(), period))
             stopped.wait(STOP_TIMEOUT)
             if not self._wait_idle() and not self._done.is_set():
@@ -359,7 +359,7 @@ class Worker(portrait.Portrait):
     def _wait_idle(self) -> bool:
         def idle(until: float) -> bool:
             left = max(0.0, until - time.monotonic())
-            return self._hands.wait_idle(left) and self._guests.wait_idle(until)
+            return self._hands.wait_idle(left) and self._sources.wait_idle(until)
 
         return patience.wait_idle(idle, lambda: self._drain_timeout, self._done.is_set)
 
@@ -371,7 +371,7 @@ class Worker(portrait.Portrait):
         self._reports.tell()  # the process may end at any moment
         for job in jobs:
             self._hands.cancel(job)
-        self._guests.give_up()
+        self._sources.give_up()
         return jobs
 
     def _die(self) -> None:
@@ -400,8 +400,8 @@ class Worker(portrait.Portrait):
 
     def _on_wait(self) -> None:
         now = time.monotonic()
-        self._patience.since = max(self._patience.since, self._hands.taken, self._guests.taken)
-        busy = self._hands.busy or self._server.suspended or self._guests.busy
+        self._patience.since = max(self._patience.since, self._hands.taken, self._sources.taken)
+        busy = self._hands.busy or self._server.suspended or self._sources.busy
         if self._patience.is_over(now, busy) and not self._draining.is_set():
             LOG.info("nothing to do for %.1f s", self._patience.idle(now))
             self.stop()

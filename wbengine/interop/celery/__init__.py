@@ -1,7 +1,7 @@
 """Celery's message protocol: its tasks run here, and ours ask its workers.
 
 The public names are found on first use: a worker loads no more of this than it is asked for.
-Only `Guest` imports Celery itself.
+Only `CeleryWorker` imports Celery itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from wbengine.interop.celery.request import Ignore, Reject, Retry, current
     from wbengine.interop.celery.serializers import Accepted, Refused, Undecodable, Wire
     from wbengine.interop.celery.task import CeleryTask
-    from wbengine.interop.celery.worker import Guest
+    from wbengine.interop.celery.worker import CeleryWorker
 
 __all__ = [
     "Accepted",
     "CeleryTask",
     "Event",
-    "Guest",
+    "CeleryWorker",
     "Ignore",
     "Malformed",
     "Refused",
@@ -41,7 +41,7 @@ _PLACES: Final[dict[str, str]] = {
     "Accepted": "serializers",
     "CeleryTask": "task",
     "Event": "events",
-    "Guest": "worker",
+    "CeleryWorker": "worker",
     "Ignore": "request",
     "Malformed": "protocol",
     "Refused": "serializers",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import datetime as dt
-import logging
 import os
-import queue
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import celery
 
 from wbengine import exceptions as exc
-from wbengine.interop.celery import protocol
+from wbengine.interop.celery import protocol, reconnecting
 from wbengine.transports import reasons
 from wbengine.types import failure as ft
 
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dispatcher"]
 
-LOG = logging.getLogger("wbengine.celery")
-
-#: Seconds between two heartbeats, and until a broker that is away is tried again.
+#: Seconds between two heartbeats.
 PERIOD: Final = 2.0
 
 #: So many events wait for the broker; others are dropped.
@@ -38,8 +34,8 @@ _LONGEST_TRACEBACK: Final = 8192
 _GIVEN_UP: Final = "the worker ended before the task did"
 
 
-class Dispatcher:
-    """Publishes what becomes of a worker's requests, as events of Celery tasks; from a thread.
+class Dispatcher(reconnecting.ReconnectLoop):
+    """Publishes what becomes of a worker's requests, as events of Celery tasks.
 
     `uuid` is the id of the request, `name` that of the task class (with `.revert` where the task is
     reverted), `root_id` the uuid of the flow; `retries` counts the attempts before.  `atom`, a
@@ -50,26 +46,22 @@ class Dispatcher:
     """
 
     def __init__(self, app: celery.Celery, node: str, *, alive: bool) -> None:
+        super().__init__(f"Celery's broker for events at {app.connection_for_write().as_uri()}")
         self._app = app
         self._node = node
         self._alive = alive
-        self._told: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(LIMIT)
+        self._events: collections.deque[tuple[str, dict[str, Any]]] = collections.deque()
         self._running: set[Key] = set()
         self._processed = 0
-        self._away = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wbengine-events", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._thread.start()
+        with self._changed:
+            self._wake()
 
     def stop(self, timeout: float = 2.0) -> None:
         """Tell what is left, say goodbye, and end; for `timeout` seconds at most."""
-        self._stopping.set()
-        self._tell("", {})
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self.close(timeout)
 
     # An observer.
 
@@ -138,48 +130,40 @@ class Dispatcher:
         self._tell("task-failed", told)
 
     def _tell(self, kind: str, fields: dict[str, Any]) -> None:
-        if kind:
-            fields["timestamp"] = time.time()
-        try:
-            self._told.put_nowait((kind, fields))
-        except queue.Full:
-            LOG.debug("an event is dropped: the broker of Celery is away for too long")
+        with self._changed:
+            if len(self._events) < LIMIT:
+                self._events.append((kind, fields | {"timestamp": time.time()}))
+                self._changed.notify()
 
     # Its thread.
 
-    def _run(self) -> None:
-        while True:
-            try:
-                with self._app.connection_for_write() as connection:
-                    connection.ensure_connection(max_retries=1)
-                    self._away = False
-                    self._serve(self._app.events.Dispatcher(connection, hostname=self._node))
-                return
-            except Exception as error:
-                if self._stopping.is_set():
-                    return
-                if not self._away:
-                    LOG.warning(
-                        "events cannot be told to Celery's broker: %s", reasons.explain(error)
-                    )
-                self._away = True
-                self._stopping.wait(PERIOD)
+    @property
+    def _pending(self) -> int:
+        return 1 + len(self._events)  # it lives until it is stopped
 
-    def _serve(self, dispatcher: Any) -> None:
+    def _refused(self, error: Exception) -> None:
+        self._away(reasons.explain(error))
+
+    def _serve(self) -> None:
         """Until told to stop, and all is told."""
-        self._beat(dispatcher, "worker-online")
-        due = time.monotonic() + PERIOD
-        while not (self._stopping.is_set() and self._told.empty()):
-            try:
-                kind, fields = self._told.get(timeout=max(0.0, due - time.monotonic()))
-            except queue.Empty:
-                kind, fields = "", {}
-            if kind:
-                dispatcher.send(kind, **fields)
-            if time.monotonic() >= due:
-                due = time.monotonic() + PERIOD
-                self._beat(dispatcher, "worker-heartbeat")
-        self._beat(dispatcher, "worker-offline")
+        with self._app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1)
+            self._back()
+            dispatcher = self._app.events.Dispatcher(connection, hostname=self._node)
+            self._beat(dispatcher, "worker-online")
+            due = time.monotonic() + PERIOD
+            while self._events or not self._stopping.is_set():
+                if self._events:
+                    kind, fields = self._events.popleft()
+                    dispatcher.send(kind, **fields)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + PERIOD
+                    self._beat(dispatcher, "worker-heartbeat")
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: self._events or self._stopping.is_set(), due - time.monotonic()
+                    )
+            self._beat(dispatcher, "worker-offline")
 
     def _beat(self, dispatcher: Any, kind: str) -> None:
         if self._alive:

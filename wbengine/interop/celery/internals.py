@@ -26,7 +26,7 @@ from celery.worker.consumer import Consumer
 from wbengine.concurrency import limits
 
 __all__ = [
-    "Given", "HostedConsumer", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues",
+    "Delivery", "HostedConsumer", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues",
     "flush", "is_busy", "prepare", "settle", "shut_down",
 ]  # fmt: skip
 
@@ -36,7 +36,7 @@ LOG = logging.getLogger("wbengine.celery")
 _MOST: Final = 2**31
 
 
-class Given(NamedTuple):
+class Delivery(NamedTuple):
     """A task that Celery gives its pool to run; `request` has all fields of its message, `body` its
     arguments as they came, or as they were read (version 1).
 
@@ -66,7 +66,7 @@ class Runner(Protocol):
     def start(self, app: celery.Celery, slots: int) -> None:
         """Get ready for as many tasks at once."""
 
-    def submit(self, given: Given) -> Any:
+    def submit(self, delivery: Delivery) -> Any:
         """Run a task.  What is returned has a method `terminate`, which is called when the task is
         revoked as it runs."""
 
@@ -105,7 +105,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
     ) -> Any:
         # What `Request.execute_using_pool` gives its tracer is all that a pool learns of a task.
         name, id, request, body = args[:4]
-        given = Given(
+        delivery = Delivery(
             name,
             id,
             request,
@@ -117,7 +117,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
             options["error_callback"],
             options["accept_callback"].__self__.settle_revoked,  # of the `HostedRequest`
         )
-        return self.runner.submit(given)
+        return self.runner.submit(delivery)
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """The job itself is told, as what `on_apply` returned."""

@@ -114,7 +114,7 @@ class ReconnectLoop(abc.ABC):
 
     def _away(self, why: str) -> None:
         if why != self.why and not self._stopping.is_set():
-            LOG.warning("%s cannot be reached (%d tasks wait): %s", self.place, self._pending, why)
+            LOG.warning("%s cannot be reached (%d wait): %s", self.place, self._pending, why)
         self.why = why
 
     def _back(self) -> None:

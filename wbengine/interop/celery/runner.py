@@ -27,7 +27,7 @@ from celery import exceptions as theirs
 from wbengine import exceptions, invocation, running
 from wbengine.concurrency import limits
 from wbengine.engines.worker_based import endpoint as endpoints
-from wbengine.engines.worker_based.worker_side import guests, reporting
+from wbengine.engines.worker_based.worker_side import reporting, task_sources
 from wbengine.interop.celery import claims, internals, protocol, request
 from wbengine.types import failure as ft
 
@@ -67,7 +67,7 @@ class Job:
 
     unit: ClassVar[None] = None
 
-    given: internals.Given
+    delivery: internals.Delivery
     started: float | None = None
     ticket: Any = None
     #: Celery revoked it as it ran.
@@ -81,21 +81,21 @@ class Job:
     #: It is another worker's, or goes back to its queue.
     dropped: bool = False
     #: For the headers of the messages that follow from it.
-    handed_on: Mapping[str, str] = field(default_factory=dict)
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
     #: Gets what came of the body.
     answers: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        told = self.given.request
-        self.id, self.task, self.limit = self.given.id, self.given.name, self.given.limit
-        self.name = str(told.get("shadow") or self.task)
-        self.headers = {key: told[key] for key in told if key not in _THEIRS}
-        self.flow = str(told.get("root_id") or "")
-        self.queue = str((told.get("delivery_info") or {}).get("routing_key") or "")
-        self.epoch = self.attempt = int(told.get("retries") or 0) + 1
+        fields = self.delivery.request
+        self.id, self.task, self.limit = self.delivery.id, self.delivery.name, self.delivery.limit
+        self.name = str(fields.get("shadow") or self.task)
+        self.headers = {key: fields[key] for key in fields if key not in _THEIRS}
+        self.flow = str(fields.get("root_id") or "")
+        self.queue = str((fields.get("delivery_info") or {}).get("routing_key") or "")
+        self.epoch = self.attempt = int(fields.get("retries") or 0) + 1
         self.key = self.id, self.epoch
-        nesting = int(told.get("replaced_task_nesting") or 0)
-        key = claims.key_of(self.id, self.attempt - 1, nesting, self.task, self.given.body)
+        nesting = int(fields.get("replaced_task_nesting") or 0)
+        key = claims.key_of(self.id, self.attempt - 1, nesting, self.task, self.delivery.body)
         self.run = claims.Run(key)
 
     def terminate(self, signal: int | None = None) -> None:
@@ -123,8 +123,10 @@ class Runner:
     #: Those of the worker, since it has a connection.
     slots: internals.Slots
 
-    def __init__(self, host: guests.Host, owned: claims.Claims | None, system: str) -> None:
-        self._host = host
+    def __init__(
+        self, context: task_sources.WorkerContext, owned: claims.Claims | None, system: str
+    ) -> None:
+        self._context = context
         self._claims = owned
         self._system = system
         self._changed = threading.Condition()
@@ -163,9 +165,9 @@ class Runner:
 
     # One job.
 
-    def submit(self, given: internals.Given) -> Job:
+    def submit(self, delivery: internals.Delivery) -> Job:
         """See `internals.Runner`; in the thread of Celery's loop, with one of its slots."""
-        job = Job(given)
+        job = Job(delivery)
         self._take(job)
         return job
 
@@ -193,7 +195,7 @@ class Runner:
         again = getattr(celery.current_app.tasks.get(job.task), "idempotent", False)
         said, full = claims.RUN, theirs.Reject("the worker takes nothing new", requeue=True)
         if self.closed:
-            internals.settle(job.given.failed, full)
+            internals.settle(job.delivery.failed, full)
             return None
         if self._claims is not None:
             said = self._claims.take(job.run, again or celery.current_app.conf.task_acks_late)
@@ -201,7 +203,7 @@ class Runner:
             return said.again_in
         job.outcome = said.outcome
         if not (said.run or said.lost):
-            known = job.given.request["delivery_info"]["redelivered"]
+            known = job.delivery.request["delivery_info"]["redelivered"]
             LOG.log(
                 logging.INFO if known else logging.WARNING,
                 "task %s[%s] is not run: it has ended under this id already, with these arguments",
@@ -210,28 +212,28 @@ class Runner:
         if said.lost:
             error = theirs.WorkerLostError("the worker was lost that ran this task")
             self._note(job, {"kind": "failure", "failure": ft.Failure.from_exception(error)})
-            internals.settle(job.given.failed, error)
+            internals.settle(job.delivery.failed, error)
             self._sent(job)
-        elif said.run and not self._host.admit():
+        elif said.run and not self._context.admit():
             self._release(job)
-            internals.settle(job.given.failed, full)
-        elif said.run and job.given.revoked():  # as it waited for a lease
+            internals.settle(job.delivery.failed, full)
+        elif said.run and job.delivery.revoked():  # as it waited for a lease
             self._note(job, {"kind": "ignored"})
             self._sent(job)
         elif said.run or (job.outcome and job.outcome["kind"] != "ignored"):
             job.started = time.time()
             self._trace(job)
         else:
-            internals.settle(job.given.failed, theirs.Ignore())  # all of it was told before
+            internals.settle(job.delivery.failed, theirs.Ignore())  # all of it was told before
         return None
 
     def _trace(self, job: Job) -> None:
         token = CURRENT.set(job)
         try:
-            job.given.accept(os.getpid(), time.monotonic())
-            told = job.given.trace()
+            job.delivery.accept(os.getpid(), time.monotonic())
+            told = job.delivery.trace()
         except BaseException as error:
-            internals.settle(job.given.failed, error)
+            internals.settle(job.delivery.failed, error)
             return
         finally:
             CURRENT.reset(token)
@@ -239,7 +241,7 @@ class Runner:
             if job.outcome is None:  # one of Celery's own tasks
                 self._note(job, {"kind": "ignored"})
             self._sent(job)
-        job.given.ended(told)
+        job.delivery.ended(told)
 
     # What is known of it in the ledger.
 
@@ -302,7 +304,7 @@ class Runner:
         message = _message_of(task.request, task.name, job)
         who = running.Request(
             message.id, message.retries + 1, message.retries + 1, message.root_id or "",
-            self._host.identity,
+            self._context.identity,
         )  # fmt: skip
         args = [
             _message_of(one, one.task or message.task, job)
@@ -311,15 +313,15 @@ class Runner:
             for one in args
         ]
         call: running.Call = (
-            request.execute, (endpoint, message, args, kwargs, who, self._host.loop)
+            request.execute, (endpoint, message, args, kwargs, who, self._context.loop)
         )  # fmt: skip
         if job is not None:
-            for onlooker in self._host.reports.onlookers:
-                job.handed_on = {**job.handed_on, **onlooker.guest_began(job, self._system)}
-            if running.sending is not None and self._host.loop is None:  # it goes into a child
+            for observer in self._context.reports.observers:
+                job.trace_headers = {**job.trace_headers, **observer.task_began(job, self._system)}
+            if running.sending is not None and self._context.loop is None:  # it goes into a child
                 call = running.sending(job.key, call)
         limit = limits.UNLIMITED if job is None else job.limit
-        ticket = self._host.pool.submit(*call, answers.put, None, limit, message.task)
+        ticket = self._context.pool.submit(*call, answers.put, None, limit, message.task)
         if job is not None:
             job.ticket = ticket
             if job.terminated or job.given_up:  # meanwhile
@@ -336,10 +338,10 @@ class Runner:
 
     def _report(self, job: Job, outcome: invocation.Outcome) -> None:
         retried = outcome.failed and isinstance(outcome.value.exception, request.Retry)
-        for onlooker in self._host.reports.onlookers:
-            onlooker.guest_ended(job, outcome, not outcome.failed or retried)
+        for observer in self._context.reports.observers:
+            observer.task_ended(job, outcome, not outcome.failed or retried)
         if outcome.failed or reporting.LOG.isEnabledFor(logging.INFO):
-            self._host.reports.ended(job, outcome)
+            self._context.reports.ended(job, outcome)
 
 
 # What Celery is to make of it. --------------------------------------------------------------------

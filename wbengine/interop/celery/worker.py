@@ -28,12 +28,12 @@ from wbengine import _names, pools
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.worker_side import guests
+from wbengine.engines.worker_based.worker_side import task_sources
 from wbengine.interop.celery import claims, dispatcher, internals, request, results, runner
 from wbengine.transports import reasons
 from wbengine.transports import target as transports
 
-__all__ = ["Guest", "app_of", "find_tasks", "retention", "visit"]
+__all__ = ["CeleryWorker", "app_of", "find_tasks", "retention", "visit"]
 
 LOG = logging.getLogger("wbengine.celery")
 
@@ -61,7 +61,7 @@ _CONSUMER_TIMEOUT: Final = 1800.0
 _LOUD: Final = {"celery.worker.strategy": logging.WARNING, "celery.app.trace": logging.CRITICAL}
 
 
-class Guest:
+class CeleryWorker:
     """Hosts Celery's worker: takes the messages of `queues` for tasks of ours, known by their
     names.
 
@@ -89,12 +89,12 @@ class Guest:
         self._ready = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._host: guests.Host
+        self._context: task_sources.WorkerContext
         self._runner: runner.Runner
         self._worker: Any
 
     def __str__(self) -> str:
-        return f"the guest of Celery's broker {self.shown}"
+        return f"Celery's worker at {self.shown}"
 
     @property
     def shown(self) -> str:
@@ -103,20 +103,20 @@ class Guest:
 
     # For its worker.
 
-    def attach(self, host: guests.Host) -> None:
-        self._host = host
-        if isinstance(host.pool, pools.ProcessPool):
+    def attach(self, context: task_sources.WorkerContext) -> None:
+        self._context = context
+        if isinstance(context.pool, pools.ProcessPool):
             known = self._tasks.values()
-            host.pool.preload({request.__name__, *endpoints.modules(known)})
+            context.pool.preload({request.__name__, *endpoints.modules(known)})
         if self._make_claims is not None:
-            self._claims = self._make_claims(host.identity)
+            self._claims = self._make_claims(context.identity)
         driver = str(self._app.connection_for_read().transport.driver_type)
         system = "rabbitmq" if driver == "amqp" else driver
-        self._runner = runner.Runner(host, self._claims, system)
+        self._runner = runner.Runner(context, self._claims, system)
         self._app.Task.Request = internals.HostedRequest  # of all tasks, Celery's own as well
         for name, endpoint in self._tasks.items():
             _register(self._app, name, endpoint, self._runner, late=self._claims is not None)
-        signals.before_task_publish.connect(_hand_on)
+        signals.before_task_publish.connect(_add_trace_headers)
 
     def start(self) -> None:
         """
@@ -143,7 +143,7 @@ class Guest:
             pool=Pool,
             consumer_cls=internals.HostedConsumer,
             queues=self._queues,
-            concurrency=self._host.slots,
+            concurrency=self._context.slots,
             task_events=self._telling or None,
             ready_callback=self._on_ready,
         )
@@ -157,10 +157,10 @@ class Guest:
             return
         if self._worker.exitcode:
             LOG.error("Celery's worker gave up (its error is above): this worker ends, and fails")
-            self._host.fail()
+            self._context.fail()
         else:  # a monitor told it to end
             LOG.info("Celery's worker ended")
-        self._host.stop()
+        self._context.stop()
 
     def _on_ready(self, consumer: object) -> None:
         self._ready.set()
@@ -323,19 +323,19 @@ def _signature(cls: type[Any]) -> inspect.Signature:
     return found.replace(parameters=parameters)
 
 
-def _hand_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
+def _add_trace_headers(headers: dict[str, Any] | None = None, **_: Any) -> None:
     """What follows from a task belongs to its trace."""
     job = runner.CURRENT.get()
     if job is not None and headers is not None:
-        for name, value in job.handed_on.items():
+        for name, value in job.trace_headers.items():
             headers.setdefault(name, value)
 
 
 # What the options of the command say. -------------------------------------------------------------
 
 
-def visit(options: argparse.Namespace) -> tuple[list[guests.Guest], Any]:
-    """The guests of the worker, and the observer of its requests, that were asked for.
+def visit(options: argparse.Namespace) -> tuple[list[task_sources.TaskSource], Any]:
+    """The sources of Celery's tasks, and the observer of the worker's requests, as asked for.
 
     :raises ValueError: an option makes no sense; it says which, and what would.
     :raises ImportError: a task cannot be imported.
@@ -351,7 +351,7 @@ def visit(options: argparse.Namespace) -> tuple[list[guests.Guest], Any]:
         told = dispatcher.Dispatcher(app, node, alive=not options.celery_queue)
     if not options.celery_queue:
         return [], told
-    made = Guest(
+    made = CeleryWorker(
         app,
         options.celery_queue,
         find_tasks(options.tasks, options.celery_task),

@@ -89,11 +89,11 @@ def banner(
     topics: Sequence[str],
     tasks: Sequence[str],
     slots: str,
-    guests: Iterable[tuple[str, str]] = (),
+    sources: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Who this is, where it listens, and what it does; `guests` bring short names and texts."""
+    """Who this is, where it listens, and what it does; `sources` bring short names and texts."""
     left = len(tasks) - _TASKS_SHOWN
-    met = tuple(guests)
+    met = tuple(sources)
     meeting = _MEETING.format(
         uri=visible(uri), exchange=visible(exchange), topics=visible(", ".join(topics))
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from wbengine.engines.worker_based import proxy, server
     from wbengine.engines.worker_based.discovery import snapshots
-    from wbengine.engines.worker_based.worker_side import guests, performing, reporting
+    from wbengine.engines.worker_based.worker_side import performing, reporting, task_sources
     from wbengine.engines.worker_based.worker_side.slots import Pool
 
 __all__ = ["SILENCE", "Portrait"]
@@ -37,7 +37,7 @@ class Portrait:
     _slots: int
     _kind: str
     _pool: Pool
-    _guests: guests.Guests
+    _sources: task_sources.TaskSources
     _proxy: proxy.Proxy
     _hands: performing.Performer
     _server: server.Server
@@ -54,7 +54,7 @@ class Portrait:
             self._topics,
             list(self._offered),
             f"{self._slots} {self._kind}",
-            self._guests.description,
+            self._sources.description,
         )
 
     @property
@@ -110,7 +110,9 @@ class Portrait:
             return "it is not connected to its broker"
         if silence > SILENCE:
             return f"its broker has been silent for {silence:.0f} s"
-        return None if self._guests.wait_ready(0) else "it is not connected to the broker of Celery"
+        return (
+            None if self._sources.wait_ready(0) else "it is not connected to the broker of Celery"
+        )
 
     @property
     def snapshot(self) -> snapshots.WorkerSnapshot:
@@ -119,7 +121,7 @@ class Portrait:
 
         now = time.monotonic()
         with self._hands.lock:
-            life, running = self._server.life, self._server.running + self._guests.running
+            life, running = self._server.life, self._server.running + self._sources.running
         return snapshots.WorkerSnapshot(
             self.identity,
             tuple(self._topics),
@@ -138,9 +140,9 @@ class Portrait:
         self._hands.lock.release()
         return True
 
-    def tell_guests(self, onlooker: reporting.Onlooker) -> None:
-        """Tell `onlooker` of the tasks that guests bring, from now on."""
-        self._reports.onlookers = (*self._reports.onlookers, onlooker)
+    def observe_tasks(self, observer: reporting.TaskObserver) -> None:
+        """Tell `observer` of the tasks that other sources bring, from now on."""
+        self._reports.observers = (*self._reports.observers, observer)
 
     def preload(self, modules: Iterable[str]) -> None:
         """Have children, if tasks run there, import these too before their first one; to be called

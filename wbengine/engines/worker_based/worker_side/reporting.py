@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ExceptionHandler",
     "FailedRequest",
-    "GuestJob",
+    "ForeignJob",
     "Job",
-    "Onlooker",
+    "TaskObserver",
     "Reports",
     "find_handlers",
 ]
@@ -98,9 +98,9 @@ class Job(Protocol):
     def unit(self) -> pr.WorkUnit | None: ...
 
 
-class GuestJob(Job, Protocol):
-    """What is told of a task that a guest brought: also what it is called there, where it came
-    from, and what whoever sent it said in its headers."""
+class ForeignJob(Job, Protocol):
+    """What is told of a task that another source brought: also what it is called there, where it
+    came from, and what its sender said in its headers."""
 
     @property
     def key(self) -> tuple[str, int]: ...
@@ -112,14 +112,14 @@ class GuestJob(Job, Protocol):
     def headers(self) -> Mapping[str, Any]: ...
 
 
-class Onlooker(Protocol):
-    """What is told of the tasks of guests, from any thread: it must neither wait nor raise."""
+class TaskObserver(Protocol):
+    """What is told of tasks of other sources, from any thread: it must neither wait nor raise."""
 
-    def guest_began(self, job: GuestJob, system: str) -> Mapping[str, str]:
+    def task_began(self, job: ForeignJob, system: str) -> Mapping[str, str]:
         """It is about to be called; again, where more is called for it.  `system` is what carried
         its message.  Returns headers for the messages that follow from it."""
 
-    def guest_ended(self, job: GuestJob, outcome: invocation.Outcome, well: bool) -> None:
+    def task_ended(self, job: ForeignJob, outcome: invocation.Outcome, well: bool) -> None:
         """It ended; `well`: it need not be done again."""
 
 
@@ -135,8 +135,8 @@ class Reports:
     def __init__(self, worker: str, handlers: Iterable[ExceptionHandler] = ()) -> None:
         self._worker = worker
         self._handlers = tuple(handlers)
-        #: Told of the tasks of guests.
-        self.onlookers: tuple[Onlooker, ...] = ()
+        #: Told of the tasks of other sources.
+        self.observers: tuple[TaskObserver, ...] = ()
         #: Of successes, in order: when, and what.
         self.untold: deque[tuple[float, tuple[str, str, str]]] = deque()
 

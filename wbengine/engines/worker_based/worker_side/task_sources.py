@@ -1,4 +1,4 @@
-"""Guests of a worker: whatever brings it tasks in another way than its topics.
+"""Task sources of a worker: what brings it tasks in another way than its topics.
 
 They share its pool, and its life: what limits a worker, suspends it or ends it counts them in.
 """
@@ -18,14 +18,14 @@ from wbengine.engines.worker_based.worker_side.slots import Pool
 if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
 
-__all__ = ["Guest", "Guests", "Host"]
+__all__ = ["TaskSource", "TaskSources", "WorkerContext"]
 
 LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Host:
-    """What a worker lends its guests."""
+class WorkerContext:
+    """What a worker lends its task sources."""
 
     identity: str
     pool: Pool
@@ -42,14 +42,14 @@ class Host:
     reports: reporting.Reports
 
 
-class Guest(Protocol):
-    """What a worker asks of a guest; from any thread.
+class TaskSource(Protocol):
+    """What a worker asks of a source of tasks; from any thread.
 
     `attach` is called first, and once.  `start` connects, and raises what keeps it from that:
     afterwards a broker that is away is no reason to end.
     """
 
-    def attach(self, host: Host) -> None: ...
+    def attach(self, context: WorkerContext) -> None: ...
 
     def start(self) -> None:
         """
@@ -98,19 +98,19 @@ class Guest(Protocol):
         """When its last task came, on the monotonic clock."""
 
 
-#: Seconds that a guest has to tell what is left when the worker ends.
+#: Seconds that a source has to tell what is left when the worker ends.
 _LAST: Final = 5.0
 
 
-class Guests:
-    """All guests of one worker, as one."""
+class TaskSources:
+    """All task sources of one worker, as one."""
 
-    def __init__(self, guests: Iterable[Guest]) -> None:
-        self._all = tuple(guests)
+    def __init__(self, sources: Iterable[TaskSource]) -> None:
+        self._all = tuple(sources)
 
-    def attach(self, host: Host) -> None:
-        for guest in self._all:
-            guest.attach(host)
+    def attach(self, context: WorkerContext) -> None:
+        for source in self._all:
+            source.attach(context)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -119,60 +119,60 @@ class Guests:
         """
         :raises TransportFailure: the broker of one cannot be reached.
         """
-        for guest in self._all:
-            guest.start()
+        for source in self._all:
+            source.start()
 
     def wait_ready(self, timeout: float | None) -> bool:
         until = math.inf if timeout is None else time.monotonic() + timeout
-        return all(guest.wait_ready(_left(until)) for guest in self._all)
+        return all(source.wait_ready(_left(until)) for source in self._all)
 
     def suspend(self) -> None:
-        for guest in self._all:
-            guest.suspend()
+        for source in self._all:
+            source.suspend()
 
     def resume(self) -> None:
-        for guest in self._all:
-            guest.resume()
+        for source in self._all:
+            source.resume()
 
     def drain(self) -> None:
-        for guest in self._all:
-            guest.drain()
+        for source in self._all:
+            source.drain()
 
     def wait_idle(self, until: float = math.inf) -> bool:
         """`until` a moment on the monotonic clock."""
-        return all(guest.wait_idle(_left(until)) for guest in self._all)
+        return all(source.wait_idle(_left(until)) for source in self._all)
 
     def give_up(self) -> None:
-        for guest in self._all:
-            guest.give_up()
+        for source in self._all:
+            source.give_up()
 
     def close(self, timeout: float = _LAST) -> None:
         """Whatever becomes of one, the others are closed."""
-        for guest in self._all:
+        for source in self._all:
             try:
-                guest.close(timeout)
+                source.close(timeout)
             except Exception:
-                LOG.exception("%s cannot be closed", guest)
+                LOG.exception("%s cannot be closed", source)
 
     @property
     def description(self) -> list[tuple[str, str]]:
-        return [line for guest in self._all for line in guest.description]
+        return [line for source in self._all for line in source.description]
 
     @property
     def busy(self) -> bool:
-        return any(guest.busy for guest in self._all)
+        return any(source.busy for source in self._all)
 
     @property
     def running(self) -> int:
-        return sum(guest.running for guest in self._all)
+        return sum(source.running for source in self._all)
 
     @property
     def current(self) -> list[tuple[str, str, float]]:
-        return [each for guest in self._all for each in guest.current]
+        return [each for source in self._all for each in source.current]
 
     @property
     def taken(self) -> float:
-        return max((guest.taken for guest in self._all), default=-math.inf)
+        return max((source.taken for source in self._all), default=-math.inf)
 
 
 def _left(until: float) -> float | None:
