@@ -38,10 +38,8 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine.persistence.keeper",
         "wbengine.persistence.leases",
         "wbengine.persistence.owners",
-        "wbengine.persistence.records",
-        "wbengine.persistence.results",
         "wbengine.persistence.trees",
-        "wbengine.persistence.writing",
+        "wbengine.persistence.writer",
     ),
     "tracker": (
         "wbengine.engines.worker_based.discovery",

@@ -210,26 +210,6 @@ def test_others_do_not_write_what_somebody_runs(
     assert read(connection, flow).epoch == 1
 
 
-def test_who_read_before_somebody_ran_it_may_ask_not_to_write(
-    connection: Connection, flow: models.FlowDetail
-) -> None:
-    """Nobody need run it any more.  Whoever does not ask writes."""
-    connection.save_changes(flow, flow, as_of=0)
-    lease = connection.take_lease(flow.uuid, "owner", 15)
-    connection.save_changes(flow, [], lease=lease, as_of=0)
-    connection.give_back_lease(lease)
-    before = records.of_store(connection)
-    more = change(flow)
-    for flow_row in (True, False):
-        with pytest.raises(exceptions.FlowBusy):
-            connection.save_changes(flow, flow, flow_row=flow_row, as_of=0, **more)
-        assert records.of_store(connection) == before
-    connection.save_changes(flow, flow, as_of=1, **more)
-    assert records.of_flow(read(connection, flow)) == records.of_flow(flow)
-    connection.save_changes(flow, [], flow_row=False)
-    connection.save_changes(flow, [], flow_row=False, as_of=1)
-
-
 def test_books_leave_alone_what_somebody_runs(
     connection: Connection, flow: models.FlowDetail
 ) -> None:

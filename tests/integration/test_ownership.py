@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract import records
 from tests.integration.owned_flows import Step, again, kept, made
 from tests.support.beside import running
 from wbengine import engines, exceptions, retry, states, task
@@ -34,6 +35,11 @@ def owner_of(engine: base.Engine, backend: Any) -> leases.Lease | None:
     with backend.get_connection() as connection:
         found: leases.Lease | None = connection.get_lease(engine.storage.flow_uuid)
         return found
+
+
+def everything(backend: Any) -> Any:
+    with backend.get_connection() as connection:
+        return records.of_store(connection)
 
 
 def take_over(engine: base.Engine, backend: Any, seconds: float = 0.0) -> leases.Lease:
@@ -56,11 +62,11 @@ def test_a_second_engine_is_told_who_runs_the_flow() -> None:
 
     def second() -> None:
         other = again(first, line(Step("a")), backend)
-        other.prepare()
+        other.compile()
         before = kept(first, backend).to_dict()
         for call in (
             other.run,
-            other.reset,
+            other.prepare,
             lambda: list(other.run_iter()),
             lambda: asyncio.run(other.arun()),
         ):
@@ -90,8 +96,8 @@ def test_however_a_run_ends_the_flow_is_free(end: str) -> None:
 
     def act() -> None:
         held = owner_of(engine, backend)
-        assert held is not None and held.epoch == 1 and engine.storage.lease == held
-        assert engine.storage.fence == 1024
+        assert held is not None and held.epoch == 1 and engine.storage.writer.lease == held
+        assert engine.storage.writer.first_epoch == 1024
         if end == "fails":
             raise ValueError("no")
         if end == "is suspended":
@@ -107,15 +113,15 @@ def test_however_a_run_ends_the_flow_is_free(end: str) -> None:
         engine = engines.load(task.FunctorTask(lambda x: None, "a"), backend=backend)
     with contextlib.suppress(ValueError, KeyboardInterrupt, exceptions.MissingDependencies):
         engine.run()
-    assert owner_of(engine, backend) is None and engine.storage.lease is None
-    assert engine.storage.fence == 1
+    assert owner_of(engine, backend) is None and engine.storage.writer.lease is None
+    assert engine.storage.writer.first_epoch == 1
     assert kept(engine, backend).epoch == engine.storage.flow_detail.epoch == 1
     with backend.get_connection() as connection:
         assert connection.take_lease(engine.storage.flow_uuid, "x", 1).epoch == 2
 
 
 def test_looking_needs_no_lease() -> None:
-    """Loading, preparing, validating and reading work while somebody else runs the flow."""
+    """Loading, compiling and reading work while somebody else runs the flow."""
     backend = memory.MemoryBackend()
     inside, let = threading.Event(), threading.Event()
 
@@ -128,8 +134,8 @@ def test_looking_needs_no_lease() -> None:
     with running(first, let):
         assert inside.wait(30)
         other = again(first, line(Step("a", provides="x")), backend)
-        other.prepare()
-        other.validate()
+        other.compile()
+        assert other.difference is None
         assert other.storage.get_atom_state("a") == states.RUNNING
         other.suspend()
         assert kept(first, backend).state == states.RUNNING
@@ -318,6 +324,7 @@ def test_whoever_lost_the_flow_does_nothing_more(durability: str, suspended: boo
     """Nothing is written, started, let go of, taken back or told; `LeaseLost` says why."""
     backend, log = memory.MemoryBackend(), list[Any]()
     engine = made(line(Step("a"), Step("b")), log, backend, durability=durability, lease=0)
+    before = kept(engine, backend).epoch
     told: list[str] = []
     for notifier in (engine.notifier, engine.atom_notifier):
         notifier.register("*", lambda state, details: told.append(state))
@@ -346,7 +353,7 @@ def test_whoever_lost_the_flow_does_nothing_more(durability: str, suspended: boo
     log.clear()
     engine.run()
     assert engine.storage.get_flow_state() == kept(engine, backend).state == states.SUCCESS
-    assert kept(engine, backend).epoch == 3
+    assert kept(engine, backend).epoch == before + 3
     assert ("submit", "a") in log and ("submit", "b") in log
 
 
@@ -435,7 +442,7 @@ def test_records_that_somebody_else_changed_are_read_again() -> None:
     assert [step.runs for step in theirs] == [0, 1, 0, 1]
     assert kept(one[0], backend).state == states.SUCCESS
     assert len(kept(one[0], backend)) == len(names) + 1
-    assert one[0].storage.flow_detail.epoch == 3 and two[0].storage.flow_detail.epoch == 4
+    assert one[0].storage.flow_detail.epoch + 1 == two[0].storage.flow_detail.epoch
 
 
 def test_an_engine_alone_reads_nothing_again() -> None:
@@ -451,45 +458,83 @@ def test_an_engine_alone_reads_nothing_again() -> None:
     assert kept(engine, backend).meta == {"m": 1}
 
 
-def test_what_is_given_while_another_runs_waits_and_is_not_lost() -> None:
-    """It is written by the next run, and nothing of the other's is overwritten."""
+OUTSIDE: dict[str, Any] = {
+    "inject": lambda storage: storage.inject({"y": 2}),
+    "inject_atom_args": lambda storage: storage.inject_atom_args("a", {"z": 4}, transient=False),
+    "update_flow_metadata": lambda storage: storage.update_flow_metadata({"by": "other"}),
+    "update_atom_metadata": lambda storage: storage.update_atom_metadata("a", {"mark": 1}),
+    "ensure_atom": lambda storage: storage.ensure_atom(Step("new")),
+    "save": lambda storage: storage.save("a", "other"),
+    "reset": lambda storage: storage.reset("a"),
+    "set_atom_state": lambda storage: storage.set_atom_state("a", states.REVERTING),
+    "set_atom_intention": lambda storage: storage.set_atom_intention("a", states.REVERT),
+    "set_task_progress": lambda storage: storage.set_task_progress("a", 0.5),
+    "set_flow_state": lambda storage: storage.set_flow_state(states.FAILURE),
+    "change_flow_state": lambda storage: storage.change_flow_state(states.SUSPENDING),
+}
+
+
+def test_change_while_another_engine_runs_the_flow_is_refused() -> None:
+    """`FlowBusy` says who runs it; nothing is changed, here or in the store."""
+    backend = memory.MemoryBackend()
+    refused: dict[str, str] = {}
+
+    def meddle() -> str:
+        other = again(first, line(Step("a", provides="r")), backend)
+        there, here = everything(backend), other.storage.flow_detail.to_dict()
+        for name, change in OUTSIDE.items():
+            with pytest.raises(exceptions.FlowBusy) as caught:
+                change(other.storage)
+            refused[name] = str(caught.value)
+        other.storage.inject({"secret": 3}, transient=True)
+        assert other.storage.fetch("secret") == 3
+        assert everything(backend) == there
+        assert other.storage.flow_detail.to_dict() == here
+        return "held"
+
+    first = engines.load(line(Step("a", meddle, provides="r")), store={"x": 1}, backend=backend)
+    first.run()
+    assert refused.keys() == OUTSIDE.keys()
+    assert all(f"process {os.getpid()}, which is this one," in told for told in refused.values())
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_change_outside_a_run_is_written_and_gives_the_lease_back(name: str) -> None:
+    """Whoever loads the flow next finds it, and may run the flow at once."""
+    backend = memory.MemoryBackend()
+    engine = engines.load(line(Step("a", provides="r")), backend=backend)
+    engine.prepare()
+    engine.storage.set_flow_state(states.RUNNING)
+    engine.storage.save("a", "first")
+    before = kept(engine, backend)
+    OUTSIDE[name](engine.storage)
+    assert owner_of(engine, backend) is None
+    after = kept(engine, backend)
+    assert records.of_flow(after) != records.of_flow(before)
+    assert records.of_flow(after) == records.of_flow(engine.storage.flow_detail)
+
+
+def test_values_for_a_kept_flow_wait_with_the_run() -> None:
+    """With on_busy='wait' they are injected when the flow is free; otherwise `load` is refused."""
     backend = memory.MemoryBackend()
     inside, let = threading.Event(), threading.Event()
 
     def hold() -> str:
         inside.set()
         assert let.wait(60)
-        first.storage.update_flow_metadata({"by": "first", "first": 1})
+        first.suspend()
         return "held"
 
-    first = engines.load(line(Step("a", hold, provides="r")), store={"x": 1}, backend=backend)
+    first = engines.load(line(Step("a", hold), Step("b")), store={"x": 1}, backend=backend)
     with running(first, let):
         assert inside.wait(30)
-        flow = line(Step("a", provides="r"), Step("new"))
-        other = again(first, flow, backend)
-        other.storage.inject({"y": 2})
-        other.storage.inject({"secret": 3}, transient=True)
-        other.prepare()
-        other.storage.update_flow_metadata({"by": "other", "other": 1})
-        other.storage.update_atom_metadata("a", {"mark": 1})
-        other.storage.inject_atom_args("new", {"z": 4}, transient=False)
-        other.storage.inject_atom_args("new", {"t": 5}, transient=True)
-        assert other.storage.fetch("y") == 2
-        before = kept(first, backend)
-        assert "by" not in before.meta and {atom.name for atom in before} == {
-            "a", first.storage.injector_name,
-        }  # fmt: skip
+        with pytest.raises(exceptions.FlowBusy):
+            again(first, line(Step("a"), Step("b")), backend, store={"y": 2})
+        flow = line(Step("a"), Step("b"))
+        other = again(first, flow, backend, store={"y": 2}, on_busy="wait")
     other.run()
-    found = kept(first, backend)
-    assert found.state == states.SUCCESS
-    assert found.meta == {"by": "other", "first": 1, "other": 1}
-    by_name = {atom.name: atom for atom in found}
-    assert by_name["a"].results == "held" and by_name["a"].meta["mark"] == 1
-    assert by_name["new"].meta["injected"] == {"z": 4}
-    assert by_name[first.storage.injector_name].results == {"x": 1, "y": 2}
-    assert len(found) == 3
-    assert other.storage.fetch("secret") == 3
-    assert other.storage.fetch_mapped_args({"t": "t"}, "new") == {"t": 5}
+    (injector,) = [atom for atom in kept(other, backend) if atom.name == "_wbengine_injector"]
+    assert injector.results == {"x": 1, "y": 2}
 
 
 def test_an_old_engine_overwrites_nothing_from_outside_a_run() -> None:
@@ -508,7 +553,7 @@ def test_an_old_engine_overwrites_nothing_from_outside_a_run() -> None:
 
 
 def test_two_that_load_a_new_flow_share_its_records() -> None:
-    """Whoever runs it decides what was injected."""
+    """Of a value that both inject the latest counts."""
     backend = memory.MemoryBackend()
     one = engines.load(line(Step("a")), store={"x": 1, "only": 1}, backend=backend)
     step = Step("a")
@@ -519,7 +564,8 @@ def test_two_that_load_a_new_flow_share_its_records() -> None:
     one.run()
     found = kept(one, backend)
     (injector,) = [atom for atom in found if atom.name == one.storage.injector_name]
-    assert injector.results == {"x": 1, "only": 1}
+    assert injector.results == {"x": 2, "only": 1}
+    assert one.storage.fetch("x") == 2
     two.run()
     assert two.storage.get_atom_state("a") == states.SUCCESS, "the record that was used counts"
     assert two.storage.get_attempt("a").attempt == 1  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wbengine.persistence import leases, models, owners, trees
-from wbengine.persistence.writing import EPOCHS_PER_RUN
+from wbengine.persistence.writer import EPOCHS_PER_RUN
 
 __all__ = [
     "DURABLE",

@@ -354,7 +354,7 @@ def test_a_map_without_its_arguments_is_born_dead() -> None:
 def test_what_may_still_run_elsewhere_goes_on(lease: leases.Lease | None) -> None:
     """Under its number, and an epoch that no run has used."""
     bench = Bench(Plain("a"), executor=Elephant())
-    bench.storage.lease = lease
+    bench.storage.writer.lease = lease
     record = bench.leave("a", states.RUNNING)
     call = bench.begin("a")
     assert (call.attempt, call.recovered) == (record.attempt, True) == (4, True)

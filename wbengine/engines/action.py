@@ -145,26 +145,29 @@ class ActionEngine(control.Controlled):
 
     def prepare(self) -> None:
         plan = self._compiled("prepared").plan
-        while True:
-            while not self._prepared:
-                # Writing may show that somebody else ran the flow meanwhile.
-                with self._storage.batch():
-                    self._prepare(plan)
-            anew = self._storage.get_flow_state() == states.REVERTED
-            if not anew or self._reset(plan.atoms()):
-                return
+        if self._prepared and self._storage.get_flow_state() != states.REVERTED:
+            return
+        owned = self._ownership.tenure is not None
+        holding = contextlib.nullcontext() if owned else self._ownership.held()
+        with holding, self._storage.writer.batch():
+            if not self._prepared:
+                self._prepare(plan)
+            if self._storage.get_flow_state() == states.REVERTED:
+                self._reset(plan.atoms())
 
     @property
     def _prepared(self) -> bool:
         return self._prepared_at == self._storage.readings
 
     def _prepare(self, plan: plan_module.Plan) -> None:
-        readings = self._storage.readings
         atoms = list(_in_order(plan))
         self._difference = differences.settle(self._storage, atoms, self._migrate, self._difference)
         # A flow that another process left RUNNING is taken over; else this changes nothing.
         self._change_state(states.RESUMING)
         self._storage.ensure_atoms(atoms)
+        if self._inputs:
+            self._storage.inject(self._inputs)
+            self._inputs = {}
         for atom in atoms:
             if atom.inject:
                 self._storage.inject_atom_args(
@@ -172,7 +175,7 @@ class ActionEngine(control.Controlled):
                 )
         self._storage.bind(plan, len(plan))
         self._change_state(states.SUSPENDED)
-        self._prepared_at = readings
+        self._prepared_at = self._storage.readings
 
     def validate(self) -> None:
         plan = self._compiled("validated").plan
@@ -244,7 +247,7 @@ class ActionEngine(control.Controlled):
                         raise self._cancelled_early(early[0].reason) from None
                     yield None
                     return
-                with self._storage.batch():
+                with self._storage.writer.batch():
                     self.prepare()
                     self.validate()
                     self._keep_outline()
@@ -276,7 +279,7 @@ class ActionEngine(control.Controlled):
     def _keep_outline(self) -> None:
         """Once for all runs of this engine, unless the records were read anew since."""
         if self._backend is not None and self._outlined_at != self._prepared_at:
-            self._storage.keep_outline(self._compiled("run").outline)
+            self._storage.writer.save_outline(self._compiled("run").outline)
             self._outlined_at = self._prepared_at
 
     def _end(self, run: run_module.Run) -> None:
@@ -298,7 +301,7 @@ class ActionEngine(control.Controlled):
                 self._ownership.tenure.wished = self._grant
             if self._durability != saving.EACH:
                 # Who knows an atom by its record must find that again.
-                self._storage.flush()
+                self._storage.writer.flush()
             yield
         except BaseException as error:
             if not self._left(run, error):
@@ -322,12 +325,12 @@ class ActionEngine(control.Controlled):
             # Nobody is told: it is not our flow any more.
             run.stop_signal.disown()
             self._storage.flow_detail.state = states.FAILURE
-        elif self._storage.failing and self._crew.remembers:
+        elif self._storage.writer.failing and self._crew.remembers:
             run.stop_signal.disown()
             self._change_state(states.FAILURE, raising.line_of(error), saved=False)
         else:
             return False
-        self._storage.forsake()
+        self._storage.writer.drop_pending()
         return True
 
     def _abort(self, run: run_module.Run, error: BaseException) -> None:
@@ -362,14 +365,14 @@ class ActionEngine(control.Controlled):
         tenure, saver = self._ownership.tenure, None
         if tenure is not None and self._durability != saving.END:
             immediate = self._crew.immediate
-            prompt = saving.Prompt(self._storage, wake, self._clock, immediate=immediate)
+            prompt = saving.Prompt(self._storage.writer, wake, self._clock, immediate=immediate)
             wake, tenure.stir = prompt, prompt.stir
         lifecycle = self._make_lifecycle(wake)
         scheduler = self._scheduler = scheduler_module.Scheduler(
             plan, leftovers.states_by_node(self._storage)
         )
         if tenure is not None:
-            saver = saving.Saver(self._storage, self._durability, tenure.check)
+            saver = saving.Saver(self._storage.writer, self._durability, tenure.check)
         run = run_module.Run(
             plan,
             scheduler,
@@ -403,23 +406,20 @@ class ActionEngine(control.Controlled):
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
         refusal = exceptions.InvalidState("The engine is running; it cannot be reset now")
-        with self._alone(refusal), self._ownership.held():
+        with self._alone(refusal), self._ownership.held(), self._storage.writer.batch():
             self.prepare()
             states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
             self._reset(leftovers.failed_nodes(self._storage) if failed_only else plan.atoms())
 
-    def _reset(self, nodes: Iterable[int]) -> bool:
-        """False: nothing was reset, for the records had to be read anew."""
+    def _reset(self, nodes: Iterable[int]) -> None:
         lifecycle = self._make_lifecycle(_nothing)
-        with self._storage.batch():
-            lifecycle.reset(nodes)
-        if not self._prepared:
-            return False
+        lifecycle.reset(nodes)
+        if self._durability == saving.EACH:
+            self._storage.writer.flush()
         for key in run_control.KEYS:
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)
-        return True
 
 
 #: What `statistics` measures, in lower case.

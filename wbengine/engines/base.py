@@ -42,9 +42,10 @@ class Engine(abc.ABC):
     thread.
 
     With a backend the flow is run by one engine at a time, wherever the others are: `run`,
-    `run_iter`, `arun` and `reset` take the flow's lease, and give it back when they are over,
-    however they end; everything else works without.  Somebody else's run is an error
-    (`on_busy='fail'`) or is waited for ('wait').  The lease of an owner that died ends after 15
+    `run_iter`, `arun`, `prepare` and `reset` take the flow's lease, and give it back when they are
+    over, however they end; compiling and reading work without.  Somebody else's run is an error
+    (`on_busy='fail'`) or is waited for ('wait').  A change through `storage` outside of a run takes
+    the lease too, and never waits.  The lease of an owner that died ends after 15
     seconds, or at once when its process is known to be dead: that of this host.  What somebody else
     changed meanwhile is read again first.  Who lost the lease, because it gave no sign of life for
     that long, writes, starts and tells nothing more.
@@ -145,6 +146,10 @@ class Engine(abc.ABC):
         - `discarded_failures`: how many failed when the run was over already.
         """
 
+    def _provide(self, values: Mapping[str, Any]) -> None:
+        """Inject what `load` was given for a flow that was kept already."""
+        self.storage.inject(values)
+
     @abc.abstractmethod
     def compile(self) -> None:
         """Turn the flow into what the engine runs; does nothing the second time.
@@ -165,6 +170,7 @@ class Engine(abc.ABC):
             another one, and `migrate` does not say what to do with that.
         :raises Duplicate: an atom was recorded as one of the other kind (task or retry).
         :raises InvalidState: before `compile`.
+        :raises FlowBusy: another engine runs the flow (see `run`).
         :raises StorageFailure: the records cannot be written.
         """
 

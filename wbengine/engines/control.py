@@ -53,8 +53,18 @@ class Controlled(base.Engine):
         # Again by the same thread, when a signal's handler suspends.
         self._state_lock = RLock()
         self._run: run_module.Run | None = None
+        #: What is to be injected by the next run.
+        self._inputs: Mapping[str, Any] = {}
         # Requests to cancel that came before the run was made; None: no run begins.
         self._early: deque[control.CancelRequest] | None = None
+
+    def _provide(self, values: Mapping[str, Any]) -> None:
+        try:
+            super()._provide(values)
+        except exceptions.FlowBusy:
+            if not self._ownership.waits:
+                raise
+            self._inputs = values  # the run injects them, which waits for the flow
 
     def _flag(self, name: str, default: bool) -> bool:
         return _options.flag(name, self._options.get(name, default))
@@ -84,6 +94,8 @@ class Controlled(base.Engine):
         self._compiled("suspended")
         if self._ownership.wake():
             return  # it does not run yet, and will not
+        if self._backend is not None and self._storage.writer.lease is None:
+            return  # what the records say of a run is about one that died
         with self._state_lock:
             # Of the same run as the state: a later one must not hear of it.
             run = self._run
@@ -133,7 +145,7 @@ class Controlled(base.Engine):
             moved, old_state = self._storage.move_flow(state, self._clock.time(), why)
         if moved:
             if saved and self._durability == saving.EACH and len(self._notifier):
-                self._storage.flush()
+                self._storage.writer.flush()
             self._tell_state(state, old_state)
         return moved
 

@@ -245,9 +245,10 @@ class Difference:
                 if results is not _KEEP:
                     record = storage.record(name)
                     record.results = results
-                    storage.mark(record)
+                    storage.writer.mark(record)
             for name, atom in self._atoms.items():
-                if name in self._records or name in self._renamed:
+                known = name in self._records or name in self._renamed
+                if known and storage.record(name).version != atom.version_string:
                     storage.set_atom_version(name, atom.version_string)
 
     def _forget(self, name: str) -> None:

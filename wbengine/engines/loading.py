@@ -148,6 +148,8 @@ def _load_into(
             kept.meta[notes.FACTORY] = noted(backend)
         if backend is not None:
             kept.meta.update(_noted(kind))
+        if given:
+            storage_module.add_injected(kept, given)
     elif backend is not None:
         _check_kept(kept, backend)
     made: base.Engine = factory(flow, kept, backend, {**defaults, **asked, **options})
@@ -155,8 +157,8 @@ def _load_into(
     if flow_detail is None:
         # Not before: what cannot run must not be found by those who run what is left unfinished.
         persistence.keep_flow_detail(kept, book, backend)
-    if given:
-        made.storage.inject(given)
+    elif given:
+        made._provide(given)
     return made
 
 

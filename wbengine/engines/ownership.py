@@ -11,7 +11,6 @@ from typing import Final
 
 from wbengine import _clock, exceptions
 from wbengine import storage as storage_module
-from wbengine._crash import crashpoint
 from wbengine.engines import awaiting
 from wbengine.persistence import base, keeper, leases, owners
 
@@ -48,7 +47,7 @@ class Ownership:
     ) -> None:
         self._storage = storage
         self._clock = clock
-        self._waits = on_busy == WAIT
+        self.waits = on_busy == WAIT
         self._lasting = lasting
         # What wakes who waits for the flow; None while nobody does.
         self._bell: queue.SimpleQueue[None] | None = None
@@ -89,11 +88,9 @@ class Ownership:
                 tenure = self._wait(backend, str(owner), due, deadline, wishes)
             finally:
                 self._bell = None
-            crashpoint("lease.after-take")
             self.tenure = tenure
             keeper.of_process().keep(tenure)
             try:
-                self._storage.own(tenure.lease)
                 yield
             except exceptions.LeaseLost as error:
                 tenure.lose(error)
@@ -107,8 +104,9 @@ class Ownership:
                 tenure.lost = tenure.stir = keeper.nobody
                 tenure.wished = None
                 keeper.of_process().drop(tenure)
-                self._storage.disown()
-                self._give_back(tenure)
+                self._storage.writer.detach_lease()
+                if tenure.error is None:
+                    self._storage.writer.give_back_lease(tenure.lease)
         finally:
             owner.let_go()
 
@@ -125,12 +123,17 @@ class Ownership:
             try:
                 return self._take(backend, owner)
             except exceptions.FlowBusy as busy:
-                if not self._waits:
-                    raise self._worded(busy) from None
+                if not self.waits:
+                    raise exceptions.FlowBusy(
+                        f"{busy} (on_busy='wait' waits for the end)",
+                        owner=busy.owner,
+                        epoch=busy.epoch,
+                        seconds=busy.seconds,
+                    ) from None
                 left = math.inf if due is None else due - self._clock.monotonic()
                 if left <= 0:
                     raise exceptions.DeadlineExceeded(
-                        f"{self._worded(busy)}: it did not end within {deadline:g} seconds", busy
+                        f"{busy}: it did not end within {deadline:g} seconds", busy
                     ) from busy
                 self._sleep(min(pause, left, max(busy.seconds, 0.01)), wishes)
                 pause = min(pause * 2, _LONGEST)
@@ -145,39 +148,6 @@ class Ownership:
         raise Unwanted
 
     def _take(self, backend: base.Backend, owner: str) -> keeper.Tenure:
-        flow, lasting = self._storage.flow_uuid, self._lasting
         taken = keeper.now()
-
-        def take(connection: base.Connection) -> leases.Lease:
-            try:
-                return connection.take_lease(flow, owner, lasting)
-            except exceptions.FlowBusy as busy:
-                # Ours: the store had written it when it failed to say so.
-                if busy.owner != owner and not owners.died(busy.owner):
-                    raise
-                LOG.info("Flow %s is taken over from %s", flow, owners.in_words(busy.owner))
-                return connection.take_lease(flow, owner, lasting, dead=busy.epoch)
-
-        crashpoint("lease.before-take")
-        return keeper.Tenure(backend, self._storage.tried(take), lasting, taken)
-
-    def _give_back(self, tenure: keeper.Tenure) -> None:
-        if tenure.error is not None:
-            return
-        try:
-            crashpoint("lease.before-give-back")
-            with contextlib.closing(tenure.backend.get_connection()) as connection:
-                connection.give_back_lease(tenure.lease)
-            crashpoint("lease.after-give-back")
-        except exceptions.StorageFailure as error:
-            LOG.warning("The lease of flow %s ends by itself: %s", tenure.lease.flow, error)
-
-    def _worded(self, busy: exceptions.FlowBusy) -> exceptions.FlowBusy:
-        return exceptions.FlowBusy(
-            f"Flow {self._storage.flow_name!r} is run by {owners.in_words(busy.owner)}; its lease"
-            f" is renewed as long as that lives, and ends {math.ceil(busy.seconds)} s from now"
-            " otherwise (on_busy='wait' waits for the end)",
-            owner=busy.owner,
-            epoch=busy.epoch,
-            seconds=busy.seconds,
-        )
+        lease = self._storage.take_lease(owner, self._lasting)
+        return keeper.Tenure(backend, lease, self._lasting, taken)

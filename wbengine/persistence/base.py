@@ -215,7 +215,6 @@ class Connection(abc.ABC):
         flow_row: bool = True,
         items: ItemChanges = NO_ITEMS,
         lease: leases.Lease | None = None,
-        as_of: int | None = None,
     ) -> None:
         """Write a turn of an engine, in one step: these atoms and items of `flow`, and its own row.
 
@@ -231,12 +230,10 @@ class Connection(abc.ABC):
         may be appended to a log of which the last entry counts.  The first write of an attempt has
         all its items; so an index is never written before those below it.
 
-        `as_of` is for who has no lease: the flow's `epoch` when it was read.
-
         Cost: proportional to what is given, whatever the size of the flow or the number of items.
 
         :raises LeaseLost: `lease` is not the flow's latest one (any more), or the flow is gone.
-        :raises FlowBusy: without a lease, and somebody runs the flow, or did so after `as_of`.
+        :raises FlowBusy: without a lease, and somebody runs the flow.
         :raises NotFound: without a lease, and the flow is not kept.
         """
 

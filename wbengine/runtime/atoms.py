@@ -227,7 +227,7 @@ class Lifecycle:
             # Whoever was under way when its scope was given up has not been told so far.
             record.intention = states.REVERT
         if self._kept:
-            self._storage.mark(record)
+            self._storage.writer.mark(record)
         self._note(record, atom, record.state, old_state, NO_RESULT)
 
     def _fails_before_start(self, call: Call) -> bool:
@@ -319,7 +319,7 @@ class Lifecycle:
             record.state = states.FAILURE if record.failure is not None else states.SUCCESS
         else:
             return False
-        self._storage.mark(record)
+        self._storage.writer.mark(record)
         if self._untold.pop(record.name, None) is None:
             self._note(record, self._plan.items[node], record.state, old_state, NO_RESULT)
         return False
@@ -334,7 +334,7 @@ class Lifecycle:
         if record.state != states.RETRYING:
             old_state, record.state = record.state, states.RETRYING
             record.intention = states.EXECUTE
-            self._storage.mark(record)
+            self._storage.writer.mark(record)
             self._note(record, self._plan.items[node], states.RETRYING, old_state, NO_RESULT)
         try:
             return self.retries.rest(node, now, over)
@@ -350,7 +350,7 @@ class Lifecycle:
             record = self._record(node)
             if record.intention != intention:
                 record.intention = intention
-                self._storage.mark(record)
+                self._storage.writer.mark(record)
 
     def give_up(self, changes: Iterable[tuple[int, str]], why: control.GivenUp, now: float) -> None:
         """`intend`, because the flow is given up: whoever runs it next shall know."""
@@ -368,7 +368,7 @@ class Lifecycle:
             record = self._record(node)
             old_state, record.state = record.state, states.IGNORE
             record.intention = states.IGNORE
-            self._storage.mark(record)
+            self._storage.writer.mark(record)
             self._note(record, self._plan.items[node], states.IGNORE, old_state, NO_RESULT)
 
     def reset(self, nodes: Iterable[int]) -> None:
@@ -438,8 +438,10 @@ class Lifecycle:
         progress = details.get("progress")
         if isinstance(progress, int | float) and abs(progress) < math.inf:
             rest = {key: value for key, value in details.items() if key != "progress"}
-            self._storage.set_task_progress(self._plan.names[node], progress, rest)
-            if self._kept:
+            if not self._kept:
+                self._storage.set_task_progress(self._plan.names[node], progress, rest)
+            elif self._storage.writer.lease is not None:  # the run is not over
+                self._storage.set_task_progress(self._plan.names[node], progress, rest)
                 self._touched()
 
     def _remote_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
@@ -488,7 +490,7 @@ class _Kept(_Told):
         if under_way and record.started is None:
             record.worker, record.started = worker, time.time()
             if written:
-                lifecycle._storage.mark(record)
+                lifecycle._storage.writer.mark(record)
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})

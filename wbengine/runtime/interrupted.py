@@ -12,7 +12,7 @@ from typing import Any, Final
 from wbengine import divided, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
-from wbengine.persistence import models, writing
+from wbengine.persistence import models, writer
 from wbengine.runtime import maps
 
 __all__ = ["Resuming"]
@@ -76,7 +76,7 @@ class Resuming:
 
     def fence(self, record: models.AtomDetail) -> None:
         """Give an attempt that goes on an epoch that no run has used for it."""
-        record.epoch = max(self._storage.fence, record.epoch + writing.EPOCHS_PER_RUN)
+        record.epoch = max(self._storage.writer.first_epoch, record.epoch + writer.EPOCHS_PER_RUN)
 
     def take_up(self, call: calls.Invocation, record: models.AtomDetail) -> None:
         """Let a call be the one that an earlier run may have submitted."""

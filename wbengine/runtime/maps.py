@@ -165,7 +165,7 @@ class Maps:
             # Whoever looks next finds what this one has used up.
             self._storage.replace(record.name, task.over, values, listed)
         record.items = models.Items(record.attempt, listed)
-        self._storage.mark_items(record, record.items)
+        self._storage.writer.mark_items(record, record.items)
 
     def refill(self, most: int, now: float | None = None) -> list[calls.Invocation]:
         """What may be submitted `now` (unix seconds), at most `most` items."""
@@ -241,10 +241,10 @@ class Maps:
         if outcome.failed:
             outcome.value.belongs_to(parent._home())
         item = fan.put(call.index, outcome)
-        self._storage.mark_items(record, (item,))
+        self._storage.writer.mark_items(record, (item,))
         record.progress = fan.done / fan.total
         if self._kept:
-            self._storage.mark(record)
+            self._storage.writer.mark(record)
         if parent._listeners is not None:
             parent.update_progress(record.progress)
         if fan.over:

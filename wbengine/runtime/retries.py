@@ -126,7 +126,7 @@ class Retries:
             )
         if seconds:
             record.meta[RETRY_AT] = now + seconds
-            self._storage.mark(record)
+            self._storage.writer.mark(record)
         return seconds
 
     @staticmethod

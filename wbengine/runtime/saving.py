@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from wbengine import _clock
-from wbengine.storage import Storage
+from wbengine.persistence.writer import RecordWriter
 
 __all__ = [
     "BATCH", "EACH", "END", "LATE", "LEVELS", "OVER", "PATIENCE", "START", "TURN", "Prompt",
@@ -47,15 +47,15 @@ _PATIENCE: Final = {EACH: PATIENCE, BATCH: 1.0, END: PATIENCE}
 
 
 class Saver:
-    """Writes the storage of one run, which has a backend, when `level` says so.
+    """Writes the records of one run, which has a backend, when `level` says so.
 
     `check` raises when the flow is not ours any more.
     """
 
-    __slots__ = ("_moments", "_storage", "by_turns", "check", "patience")
+    __slots__ = ("_moments", "_writer", "by_turns", "check", "patience")
 
-    def __init__(self, storage: Storage, level: str, check: Callable[[], None]) -> None:
-        self._storage = storage
+    def __init__(self, writer: RecordWriter, level: str, check: Callable[[], None]) -> None:
+        self._writer = writer
         self._moments = _MOMENTS[level]
         self.check = check
         self.patience = _PATIENCE[level]
@@ -66,7 +66,7 @@ class Saver:
         """Write everything if this is the moment; returns whether everything is written."""
         if moment not in self._moments:
             return False
-        self._storage.flush()
+        self._writer.flush()
         return True
 
 
@@ -77,18 +77,18 @@ class Prompt:
     tells something in its thread writes it, at most once in `patience` seconds.
     """
 
-    __slots__ = ("_clock", "_due", "_immediate", "_patience", "_storage", "_thread", "_wake")
+    __slots__ = ("_clock", "_due", "_immediate", "_patience", "_thread", "_wake", "_writer")
 
     def __init__(
         self,
-        storage: Storage,
+        writer: RecordWriter,
         wake: Callable[[], None],
         clock: _clock.Clock,
         *,
         immediate: bool,
         patience: float = 1.0,
     ) -> None:
-        self._storage = storage
+        self._writer = writer
         self._wake = wake
         self._clock = clock
         self._immediate = immediate
@@ -103,9 +103,9 @@ class Prompt:
             if now >= self._due:
                 self._due = now + self._patience
                 # What runs has no part in this: if it fails, the loop finds out.
-                self._storage.try_flush()
+                self._writer.try_flush()
 
     def stir(self) -> None:
         """Somebody comes by: have written what was told without a word."""
-        if not self._immediate and self._storage.waiting:
+        if not self._immediate and self._writer.pending:
             self._wake()

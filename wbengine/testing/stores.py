@@ -231,11 +231,8 @@ class _FaultyConnection(base.Connection):
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
         lease: leases.Lease | None = None,
-        as_of: int | None = None,
     ) -> None:
-        self._write(
-            "save_changes", flow, atoms, flow_row=flow_row, items=items, lease=lease, as_of=as_of
-        )
+        self._write("save_changes", flow, atoms, flow_row=flow_row, items=items, lease=lease)
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None

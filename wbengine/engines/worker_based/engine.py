@@ -155,7 +155,8 @@ class WorkerBasedActionEngine(ActionEngine):
             with super()._executing(run):
                 self._lineage.begin(tenure.check if tenure is not None else None)
                 if self._durability != saving.EACH:
-                    self._storage.flush()  # what is published later may be written later still
+                    # What is published later may be written later still.
+                    self._storage.writer.flush()
                 yield
                 self._lineage.end(run.state)
         finally:

@@ -183,14 +183,13 @@ class DirectoryConnection(base.Connection):
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
         lease: leases.Lease | None = None,
-        as_of: int | None = None,
     ) -> None:
         found = [contents.flow_line(flow)] if flow_row else []
         found += map(contents.atom_line, atoms)
         for uuid, changed in items.items():
             key = lines.key_of(uuid)
             found += [contents.item_line(key, item) for item in changed]
-        self._append(flow.uuid, found, lease, as_of, flow if flow_row else None)
+        self._append(flow.uuid, found, lease, flow if flow_row else None)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         where = self._store.flow_of(atom_detail.uuid)
@@ -205,14 +204,11 @@ class DirectoryConnection(base.Connection):
         flow_uuid: str,
         found: list[bytes],
         lease: leases.Lease | None,
-        as_of: int | None = None,
         flow: models.FlowDetail | None = None,
     ) -> None:
         with self._written(flow_uuid, lease) as kept:
             if lease is None:
                 self._refuse_if_busy(kept)
-                if as_of not in (None, kept.holder.epoch):
-                    raise _busy(kept, 0.0)
             if found:
                 kept.append(found, flow)
                 if kept.is_long():

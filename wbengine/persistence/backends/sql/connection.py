@@ -101,13 +101,12 @@ class SQLConnection(base.Connection):
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
         lease: leases.Lease | None = None,
-        as_of: int | None = None,
     ) -> None:
         changes = writing.changes(flow.uuid, atoms, items)
         changes.flow = writing.flow_row(flow) if flow_row else None
 
         def work(connection: sa.Connection) -> None:
-            shelving.lock(connection, self._statements, flow.uuid, changes.flow, lease, as_of)
+            shelving.lock(connection, self._statements, flow.uuid, changes.flow, lease)
             writing.write(connection, self._statements, changes, lease)
             crashpoint("sql.before-commit")
 

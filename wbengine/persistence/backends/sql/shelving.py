@@ -29,16 +29,14 @@ def lock(
     flow_uuid: str,
     row: Mapping[str, Any] | None,
     lease: leases.Lease | None,
-    as_of: int | None = None,
 ) -> None:
     """Make sure that the flow's row may be changed, until the transaction ends, and write it.
 
     :raises LeaseLost: not under this lease.
-    :raises FlowBusy: without one, and somebody runs the flow, or did so after `as_of`.
+    :raises FlowBusy: without one, and somebody runs the flow.
     :raises NotFound: without one, and the flow is not kept.
     """
-    free = {"flow_uuid": flow_uuid, "as_of": as_of}
-    told = free if lease is None else leasing.conditions(lease)
+    told = {"flow_uuid": flow_uuid} if lease is None else leasing.conditions(lease)
     if row is not None:
         statement = statements.write_free if lease is None else statements.write_ours
         may = connection.execute(statement, {**row, **told}).rowcount

@@ -35,7 +35,6 @@ class Statements:
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
         flow = f"FROM {_FLOWS} WHERE uuid = :flow_uuid"
-        same = "lease_epoch = COALESCE(:as_of, lease_epoch)"
 
         self.put_book = self._upsert(dialect, shapes.BOOK)
         self.put_flow = self._upsert(
@@ -56,11 +55,9 @@ class Statements:
         )
         news += f", updated = {now}"
         self.write_ours = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {_OURS}")
-        self.write_free = sa.text(
-            f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free} AND {same}"
-        )
+        self.write_free = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free}")
         self.lock_ours = sa.text(f"SELECT 1 {flow} AND {_OURS}{lock}")
-        self.lock_free = sa.text(f"SELECT 1 {flow} AND {free} AND {same}{lock}")
+        self.lock_free = sa.text(f"SELECT 1 {flow} AND {free}{lock}")
 
         #: `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
         self.lease = sa.text(
