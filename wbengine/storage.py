@@ -93,7 +93,7 @@ class Storage:
     @property
     def lock(self) -> _lock.Lock:
         """Who holds it is the only one to change anything through the methods of this class."""
-        return self.writer.lock
+        return _lock.Lock(self.writer.mutex)
 
     @property
     def backend(self) -> base.Backend | None:
@@ -109,7 +109,7 @@ class Storage:
         :raises FlowBusy: somebody else runs the flow; the text says who.
         :raises StorageFailure: the store could not be asked, or read.
         """
-        with self.lock:
+        with self.writer.mutex:
             lease, kept = self.writer.take_lease(owner, seconds)
             if kept is not None:
                 self._take_over(kept)
@@ -131,9 +131,13 @@ class Storage:
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
         """Change several things, alone, which are written in one step (see the class)."""
-        with self.lock:
-            owned = self.backend is None or self.writer.lease is not None
-            with contextlib.nullcontext() if owned else self._leased(), self.writer.batch():
+        writer = self.writer
+        with writer.mutex:
+            if writer.backend is None or writer.batching:
+                yield
+                return
+            owned = writer.lease is not None
+            with contextlib.nullcontext() if owned else self._leased(), writer.batch():
                 yield
 
     @contextlib.contextmanager
@@ -445,9 +449,6 @@ class Storage:
 
         :raises InvalidState: the transition is not legal.
         """
-        old = self.get_flow_state()
-        if not states.check_flow_transition(old, state):
-            return False, old
         with self.batch():
             old = self.get_flow_state()
             moves = states.check_flow_transition(old, state)
@@ -665,7 +666,7 @@ class Storage:
         """
         given = values_by_name(pairs)
         if transient:
-            with self.lock:
+            with self.writer.mutex:
                 self._transient.update(given)
             return list(given)
         self.check(given, "injected values")
@@ -686,7 +687,7 @@ class Storage:
         self.record(atom_name)
         given = values_by_name(pairs)
         if transient:
-            with self.lock:
+            with self.writer.mutex:
                 mine = self._transient_args.get(atom_name)
                 self._transient_args[atom_name] = {**mine, **given} if mine else given
             return

@@ -18,8 +18,8 @@ class Lock:
 
     __slots__ = ("_lock",)
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
 
     def __enter__(self) -> Lock:
         self._lock.acquire()

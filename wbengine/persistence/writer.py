@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
-from wbengine.persistence import _lock, base, leases, mending, models, owners
+from wbengine.persistence import base, leases, mending, models, owners
 from wbengine.types.outline import Outline
 
 __all__ = ["EPOCHS_PER_RUN", "RecordWriter"]
@@ -37,7 +37,7 @@ class RecordWriter:
     """Writes the records of one flow that are marked; without a `backend` there is none to write.
 
     Threads: records may be marked by any thread.  The lease is taken, and given back, by one that
-    holds `lock`.  A write that fails with `StorageFailure` is tried three times, the backend's
+    holds `mutex`.  A write that fails with `StorageFailure` is tried three times, the backend's
     `write_pause` apart.
     """
 
@@ -47,7 +47,7 @@ class RecordWriter:
         #: Whether the store can keep only what `types.codec` takes.
         self.encodes: Final = backend is not None and backend.encodes
         #: Who holds it is the only one to change records, besides the loop of a run.
-        self.lock: Final = _lock.Lock()
+        self.mutex: Final = threading.RLock()
         #: The right to write; None: it is not held, or there is no store.
         self.lease: leases.Lease | None = None
         self._writing = threading.RLock()
@@ -74,6 +74,11 @@ class RecordWriter:
     def pending(self) -> bool:
         """Whether something changed that is not written yet."""
         return bool(self._marked or self._marked_items or self._flow_marked)
+
+    @property
+    def batching(self) -> bool:
+        """Whether a batch is open, at whose end all that is marked is written."""
+        return self._batches > 0
 
     @property
     def failing(self) -> bool:
@@ -126,7 +131,7 @@ class RecordWriter:
 
     def detach_lease(self) -> None:
         """Write nothing more: the lease is not ours any more, or soon will not be."""
-        with self.lock, self._writing:
+        with self.mutex, self._writing:
             self.lease = None
 
     def give_back_lease(self, lease: leases.Lease) -> None:
@@ -182,7 +187,7 @@ class RecordWriter:
 
         After an error it is the error that passes through, also if nothing could be written.
         """
-        with self.lock:
+        with self.mutex:
             self._batches += 1
         try:
             yield
@@ -192,7 +197,7 @@ class RecordWriter:
         self._leave(self.flush)
 
     def _leave(self, write: Callable[[], object]) -> None:
-        with self.lock:
+        with self.mutex:
             self._batches -= 1
             last = not self._batches
         if last:
