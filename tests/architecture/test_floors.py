@@ -45,7 +45,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.flow": (2, ""),
     "wbengine.deciders": (2, ""),
     "wbengine.patterns": (2, ""),
-    "wbengine.divided": (2, ""),
+    "wbengine.composite_executor": (2, ""),
     "wbengine.invocation": (2, ""),
     "wbengine.concurrency": (2, ""),
     "wbengine.pools": (2, ""),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import divided, exceptions, invocation, retry, states, storage, task
+from wbengine import composite_executor, exceptions, invocation, retry, states, storage, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import leases, models
 from wbengine.runtime import atoms, compiler
@@ -62,7 +62,7 @@ class Bench:
             in_process=in_process,
             touched=lambda: None,
             executor=executor,
-            home=divided.Home(),
+            local_tasks=composite_executor.LocalTasks(),
         )
 
     def leave(self, name: str, state: str, **fields: Any) -> models.AtomDetail:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import _clock, divided, exceptions, invocation, retry, states, task
+from wbengine import _clock, composite_executor, exceptions, invocation, retry, states, task
 from wbengine.engines import action
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
@@ -391,7 +391,7 @@ def test_one_executor_of_two() -> None:
     """Tasks marked `local` go to the near one, in their turn; all else is shared."""
     log: list[Any] = []
     near, far = Recording(log, held=True), Recording(log, held=True)
-    both: Any = divided.Divided(near, far)
+    both: Any = composite_executor.CompositeExecutor(near, far)
     both.in_process = True  # or the engine would divide it again
     flow = unordered_flow.Flow("f").add(Plain("a"), Local("b"), Plain("c"), Local("d"))
     engine = made(flow, both)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from wbengine import divided, exceptions, states
+from wbengine import composite_executor, exceptions, states
 from wbengine import invocation as calls
 from wbengine.concurrency import limits
 from wbengine.engines import (
@@ -82,8 +82,9 @@ class ActionEngine(control.Controlled):
         self._ended: float | None = None
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
-        self._home: divided.Home | None = None
-        self._crew = self._task_executor
+        self._local_tasks: composite_executor.LocalTasks | None = None
+        #: That, and the one for the tasks that stay in this process.
+        self._running_executor: calls.TaskExecutor = self._task_executor
 
     @abc.abstractmethod
     def _make_executor(self) -> calls.TaskExecutor:
@@ -135,12 +136,14 @@ class ActionEngine(control.Controlled):
         if self._compilation is not None:
             return
         made = compilation_module.Compilation(compiler.compile(self._flow))
-        self._home = selecting.home(made.plan, self._options.get("local_tasks"))
+        self._local_tasks = selecting.local_tasks(made.plan, self._options.get("local_tasks"))
         self._check_tasks(made.plan)
-        if self._home is not None and not self._in_process:
+        if self._local_tasks is not None and not self._in_process:
             # Local tasks stay here, whatever the executor does with the others.
-            near = executors.ThreadTaskExecutor(limit=self._timelimit)
-            self._crew = divided.Divided(near, self._task_executor)
+            local = executors.ThreadTaskExecutor(limit=self._timelimit)
+            self._running_executor = composite_executor.CompositeExecutor(
+                local, self._task_executor
+            )
         self._compilation = made
 
     def prepare(self) -> None:
@@ -294,7 +297,7 @@ class ActionEngine(control.Controlled):
 
     @contextlib.contextmanager
     def _executing(self, run: run_module.Run) -> Iterator[None]:
-        self._crew.start()  # one that cannot start changes nothing of the flow
+        self._running_executor.start()  # one that cannot start changes nothing of the flow
         try:
             self._change_state(states.RUNNING)
             if self._ownership.tenure is not None:
@@ -309,7 +312,7 @@ class ActionEngine(control.Controlled):
             raise
         finally:
             run.stop_signal.end()
-            self._crew.stop()
+            self._running_executor.stop()
             self._ended = self._clock.monotonic()
 
     def _left(self, run: run_module.Run, error: BaseException) -> bool:
@@ -325,7 +328,7 @@ class ActionEngine(control.Controlled):
             # Nobody is told: it is not our flow any more.
             run.stop_signal.disown()
             self._storage.flow_detail.state = states.FAILURE
-        elif self._storage.writer.failing and self._crew.remembers:
+        elif self._storage.writer.failing and self._running_executor.remembers:
             run.stop_signal.disown()
             self._change_state(states.FAILURE, raising.line_of(error), saved=False)
         else:
@@ -341,9 +344,9 @@ class ActionEngine(control.Controlled):
         """
         try:
             run.abandon()
-            self._crew.leave_detached()
-            self._crew.finish()
-            self._crew.stop()
+            self._running_executor.leave_detached()
+            self._running_executor.finish()
+            self._running_executor.stop()
             run.collect()
         except exceptions.StorageFailure as problem:
             if not isinstance(error, exceptions.StorageFailure):
@@ -364,7 +367,7 @@ class ActionEngine(control.Controlled):
         wake: Callable[[], None] = functools.partial(inbox.put, None)
         tenure, saver = self._ownership.tenure, None
         if tenure is not None and self._durability != saving.END:
-            immediate = self._crew.immediate
+            immediate = self._running_executor.immediate
             prompt = saving.Prompt(self._storage.writer, wake, self._clock, immediate=immediate)
             wake, tenure.stir = prompt, prompt.stir
         lifecycle = self._make_lifecycle(wake)
@@ -378,7 +381,7 @@ class ActionEngine(control.Controlled):
             scheduler,
             lifecycle,
             saver,
-            self._crew,
+            self._running_executor,
             inbox,
             never_resolve=self._never_resolve,
             defer_reverts=self._defer_reverts,
@@ -395,8 +398,8 @@ class ActionEngine(control.Controlled):
             self._atom_notifier,
             in_process=self._in_process,
             touched=touched,
-            executor=self._crew,
-            home=self._home,
+            executor=self._running_executor,
+            local_tasks=self._local_tasks,
         )
 
     # -- from outside ---------------------------------------------------------------------------

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from wbengine import _names, atom, divided, exceptions, flow, task
+from wbengine import _names, atom, composite_executor, exceptions, flow, task
 from wbengine.runtime import plan as plans
 
-__all__ = ["home", "nodes_of"]
+__all__ = ["local_tasks", "nodes_of"]
 
 
 def nodes_of(plan: plans.Plan, chosen: Iterable[Any]) -> frozenset[int]:
@@ -46,7 +46,7 @@ def _atoms(plan: plans.Plan, nodes: range) -> Iterator[int]:
     return (node for node in nodes if plan.is_atom(node))
 
 
-def home(plan: plans.Plan, chosen: Any) -> divided.Home | None:
+def local_tasks(plan: plans.Plan, chosen: Any) -> composite_executor.LocalTasks | None:
     """Which tasks stay in the engine's process: those of the option `local_tasks`, and those that
     are marked.  None: no task of the flow.
 
@@ -56,7 +56,7 @@ def home(plan: plans.Plan, chosen: Any) -> divided.Home | None:
     :raises TypeError: it is something else.
     """
     if chosen is None:
-        return divided.Home() if any(item.local for item in _tasks(plan)) else None
+        return composite_executor.LocalTasks() if any(item.local for item in _tasks(plan)) else None
     if isinstance(chosen, str):
         chosen = [name.strip() for name in chosen.split(",") if name.strip()]
     elif isinstance(chosen, type) or not isinstance(chosen, Iterable):
@@ -66,7 +66,7 @@ def home(plan: plans.Plan, chosen: Any) -> divided.Home | None:
     for one in chosen:
         found.update(_named(tasks, one))
     marked = any(item.local for item in tasks.values())
-    return divided.Home(found) if found or marked else None
+    return composite_executor.LocalTasks(found) if found or marked else None
 
 
 def _tasks(plan: plans.Plan) -> Iterator[Any]:

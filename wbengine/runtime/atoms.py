@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import arguments, divided, exceptions, states
+from wbengine import arguments, composite_executor, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
@@ -103,7 +103,7 @@ class Lifecycle:
     """Begins and finishes atoms of one plan on one storage.
 
     `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
-    does not, those that `home` holds stay here.
+    does not, those in `local_tasks` stay here.
     `touched` is called (from any thread) when a running task told something that should be
     written soon.  `executor` says what it remembers of earlier runs; nothing else is asked of it.
     """
@@ -117,7 +117,7 @@ class Lifecycle:
         in_process: bool,
         touched: Callable[[], None],
         executor: calls.TaskExecutor | None = None,
-        home: divided.Home | None = None,
+        local_tasks: composite_executor.LocalTasks | None = None,
     ) -> None:
         self._plan = plan
         self._storage = storage
@@ -127,7 +127,7 @@ class Lifecycle:
         self._touched = touched
         self._kept = storage.backend is not None
         self._in_process = in_process
-        self._home = home
+        self._local_tasks = local_tasks
         #: Unix seconds as the turn begins: when what it hands out is submitted.
         self.now: float | None = None
         self._flow_uuid = storage.flow_uuid
@@ -142,8 +142,8 @@ class Lifecycle:
         # Calls that ended before they could be submitted.
         self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
-        self.maps = Maps(storage, home, in_process=in_process)
-        self._resuming = Resuming(storage, executor, home)
+        self.maps = Maps(storage, local_tasks, in_process=in_process)
+        self._resuming = Resuming(storage, executor, local_tasks)
 
     # -- tasks ----------------------------------------------------------------------------------
 
@@ -180,8 +180,8 @@ class Lifecycle:
         call.node = node
         call.flow_uuid = self._flow_uuid
         call.priority = atom.priority
-        if self._home is not None:
-            call.local = self._home.holds(atom)
+        if self._local_tasks is not None:
+            call.local = atom in self._local_tasks
         told = _Kept if self._kept else _Told
         call.events = told(self, node, not (self._in_process or call.local), record.attempt)
         if again:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from wbengine import divided, states
+from wbengine import composite_executor, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine.persistence import models, writer
@@ -27,10 +27,10 @@ class Resuming:
         self,
         storage: storage_module.Storage,
         executor: calls.TaskExecutor | None,
-        home: divided.Home | None,
+        local_tasks: composite_executor.LocalTasks | None,
     ) -> None:
         self._storage = storage
-        self._home = home
+        self._local_tasks = local_tasks
         self._executor = executor
         self._calls: dict[int, calls.Invocation] = {}
 
@@ -72,7 +72,7 @@ class Resuming:
         return False
 
     def _stays(self, atom: Any) -> bool:
-        return self._home is not None and self._home.holds(atom)
+        return self._local_tasks is not None and atom in self._local_tasks
 
     def fence(self, record: models.AtomDetail) -> None:
         """Give an attempt that goes on an epoch that no run has used for it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from wbengine import divided, exceptions, states
+from wbengine import composite_executor, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
@@ -89,16 +89,20 @@ class Maps:
     """The Maps of one run that are under way.
 
     `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
-    does not, those that `home` holds stay here.
+    does not, those in `local_tasks` stay here.
     """
 
     def __init__(
-        self, storage: storage_module.Storage, home: divided.Home | None, *, in_process: bool
+        self,
+        storage: storage_module.Storage,
+        local_tasks: composite_executor.LocalTasks | None,
+        *,
+        in_process: bool,
     ) -> None:
         self._storage = storage
         self._in_process = in_process
         self._kept = storage.backend is not None
-        self._home = home
+        self._local_tasks = local_tasks
         #: By node; empty as long as a flow has none.
         self.running: dict[int, _Running] = {}
         # Those that may hand out something, in the order in which they became so.
@@ -134,7 +138,7 @@ class Maps:
         limit, collect = task.max_in_flight, task.collects
         fan = Fanout(record.items, action, limit, collect=collect, doubtful=recovered)
         now, takes_item = time.time(), task.takes_item(action)
-        local = self._home is not None and self._home.holds(task)
+        local = self._local_tasks is not None and task in self._local_tasks
         running = _Running(call, record, fan, found, failures, takes_item, now, local, recovered)
         if self._given_up is not None and action == calls.EXECUTE:
             fan.stop()

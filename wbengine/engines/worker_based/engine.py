@@ -128,7 +128,7 @@ class WorkerBasedActionEngine(ActionEngine):
         refused: list[tuple[task.Task, type[task.Task]]] = []
         changed: list[tuple[task.Task, str]] = []
         for item in plan.items:
-            if not isinstance(item, task.Task) or (self._home and self._home.holds(item)):
+            if not isinstance(item, task.Task) or (self._local_tasks and item in self._local_tasks):
                 continue
             made = item.inner if isinstance(item, task.Map) else item
             if type(made).__module__ == task.__name__:

@@ -1,4 +1,4 @@
-"""Two executors as one, and which tasks stay at home."""
+"""Two executors as one: some tasks run in the engine's own process, the rest elsewhere."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator
 from wbengine.invocation import Done, Invocation, TaskExecutor
 from wbengine.task import Task
 
-__all__ = ["Divided", "Home"]
+__all__ = ["CompositeExecutor", "LocalTasks"]
 
 
-class Home:
+class LocalTasks:
     """Which tasks of a flow must run in the engine's own process.
 
     Those marked `local`, and those of these names.
@@ -21,71 +21,71 @@ class Home:
     def __init__(self, names: Collection[str] = ()) -> None:
         self.names = frozenset(names)
 
-    def holds(self, task: Task) -> bool:
+    def __contains__(self, task: Task) -> bool:
         return task.local or task.name in self.names
 
 
-class Divided(TaskExecutor):
-    """Two executors as one: what is `local` goes to the near one, the rest to the far one."""
+class CompositeExecutor(TaskExecutor):
+    """Calls that are `local` go to one executor, the rest to the other, which knows the past."""
 
-    def __init__(self, near: TaskExecutor, far: TaskExecutor) -> None:
-        self._near = near
-        self._far = far
+    def __init__(self, local: TaskExecutor, remote: TaskExecutor) -> None:
+        self._local = local
+        self._remote = remote
 
     def submit(self, invocation: Invocation, done: Done) -> None:
-        (self._near if invocation.local else self._far).submit(invocation, done)
+        (self._local if invocation.local else self._remote).submit(invocation, done)
 
     @property
     def remembers(self) -> bool:  # type: ignore[override]
-        return self._far.remembers
+        return self._remote.remembers
 
     @property
     def knows_all(self) -> bool:  # type: ignore[override]
-        return self._far.knows_all
+        return self._remote.knows_all
 
     @property
     def keeps_times(self) -> bool:  # type: ignore[override]
-        return self._far.keeps_times
+        return self._remote.keeps_times
 
     def disown(self) -> None:
-        self._near.disown()
-        self._far.disown()
+        self._local.disown()
+        self._remote.disown()
 
     def submit_many(self, invocations: Iterable[Invocation], done: Done) -> None:
-        self._far.submit_many(self._without_local(invocations, done), done)
+        self._remote.submit_many(self._without_local(invocations, done), done)
 
     def _without_local(self, invocations: Iterable[Invocation], done: Done) -> Iterator[Invocation]:
         for invocation in invocations:
             if invocation.local:
-                self._near.submit(invocation, done)
+                self._local.submit(invocation, done)
             else:
                 yield invocation
 
     def withdraw(self) -> list[Invocation]:
-        return [*self._near.withdraw(), *self._far.withdraw()]
+        return [*self._local.withdraw(), *self._remote.withdraw()]
 
     def cancel(self, invocations: Iterable[Invocation]) -> None:
         calls = list(invocations)
-        self._near.cancel([call for call in calls if call.local])
-        self._far.cancel([call for call in calls if not call.local])
+        self._local.cancel([call for call in calls if call.local])
+        self._remote.cancel([call for call in calls if not call.local])
 
     def retire(self, invocations: Iterable[Invocation]) -> None:
-        self._far.retire([call for call in invocations if not call.local])
+        self._remote.retire([call for call in invocations if not call.local])
 
     def leave_detached(self) -> None:
-        self._near.leave_detached()
-        self._far.leave_detached()
+        self._local.leave_detached()
+        self._remote.leave_detached()
 
     def start(self) -> None:
-        self._far.start()
-        self._near.start()
+        self._remote.start()
+        self._local.start()
 
     def finish(self) -> None:
-        self._far.finish()
-        self._near.finish()
+        self._remote.finish()
+        self._local.finish()
 
     def stop(self) -> None:
         try:
-            self._far.stop()
+            self._remote.stop()
         finally:
-            self._near.stop()
+            self._local.stop()
