@@ -674,7 +674,7 @@ def test_an_engine_that_died_anywhere_loses_nothing(
     with contextlib.suppress(ValueError):
         engine.run()
     expected = (engine.storage.get_flow_state(), states_of(engine))
-    assert len(backend.taken) > 5
+    assert len(backend.taken) >= 5
     for number, left in enumerate(backend.taken):
         if left.state in (states.SUCCESS, states.REVERTED):
             continue

@@ -221,6 +221,8 @@ def test_renaming(caplog: pytest.LogCaptureFixture) -> None:
     failure = rows(kept)["b"].failure
     assert failure is not None
     history.results[-1][1]["b"] = failure
+    with kept[0].get_connection() as connection:
+        connection.update_atom_details(history)
 
     def migrate(found: differences.Difference) -> None:
         assert found.likely == {}
@@ -234,7 +236,7 @@ def test_renaming(caplog: pytest.LogCaptureFixture) -> None:
     assert engine.storage.get("first") == "a"
     assert list(engine.storage.get_failures()) == ["second"]
     assert list(engine.storage.get_retry_history("r").provided_iter()) == [1]
-    assert list(history.results[-1][1]) == ["second"]
+    assert [name for name, _ in engine.storage.get_retry_history("r").outcomes_iter()] == ["second"]
     go_on(engine)
     assert RAN == ["second"]
     found = rows(kept)
