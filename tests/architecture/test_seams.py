@@ -35,7 +35,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine.persistence.backends.memory",
         "wbengine.persistence.backends.memory_turns",
         "wbengine.persistence.backends.sql",
-        "wbengine.persistence.keeper",
+        "wbengine.persistence.lease_renewer",
         "wbengine.persistence.leases",
         "wbengine.persistence.owners",
         "wbengine.persistence.trees",

@@ -154,17 +154,17 @@ def wish(work: Work, connection: base.Connection) -> None:
     One who died in the middle of this ran it, too.
     """
     flow, owner = work.uuid("bystander"), stores.owner()
-    wanted = base.Wish("suspend", reason="it is late", by="somebody", at=1.0)
+    wanted = base.FlowCommand("suspend", reason="it is late", by="somebody", at=1.0)
     try:
         dead = connection.get_lease(flow)
         lease = connection.take_lease(
             flow, str(owner), 30.0, dead=None if dead is None else dead.epoch
         )
-        assert not connection.wishes([flow]), "a wish about one who died is told to another"
-        assert connection.put_wish(lease, wanted)
-        assert connection.wishes([flow]) == {flow: wanted._replace(epoch=lease.epoch)}
-        connection.clear_wish(lease, wanted)
-        assert not connection.wishes([flow])
+        assert not connection.commands([flow]), "a wish about one who died is told to another"
+        assert connection.put_command(lease, wanted)
+        assert connection.commands([flow]) == {flow: wanted._replace(epoch=lease.epoch)}
+        connection.clear_command(lease, wanted)
+        assert not connection.commands([flow])
         connection.give_back_lease(lease)
     finally:
         owner.let_go()

@@ -52,7 +52,7 @@ class Running:
             self.error = error
 
     def wish(self) -> Any:
-        return self.kept.see(lambda each: each.wishes([self.detail.uuid])).get(self.detail.uuid)
+        return self.kept.see(lambda each: each.commands([self.detail.uuid])).get(self.detail.uuid)
 
     def state(self) -> Any:
         return self.kept.see(lambda each: each.get_flow_details(self.detail.uuid, lazy=True)).state

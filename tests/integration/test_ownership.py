@@ -373,18 +373,18 @@ def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
     )
     with pytest.raises(exceptions.LeaseLost), running(engine, let):
         assert inside.wait(30)
-        tenure = engine._ownership.tenure  # type: ignore[attr-defined]
+        held = engine._ownership.held  # type: ignore[attr-defined]
         take_over(engine, backend, 1000)
-        assert tenure is not None
+        assert held is not None
         lost = threading.Event()
-        inner = tenure.lost
+        inner = held.on_lost
 
         def hear() -> None:
             inner()
             lost.set()
 
-        tenure.lost = hear
-        if tenure.error is None:
+        held.on_lost = hear
+        if held.error is None:
             assert lost.wait(30)
     assert [step.runs for step in steps] == [1, 0, 0]
     assert kept(engine, backend).state == states.RUNNING
@@ -399,10 +399,10 @@ def test_nothing_is_started_when_time_is_over_and_the_store_is_away(durability: 
     )
 
     def freeze() -> None:
-        tenure = engine._ownership.tenure
-        assert tenure is not None
-        tenure.until = 0.0
-        tenure.backend = Away()
+        held = engine._ownership.held
+        assert held is not None
+        held.until = 0.0
+        held.backend = Away()
 
     engine.executor.after = freeze  # type: ignore[attr-defined]
     with pytest.raises(exceptions.LeaseLost, match="could not be renewed"):

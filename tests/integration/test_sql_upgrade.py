@@ -120,7 +120,7 @@ def check(connection: sql.SQLConnection, revision: str) -> None:
     (row,) = connection.list_flows(since=CREATED).flows
     assert (row.uuid, row.created, row.error) == ("flow", CREATED, None)
     assert row.counts["SUCCESS"] == 1
-    assert connection.get_outline("flow") is None and connection.wishes(["flow"]) == {}
+    assert connection.get_outline("flow") is None and connection.commands(["flow"]) == {}
     whole = connection.get_changes("flow")
     assert whole.whole and len(whole.atoms) == len(flow)
     later = connection.get_changes("flow", whole.cursor)
@@ -230,15 +230,15 @@ def test_who_is_older_runs_on(backend: sql.SQLBackend) -> None:
         lease = connection.take_lease(flow.uuid, "me", 60)
         cursor = connection.get_changes(flow.uuid).cursor
         assert not connection.get_changes(flow.uuid, cursor).whole
-        connection.wish(flow.uuid, base.Wish("suspend"))
+        connection.send_command(flow.uuid, base.FlowCommand("suspend"))
 
         with backend.engine.begin() as raw:  # as revision 0002 takes a lease
             taken = "UPDATE wbe_flowdetails SET lease_epoch = lease_epoch + 1"
             raw.execute(sa.text(taken))
         assert connection.get_changes(flow.uuid, cursor).whole
-        assert connection.wishes([flow.uuid]) == {}
+        assert connection.commands([flow.uuid]) == {}
         with pytest.raises(exceptions.InvalidState):
-            connection.wish(flow.uuid, base.Wish("suspend"))
+            connection.send_command(flow.uuid, base.FlowCommand("suspend"))
 
         connection.give_back_lease(dataclasses.replace(lease, epoch=lease.epoch + 1))
         connection.take_lease(flow.uuid, "me", 60)

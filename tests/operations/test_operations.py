@@ -277,9 +277,9 @@ def let_go_when_asked(held: Held, backend: base.Backend) -> threading.Thread:
         until = time.monotonic() + 20
         with backend.get_connection() as connection:
             # The keeper clears what it has done.
-            while not connection.wishes([held.uuid]) and time.monotonic() < until:
+            while not connection.commands([held.uuid]) and time.monotonic() < until:
                 time.sleep(0.01)
-            while connection.wishes([held.uuid]) and time.monotonic() < until:
+            while connection.commands([held.uuid]) and time.monotonic() < until:
                 time.sleep(0.01)
         held.go_on()
 

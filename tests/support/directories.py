@@ -97,10 +97,10 @@ def a_life(root: pathlib.Path, done: Callable[[Any], None]) -> None:
     done((kept.book.uuid, 2))
     outline = Outline((OutlineNode("f", "flow", None),), ())
     connection.save_outline(kept.flow.uuid, outline, lease=lease)
-    wish = base.Wish("suspend", reason="it is late")
-    assert connection.put_wish(lease, wish)
-    connection.clear_wish(lease, wish)
-    assert connection.put_wish(lease, wish)  # nobody hears of that one
+    wish = base.FlowCommand("suspend", reason="it is late")
+    assert connection.put_command(lease, wish)
+    connection.clear_command(lease, wish)
+    assert connection.put_command(lease, wish)  # nobody hears of that one
     connection.give_back_lease(lease)
     kept.turn()
     done((kept.book.uuid, 3))

@@ -11,7 +11,7 @@ import pytest
 from tests.views import records
 from wbengine import states
 from wbengine.persistence import leases, models, owners
-from wbengine.persistence.wishes import Wish
+from wbengine.persistence.commands import FlowCommand
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.views import flow as flows
 from wbengine.views.masking import Masker
@@ -226,7 +226,7 @@ def test_what_never_began_in_a_flow_that_ended_says_so(state):
 
 def test_a_wish_is_told_in_words():
     flow, outline = records.order()
-    view = look(flow, outline, lease(flow), wish=Wish("cancel", "too late", "ann", NOW))
+    view = look(flow, outline, lease(flow), wish=FlowCommand("cancel", "too late", "ann", NOW))
     assert view.wish == "cancelled by ann: too late"
 
 

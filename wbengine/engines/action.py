@@ -150,8 +150,8 @@ class ActionEngine(control.Controlled):
         plan = self._compiled("prepared").plan
         if self._prepared and self._storage.get_flow_state() != states.REVERTED:
             return
-        owned = self._ownership.tenure is not None
-        holding = contextlib.nullcontext() if owned else self._ownership.held()
+        owned = self._ownership.held is not None
+        holding = contextlib.nullcontext() if owned else self._ownership.owned()
         with holding, self._storage.writer.batch():
             if not self._prepared:
                 self._prepare(plan)
@@ -244,8 +244,8 @@ class ActionEngine(control.Controlled):
             self.compile()
             with contextlib.ExitStack() as owning:
                 try:
-                    owning.enter_context(self._ownership.held(due, deadline, early))
-                except ownership.Unwanted:
+                    owning.enter_context(self._ownership.owned(due, deadline, early))
+                except ownership.WaitEnded:
                     if early:
                         raise self._cancelled_early(early[0].reason) from None
                     yield None
@@ -300,8 +300,8 @@ class ActionEngine(control.Controlled):
         self._running_executor.start()  # one that cannot start changes nothing of the flow
         try:
             self._change_state(states.RUNNING)
-            if self._ownership.tenure is not None:
-                self._ownership.tenure.wished = self._grant
+            if self._ownership.held is not None:
+                self._ownership.held.on_command = self._obey
             if self._durability != saving.EACH:
                 # Who knows an atom by its record must find that again.
                 self._storage.writer.flush()
@@ -321,10 +321,10 @@ class ActionEngine(control.Controlled):
         Somebody else runs the flow; or the store cannot be written, and the executor remembers what
         it ran: what ends now is found by the next run, and nothing is let go of before that.
         """
-        tenure = self._ownership.tenure
-        if isinstance(error, exceptions.LeaseLost) and tenure is not None:
-            tenure.lose(error)
-        if tenure is not None and tenure.error is not None:
+        held = self._ownership.held
+        if isinstance(error, exceptions.LeaseLost) and held is not None:
+            held.lose(error)
+        if held is not None and held.error is not None:
             # Nobody is told: it is not our flow any more.
             run.stop_signal.disown()
             self._storage.flow_detail.state = states.FAILURE
@@ -365,17 +365,17 @@ class ActionEngine(control.Controlled):
         plan = self._compiled("run").plan
         inbox: run_control.Inbox = self._clock.queue()
         wake: Callable[[], None] = functools.partial(inbox.put, None)
-        tenure, saver = self._ownership.tenure, None
-        if tenure is not None and self._durability != saving.END:
+        held, saver = self._ownership.held, None
+        if held is not None and self._durability != saving.END:
             immediate = self._running_executor.immediate
             prompt = saving.Prompt(self._storage.writer, wake, self._clock, immediate=immediate)
-            wake, tenure.stir = prompt, prompt.stir
+            wake, held.on_tick = prompt, prompt.on_tick
         lifecycle = self._make_lifecycle(wake)
         scheduler = self._scheduler = scheduler_module.Scheduler(
             plan, leftovers.states_by_node(self._storage)
         )
-        if tenure is not None:
-            saver = saving.Saver(self._storage.writer, self._durability, tenure.check)
+        if held is not None:
+            saver = saving.Saver(self._storage.writer, self._durability, held.check)
         run = run_module.Run(
             plan,
             scheduler,
@@ -387,8 +387,8 @@ class ActionEngine(control.Controlled):
             defer_reverts=self._defer_reverts,
             clock=self._clock,
         )
-        if tenure is not None:
-            tenure.lost = run.stop_signal.disown
+        if held is not None:
+            held.on_lost = run.stop_signal.disown
         return run
 
     def _make_lifecycle(self, touched: Callable[[], None]) -> atoms.Lifecycle:
@@ -409,7 +409,7 @@ class ActionEngine(control.Controlled):
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
         refusal = exceptions.InvalidState("The engine is running; it cannot be reset now")
-        with self._alone(refusal), self._ownership.held(), self._storage.writer.batch():
+        with self._alone(refusal), self._ownership.owned(), self._storage.writer.batch():
             self.prepare()
             states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
             self._reset(leftovers.failed_nodes(self._storage) if failed_only else plan.atoms())

@@ -13,7 +13,7 @@ from wbengine import storage as storage_module
 from wbengine.engines import base, ownership, selecting
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
-from wbengine.persistence import leases, models, wishes
+from wbengine.persistence import commands, leases, models
 from wbengine.runtime import control, saving
 from wbengine.runtime import run as run_module
 
@@ -120,13 +120,13 @@ class Controlled(base.Engine):
             return True
         return run is not None and run.stop_signal.cancel(request)
 
-    def _grant(self, wish: persistence.Wish) -> None:
-        """Do what somebody wants who knows the flow from the store."""
-        LOG.info("Flow %r is to be %s", self._storage.flow_name, wish.in_words())
-        if wish.what == wishes.SUSPEND:
-            self._suspend(wish.in_words())
+    def _obey(self, command: persistence.FlowCommand) -> None:
+        """Obey a command that was left in the store."""
+        LOG.info("Flow %r is to be %s", self._storage.flow_name, command.in_words())
+        if command.what == commands.SUSPEND:
+            self._suspend(command.in_words())
         else:
-            self.cancel(reason=wish.told)
+            self.cancel(reason=command.told)
 
     def _begin(self, run: run_module.Run) -> None:
         """From now on `run` is suspended and cancelled."""

@@ -12,9 +12,9 @@ from typing import Final
 from wbengine import _clock, exceptions
 from wbengine import storage as storage_module
 from wbengine.engines import awaiting
-from wbengine.persistence import base, keeper, leases, owners
+from wbengine.persistence import base, lease_renewer, leases, owners
 
-__all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "Unwanted"]
+__all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "WaitEnded"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ ON_BUSY: Final = (FAIL, WAIT)
 _LONGEST: Final = 1.0
 
 
-class Unwanted(exceptions.FlowBusy):
-    """Whoever waited was suspended."""
+class WaitEnded(exceptions.FlowBusy):
+    """A run that waited for the flow was suspended, or cancelled."""
 
 
 class Ownership:
@@ -49,32 +49,33 @@ class Ownership:
         self._clock = clock
         self.waits = on_busy == WAIT
         self._lasting = lasting
-        # What wakes who waits for the flow; None while nobody does.
-        self._bell: queue.SimpleQueue[None] | None = None
+        # Wakes the run that waits for the flow; None while none does.
+        self._waking: queue.SimpleQueue[None] | None = None
         #: The current one; None: no run, or no backend.
-        self.tenure: keeper.Tenure | None = None
+        self.held: lease_renewer.HeldLease | None = None
 
     def wake(self) -> bool:
         """Let a run that waits give up; False if none does.
 
         From any thread, and from signal handlers.
         """
-        bell = self._bell
-        if bell is not None:
-            bell.put(None)
-        return bell is not None
+        waking = self._waking
+        if waking is not None:
+            waking.put(None)
+        return waking is not None
 
     @contextlib.contextmanager
-    def held(
-        self, due: float | None = None, deadline: float | None = None, wishes: Sized = ()
+    def owned(
+        self, due: float | None = None, deadline: float | None = None, requests: Sized = ()
     ) -> Iterator[None]:
         """Own the flow for the length of a `with` block; without a backend everybody does.
 
-        `due` is the moment at which `deadline` seconds are over; nobody waits who finds `wishes`.
+        `due` is the moment at which `deadline` seconds are over; a run that is to be
+        cancelled (there are `requests`) does not wait.
 
         :raises FlowBusy: somebody else runs it, and waiting was not asked for.
         :raises DeadlineExceeded: nor did the owner end in time.
-        :raises Unwanted: `wake` was called meanwhile, or there are wishes.
+        :raises WaitEnded: `wake` was called meanwhile, or there are `requests`.
         :raises StorageFailure: the store could not be asked.
         """
         backend = self._storage.backend
@@ -83,30 +84,30 @@ class Ownership:
             return
         owner = owners.new(self._clock)
         try:
-            self._bell = self._clock.queue()
+            self._waking = self._clock.queue()
             try:
-                tenure = self._wait(backend, str(owner), due, deadline, wishes)
+                held = self._wait(backend, str(owner), due, deadline, requests)
             finally:
-                self._bell = None
-            self.tenure = tenure
-            keeper.of_process().keep(tenure)
+                self._waking = None
+            self.held = held
+            lease_renewer.of_process().add(held)
             try:
                 yield
             except exceptions.LeaseLost as error:
-                tenure.lose(error)
+                held.lose(error)
                 raise exceptions.LeaseLost(
                     f"Flow {self._storage.flow_name!r} was taken over or removed while it was run"
                     f" here, and nothing more is written by this run: {error}",
                     error,
                 ) from error
             finally:
-                self.tenure = None
-                tenure.lost = tenure.stir = keeper.nobody
-                tenure.wished = None
-                keeper.of_process().drop(tenure)
+                self.held = None
+                held.on_lost = held.on_tick = lease_renewer.ignore
+                held.on_command = None
+                lease_renewer.of_process().remove(held)
                 self._storage.writer.detach_lease()
-                if tenure.error is None:
-                    self._storage.writer.give_back_lease(tenure.lease)
+                if held.error is None:
+                    self._storage.writer.give_back_lease(held.lease)
         finally:
             owner.let_go()
 
@@ -116,8 +117,8 @@ class Ownership:
         owner: str,
         due: float | None,
         deadline: float | None,
-        wishes: Sized,
-    ) -> keeper.Tenure:
+        requests: Sized,
+    ) -> lease_renewer.HeldLease:
         pause = 0.01
         while True:
             try:
@@ -135,19 +136,19 @@ class Ownership:
                     raise exceptions.DeadlineExceeded(
                         f"{busy}: it did not end within {deadline:g} seconds", busy
                     ) from busy
-                self._sleep(min(pause, left, max(busy.seconds, 0.01)), wishes)
+                self._sleep(min(pause, left, max(busy.seconds, 0.01)), requests)
                 pause = min(pause * 2, _LONGEST)
 
-    def _sleep(self, seconds: float, wishes: Sized) -> None:
-        assert self._bell is not None
-        if not (wishes or awaiting.given_up()):  # before there was a bell
+    def _sleep(self, seconds: float, requests: Sized) -> None:
+        assert self._waking is not None
+        if not (requests or awaiting.given_up()):  # before it waited
             try:
-                self._bell.get(True, seconds)
+                self._waking.get(True, seconds)
             except queue.Empty:
                 return
-        raise Unwanted
+        raise WaitEnded
 
-    def _take(self, backend: base.Backend, owner: str) -> keeper.Tenure:
-        taken = keeper.now()
+    def _take(self, backend: base.Backend, owner: str) -> lease_renewer.HeldLease:
+        taken = lease_renewer.now()
         lease = self._storage.take_lease(owner, self._lasting)
-        return keeper.Tenure(backend, lease, self._lasting, taken)
+        return lease_renewer.HeldLease(backend, lease, self._lasting, taken)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from wbengine import _lazily
 
 if TYPE_CHECKING:
+    from wbengine.operations.commands import Asked, cancel, is_run, suspend
     from wbengine.operations.finding import find
     from wbengine.operations.planning import Plan, plan
     from wbengine.operations.removing import delete, prune
     from wbengine.operations.resuming import resume, retry, revert
     from wbengine.operations.starting import start
-    from wbengine.operations.wishing import Asked, cancel, is_run, suspend
 
 __all__ = [
     "Asked",
@@ -40,7 +40,7 @@ _MODULES: Final = {
     "removing": ("delete", "prune"),
     "resuming": ("resume", "retry", "revert"),
     "starting": ("start",),
-    "wishing": ("Asked", "cancel", "is_run", "suspend"),
+    "commands": ("Asked", "cancel", "is_run", "suspend"),
 }
 
 __getattr__, __dir__ = _lazily.names(

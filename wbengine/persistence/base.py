@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from wbengine import exceptions, states
 from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
+from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.listing import FlowRow, Page
-from wbengine.persistence.wishes import Wish
 from wbengine.types.outline import Outline
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "FlowRow",
     "NO_ITEMS",
     "Page",
-    "Wish",
+    "FlowCommand",
     "create_flow_detail",
     "keep_flow_detail",
     "items_of",
@@ -270,37 +270,37 @@ class Connection(abc.ABC):
         :raises NotFound: the flow is not kept.
         """
 
-    def wish(self, flow_uuid: str, wish: Wish) -> None:
-        """Tell whoever runs a flow what is wanted of it; a wish before that is forgotten.
+    def send_command(self, flow_uuid: str, command: FlowCommand) -> None:
+        """Leave a command for the engine that runs a flow; one before that is forgotten.
 
-        It is looked at each second.
+        The engine looks each second.
 
         :raises NotFound: the flow is not kept.
-        :raises InvalidState: nobody runs it.
-        :raises ValueError: it is a wish for something else than `wishes.WISHES`.
+        :raises InvalidState: no engine runs it.
+        :raises ValueError: it is none of `commands.COMMANDS`.
         """
-        wish.check()
+        command.check()
         lease = self.get_lease(flow_uuid)
-        if lease is None or owners.died(lease.owner) or not self.put_wish(lease, wish):
+        if lease is None or owners.died(lease.owner) or not self.put_command(lease, command):
             raise exceptions.InvalidState(
-                f"Nobody runs flow {flow_uuid}: there is nothing to {wish.what}"
+                f"Nobody runs flow {flow_uuid}: there is nothing to {command.what}"
             )
 
     @abc.abstractmethod
-    def put_wish(self, lease: leases.Lease, wish: Wish) -> bool:
-        """Keep a wish about the run of this lease; False: that one is over."""
+    def put_command(self, lease: leases.Lease, command: FlowCommand) -> bool:
+        """Keep a command about the run of this lease; False: that one is over."""
 
     @abc.abstractmethod
-    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, Wish]:
-        """What is wanted of the present runs of these flows, by their uuids.
+    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
+        """The commands about the present runs of these flows, by their uuids.
 
-        One read for all of them, which costs next to nothing when there is nothing.  What is not
-        kept any more is left out.
+        One read for all of them, which costs next to nothing when there is none.  What is not kept
+        any more is left out.
         """
 
     @abc.abstractmethod
-    def clear_wish(self, lease: leases.Lease, wish: Wish) -> None:
-        """Forget a wish about the run of this lease, unless another one came since."""
+    def clear_command(self, lease: leases.Lease, command: FlowCommand) -> None:
+        """Forget a command about the run of this lease, unless another one came since."""
 
     @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:

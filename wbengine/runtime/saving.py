@@ -105,7 +105,7 @@ class Prompt:
                 # What runs has no part in this: if it fails, the loop finds out.
                 self._writer.try_flush()
 
-    def stir(self) -> None:
-        """Somebody comes by: have written what was told without a word."""
+    def on_tick(self) -> None:
+        """Have written what was told while no task ended."""
         if not self._immediate and self._writer.pending:
             self._wake()

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from wbengine import _names, exceptions
 from wbengine.persistence import backends, base, leases, listing, models
-from wbengine.persistence.wishes import Wish
+from wbengine.persistence.commands import FlowCommand
 from wbengine.testing import faults
 from wbengine.types.outline import Outline
 
@@ -259,12 +259,12 @@ class _FaultyConnection(base.Connection):
     def give_back_lease(self, lease: leases.Lease) -> None:
         self._write("give_back_lease", lease)
 
-    def put_wish(self, lease: leases.Lease, wish: Wish) -> bool:
-        kept: bool = self._write("put_wish", lease, wish)
+    def put_command(self, lease: leases.Lease, command: FlowCommand) -> bool:
+        kept: bool = self._write("put_wish", lease, command)
         return kept
 
-    def clear_wish(self, lease: leases.Lease, wish: Wish) -> None:
-        self._write("clear_wish", lease, wish)
+    def clear_command(self, lease: leases.Lease, command: FlowCommand) -> None:
+        self._write("clear_wish", lease, command)
 
     # Reading.
 
@@ -298,8 +298,8 @@ class _FaultyConnection(base.Connection):
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         return self._inner.get_lease(flow_uuid)
 
-    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, Wish]:
-        return self._inner.wishes(flow_uuids)
+    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
+        return self._inner.commands(flow_uuids)
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
         return self._inner.get_outline(flow_uuid)

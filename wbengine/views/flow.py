@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from wbengine import states
 from wbengine.persistence import base, leases, models, owners
-from wbengine.persistence.wishes import Wish
+from wbengine.persistence.commands import FlowCommand
 from wbengine.types import outline as outlines
 from wbengine.views import undoing, words
 from wbengine.views.atoms import AtomView
@@ -167,7 +167,7 @@ def read(
         now=time.time() if now is None else now,
         masker=masker,
         book=book_of(connection, uuid),
-        wish=connection.wishes([uuid]).get(uuid),
+        wish=connection.commands([uuid]).get(uuid),
         cursor=changes.cursor,
         offered=offered,
     )
@@ -188,7 +188,7 @@ def view(
     now: float,
     masker: Masker | None = None,
     book: tuple[str, str] | None = None,
-    wish: Wish | None = None,
+    wish: FlowCommand | None = None,
     cursor: str | None = None,
     offered: Collection[str] | None = None,
 ) -> FlowView:

@@ -76,7 +76,7 @@ class Records:
             now=time.time() if now is None else now,
             masker=self.masker,
             book=self._book,
-            wish=self._connection.wishes([self.uuid]).get(self.uuid),
+            wish=self._connection.commands([self.uuid]).get(self.uuid),
             cursor=self.cursor,
             offered=offered,
         )

@@ -149,11 +149,11 @@ class WorkerBasedActionEngine(ActionEngine):
 
     @contextlib.contextmanager
     def _executing(self, run: run_module.Run) -> Iterator[None]:
-        tenure = self._ownership.tenure
+        held = self._ownership.held
         self._lineage.take_name()
         try:
             with super()._executing(run):
-                self._lineage.begin(tenure.check if tenure is not None else None)
+                self._lineage.begin(held.check if held is not None else None)
                 if self._durability != saving.EACH:
                     # What is published later may be written later still.
                     self._storage.writer.flush()

@@ -53,7 +53,7 @@ class MemoryBackend(base.Backend):
         self.turns: dict[str, Turns] = {}
         self.numbers = itertools.count(1)
         self.outlines: dict[str, Outline] = {}
-        self.wishes: dict[str, base.Wish] = {}
+        self.commands: dict[str, base.FlowCommand] = {}
         #: How many writes there were, and how many items they held.
         self.writes = 0
         self.items_written = 0
@@ -133,7 +133,7 @@ class MemoryConnection(base.Connection):
         store.leases.pop(flow_uuid, None)
         store.turns.pop(flow_uuid, None)
         store.outlines.pop(flow_uuid, None)
-        store.wishes.pop(flow_uuid, None)
+        store.commands.pop(flow_uuid, None)
 
     def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         return self._read(
@@ -256,7 +256,7 @@ class MemoryConnection(base.Connection):
             self._refuse_if_busy(flow_uuid, dead)
             kept.epoch += 1
             taken = leases.Lease(flow_uuid, owner, kept.epoch)
-            self._backend.wishes.pop(flow_uuid, None)
+            self._backend.commands.pop(flow_uuid, None)
             self._backend.leases[flow_uuid] = taken, self._backend.clock.monotonic() + seconds
             return taken
 
@@ -271,31 +271,31 @@ class MemoryConnection(base.Connection):
             held, _ = self._backend.leases.get(lease.flow, (None, 0.0))
             if held == lease:
                 del self._backend.leases[lease.flow]
-                self._backend.wishes.pop(lease.flow, None)
+                self._backend.commands.pop(lease.flow, None)
 
     def get_lease(self, flow_uuid: str) -> leases.Lease | None:
         with self._backend.lock:
             self._found(flow_uuid)
             return self._holder(flow_uuid)
 
-    # -- wishes, outlines -----------------------------------------------------------------------
+    # -- commands, outlines ---------------------------------------------------------------------
 
-    def put_wish(self, lease: leases.Lease, wish: base.Wish) -> bool:
+    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
         with self._backend.lock:
             if self._holder(lease.flow) != lease:
                 return False
-            self._backend.wishes[lease.flow] = wish._replace(epoch=lease.epoch)
+            self._backend.commands[lease.flow] = command._replace(epoch=lease.epoch)
             return True
 
-    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, base.Wish]:
+    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         with self._backend.lock:
-            kept = self._backend.wishes
+            kept = self._backend.commands
             return {uuid: kept[uuid] for uuid in flow_uuids if uuid in kept} if kept else {}
 
-    def clear_wish(self, lease: leases.Lease, wish: base.Wish) -> None:
+    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
         with self._backend.lock:
-            if self._backend.wishes.get(lease.flow) == wish._replace(epoch=lease.epoch):
-                del self._backend.wishes[lease.flow]
+            if self._backend.commands.get(lease.flow) == command._replace(epoch=lease.epoch):
+                del self._backend.commands[lease.flow]
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
         with self._backend.lock:

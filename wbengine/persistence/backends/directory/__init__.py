@@ -8,7 +8,7 @@ What is where (names that are no plain words are replaced by their digest)::
     <path>/flows/<flow>/records.<n>   the flow, its atoms and their items, when it was folded last
     <path>/flows/<flow>/journal.<n>   the turns since
     <path>/flows/<flow>/outline  the structure of the flow, to be drawn
-    <path>/wishes/<flow>         what is wanted of whoever runs the flow
+    <path>/wishes/<flow>         the command to the engine that runs the flow
     <path>/doing/                what is being created or destroyed, for whoever comes after a crash
     <path>/aside/                copies of damaged files; never deleted
 

@@ -16,6 +16,7 @@ from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.directory import (
     aside,
     books,
+    commands,
     contents,
     files,
     following,
@@ -25,7 +26,6 @@ from wbengine.persistence.backends.directory import (
     listing,
     opened,
     store,
-    wishing,
 )
 from wbengine.types.outline import Outline
 
@@ -282,25 +282,25 @@ class DirectoryConnection(base.Connection):
             return None
         return leases.Lease(flow_uuid, holder.owner, holder.epoch)
 
-    # -- wishes ---------------------------------------------------------------------------------
+    # -- commands -------------------------------------------------------------------------------
 
-    def put_wish(self, lease: leases.Lease, wish: base.Wish) -> bool:
+    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
         with self._store.writing(lease.flow) as kept:
             if not (kept.holder.is_of(lease) and kept.holder.runs(self._now())):
                 return False
-            wishing.put(self._store, lease, wish)
+            commands.put(self._store, lease, command)
             return True
 
-    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, base.Wish]:
-        return dict(wishing.wishes(self._store, flow_uuids))
+    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
+        return dict(commands.read_all(self._store, flow_uuids))
 
-    def clear_wish(self, lease: leases.Lease, wish: base.Wish) -> None:
+    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
         try:
             with self._store.writing(lease.flow, keep=True) as kept:
-                said = wishing.read(self._store.root, lease.flow)
-                if kept.holder.is_of(lease) and said == wish._replace(epoch=lease.epoch):
+                said = commands.read(self._store.root, lease.flow)
+                if kept.holder.is_of(lease) and said == command._replace(epoch=lease.epoch):
                     crashpoint("dir.before-wish-cleared")
-                    wishing.forget(self._store.root, lease.flow)
+                    commands.forget(self._store.root, lease.flow)
                     crashpoint("dir.after-wish-cleared")
         except exceptions.NotFound:
             return

@@ -13,6 +13,7 @@ from wbengine.persistence import models
 from wbengine.persistence.backends.directory import (
     aside,
     books,
+    commands,
     contents,
     doing,
     files,
@@ -21,7 +22,6 @@ from wbengine.persistence.backends.directory import (
     lines,
     rows,
     store,
-    wishing,
 )
 
 __all__ = ["FOLDERS", "Library"]
@@ -263,7 +263,7 @@ class Library:
             files.remove_tree(temporary)
             if name not in known:
                 self._take_away(name, temporary)
-                wishing.forget(self._root, name)
+                commands.forget(self._root, name)
         note.done()
 
     def _known_to(self, name: str, note: doing.Note) -> list[str]:

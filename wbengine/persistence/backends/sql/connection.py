@@ -12,13 +12,13 @@ from wbengine._crash import crashpoint
 from wbengine.persistence import base, leases, models
 from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.sql import (
+    commands,
     layout,
     leasing,
     listing,
     outlining,
     reading,
     shelving,
-    wishing,
     writing,
 )
 from wbengine.types.outline import Outline
@@ -205,33 +205,33 @@ class SQLConnection(base.Connection):
             lambda connection: leasing.holder(connection, self._statements, flow_uuid),
         )
 
-    # -- wishes ---------------------------------------------------------------------------------
+    # -- commands -------------------------------------------------------------------------------
 
-    def put_wish(self, lease: leases.Lease, wish: base.Wish) -> bool:
+    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
         def work(connection: sa.Connection) -> bool:
-            heard = wishing.put(connection, self._statements, lease, wish)
+            heard = commands.put(connection, self._statements, lease, command)
             crashpoint("sql.before-wish-commit")
             return heard
 
-        heard = self._transact(f"Saving a wish about flow {lease.flow}", work)
+        heard = self._transact(f"Saving a command about flow {lease.flow}", work)
         crashpoint("sql.after-wish-commit")
         return heard
 
-    def wishes(self, flow_uuids: Collection[str]) -> Mapping[str, base.Wish]:
+    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
         if not (flow_uuids and self._backend.is_there()):
             return {}
         return self._transact(
-            "Looking for wishes",
-            lambda it: wishing.wishes(it, self._statements, flow_uuids),
+            "Looking for commands",
+            lambda it: commands.read_all(it, self._statements, flow_uuids),
             write=False,
         )
 
-    def clear_wish(self, lease: leases.Lease, wish: base.Wish) -> None:
+    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
         def work(connection: sa.Connection) -> None:
-            wishing.clear(connection, self._statements, lease, wish)
+            commands.clear(connection, self._statements, lease, command)
             crashpoint("sql.before-wish-cleared-commit")
 
-        self._transact(f"Forgetting a wish about flow {lease.flow}", work)
+        self._transact(f"Forgetting a command about flow {lease.flow}", work)
         crashpoint("sql.after-wish-cleared-commit")
 
     # -------------------------------------------------------------------------------------------

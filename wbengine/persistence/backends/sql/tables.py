@@ -80,7 +80,7 @@ FLOWS: Final = sa.Table(
     _text("lease_owner"),
     _count("lease_epoch"),
     sa.Column("lease_until", sa.Double),
-    # What is wanted of the run of that lease; whoever takes it and hears wishes, tells its epoch.
+    # The command about the run of that lease, whose owner obeys commands if this is its epoch.
     _text("wish"),
     sa.Column("wish_epoch", sa.BigInteger),
     # For lists (unix seconds): when its record was made, and when the row was written last.

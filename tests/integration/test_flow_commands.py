@@ -88,8 +88,8 @@ def connection(url: str) -> Iterator[base.Connection]:
 
 def test_suspending(child: Child, connection: base.Connection) -> None:
     """What runs ends, nothing more starts; the history says who wanted it, and why."""
-    connection.wish(child.flow, base.Wish("suspend", "lunch", "cook"))
-    until(lambda: not connection.wishes([child.flow]))
+    connection.send_command(child.flow, base.FlowCommand("suspend", "lunch", "cook"))
+    until(lambda: not connection.commands([child.flow]))
     child.go.touch()
     assert child.rest() == ["SUSPENDED"]
     history = connection.get_flow_details(child.flow).history
@@ -97,17 +97,17 @@ def test_suspending(child: Child, connection: base.Connection) -> None:
         ("RUNNING", None), ("SUSPENDING", "suspended by cook: lunch"), ("SUSPENDED", None),
     ]  # fmt: skip
     with pytest.raises(exceptions.InvalidState, match=f"Nobody runs flow {child.flow}"):
-        connection.wish(child.flow, base.Wish("suspend"))
+        connection.send_command(child.flow, base.FlowCommand("suspend"))
 
 
 def test_cancelling(child: Child, connection: base.Connection) -> None:
     """What was done is undone."""
-    connection.wish(child.flow, base.Wish("cancel", "no more", "cook"))
+    connection.send_command(child.flow, base.FlowCommand("cancel", "no more", "cook"))
     told = child.rest()
     assert told[-2:] == ["Cancelled", "REVERTED"] and "undo first" in told
     found = connection.get_flow_details(child.flow)
     assert found.error == "Cancelled: the flow was cancelled: no more (by cook)"
-    assert connection.wishes([child.flow]) == {}
+    assert connection.commands([child.flow]) == {}
 
 
 class Waits(task.Task):
@@ -135,13 +135,13 @@ def test_a_wish_for_an_earlier_run_does_nothing() -> None:
         # It is left to whoever looks, and nobody does any more.
         lease = connection.get_lease(engine.storage.flow_uuid)
         assert lease is not None
-        tenure = engine._ownership.tenure  # type: ignore[attr-defined]
-        tenure.wished = None
-        connection.wish(engine.storage.flow_uuid, base.Wish("cancel"))
+        held = engine._ownership.held  # type: ignore[attr-defined]
+        held.on_command = None
+        connection.send_command(engine.storage.flow_uuid, base.FlowCommand("cancel"))
         second.go.set()
     assert engine.storage.get_flow_state() == states.SUCCESS
     with backend.get_connection() as connection:
-        assert connection.wishes([engine.storage.flow_uuid]) == {}
+        assert connection.commands([engine.storage.flow_uuid]) == {}
         engine.reset()
         engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS

@@ -1,4 +1,4 @@
-"""Asking whoever runs a flow to suspend or to revert it."""
+"""Commands to the engine that runs a flow: to suspend, or to revert it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Final, NamedTuple
 
 from wbengine import exceptions, states
-from wbengine.persistence import base, owners, wishes
+from wbengine.persistence import base, commands, owners
 
 __all__ = ["Asked", "cancel", "is_run", "suspend"]
 
@@ -31,7 +31,7 @@ def suspend(
     by: str | None = None,
     wait: float | None = None,
 ) -> Asked:
-    """Ask whoever runs a flow to suspend it: what runs is finished, and nothing more begins.
+    """Ask the engine that runs a flow to suspend it: what runs is finished, no more begins.
 
     :param wait: seconds until it must have ended; None: do not wait for that.
     :raises NotFound: there is no such flow.
@@ -41,7 +41,7 @@ def suspend(
     old = _state(backend, uuid)
     if old == states.SUSPENDED and not is_run(backend, uuid):
         return Asked(old, old)
-    return _ask(backend, uuid, wishes.SUSPEND, reason, by, wait)
+    return _ask(backend, uuid, commands.SUSPEND, reason, by, wait)
 
 
 def cancel(
@@ -52,11 +52,11 @@ def cancel(
     by: str | None = None,
     wait: float | None = None,
 ) -> Asked:
-    """Ask whoever runs a flow to end it, and to revert what it did.
+    """Ask the engine that runs a flow to end it, and to revert what it did.
 
     As `suspend`; of a flow that nobody runs, `resuming.revert` is the way.
     """
-    return _ask(backend, uuid, wishes.CANCEL, reason, by, wait)
+    return _ask(backend, uuid, commands.CANCEL, reason, by, wait)
 
 
 def is_run(backend: base.Backend, uuid: str) -> bool:
@@ -77,7 +77,7 @@ def _ask(
     with contextlib.closing(backend.get_connection()) as connection:
         holder = _holder(connection, uuid)
         try:
-            connection.wish(uuid, wishes.Wish(what, reason, by, time.time()))
+            connection.send_command(uuid, commands.FlowCommand(what, reason, by, time.time()))
         except exceptions.InvalidState as error:
             raise _deaf(connection, uuid) or error from None
         if wait is not None and holder is not None:

@@ -1,4 +1,4 @@
-"""What somebody wants of whoever runs a flow."""
+"""A command to the engine that runs a flow, which is left for it in the store."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import exceptions
 
-__all__ = ["CANCEL", "SUSPEND", "WISHES", "Wish"]
+__all__ = ["CANCEL", "COMMANDS", "SUSPEND", "FlowCommand"]
 
 SUSPEND: Final = "suspend"
 CANCEL: Final = "cancel"
-WISHES: Final = (SUSPEND, CANCEL)
+COMMANDS: Final = (SUSPEND, CANCEL)
 
 
-class Wish(NamedTuple):
+class FlowCommand(NamedTuple):
     """That the run of a flow be suspended, or cancelled: for a `reason`, by somebody (`by`).
 
-    `at` is when it was uttered (unix seconds).  It is about one run, that of the lease of `epoch`,
+    `at` is when it was given (unix seconds).  It is about one run, that of the lease of `epoch`,
     which the store fills in; a later run never hears of it.
     """
 
@@ -33,28 +33,30 @@ class Wish(NamedTuple):
         return f"{self.reason} ({who})" if self.reason and who else self.reason or who or None
 
     def in_words(self) -> str:
-        """Who wanted what, and why."""
+        """What is to be done, by whose command, and why."""
         done = "suspended" if self.what == SUSPEND else "cancelled"
         who = f" by {self.by}" if self.by else ""
         return f"{done}{who}{f': {self.reason}' if self.reason else ''}"
 
     def check(self) -> None:
-        """:raises ValueError: nobody can do that."""
-        if self.what not in WISHES:
-            raise ValueError(f"A wish is one of {', '.join(WISHES)}, not {self.what!r}")
+        """:raises ValueError: no engine can do that.
+        :raises TypeError: the reason, or who gives it, is no text.
+        """
+        if self.what not in COMMANDS:
+            raise ValueError(f"A command is one of {', '.join(COMMANDS)}, not {self.what!r}")
         for what, told in (("reason", self.reason), ("by", self.by)):
             if not isinstance(told, str | None):
-                raise TypeError(f"The {what} of a wish is a text or None, not {told!r:.80}")
+                raise TypeError(f"The {what} of a command is a text or None, not {told!r:.80}")
 
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()
 
     @classmethod
-    def from_dict(cls, told: Any) -> Wish:
-        """:raises InvalidFormat: this is no wish."""
+    def from_dict(cls, told: Any) -> FlowCommand:
+        """:raises InvalidFormat: this is no command."""
         try:
             made = cls(**{key: told[key] for key in cls._fields})
             made.check()
         except (LookupError, TypeError, ValueError) as error:
-            raise exceptions.InvalidFormat(f"This is no wish: {error}") from error
+            raise exceptions.InvalidFormat(f"This is no command: {error}") from error
         return made

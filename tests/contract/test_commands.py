@@ -1,4 +1,4 @@
-"""Wishes reach the run they are about, and no other; and outlines are kept."""
+"""Commands reach the run they are about, and no other; and outlines are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbengine.persistence import base, models
 from wbengine.types.outline import Outline, OutlineNode
 
 Connection = base.Connection
-SUSPEND = base.Wish("suspend", "reason Ä\0\ud800 '", "somebody", 1.5)
+SUSPEND = base.FlowCommand("suspend", "reason Ä\0\ud800 '", "somebody", 1.5)
 
 
 @pytest.fixture
@@ -31,27 +31,27 @@ def test_a_wish_is_there_until_it_is_cleared(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """For who asks for that flow; it says for which run it is."""
-    assert connection.wishes([flow.uuid]) == {}
-    connection.wish(flow.uuid, SUSPEND)
+    assert connection.commands([flow.uuid]) == {}
+    connection.send_command(flow.uuid, SUSPEND)
     told = SUSPEND._replace(epoch=lease.epoch)
     for asked in ([flow.uuid], ["other", flow.uuid, flow.uuid]):
-        assert connection.wishes(asked) == {flow.uuid: told}
-    assert connection.wishes(["other"]) == connection.wishes([]) == {}
-    connection.clear_wish(lease, told)
-    connection.clear_wish(lease, told)
-    assert connection.wishes([flow.uuid]) == {}
+        assert connection.commands(asked) == {flow.uuid: told}
+    assert connection.commands(["other"]) == connection.commands([]) == {}
+    connection.clear_command(lease, told)
+    connection.clear_command(lease, told)
+    assert connection.commands([flow.uuid]) == {}
 
 
 def test_the_latest_wish_counts(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """Whoever did an earlier one does not clear it."""
-    connection.wish(flow.uuid, SUSPEND)
-    (seen,) = connection.wishes([flow.uuid]).values()
-    cancel = base.Wish("cancel", at=2.0)
-    connection.wish(flow.uuid, cancel)
-    connection.clear_wish(lease, seen)
-    assert connection.wishes([flow.uuid]) == {flow.uuid: cancel._replace(epoch=lease.epoch)}
+    connection.send_command(flow.uuid, SUSPEND)
+    (seen,) = connection.commands([flow.uuid]).values()
+    cancel = base.FlowCommand("cancel", at=2.0)
+    connection.send_command(flow.uuid, cancel)
+    connection.clear_command(lease, seen)
+    assert connection.commands([flow.uuid]) == {flow.uuid: cancel._replace(epoch=lease.epoch)}
 
 
 def test_nobody_runs_it(connection: Connection, flow: models.FlowDetail) -> None:
@@ -59,8 +59,8 @@ def test_nobody_runs_it(connection: Connection, flow: models.FlowDetail) -> None
 
     def refused() -> None:
         with pytest.raises(exceptions.InvalidState, match=f"Nobody runs flow {flow.uuid}"):
-            connection.wish(flow.uuid, SUSPEND)
-        assert connection.wishes([flow.uuid]) == {}
+            connection.send_command(flow.uuid, SUSPEND)
+        assert connection.commands([flow.uuid]) == {}
 
     refused()
     lease = connection.take_lease(flow.uuid, "me", 60)
@@ -77,30 +77,30 @@ def test_nobody_runs_it(connection: Connection, flow: models.FlowDetail) -> None
 def test_a_later_run_does_not_hear_of_it(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
-    """However the one before came to its end; and who lost the flow clears no wish of the next."""
-    connection.wish(flow.uuid, SUSPEND)
+    """However the one before ended; and who lost the flow clears no command of the next."""
+    connection.send_command(flow.uuid, SUSPEND)
     connection.give_back_lease(lease)
-    assert connection.wishes([flow.uuid]) == {}
+    assert connection.commands([flow.uuid]) == {}
     later = connection.take_lease(flow.uuid, "me", 60)
-    assert connection.wishes([flow.uuid]) == {}
-    connection.wish(flow.uuid, SUSPEND)
-    connection.clear_wish(lease, SUSPEND._replace(epoch=lease.epoch))
-    connection.clear_wish(lease, SUSPEND._replace(epoch=later.epoch))
-    assert connection.wishes([flow.uuid]) == {flow.uuid: SUSPEND._replace(epoch=later.epoch)}
+    assert connection.commands([flow.uuid]) == {}
+    connection.send_command(flow.uuid, SUSPEND)
+    connection.clear_command(lease, SUSPEND._replace(epoch=lease.epoch))
+    connection.clear_command(lease, SUSPEND._replace(epoch=later.epoch))
+    assert connection.commands([flow.uuid]) == {flow.uuid: SUSPEND._replace(epoch=later.epoch)}
     last = connection.take_lease(flow.uuid, "you", 60, dead=later.epoch)
-    assert connection.wishes([flow.uuid]) == {}
-    connection.clear_wish(last, SUSPEND)
+    assert connection.commands([flow.uuid]) == {}
+    connection.clear_command(last, SUSPEND)
 
 
 def test_wrong_wishes(connection: Connection, flow: models.FlowDetail, lease: stores.Lease) -> None:
     with pytest.raises(ValueError, match="suspend, cancel, not 'explode'"):
-        connection.wish(flow.uuid, base.Wish("explode"))
-    with pytest.raises(TypeError, match="reason of a wish is a text"):
-        connection.wish(flow.uuid, base.Wish("cancel", 7))  # type: ignore[arg-type]
+        connection.send_command(flow.uuid, base.FlowCommand("explode"))
+    with pytest.raises(TypeError, match="reason of a command is a text"):
+        connection.send_command(flow.uuid, base.FlowCommand("cancel", 7))  # type: ignore[arg-type]
     for odd in ("11111111-2222-4333-8444-555555555555", "", "../x", "x" * 300):
         with pytest.raises(exceptions.NotFound):
-            connection.wish(odd, SUSPEND)
-        assert connection.wishes([odd, flow.uuid]) == {}
+            connection.send_command(odd, SUSPEND)
+        assert connection.commands([odd, flow.uuid]) == {}
 
 
 def test_wishes_for_many_flows(connection: Connection) -> None:
@@ -113,8 +113,8 @@ def test_wishes_for_many_flows(connection: Connection) -> None:
     uuids = [flow.uuid for flow in flows]
     for flow in flows[::100]:
         connection.take_lease(flow.uuid, "me", 60)
-        connection.wish(flow.uuid, SUSPEND)
-    assert connection.wishes(uuids).keys() == {flow.uuid for flow in flows[::100]}
+        connection.send_command(flow.uuid, SUSPEND)
+    assert connection.commands(uuids).keys() == {flow.uuid for flow in flows[::100]}
 
 
 OUTLINE = Outline(

@@ -1,5 +1,5 @@
-"""Keeps the leases of all engines of this process, until they are given back or lost; and looks
-what others want of their flows.
+"""Renews the leases of all engines of this process, until they are given back or lost; and looks
+for the commands that others left for their flows.
 
 One thread waits for the next one to be due; it starts when a flow is run, and ends when none has
 been for a while.  A store that does not answer holds up only the leases that are kept there: while
@@ -20,7 +20,7 @@ from wbengine import exceptions
 from wbengine._crash import crashpoint
 from wbengine.persistence import base, leases
 
-__all__ = ["Keeper", "Tenure", "of_process"]
+__all__ = ["HeldLease", "LeaseRenewer", "of_process"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ LINGER: Final = 2.0
 #: The longest wait at a time: none is for ever and a day.
 _LONGEST: Final = 3600.0
 
-#: Seconds between two looks at what others want.
+#: Seconds between two looks for commands.
 LOOK: Final = 1.0
 
 #: So many times a lease is renewed within its time.
@@ -44,14 +44,14 @@ now: Callable[[], float] = (
 )
 
 
-def nobody() -> None:
-    """Nobody is told."""
+def ignore() -> None:
+    """What is called where nothing is to be done."""
 
 
-class Tenure:
-    """One engine's hold on its flow: as long as `check` passes, nobody else runs it.
+class HeldLease:
+    """A lease that one engine holds: as long as `check` passes, no other engine runs the flow.
 
-    `lost` is called, once and from any thread, when it is known that somebody else may.
+    `on_lost` is called, once and from any thread, when it is known that another may.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Tenure:
     ) -> None:
         self.backend = backend
         self.lease = lease
-        self.lost: Callable[[], None] = nobody
-        #: Does what somebody wants of the run, in a thread of its own; None: it cannot do so now.
-        self.wished: Callable[[base.Wish], object] | None = None
-        #: Has written, soon, what was told without a word; called each second while it runs.
-        self.stir: Callable[[], None] = nobody
-        # What is being done, or was.
-        self._granted: base.Wish | None = None
+        self.on_lost: Callable[[], None] = ignore
+        #: Obeys a command about the run, in a thread of its own; None: it cannot do so now.
+        self.on_command: Callable[[base.FlowCommand], object] | None = None
+        #: Called each second while the flow runs.
+        self.on_tick: Callable[[], None] = ignore
+        # The command that is being obeyed, or was.
+        self._obeyed: base.FlowCommand | None = None
         #: Why it is lost.
         self.error: exceptions.LeaseLost | None = None
         self._seconds = seconds
@@ -114,23 +114,24 @@ class Tenure:
             return True
         return False
 
-    def hear(self, wish: base.Wish) -> None:
-        """Somebody wants something: do it, if it is of this run and news, and then forget it."""
-        do = self.wished
-        if do is None or wish == self._granted or wish.epoch != self.lease.epoch:
+    def obey(self, command: base.FlowCommand) -> None:
+        """Do what is commanded, if it is about this run and news, and then clear it."""
+        do = self.on_command
+        if do is None or command == self._obeyed or command.epoch != self.lease.epoch:
             return
-        self._granted = wish
+        self._obeyed = command
 
-        def grant() -> None:
+        def work() -> None:
             try:
-                do(wish)
+                do(command)
                 with contextlib.closing(self.backend.get_connection()) as connection:
-                    connection.clear_wish(self.lease, wish)
+                    connection.clear_command(self.lease, command)
             except Exception as error:
-                LOG.warning("Flow %s was to be %s: %s", self.lease.flow, wish.in_words(), error)
+                words = command.in_words()
+                LOG.warning("Flow %s was to be %s: %s", self.lease.flow, words, error)
 
-        # Whoever is told of it may take his time.
-        threading.Thread(target=grant, name="wbengine-wish", daemon=True).start()
+        # It may take its time, and leases have to be renewed meanwhile.
+        threading.Thread(target=work, name="wbengine-command", daemon=True).start()
 
     def lose(self, error: exceptions.LeaseLost) -> None:
         """A write was refused."""
@@ -141,46 +142,46 @@ class Tenure:
             if self.error is not None:
                 return
             self.error = exceptions.LeaseLost(why)
-        self.lost()
+        self.on_lost()
 
 
-class Keeper:
-    """Renews the tenures it is given."""
+class LeaseRenewer:
+    """Renews the leases it is given."""
 
     def __init__(self, clock: Callable[[], float] = now) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._kept: dict[Tenure, None] = {}
+        self._held: dict[HeldLease, None] = {}
         # The stores that are being asked now.
         self._asked: set[base.Backend] = set()
-        # When to look the next time what is wanted, by store.
+        # When to look for commands the next time, by store.
         self._looks: dict[base.Backend, float] = {}
-        # Who waits for the next one to be due, and until when.
+        # Whether a thread waits for the next one to be due, and until when.
         self._watching = False
         self._until = 0.0
 
-    def keep(self, tenure: Tenure) -> None:
-        """Renew `tenure` from now on."""
+    def add(self, held: HeldLease) -> None:
+        """Renew it from now on."""
         with self._changed:
-            self._kept[tenure] = None
+            self._held[held] = None
             if not self._watching:
                 self._watch()
-            elif tenure.due < self._until:
+            elif held.due < self._until:
                 self._changed.notify()
 
-    def drop(self, tenure: Tenure) -> None:
+    def remove(self, held: HeldLease) -> None:
         """Renew it no more; it may be being renewed right now."""
         with self._changed:
-            self._kept.pop(tenure, None)
-            if all(each.backend is not tenure.backend for each in self._kept):
-                self._looks.pop(tenure.backend, None)
+            self._held.pop(held, None)
+            if all(each.backend is not held.backend for each in self._held):
+                self._looks.pop(held.backend, None)
 
     def _watch(self) -> None:
         thread = threading.Thread(target=self._main, name="wbengine-leases", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            # Whoever starts something renews the lease then, if its time is over.
+            # `check` renews the lease then, if its time is over.
             LOG.warning("No thread keeps the leases of this process: %s", error)
         else:
             self._watching = True
@@ -188,18 +189,18 @@ class Keeper:
     def _main(self) -> None:
         while True:
             with self._changed:
-                errand = self._wait()
-                if errand is None:
+                turn = self._wait()
+                if turn is None:
                     self._watching = False
                     return
-                backend = errand.backend
+                backend = turn.backend
                 self._asked.add(backend)
-                # Whoever is due elsewhere must not wait for the answer.
+                # Leases in other stores must not wait for the answer.
                 self._watching = False
-                if any(tenure.backend is not backend for tenure in self._kept):
+                if any(held.backend is not backend for held in self._held):
                     self._watch()
-            self._renew(errand.due)
-            self._look(backend, errand.heard)
+            self._renew(turn.due)
+            self._look(backend, turn.hearing)
             with self._changed:
                 self._asked.discard(backend)
                 if self._watching:
@@ -207,27 +208,27 @@ class Keeper:
                     return
                 self._watching = True
 
-    def _wait(self) -> _Errand | None:
+    def _wait(self) -> _Turn | None:
         """What is due at one store; None: there has been nothing to do for long."""
         lingering = self._clock() + LINGER
         while True:
             now = self._clock()
-            waiting = [tenure for tenure in self._kept if tenure.backend not in self._asked]
+            waiting = [held for held in self._held if held.backend not in self._asked]
             found = self._due(waiting, now)
             if found is not None:
                 return found
-            if self._kept:
+            if self._held:
                 lingering = now + LINGER
             elif now >= lingering:
                 return None
-            moments = [tenure.due for tenure in waiting]
-            moments += [self._looks[tenure.backend] for tenure in waiting]
+            moments = [held.due for held in waiting]
+            moments += [self._looks[held.backend] for held in waiting]
             self._until = min(moments, default=lingering)
             self._changed.wait(min(self._until - now, _LONGEST))
 
-    def _due(self, waiting: Collection[Tenure], now: float) -> _Errand | None:
-        for tenure in waiting:
-            self._looks.setdefault(tenure.backend, now + LOOK)
+    def _due(self, waiting: Collection[HeldLease], now: float) -> _Turn | None:
+        for held in waiting:
+            self._looks.setdefault(held.backend, now + LOOK)
         first = min(
             waiting, key=lambda each: min(each.due, self._looks[each.backend]), default=None
         )
@@ -238,54 +239,54 @@ class Keeper:
         looks = self._looks[first.backend] <= now
         if looks:
             self._looks[first.backend] = now + LOOK
-        heard = [each for each in mine if each.wished is not None] if looks else []
-        return _Errand(first.backend, due, heard) if due or looks else None
+        hearing = [each for each in mine if each.on_command is not None] if looks else []
+        return _Turn(first.backend, due, hearing) if due or looks else None
 
-    def _renew(self, tenures: Iterable[Tenure]) -> None:
-        for tenure in tenures:
-            if tenure not in self._kept:
+    def _renew(self, held_leases: Iterable[HeldLease]) -> None:
+        for held in held_leases:
+            if held not in self._held:
                 continue
-            if tenure.error is None:
-                tenure.renew()
-            if tenure.error is not None:
-                self.drop(tenure)
+            if held.error is None:
+                held.renew()
+            if held.error is not None:
+                self.remove(held)
 
-    def _look(self, backend: base.Backend, tenures: Collection[Tenure]) -> None:
-        """See what others want of these flows: one read for all of them."""
-        if not tenures:
+    def _look(self, backend: base.Backend, held_leases: Collection[HeldLease]) -> None:
+        """Obey the commands about these flows: one read for all of them."""
+        if not held_leases:
             return
-        found: Mapping[str, base.Wish] = {}
+        found: Mapping[str, base.FlowCommand] = {}
         try:
             with contextlib.closing(backend.get_connection()) as connection:
-                found = connection.wishes([tenure.lease.flow for tenure in tenures])
-        except Exception as error:  # the next look may be luckier
-            LOG.debug("Nobody knows what is wanted of %d flows: %s", len(tenures), error)
-        for tenure in tenures:
-            tenure.stir()
-            wish = found.get(tenure.lease.flow)
-            if wish is not None:
-                tenure.hear(wish)
+                found = connection.commands([held.lease.flow for held in held_leases])
+        except Exception as error:  # the next look may succeed
+            LOG.debug("Commands about %d flows could not be read: %s", len(held_leases), error)
+        for held in held_leases:
+            held.on_tick()
+            command = found.get(held.lease.flow)
+            if command is not None:
+                held.obey(command)
 
 
-class _Errand(NamedTuple):
-    """What is to be done at one store: leases to renew, flows that may be wished for something."""
+class _Turn(NamedTuple):
+    """What is to be done at one store: leases to renew, runs that obey commands."""
 
     backend: base.Backend
-    due: Collection[Tenure]
-    heard: Collection[Tenure]
+    due: Collection[HeldLease]
+    hearing: Collection[HeldLease]
 
 
-_keeper = Keeper()
+_renewer = LeaseRenewer()
 
 
-def of_process() -> Keeper:
-    """The keeper of all engines of this process."""
-    return _keeper
+def of_process() -> LeaseRenewer:
+    """The renewer for all engines of this process."""
+    return _renewer
 
 
 def _forked() -> None:
-    global _keeper
-    _keeper = Keeper()  # no thread, and no lease, of the parent's is ours
+    global _renewer
+    _renewer = LeaseRenewer()  # no thread, and no lease, of the parent's is ours
 
 
 if hasattr(os, "register_at_fork"):
