@@ -56,6 +56,7 @@ def mutate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
     words = ("shop.py", "--tests", "test_shop.py", "--tree", str(tree), "--sample", "9", "--record")
@@ -84,6 +85,7 @@ def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
     assert text.count("* - shop.py") == 2
 
 
+@pytest.mark.slow
 def test_tests_that_fail_without_a_defect_are_told(tree: Path) -> None:
     (tree / "test_shop.py").write_text(TESTS.replace("(-1", "(-1, 5"))
     ended = mutate("shop.py", "--tests", "test_shop.py", "--tree", str(tree))

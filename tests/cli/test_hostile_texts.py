@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from tests.cli import hostile
 from tests.cli.conftest import Answer, Command
-from tests.support.workers import until, workers
+from tests.support.workers import REPOSITORY, until, workers
 from wbengine import engines
 from wbengine.listeners.printing import PrintingListener
 from wbengine.listeners.progress import ProgressListener
@@ -43,11 +44,22 @@ def escaped(told: str) -> bool:
     return r"\x1b]0;title\x07\x1b[2J" in told and r"\u202e" in told
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A flow that has failed: the store it is kept in, and its id."""
+    store = f"dir://{tmp_path_factory.mktemp('hostile') / 'flows'}"
+    words = ("--persistence", store, "flow", "run", "tests.cli.hostile:flow")
+    command = [sys.executable, "-m", "wbengine", *words]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
+    assert ended.returncode == 1
+    return store, str(json.loads(ended.stdout)["uuid"])
+
+
 @pytest.fixture
-def failed(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A flow that has failed, by the id it is kept under."""
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
-    return str(run(wbengine, "flow").json["uuid"])
+def failed(kept: tuple[str, str], home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A flow that has failed, by the id it is kept under; no test changes it."""
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", kept[0])
+    return kept[1]
 
 
 def run(wbengine: Command, name: str, *words: str) -> Answer:
