@@ -22,8 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 #: What a checkout has that installing needs.
 _SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "wbengine")
-#: What would let the installed Python find packages of another place.
-_ELSEWHERE = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+#: What would let the installed Python find packages of another place, or compile them each time.
+_ELSEWHERE = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -73,6 +73,7 @@ def _install(checkout: Path) -> None:
         else:
             shutil.copy(REPOSITORY / name, checkout / name)
     variables = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    variables["PIP_NO_COMPILE"] = "1"  # what the tests import is little of it
     variables["PATH"] = os.path.dirname(sys.executable) + os.pathsep + variables["PATH"]
     done = subprocess.run(
         ["bash", "-e", "-c", "\n".join(install_commands())],
