@@ -1,13 +1,17 @@
-"""How long to wait before the next attempt."""
+"""Whether, and how long to wait before, the next attempt."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Backoff", "Chance"]
+__all__ = ["Backoff", "Chance", "Errors"]
+
+#: Exceptions that are worth another attempt, or not: a class, its full name, or several of these.
+Errors = type[BaseException] | str | Iterable[type[BaseException] | str]
 
 
 class Chance(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from wbengine import _binding, atom, exceptions
-from wbengine.backoff import Backoff
+from wbengine.backoff import Backoff, Errors
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -58,9 +58,6 @@ REVERT_ALL: Final = Decision.REVERT_ALL
 RETRY: Final = Decision.RETRY
 
 Outcomes = Mapping[str, ft.Failure]
-
-#: Exceptions that a retry is to know: a class, its full name, or several of these.
-Errors = type[BaseException] | str | Iterable[type[BaseException] | str]
 
 
 class History:

@@ -9,7 +9,7 @@ import pytest
 
 from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine.engines import base
-from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
 from wbengine.runtime.retries import RETRY_AT
 from wbengine.types import failure as ft
@@ -483,10 +483,10 @@ def test_filters_decide_in_a_flow() -> None:
     assert log.count("+a") == 3 and log.count("+b") == 1
 
 
-def asleep(engine: Any) -> None:
+def asleep(engine: Any, name: str = "r") -> None:
     """Run until the retry waits, then suspend."""
     for state in engine.run_iter():
-        if state == states.WAITING and engine.storage.get_atom_state("r") == states.RETRYING:
+        if state == states.WAITING and engine.storage.get_atom_state(name) == states.RETRYING:
             engine.suspend()
 
 
@@ -666,3 +666,70 @@ def test_a_failing_revert_elsewhere_ends_the_flow_though_a_retry_waits() -> None
         engine.run()
     assert clock.monotonic() == 0
     assert engine.storage.get_flow_state() == states.FAILURE
+
+
+# -- retries of one task -----------------------------------------------------------------------
+
+
+def test_backoff_of_a_task_is_waited_for_and_survives_a_suspension() -> None:
+    clock = _clock.ManualClock()
+    again = Noted("bad", [], 2)
+    again.retries, again.backoff = 2, retry.Backoff(60, multiplier=2)
+    engine = waiting(LINE("f").add(again), clock)
+    asleep(engine, "bad_retry")
+    engine.run()
+    assert clock.monotonic() == 180
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert [found for found, _ in engine.storage.get_retry_history("bad_retry")] == [1, 2, 3]
+
+
+def test_function_task_with_retries_is_tried_again_and_its_revert_is_not_called_for_that() -> None:
+    log: list[str] = []
+
+    @task.task(retries=2, retry_on="LookupError")
+    def flaky(self: task.Task) -> int:
+        log.append("execute")
+        if len(log) < 3:
+            raise LookupError("not yet")
+        return len(log)
+
+    flaky.revert(lambda: log.append("revert"))
+    engines.run(LINE("f").add(flaky("one")))
+    assert log == ["execute"] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retries": -1}, "retries of task 'pay' must be a whole number of 0 or more, not -1"),
+        ({"retries": "3"}, "retries of task 'pay' must be a whole number of 0 or more, not '3'"),
+        ({"retries": True}, "retries of task 'pay' must be a whole number of 0 or more, not True"),
+        ({"retries": 1, "backoff": "x"}, "'pay': A backoff must be a Backoff or .* not 'x'"),
+        ({"retries": 1, "backoff": -1}, "'pay': The delay of a Backoff must not be negative"),
+        ({"retries": 1, "retry_on": 3}, "'pay': retry_on takes exception classes .* not 3"),
+    ],
+)
+def test_wrong_retries_of_a_task_are_refused_when_its_flow_is_loaded(
+    options: dict[str, Any], message: str
+) -> None:
+    @task.task(**options)
+    def pay() -> None: ...
+
+    with pytest.raises(exceptions.CompilationFailure, match=message):
+        engines.load(LINE("f").add(pay("pay")))
+
+
+def test_backoff_without_retries_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"has backoff, but no retries: .*retries=3"):
+        task.task(backoff=3)
+
+
+def test_links_of_a_task_with_retries_are_those_of_the_flow_that_stands_for_it() -> None:
+    first, second = Noted("a", []), Noted("b", [])
+    first.retries = second.retries = 1
+    flow = graph_flow.Flow("f").add(first, second).link(first, second)
+    compiled = engines.load(flow).compilation
+    assert compiled is not None
+    edges = compiled.execution_graph.edges(data=True)
+    manual = [(before.name, after.name) for before, after, meta in edges if meta.get("manual")]
+    assert manual == [("a with retries[$]", "b with retries")]

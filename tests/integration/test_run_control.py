@@ -198,7 +198,7 @@ def test_a_deadline_while_one_flow_is_reverted_reverts_the_rest() -> None:
     inner = LINE("in", retry.AlwaysRevert("r")).add(
         Ticks("in", clock), Ticks("bad", clock, fails=True)
     )
-    engine = load(LINE("f").add(Ticks("top", clock), inner), clock)
+    engine = load(LINE("f").add(Ticks("top", clock), inner), clock, defer_reverts=False)
     with pytest.raises(exceptions.DeadlineExceeded) as caught:
         engine.run(deadline=3.5)
     assert isinstance(caught.value.cause, LookupError)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from wbengine import _names, atom, invocation, running
+from wbengine.backoff import Backoff, Errors
 from wbengine.types import notifier as nt
 
 LOG = logging.getLogger("wbengine.task")
@@ -64,6 +65,12 @@ class Task(atom.Atom):
     #: Is an execution that is under way cancelled when what it is part of is to be undone, its flow
     #: or the subflow of a retry?  Else undoing waits for it to end by itself.
     cancel_on_revert: bool = False
+    #: How often it is tried again when it fails, before a retry around it is asked: a retry of its
+    #: own, `<name>_retry`, answers for it.  `backoff` and `retry_on` are as for `retry.Times`: the
+    #: wait before each further attempt, and which exceptions are worth one.
+    retries: int = 0
+    backoff: Backoff | float | None = None
+    retry_on: Errors | None = None
     #: Does what it does go on outside when the engine's process dies?  Then a resumed flow goes on
     #: with the execution that was left unfinished: `request` has the same id, and says `recovered`.
     #: An interrupted run (Ctrl-C) does not wait for an `async` one: that is cancelled, and

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, cast, overload
 
 from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
+from wbengine.backoff import Backoff, Errors
 
 #: Attributes of the class that are false unless they are given.
 _FLAGS: Final = ("cancel_on_revert", "detached")
@@ -25,6 +26,9 @@ _OWN: Final = (
     "timelimit",
     "expires",
     "eta",
+    "retries",
+    "backoff",
+    "retry_on",
     *_FLAGS,
 )
 _OPTIONS: Final = frozenset(
@@ -151,6 +155,9 @@ def task(
     timelimit: tuple[float | None, float | None] | None = ...,
     expires: float | dt.datetime | None = ...,
     eta: float | dt.datetime | None = ...,
+    retries: int = ...,
+    backoff: Backoff | float | None = ...,
+    retry_on: Errors | None = ...,
     cancel_on_revert: bool = ...,
     detached: bool = ...,
 ) -> Callable[[Callable[..., Any]], type[FunctionTask]]: ...
@@ -170,6 +177,9 @@ def task(
     timelimit: tuple[float | None, float | None] | None = None,
     expires: float | dt.datetime | None = None,
     eta: float | dt.datetime | None = None,
+    retries: int = 0,
+    backoff: Backoff | float | None = None,
+    retry_on: Errors | None = None,
     **options: Any,
 ) -> Any:
     """Turn a function into a task class of the same name, in the same place.
@@ -194,7 +204,11 @@ def task(
     defaults for every instance; a wrong one is refused when the first instance is made.
 
     :raises TypeError: not a function, or an unknown option.
+    :raises ValueError: `backoff` or `retry_on` without `retries`.
     """
+    if not retries and (backoff is not None or retry_on is not None):
+        option = "backoff" if backoff is not None else "retry_on"
+        raise ValueError(f"task() has {option}, but no retries: say how many, as in retries=3")
     unknown = set(options).difference(_OPTIONS, _FLAGS)
     if unknown:
         word = min(unknown)
@@ -208,6 +222,9 @@ def task(
         "timelimit": timelimit,
         "expires": expires,
         "eta": eta,
+        "retries": retries,
+        "backoff": backoff,
+        "retry_on": retry_on,
         **{key: options.pop(key, False) for key in _FLAGS},
         "_name": name,
         "_options": {key: value for key, value in options.items() if value is not None},

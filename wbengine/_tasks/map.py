@@ -32,10 +32,11 @@ class Map(Task):
     item's own `result` (its `Failure` if it failed).  One that cannot be reverted stops that.
 
     What `inner` takes besides `item` is bound, injected and required as if it were in the flow
-    itself, and so are its `priority`, `local`, `idempotent`, `detached`, `cancel_on_revert` (which
-    also ends the other items when one fails where that ends the Map) and `version`; its listeners
-    hear of every item.  What it would provide itself is not used.  `update_progress` tells the part
-    of the items that are done.
+    itself, and so are its `retries`, `backoff` and `retry_on` (all of the list is tried again),
+    `priority`, `local`, `idempotent`, `detached`, `cancel_on_revert` (which also ends the other
+    items when one fails where that ends the Map) and `version`; its listeners hear of every item.
+    What it would provide itself is not used.  `update_progress` tells the part of the items that
+    are done.
 
     :param inner: a task; it may be in the flow as well.
     :param over: the stored name of the items: anything iterable but a mapping or a string (those
@@ -74,6 +75,9 @@ class Map(Task):
         self.item = item
         self.max_in_flight = _limit(max_in_flight)
         self.on_item_failure = _policy(on_item_failure)
+        self.retries = inner.retries
+        self.backoff = inner.backoff
+        self.retry_on = inner.retry_on
         self.priority = inner.priority
         self.local = inner.local
         self.idempotent = inner.idempotent

@@ -112,8 +112,12 @@ class Compilation:
         """
         plan = self.plan
         begins = {id(item): node for node, item in reversed(list(enumerate(plan.items)))}
+        # A task with retries stands where the flow does that was made for it.
+        begins.update((id(plan.items[enter + 2]), enter) for enter in plan.retried)
         for node, item in enumerate(plan.items):
             if plan.kinds[node] != plan_module.FLOW:
+                continue
+            if node in plan.retried:
                 continue
             assert isinstance(item, flow_module.Flow)
             for before, after, meta in item.iter_links():

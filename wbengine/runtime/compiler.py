@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from wbengine import atom, exceptions, flow, retry, task
 from wbengine import deciders as deciders_module
+from wbengine.runtime import task_retries
 from wbengine.runtime.plan import (
     END_SUFFIX,
     FLOW,
@@ -37,7 +38,8 @@ def compile(root: flow.Flow | task.Task) -> Plan:
     :raises Duplicate: two atoms have the same name.
     :raises ValueError: the same atom or flow object is met twice.
     :raises NotAFlow: something in there is neither a task nor a flow.
-    :raises CompilationFailure: the priority of a task is no number.
+    :raises CompilationFailure: the priority of a task is no number, or one of its options about
+        retries makes no sense.
     """
     return _Compiler().compile(root)
 
@@ -57,6 +59,7 @@ class _Compiler:
         self.end: dict[int, int] = {}
         self.deciders: dict[int, tuple[Edge, ...]] = {}
         self.joins: dict[int, deciders_module.Join] = {}
+        self.retried: set[int] = set()
         self.by_name: dict[str, int] = {}
         self.reasons: dict[int, tuple[tuple[str, ...], ...]] = {}
         self.resolver = Resolver(self.items, self.pred, self.reasons)
@@ -66,7 +69,9 @@ class _Compiler:
         self.visits = 0
 
     def compile(self, root: Any) -> Plan:
-        if isinstance(root, task.Task):
+        if isinstance(root, task.Task) and root.retries:
+            self._retried(root, None)
+        elif isinstance(root, task.Task):
             self._atom(TASK, root, None, 0, _NONE)
         elif isinstance(root, flow.Flow):
             self._walk(root)
@@ -83,6 +88,7 @@ class _Compiler:
             controller=self.controller,
             deciders=self.deciders,
             joins=self.joins,
+            retried=self.retried,
             by_name=self.by_name,
             visits=self.visits + self.resolver.visits + len(self.kinds),
             _branch=self.branch,
@@ -104,10 +110,16 @@ class _Compiler:
     def _walk(self, root: flow.Flow) -> None:
         stack, tasks = [self._enter(root, None)], self.tasks
         while stack:
-            frame, row = stack[-1], []
+            frame = stack[-1]
+            row: list[task.Task] = []
             for item in frame.children:
                 if type(item) in tasks or self._is_task(item):
-                    row.append(item)
+                    if item.retries:
+                        self._tasks(frame, row)
+                        self._retried(item, frame)
+                        row = []
+                    else:
+                        row.append(item)
                     continue
                 if not isinstance(item, flow.Flow):
                     raise exceptions.NotAFlow(
@@ -121,6 +133,13 @@ class _Compiler:
                 self._tasks(frame, row)
                 stack.pop()
                 self._leave(frame, stack[-1] if stack else None)
+
+    def _retried(self, item: task.Task, frame: Frame | None) -> None:
+        """Append a task with retries of its own: as a flow that has a retry, and holds only it."""
+        inner = self._enter(task_retries.flow_of(item), frame, item)
+        self.retried.add(inner.enter)
+        self._tasks(inner, [item])
+        self._leave(inner, frame)
 
     def _tasks(self, frame: Frame, row: list[task.Task]) -> None:
         """Append tasks that follow each other in `frame`."""
@@ -213,11 +232,14 @@ class _Compiler:
             self.around.append(-1 if frame.outer is None else frame.outer.enter)
         return node
 
-    def _enter(self, item: flow.Flow, frame: Frame | None) -> Frame:
+    def _enter(
+        self, item: flow.Flow, frame: Frame | None, member: task.Task | None = None
+    ) -> Frame:
+        """Append the enter node of a flow, which `member` is in the place of in `frame`."""
         if id(item) in self.flows:
             raise ValueError(f"Flow {item.name!r} is in there twice; each may be used once")
         self.flows.add(id(item))
-        preds = _NONE if frame is None else self._preds(frame, item)
+        preds = _NONE if frame is None else self._preds(frame, member or item)
         node = self._node(FLOW, item, item.name, frame, preds)
         if frame is None:
             inner = Frame(item, node, 0, None, -1)
@@ -225,6 +247,7 @@ class _Compiler:
             inner = Frame(item, node, node, frame, frame.controller)
         else:
             inner = Frame(item, node, frame.branch, frame.outer, frame.controller)
+        inner.member = member or item
         if item.retry is not None:
             self._retry(item.retry, inner, frame)
         return inner
@@ -293,7 +316,7 @@ class _Compiler:
             self.deciders.pop(enter, None)
             self.joins.pop(enter, None)
         if parent is not None:
-            self._ended(parent, item, enter, node)
+            self._ended(parent, frame.member, enter, node)
 
     # -- edges
 
@@ -334,7 +357,9 @@ class _Compiler:
                 depth = deciders_module.Depth.translate(
                     meta.get("decider_depth") or deciders_module.Depth.ALL
                 )
-                source = -1 if isinstance(u, flow.Flow) else end
+                source = -1
+                if not isinstance(u, flow.Flow):
+                    source = end if self.kinds[end] == TASK else end - 1  # before its flow ends
                 edges.append(Edge(source, decider, depth, end))
         if named:
             self.reasons[node] = tuple(tuple(meta.get("reasons") or ()) for _, _, meta in arrows)

@@ -12,7 +12,7 @@ from typing import Final
 
 from wbengine.deciders import Depth, Join, pick_widest
 from wbengine.runtime.node_states import IGNORED, PENDING
-from wbengine.runtime.plan import FLOW, FLOW_END, TASK, Edge, Plan
+from wbengine.runtime.plan import FLOW, FLOW_END, Edge, Plan
 
 _NOBODY: Final[tuple[Edge, ...]] = ()
 
@@ -93,25 +93,20 @@ def reach(plan: Plan, node: int, depth: Depth) -> list[int]:
     are in the same flow, and next to each other.  A node with a join rule is not reached, nor what
     is behind it; inside a flow that is ignored as a whole, everything is.
     """
-    kinds, joins, end = plan.kinds, plan.joins, plan.end
-    is_flow = kinds[node] == FLOW
-    tail = end[node] if is_flow else node
-    reached = set(range(node, tail + 1))
+    joins = plan.joins
+    is_flow = plan.kinds[node] == FLOW and node not in plan.retried
+    reached = set(plan.whole(node))
     near = depth == Depth.ATOM or (is_flow and depth != Depth.ALL)
-    work = [] if near else [tail]
+    work = [] if near else [plan.whole(node)[-1]]
     while work:
         for n in plan.succ[work.pop()]:
             if n in reached or n in joins:
                 continue
-            if kinds[n] == TASK:
-                reached.add(n)
+            # Only ALL goes into the flows that follow, and out of the flow it began in.
+            if depth == Depth.ALL or plan.is_like_task(n):
+                reached.update(plan.whole(n))
                 if depth != Depth.NEIGHBORS:
-                    work.append(n)
-            elif depth == Depth.ALL:
-                # Only ALL goes into the flows that follow, and out of the flow it began in.
-                last = end.get(n, n)
-                reached.update(range(n, last + 1))
-                work.append(last)
+                    work.append(plan.whole(n)[-1])
     return sorted(reached)
 
 
@@ -179,14 +174,15 @@ class Ignored:
         Returns where it was the first reason of its manner, or the last one.
         """
         plan = self._plan
-        kinds, succ, end, joins = plan.kinds, plan.succ, plan.end, plan.joins
-        is_flow = kinds[target] == FLOW
+        succ, joins = plan.succ, plan.joins
+        is_flow = plan.kinds[target] == FLOW and target not in plan.retried
         work = [(depth, target)]
-        if is_flow and depth != Depth.ALL:
-            work = [(Depth.ATOM, n) for n in range(target, end[target] + 1)]
+        if depth == Depth.ATOM or (is_flow and depth != Depth.ALL):
+            work = [(Depth.ATOM, n) for n in plan.whole(target)]
         elif depth == Depth.NEIGHBORS:
-            near = [n for n in succ[target] if kinds[n] == TASK and n not in joins]
-            work = [(Depth.ATOM, n) for n in (target, *near)]
+            after = succ[plan.whole(target)[-1]]
+            near = [n for n in after if plan.is_like_task(n) and n not in joins]
+            work = [(Depth.ATOM, m) for n in (target, *near) for m in plan.whole(n)]
         found = []
         while work:
             depth, node = work.pop()
@@ -196,12 +192,13 @@ class Ignored:
             found.append(node)
             if depth == Depth.ATOM:
                 continue
-            last = end.get(node, node)
+            whole, wide = plan.whole(node), depth == Depth.ALL
             # A flow that is entered like this is ignored as a whole, whatever rules are in there.
-            work += [(Depth.ATOM, n) for n in range(node + 1, last + 1)]
-            wide = depth == Depth.ALL
+            work += [(Depth.ATOM, n) for n in whole[1:]]
             work += [
-                (depth, n) for n in succ[last] if n not in joins and (wide or kinds[n] == TASK)
+                (depth, n)
+                for n in succ[whole[-1]]
+                if n not in joins and (wide or plan.is_like_task(n))
             ]
         return found
 

@@ -76,6 +76,9 @@ class Plan:
     joins: Mapping[int, deciders.Join]
     #: Target -> the links with deciders that lead to it.  A target may be an enter node.
     deciders: Mapping[int, tuple[Edge, ...]]
+    #: Enter nodes of the flows that were made for one task each, which has retries: the enter node,
+    #: its retry, the task, the exit node.
+    retried: Collection[int]
     #: Node ids of tasks and retries.
     by_name: Mapping[str, int]
     #: How many nodes, edges and search steps compiling touched; grows with the size of the flow.
@@ -100,6 +103,14 @@ class Plan:
     def scope(self, retry: int) -> range:
         """The retry node itself and everything inside its flow, up to (without) the exit node."""
         return range(retry, self.end[self.parent[retry]])
+
+    def is_like_task(self, node: int) -> bool:
+        """Whether a link to the node leads to a task: to itself, or to the flow made for it."""
+        return self.kinds[node] == TASK or node in self.retried
+
+    def whole(self, node: int) -> range:
+        """The node, and of a flow's enter node all that is in the flow, its exit node included."""
+        return range(node, self.end.get(node, node) + 1)
 
     def is_atom(self, node: int) -> bool:
         return self.kinds[node] in (TASK, RETRY)

@@ -28,6 +28,7 @@ class Frame:
         "head",
         "last",
         "links",
+        "member",
         "outer",
         "starts",
         "view",
@@ -37,6 +38,8 @@ class Frame:
         self, item: flow.Flow, enter: int, branch: int, outer: Frame | None, controller: int
     ) -> None:
         self.flow = item
+        #: What stands in the flow around it: the flow itself, or the task that it was made for.
+        self.member: Any = item
         self.enter = enter
         # Cheaper than a generator that stays suspended in each of many nested flows.
         members = list(item.iter_nodes())

@@ -79,6 +79,63 @@ def depth_atom_ignores_the_target_alone() -> Any:
     return _branches(no, "Atom")
 
 
+def _with_retries(depth: str) -> Any:
+    """`_branches`, with a no, where b and c have retries of their own."""
+    made = _branches(no, depth)
+    for name in "bc":
+        [found] = [node for node in made if node.name == name]
+        found.retries = 2
+    return made
+
+
+@flow(
+    ">a +a >e ~b_retry ~b ~c_retry ~c ~d ~x ~y ~z +e",
+    order=["+a >e", "+a ~b"], results={"a": "a", "e": "e"}, history={"b_retry": [], "c_retry": []},
+)  # fmt: skip
+def depth_all_ignores_tasks_with_retries_and_everything_behind() -> Any:
+    return _with_retries("all")
+
+
+@flow(
+    ">a +a >e ~b_retry ~b ~c_retry ~c ~d >x +e +x >y +y >z +z",
+    order=["+a >e", "~d >x"],
+    results={name: name for name in "aez"},
+    history={"b_retry": [], "c_retry": []},
+)
+def depth_flow_ignores_tasks_with_retries_like_tasks() -> Any:
+    return _with_retries("flow")
+
+
+@flow(
+    ">a +a >e ~b_retry ~b ~c_retry ~c >d +e +d >x +x >y +y >z +z",
+    order=["+a >e", "~c >d"],
+    results={name: name for name in "adez"},
+    history={"b_retry": [], "c_retry": []},
+)
+def depth_neighbors_ignores_tasks_with_retries_like_tasks() -> Any:
+    return _with_retries("neighbors")
+
+
+@flow(
+    ">a +a >e ~b_retry ~b >c_retry +e +c_retry >c +c >d +d >x +x >y +y >z +z",
+    order=["+a >e", "~b >c"],
+    results={name: name for name in "acdez"},
+    history={"b_retry": [], "c_retry": [(1, "")]},
+)
+def depth_atom_ignores_a_task_with_retries_alone() -> Any:
+    return _with_retries("atom")
+
+
+@flow(
+    ">a_retry +a_retry >a +a >b +b",
+    results={"a": "a"}, history={"a_retry": [(1, "")]},
+)  # fmt: skip
+def a_decider_sees_the_result_of_a_task_with_retries() -> Any:
+    a, b = tasks.Step("a", provides="a"), tasks.Step("b")
+    a.retries = 1
+    return graph_flow.Flow("f").add(a, b).link(a, b, decider=_saw_a)
+
+
 def _two(first: Decider, second: Decider, depths: tuple[str, str] = ("all", "all")) -> Any:
     """a -?-> c, b -?-> c, then d and e."""
     a, b, c, d, e = (tasks.Step(name) for name in "abcde")

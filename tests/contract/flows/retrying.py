@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.contract.flows import tasks
 from tests.contract.flows.case import FOLDER, flow
-from wbengine import retry, states
+from wbengine import retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.types import failure as ft
@@ -397,3 +397,90 @@ def a_retry_takes_arguments_and_provides_parts() -> Any:
 @flow(">f_retry +f_retry >a +a", history={"f_retry": [(1, "")]})
 def an_unnamed_retry_is_named_after_its_flow() -> Any:
     return linear_flow.Flow("f", retry.Times()).add(tasks.Step("a"))
+
+
+# -- retries of one task -------------------------------------------------------------------------
+
+
+def _again(made: Any, retries: int, **options: Any) -> Any:
+    made.retries = retries
+    for name, value in options.items():
+        setattr(made, name, value)
+    return made
+
+
+_TWICE = {"b": ["RuntimeError(b fails the 1. time) | b", "RuntimeError(b fails the 2. time) | b"]}
+_THIRD = {"b_retry": [(1, "b:RuntimeError"), (2, "b:RuntimeError"), (3, "")]}
+
+
+@flow(
+    ">a +a >b_retry +b_retry >b !b <b -b ?b_retry .b >b_retry +b_retry >b !b <b -b ?b_retry .b"
+    " >b_retry +b_retry >b +b >c +c",
+    store={"folder": FOLDER, "times": 3},
+    results={"b": 3},
+    told=_TWICE,
+    history=_THIRD,
+    check=_clean,
+)
+def a_task_with_retries_is_tried_again_without_a_flow_around_it() -> Any:
+    b = _again(tasks.Counted("b", provides="b"), 2, retry_on=[RuntimeError], backoff=0.001)
+    return linear_flow.Flow("f").add(tasks.Step("a"), b, tasks.Plain("c", rebind=["b"]))
+
+
+@flow(
+    ">b_retry +b_retry >b !b <b -b ?b_retry .b >b_retry +b_retry >b !b <b -b ?b_retry .b"
+    " >b_retry +b_retry >b +b",
+    store={"folder": FOLDER, "times": 3},
+    results={"b": 3},
+    told=_TWICE,
+    history=_THIRD,
+)
+def a_task_with_retries_may_be_all_there_is_and_local() -> Any:
+    return _again(tasks.Counted("b", provides="b"), 2, local=True)
+
+
+@flow(
+    ">a +a >b_retry +b_retry >b !b <b -b ?b_retry .b >b_retry +b_retry >b !b <b -b"
+    " <b_retry -b_retry <a -a",
+    raises={"b": (ValueError, "b fails")},
+    told={"a": ["a | b"], "b": ["ValueError(b fails) | b"] * 2},
+    history={"b_retry": []},
+)
+def a_task_whose_retries_are_used_up_reverts_everything() -> Any:
+    return linear_flow.Flow("f").add(tasks.Step("a"), _again(tasks.Boom("b"), 1), tasks.Step("c"))
+
+
+@flow(
+    ">b_retry +b_retry >b !b <b -b <b_retry -b_retry",
+    raises={"b": (ValueError, "b fails")},
+    told={"b": ["ValueError(b fails) | b"]},
+    history={"b_retry": []},
+)
+def a_task_is_not_tried_again_for_what_it_does_not_retry_on() -> Any:
+    return linear_flow.Flow("f").add(_again(tasks.Boom("b"), 9, retry_on=(KeyError, "os.Error")))
+
+
+@flow(
+    ">out +out >b_retry +b_retry >b !b <b -b ?b_retry .b >b_retry +b_retry >b !b <b -b"
+    " <b_retry -b_retry ?out .b_retry .b >out +out >b_retry +b_retry >b +b",
+    store={"folder": FOLDER, "times": 3},
+    results={"b": 3},
+    told=_TWICE,
+    history={"out": [(1, "b_retry:RuntimeError"), (2, "")], "b_retry": [(1, "")]},
+)
+def a_task_whose_retries_are_used_up_asks_the_retry_around_it() -> Any:
+    b = _again(tasks.Counted("b", provides="b"), 1)
+    return linear_flow.Flow("f", retry.Times(2, "out")).add(b)
+
+
+@flow(
+    ">a +a >m_retry +m_retry >m !m <m -m ?m_retry .m >m_retry +m_retry >m !m <m -m"
+    " <m_retry -m_retry <a -a",
+    store={"items": [1, -2, 3]},
+    raises={"m": (ValueError, "-2 is negative")},
+    told={"a": ["a | m"], "m": [[None, None, None]] * 2},
+    history={"m_retry": []},
+)
+def a_map_over_a_task_with_retries_tries_the_list_again() -> Any:
+    made = task.Map(_again(tasks.Squares("m"), 1), max_in_flight=1)
+    return linear_flow.Flow("f").add(tasks.Step("a"), made)
