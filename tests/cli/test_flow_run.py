@@ -15,6 +15,7 @@ import pytest
 from tests.cli.conftest import Answer, Command, appears
 from tests.cli.flow_files import ORDER, SLOW
 from tests.support.workers import until
+from wbengine import _crash
 from wbengine.cli import errors
 
 PRICED = "tests.cli.shop:priced"
@@ -88,23 +89,6 @@ def test_workers_run_it_and_are_shown(
 
 
 KEPT = "12345678-1234-4123-8123-123456789012"
-
-#: A flow that somebody interrupts as soon as it is kept, and does not go on then.
-PRESSED = """
-import os, signal
-from pathlib import Path
-from tests.cli.shop import Step
-from wbengine.patterns import linear_flow
-
-class Pressed(linear_flow.Flow):
-    def iter_nodes(self):
-        if any(Path("flows").rglob("*12345678*")) and not Path("go").exists():
-            os.kill(os.getpid(), signal.SIGINT)
-        return super().iter_nodes()
-
-def flow():
-    return Pressed("pressed").add(Step("reserve"))
-"""
 
 #: One that cannot be loaded again before it may be.
 LATE = """
@@ -272,16 +256,22 @@ def test_a_second_ctrl_c_gives_up(wbengine: Command, home: Path) -> None:
 def test_ctrl_c_before_it_runs_says_what_is_kept(
     words: tuple[str, ...], wbengine: Command, home: Path
 ) -> None:
-    """As soon as anything is kept: the flow is asked once more for what is in it."""
-    (home / "pressed.py").write_text(PRESSED)
-    sys.modules.pop("pressed", None)
-    told = wbengine("flow", "run", "pressed:flow", "--flow-id", KEPT, *words)
+    """As soon as it is kept."""
+
+    def press(place: str) -> None:
+        if place == "dir.after-book":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    _crash.install(press)
+    try:
+        told = wbengine("flow", "run", ORDER, "--flow-id", KEPT, *words)
+    finally:
+        _crash.install(None)
     assert (told.code, told.out) == (130, "")
     how = f"the flow is kept; to go on: wbengine flow resume {KEPT}"
     assert told.err == f"wbengine flow run: error: interrupted; {how}\n"
-    (home / "go").touch()
     assert wbengine("flow", "resume", KEPT).code == 0
-    assert done(home) == ["reserve"]
+    assert done(home) == ["reserve", "pay", "pack", "send"]
 
 
 LEAVES = """\

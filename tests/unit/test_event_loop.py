@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import gc
 import itertools
 import logging
 import os
@@ -14,14 +15,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.workers import interrupted
 from wbengine import exceptions, limits
-from wbengine.concurrency import event_loop
+from wbengine.concurrency import cancellation, event_loop
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -460,7 +462,7 @@ def test_a_fork_that_a_body_makes_does_not_come_out_of_it(loop: event_loop.Event
 
 SCRIPT = """
 import asyncio, threading
-from wbengine.concurrency import event_loop
+from wbengine.concurrency import cancellation, event_loop
 begun = threading.Event()
 async def forever():
     begun.set()
@@ -615,3 +617,29 @@ def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> No
         loop.stop()
     assert told[False].check(exceptions.Cancelled) and told[True].check(asyncio.CancelledError)
     assert seen == ["began"]
+
+
+def test_call_that_has_ended_is_not_kept_by_its_token(loop: event_loop.EventLoop) -> None:
+    """However soon it ended: its function is gone without a collection of cycles."""
+    ended = threading.Event()
+
+    class HeldUp(cancellation.Cancellation):
+        """Its thread is held up, for as long as the call may need to end."""
+
+        def on_cancel(self, callback: Callable[[], object]) -> None:
+            ended.wait(0.2)
+            super().on_cancel(callback)
+
+    async def end() -> None:
+        pass
+
+    seen = weakref.ref(end)
+    gc.disable()
+    try:
+        loop.put(event_loop.LoopCall(end, (), lambda _: ended.set(), cancellation=HeldUp()))
+        del end
+        assert ended.wait(WAIT)
+        loop.stop()
+        assert seen() is None
+    finally:
+        gc.enable()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import logging
-import weakref
 from collections.abc import Collection
 from typing import Any, ClassVar, Final, TypeVar, cast
 
@@ -78,6 +77,9 @@ class Task(atom.Atom):
     detached: bool = False
     #: Does the engine run it item by item?  (See `Map`; asking for the class would take longer.)
     fans_out: ClassVar[bool] = False
+
+    # Whether copying attributes copies an instance of the class; kept in it, and goes when it goes.
+    _plain: ClassVar[bool]
 
     # Made on first use: most tasks have no listener.
     _listeners: nt.RelayingNotifier | None = None
@@ -192,11 +194,8 @@ class Task(atom.Atom):
 
 def _copies_plainly(cls: type[Task]) -> bool:
     """Whether to copy an instance of a class is to copy its attributes."""
-    found = _plain_copies.get(cls)
+    found: bool | None = vars(cls).get("_plain")  # not that of a base class
     if found is None:
         found = all(getattr(cls, name, None) is getattr(Task, name, None) for name in _COPYING)
-        _plain_copies[cls] = found
+        cls._plain = found
     return found
-
-
-_plain_copies: Final[weakref.WeakKeyDictionary[type[Task], bool]] = weakref.WeakKeyDictionary()

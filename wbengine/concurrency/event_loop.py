@@ -198,6 +198,8 @@ class EventLoop:
 
         :raises RuntimeError: the loop is being stopped.
         """
+        # Before it is queued: its token must not keep a call that has ended already.
+        call.cancellation.on_cancel(functools.partial(self._cancel, call))
         with self._lock:
             if self._ending:
                 raise RuntimeError(f"event loop {self._name!r} was stopped")
@@ -205,7 +207,8 @@ class EventLoop:
             self._queue.append(call)
             if len(self._queue) == 1:  # else it was told already, and did not come to it yet
                 loop.call_soon_threadsafe(self._begin)
-        call.cancellation.on_cancel(functools.partial(self._cancel, call))
+        if call.cancellation.cancelled:  # before it was there to be found
+            self._cancel(call)
 
     def run(
         self,

@@ -126,6 +126,7 @@ def _load_into(
     engine: str | None,
     options: Mapping[str, Any],
     noted: _Noted | None,
+    new: models.FlowDetail | None = None,
 ) -> base.Engine:
     if not isinstance(flow, flow_module.Flow | task_module.Task):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
@@ -143,7 +144,7 @@ def _load_into(
         _codec.pack(given, "store")
     kept = flow_detail
     if kept is None:
-        kept = models.FlowDetail(flow.name)
+        kept = new if new is not None else models.FlowDetail(flow.name)
         if noted is not None:
             kept.meta[notes.FACTORY] = noted(backend)
         if backend is not None:
@@ -160,6 +161,22 @@ def _load_into(
     elif given:
         made._provide(given)
     return made
+
+
+def load_new(
+    flow: Any,
+    flow_detail: models.FlowDetail,
+    book: models.LogBook,
+    backend: persistence.Backend,
+    *,
+    store: Mapping[str, Any] | None = None,
+    engine: str | None = ENGINE_DEFAULT,
+    **options: Any,
+) -> base.Engine:
+    """`load`, into a record of the flow that is in no book yet: it is kept once all is right."""
+    return _load_into(
+        flow, store, None, book, backend, ENGINES_NAMESPACE, engine, options, None, flow_detail
+    )
 
 
 def run(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from wbengine import engines, exceptions
 from wbengine.engines import base as engines_base
+from wbengine.engines import loading
 from wbengine.operations import factories
 from wbengine.persistence import base, models
 from wbengine.persistence.notes import ENGINE, MADE_BY
@@ -41,18 +42,11 @@ def start(
         _check_free(backend, uuid)
     made = models.LogBook(book or f"{flow.name} book")
     detail = models.FlowDetail(flow.name, uuid)
-    made.add(detail)
     if book is None:
         made.meta[MADE_BY] = "wbengine.operations"
     detail.meta[ENGINE] = kind_of(engine)
     engines.save_factory_details(detail, _FACTORY, [path], None)
-    # Before anything is kept: what cannot be run need not be.
-    engines.load(flow, store=store, engine=engine, **options)
-    with contextlib.closing(backend.get_connection()) as connection:
-        connection.save_logbook(made)
-    return engines.load(
-        flow, store=store, flow_detail=detail, backend=backend, engine=engine, **options
-    )
+    return loading.load_new(flow, detail, made, backend, store=store, engine=engine, **options)
 
 
 def kind_of(engine: str) -> str:
