@@ -45,3 +45,18 @@ def nothing() -> int:
 
 def broken() -> linear_flow.Flow:
     raise RuntimeError("no flow today")
+
+
+class Counted(linear_flow.Flow):
+    """Counts how often its members are looked at."""
+
+    looks = 0
+
+    def iter_nodes(self) -> Any:
+        Counted.looks += 1
+        return super().iter_nodes()
+
+
+def counted() -> Counted:
+    Counted.looks = 0
+    return Counted("counted").add(Step("a"))

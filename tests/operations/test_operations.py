@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.operations import flows
-from wbengine import exceptions, operations, states
+from wbengine import engines, exceptions, operations, states
 from wbengine.engines.base import Engine
 from wbengine.operations import factories, resuming
 from wbengine.persistence import backends, base, models
@@ -111,6 +111,14 @@ def test_what_cannot_be_run_is_not_kept(backend: base.Backend) -> None:
         operations.start(backend, STEPS, engine="parallel", max_worker=3)
     with backend.get_connection() as connection:
         assert list(connection.get_logbooks()) == []
+
+
+def test_started_flow_is_compiled_once(backend: base.Backend) -> None:
+    """As by `load`: a flow of many thousand tasks takes a second for that."""
+    engines.load(flows.counted(), backend=backend)
+    once = flows.Counted.looks
+    operations.start(backend, "tests.operations.flows:counted").run()
+    assert flows.Counted.looks == once > 0
 
 
 def test_finding_says_what_may_have_been_meant(backend: base.Backend) -> None:
