@@ -23,6 +23,7 @@ __all__ = [
     "META_INJECTED",
     "META_PROGRESS",
     "META_PROGRESS_DETAILS",
+    "STATES_WITH_RESULTS",
     "Storage",
     "add_injected",
     "values_by_name",
@@ -32,6 +33,15 @@ __all__ = [
 META_INJECTED: Final = "injected"
 META_PROGRESS: Final = atom_details.META_PROGRESS
 META_PROGRESS_DETAILS: Final = atom_details.META_PROGRESS_DETAILS
+
+#: States of an atom in which there is something to `get`: a result or a failure.
+STATES_WITH_RESULTS: Final = (
+    states.FAILURE,
+    states.REVERTED,
+    states.REVERTING,
+    states.REVERT_FAILURE,
+    states.SUCCESS,
+)
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 

@@ -75,6 +75,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.diagnosis": (6, ""),
     "wbengine.interop": (6, ""),
     "wbengine.utils": (6, ""),
+    "wbengine.compat": (6, ""),
     # doors
     "wbengine.__main__": (7, ""),
     "wbengine.cli": (7, ""),

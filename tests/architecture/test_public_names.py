@@ -117,7 +117,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.types.timing": ("Timeout", "StopWatch", "convert_to_timeout"),
     "wbengine.types.tree": ("Node", "FrozenNode"),
     "wbengine.utils.async_utils": ("make_completed_future",),
-    "wbengine.utils.misc": ("capture_failure",),
+    "wbengine.utils.misc": ("as_int", "capture_failure", "clamp", "decode_json", "parse_uri"),
     "wbengine.utils.persistence_utils": (
         "create_flow_detail",
         "temporary_flow_detail",

@@ -67,8 +67,8 @@ def test_loading_what_is_no_flow(flow: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"store": 3}, "store must be a Mapping, not 3"),
-        ({"store": [("a", 1)]}, "store must be a Mapping"),
+        ({"store": 3}, "store must be a dict or pairs, not 3"),
+        ({"store": ["a"]}, r"injected values must be a dict or pairs, not \['a'\]"),
         ({"flow_detail": 3}, "flow_detail must be a FlowDetail, not 3"),
         ({"book": 3}, "book must be a LogBook, not 3"),
         ({"backend": 3}, "backend must be a Backend, a dict of its options or a URI, not 3"),

@@ -37,6 +37,7 @@ ENGINE_DEFAULT: Final = "default"
 
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Factory = Callable[..., Any] | str
+Store = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
 
 
 class Defaults(UserDict[str, Any]):
@@ -59,7 +60,7 @@ _Noted = Callable[[persistence.Backend | None], dict[str, Any]]
 
 def load(
     flow: Any,
-    store: Mapping[str, Any] | None = None,
+    store: Store = None,
     flow_detail: models.FlowDetail | None = None,
     book: models.LogBook | None = None,
     backend: Backend = None,
@@ -69,8 +70,8 @@ def load(
 ) -> base.Engine:
     """Make an engine that is ready to run `flow`.
 
-    `store` holds the values that are there from the start.  `engine` is a kind ('serial',
-    'parallel', 'worker-based', ...) or a URI with options ('parallel://?max_workers=4');
+    `store` (a dict, or pairs) holds the values that are there from the start.  `engine` is a kind
+    ('serial', 'parallel', 'worker-based', ...) or a URI with options ('parallel://?max_workers=4');
     `options` win over those, and those over `defaults`.  `backend` (a backend, or what
     `persistence.backends.fetch` takes) keeps the records, in `flow_detail` of `book`; those that
     are not given are made.  A load that fails leaves nothing in the backend or the book.  A backend
@@ -90,7 +91,7 @@ def load(
 
 def _load(
     flow: Any,
-    store: Mapping[str, Any] | None,
+    store: Store,
     flow_detail: models.FlowDetail | None,
     book: models.LogBook | None,
     backend: Backend,
@@ -118,7 +119,7 @@ def _load(
 
 def _load_into(
     flow: Any,
-    store: Mapping[str, Any] | None,
+    store: Store,
     flow_detail: models.FlowDetail | None,
     book: models.LogBook | None,
     backend: persistence.Backend | None,
@@ -131,12 +132,13 @@ def _load_into(
     if not isinstance(flow, flow_module.Flow | task_module.Task):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
     for what, value, wanted in (
-        ("store", store, Mapping),
         ("flow_detail", flow_detail, models.FlowDetail),
         ("book", book, models.LogBook),
     ):
         if value is not None and not isinstance(value, wanted):
             raise TypeError(f"{what} must be a {wanted.__name__}, not {value!r}")
+    if store is not None and not isinstance(store, Iterable):
+        raise TypeError(f"store must be a dict or pairs, not {store!r}")
     kind, asked = _kind_and_options(engine)
     factory = _find(namespace, kind)
     given = storage_module.values_by_name(store or {})
@@ -181,7 +183,7 @@ def load_new(
 
 def run(
     flow: Any,
-    store: Mapping[str, Any] | None = None,
+    store: Store = None,
     flow_detail: models.FlowDetail | None = None,
     book: models.LogBook | None = None,
     backend: Backend = None,
@@ -203,7 +205,7 @@ def run(
 
 async def arun(
     flow: Any,
-    store: Mapping[str, Any] | None = None,
+    store: Store = None,
     flow_detail: models.FlowDetail | None = None,
     book: models.LogBook | None = None,
     backend: Backend = None,
@@ -254,7 +256,7 @@ def load_from_factory(
     flow_factory: Factory,
     factory_args: Iterable[Any] | None = None,
     factory_kwargs: Mapping[str, Any] | None = None,
-    store: Mapping[str, Any] | None = None,
+    store: Store = None,
     book: models.LogBook | None = None,
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
@@ -286,7 +288,7 @@ def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
 
 def load_from_detail(
     flow_detail: models.FlowDetail,
-    store: Mapping[str, Any] | None = None,
+    store: Store = None,
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
     engine: str | None = ENGINE_DEFAULT,
@@ -305,7 +307,7 @@ def load_from_detail(
 
 
 def _kind_and_options(engine: str | None) -> tuple[str, dict[str, Any]]:
-    if engine is None:  # nothing was configured
+    if engine is None or engine == "":  # nothing was configured
         return ENGINE_DEFAULT, {}
     if not isinstance(engine, str):
         raise TypeError(f"engine must be the name of a kind, or a URI, not {engine!r}")

@@ -118,7 +118,7 @@ class Listener:
         self.register()
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, type: object, value: object, tb: object) -> None:
         try:
             self.deregister()
         except Exception:

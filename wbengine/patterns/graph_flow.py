@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -12,6 +13,8 @@ from wbengine import retry as retry_module
 if TYPE_CHECKING:
     # Imported where it is used: a worker that has tasks and flows in one module does not need it.
     import networkx as nx
+
+LOG = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound="Flow")
 _Decider = Callable[..., Any]
@@ -43,15 +46,23 @@ class Flow(flow.Flow):
     # Building.
 
     def add(
-        self: _F, *nodes: Any, resolve_requires: bool = True, resolve_existing: bool = True
+        self: _F,
+        *nodes: Any,
+        resolve_requires: bool = True,
+        resolve_existing: bool = True,
+        **others: Any,
     ) -> _F:
         """Add members and link them to those they depend on.
 
         :param resolve_requires: link the new members after those that provide what they require.
         :param resolve_existing: link members that were there before after the new ones.
+        :param others: are not used, as in TaskFlow; the log says so.
         :raises AmbiguousDependency: a required name has several providers.
         :raises DependencyFailure: the links would form a circle.  Either way nothing is changed.
         """
+        for name in others:
+            near = _names.hint(name, ("resolve_requires", "resolve_existing"))
+            LOG.warning("Flow %r was given %s=, which add() does not use%s", self.name, name, near)
         new = list(self._new(nodes).values())
         if not new:
             return self

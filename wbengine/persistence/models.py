@@ -29,9 +29,12 @@ __all__ = [
     "RetryDetail",
     "ItemDetail",
     "Items",
+    "ATOM_TYPES",
     "Attempt",
     "Change",
     "INJECTOR",
+    "atom_detail_class",
+    "atom_detail_type",
     "detail_from_dict",
     "new_uuid",
     "new_uuids",
@@ -70,6 +73,35 @@ def _moment_of(text: str | None) -> datetime | None:
 
 
 _ATOM_KINDS: Final[Mapping[str, type[AtomDetail]]] = {"task": TaskDetail, "retry": RetryDetail}
+
+
+#: The kinds of atom records, by the names that TaskFlow keeps them under.
+_TYPES: Final[Mapping[str, type[AtomDetail]]] = {
+    "RETRY_DETAIL": RetryDetail,
+    "TASK_DETAIL": TaskDetail,
+}
+ATOM_TYPES: Final = list(_TYPES)
+
+
+def atom_detail_class(atom_type: str) -> type[AtomDetail]:
+    """The class of atom records of one of `ATOM_TYPES`.
+
+    :raises TypeError: there is no such type.
+    """
+    if atom_type not in _TYPES:
+        raise TypeError(f"Unknown atom type {atom_type!r}; known: {', '.join(ATOM_TYPES)}")
+    return _TYPES[atom_type]
+
+
+def atom_detail_type(atom_detail: AtomDetail) -> str:
+    """Which of `ATOM_TYPES` an atom record is of.
+
+    :raises TypeError: it is none.
+    """
+    for name, kind in _TYPES.items():
+        if type(atom_detail) is kind:
+            return name
+    raise TypeError(f"Unknown atom {atom_detail!r}: not the record of a task or a retry")
 
 
 def detail_from_dict(kind: str, data: Mapping[str, Any]) -> AtomDetail:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from wbengine.types import graph
@@ -22,6 +22,13 @@ class FrozenNode(Exception):
 
 class Node:
     """A thing (`item`), what is known of it (`metadata`), and the nodes below it."""
+
+    #: What `pformat` draws with.
+    STARTING_PREFIX: ClassVar[str] = ""
+    EMPTY_SPACE_SEP: ClassVar[str] = " "
+    HORIZONTAL_CONN: ClassVar[str] = "__"
+    VERTICAL_CONN: ClassVar[str] = "|"
+    LINE_SEP: ClassVar[str] = os.linesep
 
     def __init__(self, item: Any, **kwargs: Any) -> None:
         self.item = item
@@ -167,11 +174,11 @@ class Node:
     def pformat(
         self,
         stringify_node: Callable[[Node], str] | None = None,
-        linesep: str = os.linesep,
-        vertical_conn: str = "|",
-        horizontal_conn: str = "__",
-        empty_space: str = " ",
-        starting_prefix: str = "",
+        linesep: str = LINE_SEP,
+        vertical_conn: str = VERTICAL_CONN,
+        horizontal_conn: str = HORIZONTAL_CONN,
+        empty_space: str = EMPTY_SPACE_SEP,
+        starting_prefix: str = STARTING_PREFIX,
     ) -> str:
         """Draw the tree, a line per node; the cost is that of what is drawn.
 

@@ -1,1 +1,7 @@
-"""Small helpers under the names that users of TaskFlow import them by."""
+"""TaskFlow's `utils`: the modules of `wbengine.compat` (`from wbengine.utils import misc`)."""
+
+from __future__ import annotations
+
+from wbengine import compat
+
+__path__ = compat.__path__

@@ -40,7 +40,8 @@ class DirectoryBackend(base.Backend):
     ) -> None:
         super().__init__(conf)
         _options.check_known("A directory backend", self._conf, self.OPTIONS)
-        most = _options.whole("max_cache_size", self._conf.get("max_cache_size", _CACHED))
+        asked = self._conf.get("max_cache_size")
+        most = _CACHED if asked is None else _options.whole("max_cache_size", asked, 1)
         self.path = os.path.abspath(_path_in(self._conf))
         self._clock = clock
         self._store = store.Store(self.path, most)
