@@ -313,3 +313,26 @@ def test_events_of_flows(url: Place, celery: peers.Celery, tmp_path: Path) -> No
         assert "tests.support.sample_tasks.Add" in dump.text and "ours@here" in dump.text
         assert worker.stop() == 0
         until(lambda: "shutdown" in dump.text)
+
+
+@pytest.mark.parametrize("kind", ["redis"])
+def test_events_go_on_once_the_broker_is_back(
+    url: Place, celery: peers.Celery, tmp_path: Path
+) -> None:
+    words = "--topic", "t", "--tasks", "tests.support.sample_tasks", "--url", str(url)
+    with (
+        brokers.redis() as server,
+        workers.workers(
+            tmp_path, *words, "--events", "celery", "--celery-broker", server.url(),
+            warnings="default",
+        ) as (worker,),
+    ):  # fmt: skip
+        with celery.command(server.url(), "events", "--dump") as dump:
+            until(lambda: "heartbeat" in dump.text)
+        server.kill()
+        until(lambda: "Celery's broker for events at redis://" in worker.text)
+        server.start()
+        with celery.command(server.url(), "events", "--dump") as dump:
+            until(lambda: "heartbeat" in dump.text)
+        assert "can be reached again" in worker.text
+        assert worker.stop() == 0

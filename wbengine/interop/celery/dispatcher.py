@@ -149,13 +149,16 @@ class Dispatcher(reconnecting.ReconnectLoop):
         with self._app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1)
             self._back()
-            dispatcher = self._app.events.Dispatcher(connection, hostname=self._node)
+            dispatcher = self._app.events.Dispatcher(
+                connection, hostname=self._node, buffer_while_offline=False
+            )
             self._beat(dispatcher, "worker-online")
             due = time.monotonic() + PERIOD
             while self._events or not self._stopping.is_set():
                 if self._events:
-                    kind, fields = self._events.popleft()
+                    kind, fields = self._events[0]
                     dispatcher.send(kind, **fields)
+                    self._events.popleft()
                 if time.monotonic() >= due:
                     due = time.monotonic() + PERIOD
                     self._beat(dispatcher, "worker-heartbeat")
