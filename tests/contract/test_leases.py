@@ -83,7 +83,9 @@ def test_there_is_one_owner(connection: Connection, flow: models.FlowDetail) -> 
     assert connection.take_lease(next(iter(other)).uuid, "two", 15).epoch == 1
 
 
-def test_a_lease_ends(connection: Connection, flow: models.FlowDetail) -> None:
+def test_lease_that_expired_can_be_taken_at_once(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
     """Who takes the next one does not wait; until then the old owner may still go on."""
     old = connection.take_lease(flow.uuid, "old", 0)
     assert connection.get_lease(flow.uuid) is None
@@ -102,7 +104,9 @@ def test_a_lease_ends(connection: Connection, flow: models.FlowDetail) -> None:
     assert connection.get_lease(flow.uuid) == new
 
 
-def test_who_is_dead_has_no_lease(connection: Connection, flow: models.FlowDetail) -> None:
+def test_dead_owner_loses_the_lease_of_its_epoch_only(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
     """That is said of one epoch: an owner that came later is not meant."""
     old = connection.take_lease(flow.uuid, "old", 60)
     for wrong in (0, 2):
@@ -118,7 +122,7 @@ def test_who_is_dead_has_no_lease(connection: Connection, flow: models.FlowDetai
     assert connection.take_lease(flow.uuid, "third", 15, dead=1).epoch == 3
 
 
-def test_there_is_no_lease_of_what_is_not_kept(connection: Connection) -> None:
+def test_unknown_flow_has_no_lease(connection: Connection) -> None:
     """Neither to take nor to ask for; and giving one back is no error."""
     gone = models.FlowDetail("gone")
     lease = stores.Lease(gone.uuid, "owner", 1)
@@ -136,7 +140,9 @@ def test_there_is_no_lease_of_what_is_not_kept(connection: Connection) -> None:
 # Writing.
 
 
-def test_the_owner_writes(connection: Connection, flow: models.FlowDetail) -> None:
+def test_owner_of_the_lease_writes_turn_after_turn(
+    connection: Connection, flow: models.FlowDetail
+) -> None:
     """Turn after turn, also after it renewed its lease."""
     lease = connection.take_lease(flow.uuid, "owner", 15)
     connection.save_changes(flow, flow, lease=lease, **change(flow))
@@ -164,7 +170,7 @@ def _taken_over_and_given_back(connection: Connection, lease: stores.Lease) -> N
 @pytest.mark.parametrize(
     "lose", [_given_back, _taken_over, _taken_over_and_ended, _taken_over_and_given_back]
 )
-def test_who_lost_the_lease_writes_nothing(
+def test_lost_lease_refuses_every_write(
     connection: Connection,
     flow: models.FlowDetail,
     lose: Callable[[Connection, stores.Lease], None],
@@ -186,7 +192,7 @@ def test_who_lost_the_lease_writes_nothing(
     assert records.of_store(connection) == before
 
 
-def test_others_do_not_write_what_somebody_runs(
+def test_running_flow_refuses_writes_without_its_lease(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
     """In none of the ways there are; once nobody runs it they do."""
@@ -210,7 +216,7 @@ def test_others_do_not_write_what_somebody_runs(
     assert read(connection, flow).epoch == 1
 
 
-def test_books_leave_alone_what_somebody_runs(
+def test_saving_a_book_leaves_running_flows_alone(
     connection: Connection, flow: models.FlowDetail
 ) -> None:
     """Or ran since it was read.  The rest of the book is written."""
@@ -241,7 +247,7 @@ def test_books_leave_alone_what_somebody_runs(
 
 
 @pytest.mark.parametrize("how", ["destroy_logbook", "clear_all"])
-def test_what_is_removed_is_nobodys(
+def test_removed_flow_has_no_lease_and_does_not_come_back(
     connection: Connection, flow: models.FlowDetail, how: str
 ) -> None:
     """Its owner hears of it with the next write; nothing comes back."""

@@ -86,7 +86,7 @@ HOUR = 3600.0
 # -- the life of a row
 
 
-def test_usual_life(ledger):
+def test_row_is_opened_claimed_finished_and_dropped(ledger):
     ledger.open(ID, 1)
     assert ledger.state(ID) == ledgers.Row(ID, 1, "open")
     assert ledger.claim(ID, 1, "w1") == ledgers.Claim("GRANTED", 1, None, "w1")
@@ -131,7 +131,7 @@ def test_opening_again_changes_nothing(ledger):
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 7, 10**12])
-def test_epochs(ledger, first):
+def test_epochs_decide_which_claim_counts(ledger, first):
     ledger.open(ID, first)
     assert ledger.claim(ID, first - 1, "w") == ledgers.Claim("STALE", first)
     assert ledger.claim(ID, first + 1, "w") == ledgers.Claim("MISSING", first)
@@ -155,7 +155,7 @@ def test_epochs(ledger, first):
     assert ledger.state(ID) == ledgers.Row(ID, 1, "open")
 
 
-def test_revoke_only_what_nobody_runs(ledger):
+def test_claimed_row_is_not_revoked(ledger):
     ledger.open(ID, 1)
     assert ledger.revoke(ID) is True
     assert ledger.claim(ID, 1, "w").verdict == ledgers.MISSING
@@ -167,7 +167,7 @@ def test_revoke_only_what_nobody_runs(ledger):
     assert ledger.state(ID).result == b"r"
 
 
-def test_revoke_only_what_is_not_newer(ledger):
+def test_row_of_a_newer_epoch_is_not_revoked(ledger):
     ledger.open(ID, 2048)
     for older in (1, 2047):
         assert ledger.revoke(ID, older) is False
@@ -180,7 +180,7 @@ def test_revoke_only_what_is_not_newer(ledger):
 
 
 @pytest.mark.parametrize("result", [b"", b"\x00\xff", b"x" * 3_000_000])
-def test_any_result(ledger, result):
+def test_result_comes_back_as_it_was_saved(ledger, result):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     ledger.finish(ID, 1, "w", result)
@@ -234,7 +234,7 @@ def test_rows_do_not_disturb_each_other(ledger):
     assert {ledger.state(id).state for id in ids[::2]} == {"claimed"}
 
 
-def test_several_at_once(ledger):
+def test_many_rows_in_one_call_are_as_one_by_one(ledger):
     """What each of them did is what it would have done alone."""
     ledger.open_many([])
     ledger.drop_many([])
@@ -271,7 +271,7 @@ def test_several_at_once(ledger):
 # -- looking on
 
 
-def test_rows_are_listed(ledger):
+def test_rows_are_listed_page_by_page(ledger):
     assert ledger.list_rows() == ledgers.Page([])
     for number in range(3):
         ledger.open(f"row-{number}", 4)
@@ -304,7 +304,7 @@ def test_pages_have_each_row_once(ledger, size):
     assert sorted(found) == sorted(names)
 
 
-def test_who_goes_between_two_pages_takes_nobody_along(ledger):
+def test_row_dropped_between_two_pages_hides_no_other(ledger):
     names = [f"row-{number}" for number in range(10)]
     ledger.open_many([(name, 1) for name in names])
     first = ledger.list_rows(4)
@@ -331,7 +331,7 @@ def test_bad_names_are_refused(ledger, bad):
 # -- leases and sweeping
 
 
-def test_silence(ledger):
+def test_silence_of_a_holder_counts_from_its_last_sign(ledger):
     assert ledger.silence("w") is None
     ledger.renew("w")
     assert 0 <= ledger.silence("w") < 60
@@ -340,7 +340,7 @@ def test_silence(ledger):
     assert 0 <= ledger.silence("w2") < 60
 
 
-def test_sweep_removes_what_is_old(ledger):
+def test_sweep_removes_old_rows(ledger):
     ledger.open("open", 1)
     for id in ("held", "done"):
         ledger.open(id, 2)
@@ -354,7 +354,7 @@ def test_sweep_removes_what_is_old(ledger):
     assert ledger.claim(ID, 1, "w").granted
 
 
-def test_results_go_before_what_may_still_run(place, ledger):
+def test_sweep_of_results_leaves_open_and_claimed_rows(place, ledger):
     ledger.open("open", 1)
     for id in ("held", "done"):
         ledger.open(id, 1)
@@ -376,7 +376,7 @@ def test_results_go_before_what_may_still_run(place, ledger):
     assert ledger.sweep_stale(0) == 2
 
 
-def test_what_a_live_holder_has_is_not_swept(ledger):
+def test_sweep_leaves_rows_of_live_holders(ledger):
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     assert ledger.sweep(3600) == 0
@@ -540,7 +540,7 @@ def test_ledger_of_a_broker(folder):
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_what_an_interrupted_drop_left_is_dropped(folder, epoch):
+def test_drop_after_an_interrupted_one_removes_the_rest(folder, epoch):
     """Killed between the two steps of it, whoever drops it again finds what is left."""
     place = f"dir://{folder}"
     made = ledgers.open_ledger(place)
@@ -712,7 +712,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.check(lambda ledger: ledger.sweep(0), count)
 
 
-def test_against_a_model(ledger):
+def test_random_calls_agree_with_a_model(ledger):
     run_state_machine_as_test(
         lambda: LedgerMachine(ledger),
         settings=settings(

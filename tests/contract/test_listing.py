@@ -46,11 +46,11 @@ def joined(found: Iterable[list[str]]) -> list[str]:
     return list(itertools.chain.from_iterable(found))
 
 
-def test_nothing(connection: Connection) -> None:
+def test_empty_store_lists_no_flow(connection: Connection) -> None:
     assert connection.list_flows() == base.Page([], None)
 
 
-def test_what_a_row_says(connection: Connection) -> None:
+def test_row_of_a_flow_has_its_state_and_its_owner(connection: Connection) -> None:
     """Of a flow that is run, and of one that never was."""
     atoms = [models.TaskDetail(f"t{number}") for number in range(5)]
     for atom in atoms[:3]:
@@ -118,7 +118,7 @@ def test_a_lease_that_is_over(connection: Connection) -> None:
     ],
 )
 @pytest.mark.parametrize("limit", [1, 2, 50])
-def test_which_flows(
+def test_filters_select_flows_on_pages_of_any_length(
     connection: Connection, wanted: dict[str, Any], names: str, limit: int
 ) -> None:
     """By each thing that can be asked for, on pages of any length."""
@@ -174,7 +174,7 @@ def test_pages_have_everything_once(
         ({"after": "[1]"}, "is not what a page told"),
     ],
 )
-def test_what_cannot_be_asked_for(
+def test_unknown_filter_or_page_is_refused(
     connection: Connection, wanted: dict[str, Any], error: str
 ) -> None:
     with pytest.raises(ValueError, match=error):

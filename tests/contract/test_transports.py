@@ -66,7 +66,7 @@ def any_side(any_site):
 # -- routing
 
 
-def test_message_travels_whole(any_side):
+def test_message_arrives_with_body_headers_and_properties(any_side):
     side = any_side
     side.queue("q", "k")
     sent = {"a": [1, "ä", None]}
@@ -87,7 +87,7 @@ def test_message_travels_whole(any_side):
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00\xff\n{}", b"x" * 300_000])
-def test_any_body(any_side, body):
+def test_body_of_any_bytes_arrives(any_side, body):
     side = any_side
     side.queue("q", "k")
     side.send(body, "k", content_type="application/data", content_encoding="binary")
@@ -96,7 +96,7 @@ def test_any_body(any_side, body):
     message.ack()
 
 
-def test_topic_wildcards(side):
+def test_topic_exchange_matches_wildcards(side):
     for name, key in [
         ("exact", "a.b.c"),
         ("star", "a.*.c"),
@@ -148,7 +148,7 @@ def test_unroutable_is_dropped_and_told(side):
     assert side.send(1, "no-such-queue", exchange="") is False
 
 
-def test_default_exchange(side):
+def test_default_exchange_routes_to_the_queue_of_that_name(side):
     side.queue("q")
     assert side.send("direct", "q", exchange="") is True
     side.consume("q")
@@ -200,7 +200,7 @@ def test_first_in_first_out(any_side):
     assert side.drain(300) == list(range(300))
 
 
-def test_priorities(any_side):
+def test_message_of_higher_priority_comes_first(any_side):
     side = any_side
     side.queue("q", "k")
     for priority in (0, 9, 5, None, 9, 5):
@@ -259,7 +259,7 @@ def test_all_that_is_there_comes_in_one_call(side):
     assert len(side.got) == 50
 
 
-def test_whoever_drains_looks_up_soon(side):
+def test_drain_returns_soon_however_long_the_backlog_is(side):
     """However much there is; the rest comes with the next calls."""
     side.queue("q", "k")
     for number in range(300):
@@ -342,7 +342,7 @@ def test_released_and_acknowledged_in_other_threads_no_room_is_missed(side):
     assert side.got == list(range(count))
 
 
-def test_what_was_released_counts_no_more_when_it_is_acknowledged_with_others(side):
+def test_released_message_is_not_counted_by_acknowledging_several(side):
     side.queue("q", "k")
     for number in range(6):
         side.send(number, "k")
@@ -378,7 +378,7 @@ def test_twice_requeued_is_still_one_message(side):
     assert side.channel.basic_get("q") is None
 
 
-def test_rejected_is_gone(any_side):
+def test_rejected_message_is_gone(any_side):
     side = any_side
     side.queue("q", "k")
     side.send(1, "k")
@@ -386,7 +386,7 @@ def test_rejected_is_gone(any_side):
     assert side.channel.basic_get("q") is None
 
 
-def test_recover(any_side):
+def test_recover_delivers_unacknowledged_messages_again(any_side):
     side = any_side
     side.queue("q", "k")
     side.send(1, "k")
@@ -395,7 +395,7 @@ def test_recover(any_side):
     assert side.take("q").delivery_info["redelivered"] is True
 
 
-def test_ack_of_several(any_side):
+def test_acknowledging_several_takes_all_up_to_it(any_side):
     side = any_side
     side.queue("q", "k")
     for number in range(4):
@@ -408,7 +408,7 @@ def test_ack_of_several(any_side):
 
 
 @pytest.mark.parametrize("what", ["channel", "connection"])
-def test_closing_gives_back_what_was_not_acknowledged(any_site, any_side, what):
+def test_closing_requeues_unacknowledged_messages(any_site, any_side, what):
     site, side = any_site, any_side
     side.queue("q", "k")
     for number in range(3):
@@ -498,7 +498,7 @@ def test_error_in_a_callback_goes_through_and_loses_nothing(side):
 # -- waiting
 
 
-def test_timeout(side):
+def test_drain_without_a_message_raises_timeout(side):
     side.queue("q", "k")
     side.consume("q")
     started = time.monotonic()
@@ -549,7 +549,7 @@ def test_a_waiting_consumer_gets_a_message_soon(side):
 # -- purge and delete
 
 
-def test_purge_size_passive(side):
+def test_purge_size_and_passive_declaration_of_a_queue(side):
     side.queue("q", "k")
     for number in range(4):
         side.send(number, "k")
@@ -567,7 +567,7 @@ def test_purge_size_passive(side):
         side.channel.queue_bind("none", "ex", "k")
 
 
-def test_delete(side):
+def test_deleted_queue_is_gone(side):
     side.queue("q", "k")
     side.consume("q")
     side.send(1, "k")
@@ -584,7 +584,7 @@ def test_delete(side):
     assert side.drain(1) == [4]
 
 
-def test_deleted_while_held(side):
+def test_requeue_into_a_deleted_queue_does_nothing(side):
     side.queue("q", "k")
     side.send(1, "k")
     message = side.take("q")
@@ -613,7 +613,7 @@ def test_compressed_and_oversized_are_refused_when_published(side):
 # -- many at once
 
 
-def test_many_publishing_threads(site, side):
+def test_messages_of_many_publishing_threads_all_arrive(site, side):
     side.queue("q", "k")
     count, threads = 1000, 4
 
@@ -760,7 +760,7 @@ def test_messages_of_a_killed_consumer_come_again_and_say_so(any_far_side):
     assert again == {0: True, 1: True, 2: True, 3: False, 4: False}
 
 
-def test_many_publishing_processes(far_side):
+def test_messages_of_many_publishing_processes_all_arrive(far_side):
     side = far_side
     side.queue("q", "k")
     count, processes = 1500, 3
@@ -1029,7 +1029,7 @@ def test_nothing_is_lost_when_consumers_are_killed_again_and_again(far_side, tmp
 
 
 @pytest.mark.parametrize(("days", "stays"), [(6, True), (8, False)])
-def test_queue_in_a_folder_that_nobody_used_for_a_week_is_removed(tmp_path, days, stays):
+def test_unused_queue_in_a_folder_is_removed_after_a_week(tmp_path, days, stays):
     with contextlib.closing(Site("filesystem", tmp_path)) as site:
         side = Side(site)
         side.queue("q", "k")

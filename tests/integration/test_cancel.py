@@ -37,7 +37,9 @@ def began(log: Log, *names: str) -> None:
 
 
 @pytest.mark.parametrize("cls", [tasks.Heeds, tasks.Threads, tasks.Waits])
-def test_what_runs_is_told(cls: Any, kind: dict[str, Any], log: Log) -> None:
+def test_cancelled_flow_tells_its_running_task_and_reverts(
+    cls: Any, kind: dict[str, Any], log: Log
+) -> None:
     """And what ran before is undone; what comes after never starts."""
     flow = LINE("f").add(tasks.Quick("a"), cls("b"), tasks.Quick("c"))
     engine = load(flow, log, kind)
@@ -50,7 +52,9 @@ def test_what_runs_is_told(cls: Any, kind: dict[str, Any], log: Log) -> None:
     assert engine.storage.get_execute_failures()["b"].check(exceptions.Cancelled)
 
 
-def test_one_of_several(kind: dict[str, Any], log: Log, request: pytest.FixtureRequest) -> None:
+def test_cancelling_one_task_leaves_the_others_running(
+    kind: dict[str, Any], log: Log, request: pytest.FixtureRequest
+) -> None:
     """The others come to their end, and are undone then."""
     if "engine" not in kind:
         pytest.skip("it runs one at a time")
@@ -64,7 +68,7 @@ def test_one_of_several(kind: dict[str, Any], log: Log, request: pytest.FixtureR
     assert sorted(log.lines) == ["!a", "!b", "+a", "+b", "-a", "-b"]
 
 
-def test_what_waits_never_starts(kind: dict[str, Any], log: Log) -> None:
+def test_cancelled_flow_starts_no_waiting_task(kind: dict[str, Any], log: Log) -> None:
     """More than there is room for; each that ran is undone, and no other."""
     names = [f"t{n}" for n in range(12)]
     engine = load(WIDE("f").add(*[tasks.Heeds(name) for name in names]), log, kind)
@@ -104,7 +108,9 @@ def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
 
 
 @pytest.mark.parametrize("name", CHILDREN)
-def test_who_does_not_listen_is_killed(name: str, tmp_path: Path, log: Log) -> None:
+def test_task_that_ignores_cancellation_is_killed_after_the_grace(
+    name: str, tmp_path: Path, log: Log
+) -> None:
     """After the grace; alone, and undone like what ended by itself."""
     with kind_of(name, tmp_path) as kind:
         flow = WIDE("f").add(tasks.Deaf("a"), tasks.Heeds("b"))
@@ -120,7 +126,9 @@ def test_who_does_not_listen_is_killed(name: str, tmp_path: Path, log: Log) -> N
         assert "killed" in str(engine.storage.get_execute_failures()["a"].exception)
 
 
-def test_who_goes_on_reverts(kind: dict[str, Any], log: Log, tmp_path: Path) -> None:
+def test_suspended_cancellation_is_reverted_by_the_next_engine(
+    kind: dict[str, Any], log: Log, tmp_path: Path
+) -> None:
     """Suspended while it is reverted, and gone on with by another engine."""
     flow = LINE("f").add(tasks.Quick("a"), tasks.Heeds("b"))
     engine = load(flow, log, kind, backend=f"dir://{tmp_path / 'store'}")
@@ -156,7 +164,9 @@ def shape(chance: random.Random) -> Any:
 @pytest.mark.parametrize(
     ("name", "lives"), [("serial", 60), ("threads", 60), ("processes", 12), ("memory", 25)]
 )
-def test_at_random_moments(name: str, lives: int, tmp_path: Path) -> None:
+def test_cancellation_at_any_moment_undoes_each_task_once(
+    name: str, lives: int, tmp_path: Path
+) -> None:
     """Cancelled, suspended, out of time, in any order: what was executed is undone once, and run
     says what came first."""
     ends = set()

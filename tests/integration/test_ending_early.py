@@ -50,7 +50,9 @@ def local(cls: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("cls", [ending_tasks.Early, ending_tasks.EarlyWaits])
 @pytest.mark.parametrize("near", [False, True])
-def test_a_failure_ends_what_runs(cls: Any, near: bool, kind: dict[str, Any], log: Log) -> None:
+def test_failure_cancels_running_tasks_and_reverts(
+    cls: Any, near: bool, kind: dict[str, Any], log: Log
+) -> None:
     """The failure is raised, and not what it led to; all that ran is undone."""
     others = [local(cls, name) if near else cls(name) for name in "bc"]
     bad = ending_tasks.Fails("bad", inject={"after": ["b", "c"]})
@@ -125,7 +127,7 @@ class Waiting(_clock.Clock):
         return time.monotonic() if f"+{self._name}" in self._log.lines else self._start
 
 
-def test_time_is_up(kind: dict[str, Any], log: Log) -> None:
+def test_deadline_reverts_the_flow(kind: dict[str, Any], log: Log) -> None:
     engine = load(WIDE("f").add(ending_tasks.Early("b")), log, kind)
     engine._clock = Waiting(log, "b")
     with Runner(engine, deadline=0.2) as run:

@@ -152,7 +152,7 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
 
 
 @pytest.mark.parametrize("how", ["disown", "withdraw"])
-def test_nobody_waits_for_what_is_forgotten(
+def test_lost_lease_or_suspension_ends_waiting_for_tasks(
     executor: Any, ends: Ends, tmp_path: Path, how: str
 ) -> None:
     """The lease is lost, or the flow suspended, while an engine waits for its tasks."""

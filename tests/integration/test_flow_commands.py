@@ -86,7 +86,9 @@ def connection(url: str) -> Iterator[base.Connection]:
         yield made
 
 
-def test_suspending(child: Child, connection: base.Connection) -> None:
+def test_suspend_command_ends_the_run_and_is_kept_in_the_history(
+    child: Child, connection: base.Connection
+) -> None:
     """What runs ends, nothing more starts; the history says who wanted it, and why."""
     connection.send_command(child.flow, base.FlowCommand("suspend", "lunch", "cook"))
     until(lambda: not connection.commands([child.flow]))
@@ -100,7 +102,7 @@ def test_suspending(child: Child, connection: base.Connection) -> None:
         connection.send_command(child.flow, base.FlowCommand("suspend"))
 
 
-def test_cancelling(child: Child, connection: base.Connection) -> None:
+def test_cancel_command_reverts_the_flow(child: Child, connection: base.Connection) -> None:
     """What was done is undone."""
     connection.send_command(child.flow, base.FlowCommand("cancel", "no more", "cook"))
     told = child.rest()

@@ -151,7 +151,9 @@ def test_serial_and_threads_have_no_use_for_it() -> None:
         (7, TypeError, "not 7"),
     ],
 )
-def test_what_is_no_task(chosen: Any, error: type[Exception], words: str) -> None:
+def test_wrong_local_tasks_are_refused_with_the_nearest(
+    chosen: Any, error: type[Exception], words: str
+) -> None:
     """Is refused before anything runs, with the nearest there is."""
     engine = engines.load(LINE("flow").add(Near("n")), engine="serial")
     assert engine.storage.get_flow_state() == states.PENDING
@@ -159,14 +161,14 @@ def test_what_is_no_task(chosen: Any, error: type[Exception], words: str) -> Non
         engines.load(LINE("flow").add(Near("n")), engine="serial", local_tasks=chosen).run()
 
 
-def test_retried_and_reverted(remote: dict[str, Any]) -> None:
+def test_local_task_is_retried_and_reverted(remote: dict[str, Any]) -> None:
     log: list[str] = []
     flow = LINE("flow", retry=retry.Times(3, "r")).add(Falls("f", log))
     engines.load(flow, local_tasks=["f"], **remote).run()
     assert log == ["+", "-", "+", "-", "+"] or log == ["+", "-", "+", "-", "+", "-"]
 
 
-def test_async_bodies(remote: dict[str, Any]) -> None:
+def test_local_coroutine_task_is_awaited(remote: dict[str, Any]) -> None:
     engine = engines.load(
         WIDE("flow").add(*[Awaits(f"a{n}") for n in range(50)]), local_tasks=[Awaits], **remote
     )
@@ -203,7 +205,7 @@ def test_an_attempt_whose_engine_died_is_made_again(remote: dict[str, Any]) -> N
     assert engine.storage.get_attempt("n").attempt == 2  # type: ignore[union-attr]
 
 
-def test_cancelled_with_what_runs_on_workers(broker: str, tmp_path: Path) -> None:
+def test_local_task_is_cancelled_with_tasks_on_workers(broker: str, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     with worker_in_thread(broker, cancelled_tasks, threads_count=2):
         flow = WIDE("flow").add(
@@ -228,7 +230,7 @@ def test_cancelled_with_what_runs_on_workers(broker: str, tmp_path: Path) -> Non
     assert {"-here", "-there"} <= set(log.lines)
 
 
-def test_limits_hold_here(remote: dict[str, Any]) -> None:
+def test_limits_hold_for_local_tasks(remote: dict[str, Any]) -> None:
     class Long(task.Task):
         timelimit = (0.05, None)
 

@@ -104,7 +104,7 @@ def test_a_task_on_a_worker() -> None:
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_progress(kind: str) -> None:
+def test_progress_of_the_only_running_task_is_seen(kind: str) -> None:
     """Of a task that is the only one, while it runs."""
     engine: Any = None
 

@@ -44,7 +44,7 @@ def load(flow: Any, folder: Path, **options: Any) -> Any:
     )
 
 
-def test_what_may_be_run_twice_survives_its_worker(tmp_path: Path) -> None:
+def test_lost_worker_resends_idempotent_task(tmp_path: Path) -> None:
     with fleet(tmp_path, 2):
         engine = load(linear_flow.Flow("f").add(tasks.Mortal("m", provides="m")), tmp_path)
         engine.run()
@@ -52,7 +52,7 @@ def test_what_may_be_run_twice_survives_its_worker(tmp_path: Path) -> None:
     assert engine.storage.fetch("m") == 0
 
 
-def test_what_must_not_be_run_twice_is_not(tmp_path: Path) -> None:
+def test_lost_worker_fails_task_that_is_not_idempotent(tmp_path: Path) -> None:
     with fleet(tmp_path, 1):
         engine = load(linear_flow.Flow("f").add(tasks.Once("o")), tmp_path)
         with pytest.raises(exc.WorkerLost):
@@ -97,7 +97,7 @@ def test_an_answer_that_comes_too_late_is_refused(tmp_path: Path) -> None:
         assert len(tasks.runs(tmp_path)) == 2
 
 
-def test_nobody_is_lost_because_the_engine_stood_still(tmp_path: Path) -> None:
+def test_stopped_engine_takes_no_worker_for_lost(tmp_path: Path) -> None:
     """Its loop does not turn for much longer than workers may be silent."""
     with workers.worker_in_thread(url(tmp_path), sample_tasks, threads_count=2):
         executor = executors.WorkerTaskExecutor("e", "default", url=url(tmp_path), worker_expiry=4)
@@ -114,7 +114,7 @@ def test_nobody_is_lost_because_the_engine_stood_still(tmp_path: Path) -> None:
         executor.stop()
 
 
-def test_each_worker_gets_what_it_offers_and_each_task_runs_once(tmp_path: Path) -> None:
+def test_workers_of_one_topic_get_only_tasks_they_offer_and_run_each_once(tmp_path: Path) -> None:
     """Two workers of one topic offer different tasks, a third is on another topic; the engine asks
     for both topics, one of them twice."""
     flow = unordered_flow.Flow("f")

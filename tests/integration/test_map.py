@@ -161,7 +161,7 @@ def test_an_iterator_is_stored_as_a_list_first() -> None:
 
 
 @pytest.mark.parametrize("value", ["abc", b"abc", bytearray(b"a"), {"a": 1}, 7, None, object()])
-def test_what_is_no_list_fails_the_atom(value: Any) -> None:
+def test_map_over_a_value_that_is_no_list_fails(value: Any) -> None:
     """With a TypeError that names both; there is nothing to revert then."""
     engine = engines.load(flow_of(fan(tasks.Square())), store={"items": value})
     with pytest.raises(TypeError, match=r"Map 'm' runs over the items of 'items'.*it is a"):
@@ -275,7 +275,7 @@ def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: Kind) 
     assert engine.storage.get_atom_state("m") == states.REVERTED
 
 
-def test_what_else_was_taken_back_goes_on() -> None:
+def test_stopped_map_leaves_other_tasks_running() -> None:
     """Stopping a Map must not cost others their tasks."""
     executor = Held()
     flow = unordered_flow.Flow("f").add(
@@ -835,7 +835,7 @@ def test_many_items_are_submitted_turn_by_turn() -> None:
 
 
 @pytest.mark.parametrize("kind_name", ["serial", "threads", "processes"])
-def test_many_items(kind_name: str) -> None:
+def test_map_of_many_items_runs(kind_name: str) -> None:
     """Linear in time and memory (the counts above); this one only has to work."""
     count = 20_000 if kind_name == "serial" else 2_000
     engine = Kind(kind_name, None).load(flow_of(fan(tasks.Square())), store={"items": range(count)})

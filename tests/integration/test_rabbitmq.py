@@ -40,7 +40,7 @@ def waiting(url: str, queue: str) -> int:
         return int(connection.channel().queue_declare(queue, passive=True).message_count)
 
 
-def test_what_says_no_text_is_refused_and_the_next_is_taken(rabbitmq_url: str) -> None:
+def test_message_whose_text_cannot_be_decoded_is_rejected(rabbitmq_url: str) -> None:
     """py-amqp would give up the connection, and be given it again, for ever."""
     with Side(rabbitmq_url, "a").running() as a, kombu.Connection(rabbitmq_url) as connection:
         channel = connection.channel()
@@ -68,7 +68,7 @@ def test_everything_is_confirmed_in_order_and_nothing_is_left(rabbitmq_url: Any)
     assert rabbitmq_url.left() == []
 
 
-def test_what_no_queue_takes_is_told(rabbitmq_url: str) -> None:
+def test_message_without_a_queue_is_reported_as_unroutable(rabbitmq_url: str) -> None:
     told: list[str] = []
     with Side(rabbitmq_url, "a").running() as a:
         for number in (1, 2, 3):
@@ -93,7 +93,7 @@ def test_persistence_and_priority_travel(rabbitmq_url: str, persistent: bool) ->
         assert (properties["delivery_mode"] == 2, properties["priority"]) == (persistent, 7)
 
 
-def test_what_the_broker_refuses_for_ever_fails_alone(
+def test_message_that_breaks_its_channel_fails_alone(
     rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message that breaks the channel, with others on their way at the same time."""
@@ -125,7 +125,9 @@ def test_cut_connections_lose_nothing_and_keep_the_order(through: Any) -> None:
         assert list(dict.fromkeys(b.got)) == list(range(2000))
 
 
-def test_what_was_confirmed_before_the_connection_ended_is(through: Any, rabbitmq_url: str) -> None:
+def test_confirmation_that_arrives_with_the_end_of_the_connection_counts(
+    through: Any, rabbitmq_url: str
+) -> None:
     """The confirmations and the end are read in one go."""
     url, between = through
     after: list[int] = []
@@ -146,7 +148,7 @@ def test_what_was_confirmed_before_the_connection_ended_is(through: Any, rabbitm
         assert sorted(after) == list(range(40))
 
 
-def test_what_never_arrived_is_published_again_in_order(through: Any, rabbitmq_url: str) -> None:
+def test_unconfirmed_messages_are_published_again_in_order(through: Any, rabbitmq_url: str) -> None:
     url, between = through
     with Side(url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
         a.send(0, "b")
@@ -236,7 +238,7 @@ def test_a_consumer_that_went_deaf_is_rebuilt(
 
 
 @pytest.mark.parametrize("removed", ["binding", "exchange"])
-def test_what_somebody_removed_is_declared_again(
+def test_removed_queues_and_exchanges_are_declared_again(
     rabbitmq_server: brokers.Rabbitmq,
     rabbitmq_url: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -329,7 +331,7 @@ def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptu
     assert "cannot be acknowledged" not in caplog.text
 
 
-def test_what_runs_for_long_is_acknowledged_early_and_keeps_its_slot(
+def test_long_task_is_acknowledged_early_and_keeps_its_slot(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     side = Side(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
@@ -370,7 +372,9 @@ def test_taking_is_suspended_and_resumed(rabbitmq_url: str) -> None:
 
 
 @pytest.mark.parametrize("header", [{}, {env.WBE_LEDGER: "x"}])
-def test_what_was_not_started_is_given_back(rabbitmq_url: str, header: dict[str, str]) -> None:
+def test_request_that_was_not_started_is_requeued(
+    rabbitmq_url: str, header: dict[str, str]
+) -> None:
     """Where no ledger knows that it was not started, nobody may take it for a redelivered one."""
     with Side(rabbitmq_url, "w", queues=("q",), slots=1, keeps=True).running() as w:
         w.send(1, "q", headers=header, priority=4, persistent=True)
@@ -386,7 +390,7 @@ def test_what_was_not_started_is_given_back(rabbitmq_url: str, header: dict[str,
     assert rabbitmq_url.left() == []
 
 
-def test_what_is_acknowledged_in_the_last_moment_is(rabbitmq_url: Any) -> None:
+def test_acknowledgement_just_before_closing_counts(rabbitmq_url: Any) -> None:
     with Side(rabbitmq_url, "w", queues=("q",), slots=3, keeps=True).running() as w:
         for number in range(3):
             w.send(number, "q")
@@ -396,7 +400,7 @@ def test_what_is_acknowledged_in_the_last_moment_is(rabbitmq_url: Any) -> None:
     assert rabbitmq_url.left() == []
 
 
-def test_what_is_not_acknowledged_at_the_end_stays(rabbitmq_url: Any) -> None:
+def test_unacknowledged_messages_stay_when_the_connection_ends(rabbitmq_url: Any) -> None:
     with Side(rabbitmq_url, "w", queues=("q",), keeps=True).running() as w:
         w.send(1, "q")
         until(lambda: w.got == [1])
@@ -441,14 +445,14 @@ def test_the_first_queue_is_emptied_first(rabbitmq_url: str) -> None:
         assert w.got[-5:] == [30, 31, 32, 33, 34]
 
 
-def test_a_queue_that_somebody_deletes_is_there_again(rabbitmq_url: str) -> None:
+def test_deleted_queue_is_declared_again(rabbitmq_url: str) -> None:
     with Side(rabbitmq_url, "w", queues=("q",)).running() as w:
         with kombu.Connection(rabbitmq_url) as connection:
             connection.channel().queue_delete("q")
         until(lambda: w.arrives("q"))
 
 
-def test_who_stops_leaves_what_others_use(rabbitmq_url: Any) -> None:
+def test_stopped_consumer_leaves_queues_and_exchanges_of_others(rabbitmq_url: Any) -> None:
     with Side(rabbitmq_url, "v", queues=("q", "other")).running() as v:
         with Side(rabbitmq_url, "w", queues=("q",)).running():
             pass
@@ -460,7 +464,7 @@ def test_who_stops_leaves_what_others_use(rabbitmq_url: Any) -> None:
     assert rabbitmq_url.left() == ["exchange x", "queue other"]  # somebody waits for that
 
 
-def test_queues_are_durable_and_go_when_nobody_used_them_for_a_week(
+def test_queues_are_durable_and_expire_after_a_week_without_use(
     rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
 ) -> None:
     with Side(rabbitmq_url, "w", queues=("q",)).running():
@@ -478,7 +482,7 @@ def test_queues_are_durable_and_go_when_nobody_used_them_for_a_week(
             assert found["e"]["arguments"]["x-expires"] == week
 
 
-def test_who_is_gone_is_buried(rabbitmq_url: Any) -> None:
+def test_queue_of_a_dead_process_is_removed_unless_it_is_used(rabbitmq_url: Any) -> None:
     """But not who only seemed to be; and the exchange goes with the last queue."""
     with kombu.Connection(rabbitmq_url) as connection, Side(rabbitmq_url, "e").running() as e:
         exchange = kombu.Exchange("x", "topic", auto_delete=True)
@@ -505,7 +509,7 @@ with side.running():
 """
 
 
-def test_who_is_frozen_does_not_keep_what_is_for_its_heir(rabbitmq_url: str) -> None:
+def test_frozen_engine_does_not_keep_answers_of_its_successor(rabbitmq_url: str) -> None:
     """Both have the same name: half of the answers go to who cannot read them."""
     command = [sys.executable, "-c", FROZEN, rabbitmq_url]
     frozen = subprocess.Popen(
@@ -564,7 +568,7 @@ def test_a_start_that_cannot_succeed_fails_at_once(
 
 
 @pytest.mark.parametrize("case", ["port", "silent", "name"])
-def test_a_start_that_reaches_nobody_fails_soon(connect_within: Any, case: str) -> None:
+def test_start_without_a_broker_fails_soon(connect_within: Any, case: str) -> None:
     connect_within(1.2)
     started = time.monotonic()
     with silent() as port:

@@ -158,7 +158,7 @@ def test_a_lost_answer_is_published_again(tapped: Any, rabbitmq_url: str) -> Non
         until(lambda: e.got == [1, 1])
 
 
-def test_an_answer_of_which_nobody_knows_is_published_again(
+def test_unconfirmed_answer_is_published_again(
     tapped: Any, rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq
 ) -> None:
     """Its request does not come again: with the answer the broker had the receipt."""
@@ -179,7 +179,9 @@ def test_an_answer_of_which_nobody_knows_is_published_again(
         until(lambda: e.got == [1, 1, 2])
 
 
-def test_what_cannot_be_answered_there_is_left_to_others(tapped: Any, rabbitmq_url: str) -> None:
+def test_answer_is_refused_while_its_connection_cannot_take_it(
+    tapped: Any, rabbitmq_url: str
+) -> None:
     url, tap = tapped
     with Side(rabbitmq_url, "e").running() as e, Asked(url).running() as w:
         e.send(1, "q")

@@ -82,14 +82,14 @@ def test_no_more_than_there_is_room_for(redis_url, redis_server, ends, prefetch)
     assert not held(redis_server, redis_url)
 
 
-def test_who_acknowledges_at_once_is_given_the_next_at_once(redis_url, redis_server, ends):
+def test_acknowledging_at_once_delivers_the_next_message_at_once(redis_url, redis_server, ends):
     taker, sender = own(ends(), prefetch=1), ends()
     waits(taker, redis_server, redis_url)
     together(sender, *range(30))
     assert taker.drain(30) == list(range(30))
 
 
-def test_it_comes_before_what_was_sent_later(redis_url, redis_server, ends):
+def test_prefetched_message_comes_before_later_ones(redis_url, redis_server, ends):
     taker, sender = own(ends(), prefetch=3), ends()
     for start in range(0, 120, 12):
         waits(taker, redis_server, redis_url)
@@ -100,7 +100,7 @@ def test_it_comes_before_what_was_sent_later(redis_url, redis_server, ends):
     assert taker.got == list(range(120))
 
 
-def test_what_came_while_there_was_no_room_is_not_forgotten(redis_url, redis_server, ends):
+def test_message_that_came_while_there_was_no_credit_is_delivered(redis_url, redis_server, ends):
     """Room is made, and more comes, between two waits."""
     taker, sender = own(ends(), prefetch=1, ack=False), ends()
     waits(taker, redis_server, redis_url)
@@ -116,7 +116,7 @@ def test_what_came_while_there_was_no_room_is_not_forgotten(redis_url, redis_ser
     assert taker.got == list(range(30))
 
 
-def test_a_cancelled_consumer_leaves_what_it_was_not_given(redis_url, redis_server, ends):
+def test_cancelled_consumer_returns_prefetched_messages(redis_url, redis_server, ends):
     taker, sender, other = own(ends(), prefetch=1, ack=False), ends(), ends()
     waits(taker, redis_server, redis_url)
     together(sender, 0, 1, 2)
@@ -127,7 +127,7 @@ def test_a_cancelled_consumer_leaves_what_it_was_not_given(redis_url, redis_serv
     assert [m.delivery_info["redelivered"] for m in other.messages] == [False, False]
 
 
-def test_who_cancels_while_it_waits_takes_nothing_more(redis_url, redis_server, ends):
+def test_consumer_cancelled_while_it_waits_takes_no_message(redis_url, redis_server, ends):
     taker, sender, other = own(ends()), ends(), ends()
     waits(taker, redis_server, redis_url)
     taker.channel.basic_cancel("mine")
@@ -136,7 +136,7 @@ def test_who_cancels_while_it_waits_takes_nothing_more(redis_url, redis_server, 
     assert not taker.store._ahead
 
 
-def test_who_ends_while_it_waits_takes_nothing_more(redis_url, redis_server, ends):
+def test_connection_closed_while_it_waits_returns_its_message(redis_url, redis_server, ends):
     taker, sender = own(ends()), ends()
     waits(taker, redis_server, redis_url)
     sender.send("x", "mine")
@@ -196,7 +196,9 @@ def test_who_is_full_waits_for_a_nudge_however_many_files_are_open(redis_url, re
 
 
 @pytest.mark.parametrize("lost", ["scripts", "everything", "consumers"])
-def test_what_the_server_forgets_meanwhile(redis_url, redis_server, ends, monkeypatch, lost):
+def test_waiting_consumer_survives_a_server_that_forgot_everything(
+    redis_url, redis_server, ends, monkeypatch, lost
+):
     taker, sender = own(ends()), ends()
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         if lost == "everything":
@@ -218,7 +220,7 @@ def test_what_the_server_forgets_meanwhile(redis_url, redis_server, ends, monkey
     assert taker.messages[1].delivery_info["redelivered"] is False
 
 
-def test_what_nobody_heard_of_goes_back_unmarked(redis_url, redis_server, ends, eater):
+def test_lost_delivery_is_requeued_without_redelivery_mark(redis_url, redis_server, ends, eater):
     taker = own(ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/")))
     sender = ends()
     waits(taker, redis_server, redis_url)
@@ -263,7 +265,7 @@ def test_a_server_that_refuses_meanwhile_is_told_of(redis_server, ends, redis_ur
     assert taker.drain(1) == ["x"]
 
 
-def test_many_threads(redis_url, redis_server, ends):
+def test_messages_of_many_publishers_come_in_order(redis_url, redis_server, ends):
     """All that several publish comes, in order for each, while the one who reads is nudged, is
     full, and looks again at any time."""
     taker = own(ends(), prefetch=5, ack=False)

@@ -118,7 +118,7 @@ def running(*calls):
         thread.join()
 
 
-def test_what_was_told_to_be_cancelled_does_not_begin_late(redis_url, redis_server, client):
+def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
     """While its row is looked for it is published, and that comes when it is told to have ended."""
     BEGUN.clear()
     ends = {}
@@ -154,7 +154,7 @@ def test_what_was_told_to_be_cancelled_does_not_begin_late(redis_url, redis_serv
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_was_cancelled_before_it_began_never_begins(redis_url, redis_server, seed):
+def test_request_cancelled_before_it_began_never_begins(redis_url, redis_server, seed):
     BEGUN.clear()
     ends, told = {}, []
 

@@ -54,7 +54,7 @@ def test_a_beginning_whose_answer_was_lost_can_be_made_again(lossy, both):
     assert [claim.verdict for claim in both.take(2)] == ["GRANTED", "HELD"]
 
 
-def test_what_was_withdrawn_is_not_begun_by_what_comes_late(redis_url, redis_server, client):
+def test_late_command_does_not_begin_a_withdrawn_request(redis_url, redis_server, client):
     """It is in the network, or the server has not read it, when its connection is given up."""
     with tcp_proxy.threaded(redis_server.port) as proxy:
         url = through(redis_url, redis_server, proxy.port)
@@ -149,7 +149,7 @@ def test_an_end_whose_answer_was_lost_is_told_again_and_leaves_nothing(lossy, cl
     assert lossy.ledger.state("a") == base.Row("a", 1, base.ROW_DONE, None, b"r")
 
 
-def test_what_is_somebody_elses_by_now_is_not_told(both, client):
+def test_answer_to_a_request_of_another_owner_is_not_sent(both, client):
     both.post("taken", "removed", "kept")
     both.take(3)
     both.ledger.reopen("taken", 2)
@@ -161,7 +161,7 @@ def test_what_is_somebody_elses_by_now_is_not_told(both, client):
     assert both.left(client) == ([], 0)
 
 
-def test_nobody_listens_any_more(both, client):
+def test_answer_without_a_listener_finishes_its_row(both, client):
     both.post("a")
     both.take(1)
     assert both.end(*both.messages, key="nobody") == [0]
@@ -169,7 +169,7 @@ def test_nobody_listens_any_more(both, client):
     assert both.left(client) == ([], 0)
 
 
-def test_who_was_taken_for_dead_ends_what_he_took(both, client):
+def test_worker_taken_for_dead_finishes_its_request(both, client):
     """It went back to its queue, and is answered when it is taken again."""
     both.post("a")
     both.take(1)
@@ -183,7 +183,7 @@ def test_who_was_taken_for_dead_ends_what_he_took(both, client):
 
 
 @pytest.mark.parametrize("size", [1, 20])
-def test_large_results(both, client, size):
+def test_results_of_megabytes_are_answered_in_one_step(both, client, size):
     """In megabytes."""
     both.post("a", "b")
     both.take(2)

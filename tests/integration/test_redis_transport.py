@@ -32,7 +32,7 @@ def waiting(client):
 # -- neighbours
 
 
-def test_nothing_is_left_and_nobody_is_disturbed(redis_url, redis_server, ends):
+def test_closed_connections_leave_no_keys_and_disturb_no_others(redis_url, redis_server, ends):
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         client.set("wbe:other", "1")
         client.rpush("k", "2")
@@ -51,7 +51,7 @@ def test_nothing_is_left_and_nobody_is_disturbed(redis_url, redis_server, ends):
         assert redis_url.left() == ["k", "wbe:other"]
 
 
-def test_messages_outlive_those_who_left(redis_url, ends):
+def test_messages_outlive_their_publisher(redis_url, ends):
     with contextlib.closing(ends().queue("q", "k")) as first:
         first.send("kept")
     assert redis_url.left()
@@ -77,7 +77,7 @@ def test_everything_expires_one_day(redis_url, redis_server, ends):
 
 
 @pytest.mark.usefixtures("patient")
-def test_each_of_those_who_wait_is_woken(ends, redis_server):
+def test_each_waiting_consumer_is_woken(ends, redis_server):
     takers = [ends().queue("q", "k").consume("q", prefetch=1, ack=False) for _ in range(4)]
     sender = ends()
     for round in range(1, 4):
@@ -110,7 +110,7 @@ def test_a_full_consumer_leaves_the_bell_to_others(ends, redis_server):
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_takes_one_of_two_leaves_the_bell_to_the_next(ends):
+def test_consumer_that_takes_one_of_two_messages_wakes_the_next(ends):
     one, two, sender = ends().queue("q", "k").store, ends().store, ends()
     group = [(1, ["q"])]
     assert two.take_many(group) == []
@@ -125,7 +125,7 @@ def test_who_takes_one_of_two_leaves_the_bell_to_the_next(ends):
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_hears_a_bell_and_cannot_take_rings_it_again(ends, redis_server):
+def test_woken_consumer_without_credit_wakes_another(ends, redis_server):
     full, other, sender = ends().queue("q", "k").store, ends().store, ends()
     with ThreadPoolExecutor(1) as pool, redis_server.client() as client:
         full.wait(0.01, ["q"])  # goes on in the server
@@ -209,7 +209,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(redis_url, redis_server, 
 
 
 @pytest.mark.parametrize("when", ["before it takes", "while it waits"])
-def test_what_a_wiped_server_forgot_is_declared_again(redis_url, redis_server, ends, caplog, when):
+def test_wiped_server_is_declared_its_queues_again(redis_url, redis_server, ends, caplog, when):
     taker = ends().queue("q", "k").queue("mine", "m", exclusive=True).consume("q", "mine")
     if when == "while it waits":
         taker.nothing_comes()
@@ -295,7 +295,7 @@ def test_a_server_that_refuses_to_write_is_left_in_order():
 # -- the network
 
 
-def test_what_is_held_on_a_connection_that_is_cut_goes_back_at_once(redis_url, redis_server, ends):
+def test_cut_connection_requeues_held_messages_at_once(redis_url, redis_server, ends):
     patient = {"dead_after": 10 * SOON}
     taker = ends(**patient).queue("q", "k").consume("q", ack=False, prefetch=3)
     taker.send("first")
@@ -338,7 +338,9 @@ def test_a_connection_that_went_deaf_is_noticed(redis_url, redis_server, ends, f
     assert redis_url.left() == []
 
 
-def test_what_was_taken_and_never_heard_of_goes_back_unmarked(redis_url, redis_server, ends, eater):
+def test_message_lost_on_its_way_is_requeued_without_redelivery_mark(
+    redis_url, redis_server, ends, eater
+):
     from wbengine.transports import _redis_scripts
 
     taker = ends(redis_url.replace(f":{redis_server.port}/", f":{eater.port}/"))
@@ -418,7 +420,7 @@ def test_frozen_consumers_lose_what_they_held_and_begin_anew(redis_url, redis_se
     assert taker.drain(3) == [2, 0, 1]
 
 
-def test_who_has_no_room_is_not_dead(redis_url, redis_server, ends):
+def test_consumer_without_credit_is_not_taken_for_dead(redis_url, redis_server, ends):
     """He holds all that he may, takes nothing for an hour, and is heard of all the same."""
     holder = ends().queue("q", "k").consume("q", prefetch=1, ack=False)
     other = ends().consume("q")
@@ -451,7 +453,7 @@ def test_queues_go_with_owners_that_are_not_heard_of(redis_url, redis_server, en
     assert gone.send("l", "l") and gone.send("a", "a")
 
 
-def test_nobody_is_dead_because_the_server_was_away(redis_url, redis_server, ends):
+def test_absent_server_makes_no_consumer_dead(redis_url, redis_server, ends):
     """Who comes back first does not take from the others what they had no time to hold on to."""
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         held = ends().queue("q", "k").consume("q", ack=False)
@@ -491,7 +493,7 @@ def test_nobody_is_dead_because_the_server_was_away(redis_url, redis_server, end
         ("amqp://host/0", "scheme"),
     ],
 )
-def test_wrong_urls(url, why):
+def test_wrong_url_is_refused(url, why):
     with pytest.raises(ValueError, match=why):
         transport.place(url)
 
@@ -557,7 +559,7 @@ def test_a_wrong_password_is_told(redis_server):
     connection.release()
 
 
-def test_what_is_no_redis_is_told():
+def test_server_that_is_no_redis_is_named():
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
 
         def answer():

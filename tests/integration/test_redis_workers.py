@@ -88,7 +88,7 @@ def test_an_idle_worker_is_small(redis_url, tmp_path):
     assert megabytes_of_an_idle_worker(redis_url, tmp_path) < LIMIT
 
 
-def test_a_wiped_server_loses_what_was_in_it_and_nothing_else(redis_url, redis_server):
+def test_wiped_server_loses_its_requests_only_and_workers_meet_again(redis_url, redis_server):
     """Worker and engine find each other again, and the next flow runs."""
     with workers.worker_in_thread(str(redis_url), sample_tasks.Nothing) as worker:
         load(linear_flow.Flow("f").add(sample_tasks.Nothing("a")), redis_url).run()

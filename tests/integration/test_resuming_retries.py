@@ -79,7 +79,7 @@ def check(engine: Any) -> None:
 STORE = {"choices": ["a", "b", "c"]}
 
 
-def test_in_memory() -> None:
+def test_retries_resumed_after_any_write_in_memory_end_alike() -> None:
     backend = Snapshots()
     check(engines.load(flow(), backend=backend, store=STORE))
     assert len(backend.taken) > 30
@@ -116,7 +116,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any
     yield opened, taken
 
 
-def test_on_disk(places: tuple[Any, list[Path]]) -> None:
+def test_retries_resumed_after_any_write_on_disk_end_alike(places: tuple[Any, list[Path]]) -> None:
     opened, taken = places
     assert len(taken) > 30
     for folder in taken[::4]:

@@ -95,7 +95,7 @@ def done_rows(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_what_ended_while_nobody_listened_is_not_done_again(folder: Path) -> None:
+def test_resumed_flow_takes_results_that_came_while_no_engine_ran(folder: Path) -> None:
     with worker(folder):
         killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
         opened(folder)
@@ -107,7 +107,7 @@ def test_what_ended_while_nobody_listened_is_not_done_again(folder: Path) -> Non
         assert again.storage.record("a").attempt == 1
 
 
-def test_what_still_runs_is_waited_for(folder: Path) -> None:
+def test_resumed_flow_waits_for_tasks_that_still_run(folder: Path) -> None:
     with worker(folder) as held:
         killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
         again = tasks.engine_of("gated", folder)
@@ -253,7 +253,7 @@ def orphaned(folder: Path, flow: str) -> Any:
 
 
 @pytest.mark.slow
-def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
+def test_resumed_flow_fails_task_that_was_lost_with_its_worker(folder: Path) -> None:
     again = orphaned(folder, "gated")
     opened(folder, "revert")
     with worker(folder), pytest.raises(exc.WorkerLost):
@@ -263,7 +263,7 @@ def test_what_was_lost_with_its_worker_fails(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_lost_and_may_be_run_twice_is(folder: Path) -> None:
+def test_resumed_flow_runs_lost_idempotent_task_again(folder: Path) -> None:
     again = orphaned(folder, "repeatable")
     with worker(folder):
         opened(folder)
@@ -294,7 +294,7 @@ def test_without_a_ledger_workers_remember(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_ledger_what_nobody_knows_is_lost(folder: Path) -> None:
+def test_resumed_flow_without_ledger_takes_unknown_request_for_lost(folder: Path) -> None:
     """It was never published, but nobody can tell."""
     opened(folder, "revert")
     with worker(folder), pytest.raises(exc.WorkerLost):
@@ -315,7 +315,7 @@ def test_a_store_that_is_behind_the_ledger(folder: Path, level: str) -> None:
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
-def test_who_lost_the_flow_touches_nothing(folder: Path) -> None:
+def test_frozen_engine_that_lost_its_flow_changes_nothing(folder: Path) -> None:
     """An engine is frozen until another one took its flow; then it goes on, and finds that out."""
     with worker(folder) as held:
         with engine_process("gated", folder, "lease=0.5") as process:
@@ -358,7 +358,7 @@ def test_nothing_is_sent_of_a_flow_that_was_lost(tmp_path: Path) -> None:
         assert not held.counts and not heard
 
 
-def test_what_is_taken_back_is_not_run_any_more(tmp_path: Path) -> None:
+def test_revoked_request_is_not_run(tmp_path: Path) -> None:
     """Although its message is out: whoever takes that finds no row."""
     heard: list[Any] = []
     url = "memory://taken-back"
@@ -379,7 +379,7 @@ def test_what_is_taken_back_is_not_run_any_more(tmp_path: Path) -> None:
     assert tasks.runs(tmp_path) == ["execute-a"]
 
 
-def test_what_is_disowned_stays_as_it_is(tmp_path: Path) -> None:
+def test_forgotten_request_keeps_its_row_and_its_worker(tmp_path: Path) -> None:
     """Its row, and the worker that has it; and whoever submitted it hears nothing more."""
     heard: list[Any] = []
     url = "memory://disowned"

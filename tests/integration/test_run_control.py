@@ -119,7 +119,7 @@ def test_time_is_up_in_the_middle_of_a_turn() -> None:
     assert engine.statistics["withdrawn"] == run_module.MOST_PER_TURN - 300
 
 
-def test_what_runs_finishes_and_what_waits_is_withdrawn() -> None:
+def test_deadline_lets_running_tasks_finish_and_withdraws_waiting_ones() -> None:
     """The clock turns as soon as nothing arrives; two of ten tasks run then, at most."""
     release, log = threading.Event(), []
 
@@ -452,7 +452,7 @@ class Runner(threading.Thread):
 # -- suspending in each state ----------------------------------------------------------------------
 
 
-def test_suspending_what_does_not_run(near: dict[str, Any]) -> None:
+def test_suspend_before_compile_fails_and_without_a_run_does_nothing(near: dict[str, Any]) -> None:
     """Before `compile` an error; before and after a run nothing."""
     detail = load(samples.Nothing(name="n")).storage.flow_detail
     made = type(load(samples.Nothing(name="n"), **near))(
@@ -599,7 +599,7 @@ def three() -> Any:
     return LINE("f").add(*[samples.Nothing(name=name) for name in "abc"])
 
 
-def test_an_iterator_that_is_never_started_refuses_nobody(near: dict[str, Any]) -> None:
+def test_run_iter_that_is_never_started_does_not_block_the_engine(near: dict[str, Any]) -> None:
     engine = load(three(), **near)
     steps = engine.run_iter()
     engine.run()
@@ -857,7 +857,7 @@ def test_errors_of_hooks_count_as_those_of_their_body(
 # -- figures ---------------------------------------------------------------------------------------
 
 
-def test_statistics() -> None:
+def test_statistics_tell_of_the_latest_run() -> None:
     """Empty before the first run; they tell of the latest one."""
     engine = load(three())
     assert engine.statistics == {}

@@ -73,7 +73,9 @@ def test_a_flow_runs_with_a_ledger_of_choice(url: str, place: str) -> None:
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_who_has_another_ledger_is_told(url: str, tmp_path: Path, ours: bool) -> None:
+def test_engine_and_worker_with_different_ledgers_are_refused(
+    url: str, tmp_path: Path, ours: bool
+) -> None:
     """Rather than that a task is run twice."""
     place = f"sqlite:///{tmp_path}/ledger.db"
     engine, worker = ({"ledger": place}, {}) if ours else ({}, {"ledger": place})
@@ -86,7 +88,7 @@ def test_who_has_another_ledger_is_told(url: str, tmp_path: Path, ours: bool) ->
         run(url, **engine)
 
 
-def test_without_a_ledger(tmp_path: Path) -> None:
+def test_flow_runs_without_a_ledger(tmp_path: Path) -> None:
     """An engine may do without the broker's own."""
     url = f"filesystem://{tmp_path}/broker"
     with worker_in_thread(url, tasks):
@@ -218,7 +220,7 @@ def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         ledgers.open_ledger(f"sqlite:///{path}")
 
 
-def test_what_nobody_came_back_for_is_swept(tmp_path: Path) -> None:
+def test_old_rows_are_swept_once_an_hour(tmp_path: Path) -> None:
     """Once in an hour, by who opens the ledger."""
     path = tmp_path / "l.db"
     first = ledgers.open_ledger(f"sqlite:///{path}")

@@ -103,7 +103,7 @@ def test_backend_closed_while_a_thread_uses_it_leaves_no_connection(
     assert pool is not backend.engine.pool
 
 
-def test_what_went_wrong_first_counts(url: str, backend: sql.SQLBackend) -> None:
+def test_first_error_of_a_transaction_is_raised(url: str, backend: sql.SQLBackend) -> None:
     """Not that it cannot be undone without a connection: the server does that."""
 
     def work(connection: sa.Connection) -> None:
@@ -128,7 +128,7 @@ def test_names_that_not_every_database_keeps(backend: sql.SQLBackend) -> None:
         assert raw.scalar(select, {"uuid": book.uuid}) == "a\N{REPLACEMENT CHARACTER}b 🦊"
 
 
-def test_the_wrong_password(server: servers.Server, url: str) -> None:
+def test_wrong_password_is_one_error_without_the_password(server: servers.Server, url: str) -> None:
     """The server's words are told at once, and no password."""
     wrong = url.replace(server.password, "mistaken")
     words = r"(?i)denied|authentication"
@@ -162,7 +162,7 @@ def test_a_server_that_comes_back(server: servers.Server, url: str) -> None:
     assert tried == [1]
 
 
-def test_who_is_frozen_does_not_keep_others_waiting(backend: sql.SQLBackend) -> None:
+def test_frozen_client_does_not_block_others(backend: sql.SQLBackend) -> None:
     """The server ends transactions in which nothing happens, before others have waited too long."""
     idle, lock = {
         "postgresql": ("SHOW idle_in_transaction_session_timeout", "SHOW lock_timeout"),
@@ -270,7 +270,9 @@ print(names)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "mysql", "postgresql"])
-def test_after_a_fork(kind: str, tmp_path: Any, database_servers: servers.Lazy) -> None:
+def test_forked_process_has_connections_of_its_own(
+    kind: str, tmp_path: Any, database_servers: servers.Lazy
+) -> None:
     """Parent and child both go on, each with connections of its own."""
     with contextlib.ExitStack() as stack:
         url = f"sqlite:///{tmp_path}/x.db"

@@ -73,7 +73,7 @@ def test_odd_values_are_refused_at_once(
 
 
 @pytest.mark.parametrize("value", [None, "none", "None", 3, "3", 0])
-def test_graces(kind: dict[str, Any], value: Any) -> None:
+def test_grace_of_cancellation_may_be_none_or_a_number(kind: dict[str, Any], value: Any) -> None:
     engines.load(linear_flow.Flow("f").add(Long("t")), cancel_grace=value, **kind)
 
 

@@ -56,7 +56,7 @@ def run(flow: Any, url: str, **options: Any) -> Any:
     return loaded
 
 
-def test_arguments_and_results(url: str) -> None:
+def test_arguments_and_results_travel_to_workers_and_back(url: str) -> None:
     flow = linear_flow.Flow("f").add(tasks.Add(), tasks.Double())
     with worker(url):
         loaded = run(flow, url, store={"x": 1, "y": 2})
@@ -138,7 +138,7 @@ def test_a_retry_controls_remote_tasks(url: str) -> None:
     assert loaded.storage.get_attempt("bad").attempt == 6
 
 
-def test_two_thousand_tasks(url: str) -> None:
+def test_two_thousand_tasks_run_on_workers(url: str) -> None:
     flow = unordered_flow.Flow("wide")
     flow.add(*(tasks.Nothing(name=f"n{i}") for i in range(2000)))
     with worker(url):
@@ -173,7 +173,7 @@ def test_a_graph_is_run_in_its_order(url: str) -> None:
         (MANY, [r"tests\.support\.sample_tasks\.Progressing and 2 more$"]),
     ],
 )
-def test_a_task_nobody_offers_fails_and_says_what_is_known(
+def test_task_that_no_worker_offers_fails_and_names_those_offered(
     url: str, offered: tuple[Any, ...], words: list[str]
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -257,7 +257,7 @@ def test_an_unreachable_broker_fails_at_once_and_clearly() -> None:
         loaded.run()
 
 
-def test_suspend_waits_for_what_runs_and_goes_on_later(url: str, tmp_path: Path) -> None:
+def test_suspended_flow_waits_for_running_tasks_and_is_resumed(url: str, tmp_path: Path) -> None:
     started, release = tmp_path / "started", tmp_path / "release"
     flow = linear_flow.Flow("f").add(tasks.WaitFor(), tasks.Nothing(name="later"))
     with worker(url):
@@ -275,7 +275,7 @@ def test_suspend_waits_for_what_runs_and_goes_on_later(url: str, tmp_path: Path)
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, LookupError])
-def test_what_runs_on_workers_finishes_when_the_engine_is_interrupted(
+def test_interrupted_engine_lets_tasks_on_workers_finish(
     error: type[BaseException], shared: bool, url: str, tmp_path: Path
 ) -> None:
     """As with tasks that run here: an interruption is no failure of what it finds under way."""
@@ -351,7 +351,7 @@ def test_engines_share_an_executor_and_none_disturbs_the_others(url: str, tmp_pa
     assert not [t for t in threading.enumerate() if "wbengine-executor" in t.name]
 
 
-def test_what_is_no_executor_of_workers_is_refused(url: str) -> None:
+def test_executor_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(TypeError, match="must be a WorkerTaskExecutor, not 'threads'"):
         load(linear_flow.Flow("f"), url, executor="threads")
 
@@ -403,7 +403,7 @@ def test_a_pool_of_processes_is_not_given_but_asked_for(url: str) -> None:
         workers.Worker("default", "t", [tasks], url=url, executor=pool)
 
 
-def test_what_a_given_pool_drops_fails(url: str) -> None:
+def test_task_dropped_by_external_pool_fails(url: str) -> None:
     pool, release = futures.ThreadPoolExecutor(1), threading.Event()
     pool.submit(release.wait)  # whoever gave the pool uses it as well
     loaded = load(linear_flow.Flow("f").add(tasks.Nothing()), url)
@@ -421,7 +421,7 @@ def test_what_a_given_pool_drops_fails(url: str) -> None:
         release.set()
 
 
-def test_hostile_files_in_the_folder_hurt_nobody(tmp_path: Path) -> None:
+def test_hostile_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
     url = f"filesystem://{tmp_path / 'broker'}"
     with worker(url) as made:
         [queue] = [p for p in (tmp_path / "broker" / "queues").iterdir() if p.name[:2] == "t."]
@@ -456,7 +456,7 @@ def test_hostile_files_in_the_folder_hurt_nobody(tmp_path: Path) -> None:
         ("REQUEST", b'{"a": ' + b"9" * 5000 + b"}"),
     ],
 )
-def test_hostile_messages_hurt_nobody(url: str, kind: str, body: bytes) -> None:
+def test_hostile_messages_are_refused_and_workers_go_on(url: str, kind: str, body: bytes) -> None:
     target = transports.resolve(url)
     with worker(url) as made, target.connect() as connection:
         loaded = load(linear_flow.Flow("f").add(tasks.Add()), url, store={"x": 1, "y": 2})

@@ -86,7 +86,7 @@ def test_a_suspended_worker_leaves_everything_to_others(
         assert (one.life.successes, other.life.successes) == (1, 31)
 
 
-def test_what_was_not_started_goes_to_others(place: dict[str, Any]) -> None:
+def test_stopping_worker_gives_tasks_it_has_not_started_to_others(place: dict[str, Any]) -> None:
     """A worker that is told to end in the middle of many tasks: none fails, none runs twice."""
     url = place["url"]
     loaded = load(many(40), place, rest=0.01)
@@ -138,7 +138,7 @@ def test_solo_workers_tell_when_the_broker_can_not_be_reached(tmp_path: Path) ->
         made.run(display_banner=False)
 
 
-def test_what_runs_longer_than_it_may_drain_is_given_up(
+def test_task_that_outlasts_the_drain_timeout_is_given_up(
     place: dict[str, Any], tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
@@ -165,7 +165,7 @@ def test_what_runs_longer_than_it_may_drain_is_given_up(
     assert isinstance(error, exceptions.WorkerLost)
 
 
-def test_what_runs_is_told_that_it_is_cancelled(place: dict[str, Any], tmp_path: Path) -> None:
+def test_running_task_hears_that_it_is_cancelled(place: dict[str, Any], tmp_path: Path) -> None:
     started = tmp_path / "started"
     loaded = load(linear_flow.Flow("f").add(tasks.Patient(name="p")), place, started=str(started))
     with worker_in_thread(place["url"], tasks, threads_count=1) as made:
@@ -179,7 +179,9 @@ def test_what_runs_is_told_that_it_is_cancelled(place: dict[str, Any], tmp_path:
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_exception_handlers(tmp_path: Path, pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_handlers_of_a_worker_are_called(
+    tmp_path: Path, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = tmp_path / "calls"
     monkeypatch.setenv(tasks.CALLS, str(calls))
     place = {"url": f"memory://{tmp_path.name}"}
@@ -211,7 +213,7 @@ def test_a_turn_that_comes_late_looks_at_the_ledger_first(place: dict[str, Any])
     assert made.counts == {"SUCCESS": 3}
 
 
-def test_a_turn_that_comes_too_late_is_nobodys(tmp_path: Path) -> None:
+def test_request_that_was_given_to_another_worker_is_not_begun(tmp_path: Path) -> None:
     """Its engine gave the request to somebody else while this worker was frozen."""
     place: dict[str, Any] = {"url": f"memory://{tmp_path.name}"}
     with worker_in_thread(place["url"], tasks, threads_count=1) as made:

@@ -57,7 +57,7 @@ def test_a_timeout_that_is_none(timeout: Any) -> None:
 
 
 @pytest.mark.parametrize("flow", [None, 3, "flow", Plain, retry.Times(1, name="r")])
-def test_loading_what_is_no_flow(flow: Any) -> None:
+def test_loading_an_object_that_is_no_flow_is_refused(flow: Any) -> None:
     with pytest.raises(exceptions.NotAFlow, match="Only a flow or a task can be loaded") as caught:
         engines.load(flow)
     assert isinstance(caught.value, exceptions.CompilationFailure)
@@ -516,7 +516,9 @@ WRONG = {
         for number, row in enumerate(rows)
     ],
 )
-def test_a_wrong_program(do: Any, kind: type[BaseException], text: str) -> None:
+def test_wrong_program_is_one_error_that_names_the_mistake(
+    do: Any, kind: type[BaseException], text: str
+) -> None:
     """One error, of the documented type, whose text names what, where and what was meant."""
     with pytest.raises(BaseException, match=text) as caught:
         do()
@@ -554,14 +556,14 @@ SMALLEST: list[Callable[[], Any]] = [
 ]
 
 
-def test_the_smallest_flows(kind: Any) -> None:
+def test_empty_flows_run(kind: Any) -> None:
     for make in SMALLEST:
         engine = kind.load(make())
         engine.run()
         assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_ten_thousand_levels(kind: Any) -> None:
+def test_flow_of_ten_thousand_levels_runs(kind: Any) -> None:
     flow: Any = LINE("inmost").add(sample_tasks.Nothing("p"))
     for depth in range(10_000):
         pattern = (linear_flow, unordered_flow, graph_flow)[depth % 3]
