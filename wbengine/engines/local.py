@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Final
+
+import futurist
 
 from wbengine import _names, _options
 from wbengine import invocation as calls
@@ -74,7 +77,8 @@ class ParallelActionEngine(_LocalActionEngine):
     shut down; `max_workers`: the size of an own pool.
 
     'greenthreads' (also 'greenthread', 'greenthreaded') are threads too: green ones where eventlet
-    has patched the standard library, real ones elsewhere.  For many tasks that only wait there are
+    has patched the standard library, real ones elsewhere (a `futurist.GreenThreadPoolExecutor` is
+    refused there).  For many tasks that only wait there are
     async bodies: with threads, as many as there are run at once, whatever the size of the pool.
 
     `wait_timeout` (of TaskFlow's process executor) is accepted: nothing is polled here.
@@ -104,6 +108,7 @@ class ParallelActionEngine(_LocalActionEngine):
         if isinstance(wanted, futures.ProcessPoolExecutor):
             return executors.FutureProcessTaskExecutor(wanted, **common)
         if isinstance(wanted, futures.Executor):
+            _check_green(wanted)
             return executors.ThreadTaskExecutor(wanted, **common)
         raise TypeError(
             f"Option executor must be a word or a concurrent.futures.Executor, not {wanted!r}"
@@ -121,6 +126,22 @@ class ParallelActionEngine(_LocalActionEngine):
                     f"Option {name} cannot change a TaskExecutor that was made already:"
                     f" make it with {how}"
                 )
+
+
+def _check_green(executor: futures.Executor) -> None:
+    """Refuse green threads that would never run: the engine's waiting must let them.
+
+    :raises ValueError: the standard library is not patched for them.
+    """
+    if not isinstance(executor, futurist.GreenThreadPoolExecutor):
+        return
+    patcher = importlib.import_module("eventlet.patcher")
+    if not patcher.is_monkey_patched("thread"):
+        raise ValueError(
+            f"Option executor={type(executor).__name__} runs nothing before"
+            " eventlet.monkey_patch() is called, at the beginning of the program: call it, or take"
+            " executor='threads'"
+        )
 
 
 def _count(value: Any) -> int | None:
