@@ -33,7 +33,7 @@ def _chaos(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
     file = folder / "figures"
     command = [sys.executable, str(TOOL), "--here", "--json", str(file), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert ended.returncode == code and file.exists(), ended.stdout + ended.stderr
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taskflow import engines, task
+from taskflow import engines, exceptions, task
 from taskflow.engines.worker_based import worker
 from taskflow.patterns import linear_flow, unordered_flow
 from taskflow.persistence import backends, models
@@ -129,10 +129,15 @@ def _backend(work: Work) -> Any:
 
 
 def kept(work: Work) -> Iterator[Kept]:
-    """What its store says of all flows."""
+    """What its store says of all flows: "UNREADABLE" of one whose record was torn by a kill."""
     backend = _backend(work)
     with contextlib.closing(backend.get_connection()) as connection:
-        for book in connection.get_logbooks():
-            for detail in book:
+        for found in connection.get_logbooks(lazy=True):
+            try:
+                details = list(connection.get_logbook(found.uuid))
+            except exceptions.StorageFailure:
+                yield Kept(found.name, "UNREADABLE", {})
+                continue
+            for detail in details:
                 results = {atom.name: atom.results for atom in detail if atom.state == "SUCCESS"}
                 yield Kept(detail.name, detail.state, results)
