@@ -118,6 +118,7 @@ def fill(draw: Any, atom: models.AtomDetail) -> None:
     atom.meta = draw(_meta)  # type: ignore[assignment]
     atom.past = draw(st.lists(_attempts, max_size=3).map(tuple))
     atom.attempts_dropped = draw(_counts)
+    atom.reversions = draw(_counts)
     if draw(st.booleans()):
         atom.reset(atom.state or states.PENDING)
 

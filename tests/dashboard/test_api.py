@@ -14,7 +14,8 @@ FLOW = {
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "intention", "attempt", "action",
     "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
-    "attempts_dropped", "failure", "revert_failure", "result", "items", "waiting",
+    "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
+    "waiting",
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "created", "updated", "counts", "total", "progress", "owner", "error",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends
 from wbengine.runtime.retries import RETRY_AT
 from wbengine.types import failure as ft
+from wbengine.views import flow as views
 
 LINE = linear_flow.Flow
 KINDS = ("serial", "parallel")
@@ -733,3 +736,38 @@ def test_links_of_a_task_with_retries_are_those_of_the_flow_that_stands_for_it()
     edges = compiled.execution_graph.edges(data=True)
     manual = [(before.name, after.name) for before, after, meta in edges if meta.get("manual")]
     assert manual == [("a with retries[$]", "b with retries")]
+
+
+# -- executions and reversions -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("store", ["memory", "dir://{}/flows", "sqlite:///{}/flows.db"])
+def test_executions_and_reversions_are_counted_apart(store: str, kind: str, tmp_path: Path) -> None:
+    """For listeners, in records that are read again, and in views."""
+    told: list[tuple[str, int, int]] = []
+
+    def hear(state: str, details: dict[str, Any]) -> None:
+        if details.get("task_name") == "bad":
+            told.append((state, details["executions"], details["reversions"]))
+
+    bad = Noted("bad", [], 2)
+    bad.retries = 2
+    with contextlib.closing(backends.fetch(store.format(tmp_path))) as backend:
+        engine = engines.load(LINE("f").add(bad), engine=kind, backend=backend)
+        engine.atom_notifier.register("*", hear)
+        engine.run()
+        with contextlib.closing(backend.get_connection()) as connection:
+            detail = connection.get_flow_details(engine.storage.flow_uuid)
+            view = views.read(connection, engine.storage.flow_uuid)
+    [record] = [atom for atom in detail if atom.name == "bad"]
+    [seen] = [atom for atom in view.atoms if atom.name == "bad"]
+    tries = [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2)]
+    assert (record.executions, record.reversions) == (3, 2)
+    assert [(each.executions, each.reversions) for each in record.all_attempts] == tries
+    assert (seen.executions, seen.reversions, seen.to_dict()["reversions"]) == (3, 2, 2)
+    assert [(each.executions, each.reversions) for each in seen.attempts] == tries
+    ends = [counts for state, *counts in told if state in (DONE, GONE, states.FAILURE)]
+    assert ends == [list(each) for each in tries]
+    begins = [counts for state, *counts in told if state in (states.RUNNING, states.REVERTING)]
+    assert begins == ends

@@ -94,7 +94,7 @@ def test_begin_and_finish_write_the_record() -> None:
     assert bench.end(call, 5) == states.SUCCESS
     assert (record.results, record.last_attempt) == (
         5,
-        (1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None),
+        (1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None, 0),
     )
     bench.life.now = 8.0
     call = bench.begin("a", invocation.REVERT)
@@ -108,10 +108,11 @@ def test_begin_and_finish_write_the_record() -> None:
         8.0,
         None,
         None,
+        1,
     )  # nobody is at it yet
     assert bench.end(call, "undone") == states.REVERTED
     assert bench.storage.get_revert_result("a") == "undone"
-    assert record.past == ((1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None),)
+    assert record.past == ((1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None, 0),)
 
 
 def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
@@ -159,6 +160,8 @@ def test_nothing_is_told_when_nobody_listens() -> None:
         "task_uuid": bench.storage.get_atom_uuid("a"),
         "old_state": "PENDING",
         "attempt": 2,
+        "executions": 2,
+        "reversions": 0,
     }
     bench.life.deliver()
     assert len(bench.heard) == 3

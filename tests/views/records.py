@@ -95,8 +95,8 @@ def failed() -> tuple[models.FlowDetail, Outline]:
             states.FAILURE, failure("card refused", "limit")
         )
         each.keep_attempt()
-        each.action = "revert"
-        for field, value in ran(start, 0.3, attempt=2).items():
+        each.action, each.reversions = "revert", 2
+        for field, value in ran(start, 0.3, attempt=4).items():
             setattr(each, field, value)
         each.put(states.REVERTED, None)
     return flow, outline

@@ -264,7 +264,7 @@ def test_attempts_are_told_with_how_they_ended():
     first, second = view.atom("capture").attempts
     assert (first.action, first.state, first.worker) == ("execute", "FAILURE", "host-b:7")
     assert first.error == "ValueError: card refused"
-    assert (second.action, second.state, second.attempt) == ("revert", "REVERTED", 2)
+    assert (second.action, second.state, second.attempt) == ("revert", "REVERTED", 4)
 
 
 def test_a_failed_item_of_a_map_is_told():

@@ -41,7 +41,7 @@ def command(context: contexts.Context, flow: str) -> None:
             event.kind,
             event.name,
             event.state,
-            str(event.attempt) if event.attempt else None,
+            str(words.nth(event)) if words.nth(event) else None,
             event.worker,
             event.error,
         )

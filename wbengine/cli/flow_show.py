@@ -105,7 +105,7 @@ def _timeline(printer: Printer, view: FlowView) -> None:
             words.seconds(bar.ended - bar.started),
             worker,
             bar.name,
-            str(bar.attempt),
+            str(words.nth(bar)),
             bar.action,
             bar.state,
         )
@@ -126,8 +126,10 @@ def _values(printer: Printer, view: FlowView) -> None:
 
 
 def _failures(printer: Printer, view: FlowView, whole: bool) -> None:
+    from wbengine.views import words
+
     for failure in view.failures:
-        where = f"{failure.atom}, attempt {failure.attempt}" if failure.atom else "the flow"
+        where = f"{failure.atom}, attempt {words.nth(failure)}" if failure.atom else "the flow"
         on = f", on {failure.worker}" if failure.worker else ""
         doing = ", reverting" if failure.action == "revert" else ""
         printer.line("")

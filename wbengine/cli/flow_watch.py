@@ -157,8 +157,8 @@ def line_of(event: Event) -> str:
     parts = ["-" if event.at is None else words.clock(event.at), event.state, event.name]
     if event.kind == "flow":
         parts[2] = f"flow {event.name}"
-    if event.attempt and event.attempt > 1:
-        parts.append(f"attempt {event.attempt}")
+    if words.nth(event) > 1:
+        parts.append(f"attempt {words.nth(event)}")
     if event.worker is not None:
         parts.append(f"on {event.worker}")
     if event.progress is not None:

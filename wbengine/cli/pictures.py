@@ -117,8 +117,8 @@ def _more(atom: AtomView, now: float) -> Iterator[str]:
     """What is to be said of an atom besides its name and its icon."""
     if atom.state not in (states.SUCCESS, states.PENDING, states.RUNNING):
         yield marks.word(atom.state)
-    if atom.attempt > 1:
-        yield f"attempt {atom.attempt}"
+    if words.nth(atom) > 1:
+        yield f"attempt {words.nth(atom)}"
     if atom.state in _BUSY and atom.started is not None:
         yield words.seconds(max(0.0, now - atom.started))
     elif atom.runtime is not None:

@@ -221,7 +221,7 @@ def _atom(event: watching.Event) -> dict[str, Any]:
         "name": event.name,
         "state": event.state,
         "icon": marks.icon(event.state),
-        "attempt": event.attempt,
+        "executions": event.executions,
         "worker": event.worker,
         "progress": event.progress,
     }

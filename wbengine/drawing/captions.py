@@ -67,9 +67,8 @@ def line(item: Box | Frame) -> str:
         said += f" · {words.seconds(atom.runtime)}"
     elif atom.state == "RUNNING" and atom.progress:
         said += f" · {atom.progress:.0%}"
-    executed = sum(each.action == "execute" for each in atom.attempts) + atom.attempts_dropped
-    if executed > 1:
-        said += f" · {_nth(executed)} try"
+    if atom.executions > 1:
+        said += f" · {_nth(atom.executions)} try"
     if atom.items:
         done = atom.items.get("SUCCESS", 0)
         said += f" · {done:,}/{sum(atom.items.values()):,}"
@@ -106,8 +105,8 @@ def _known(atom: AtomView) -> list[str]:
         found.append(f"on {atom.worker}")
     if atom.runtime is not None:
         found.append(f"took {words.seconds(atom.runtime)}")
-    if atom.attempt > 1:
-        found.append(f"attempt {atom.attempt}")
+    if words.nth(atom) > 1:
+        found.append(f"attempt {words.nth(atom)}")
     if atom.items:
         found.append(f"items: {counted(atom.items)}")
     if atom.waiting:

@@ -155,7 +155,7 @@ def _bar(
 def _tell(bar: Bar, begin: float) -> Iterator[str]:
     yield bar.name
     verb = "reverted" if bar.action == "revert" else "executed"
-    yield f"attempt {bar.attempt}, {verb}: {marks.word(bar.state)}"
+    yield f"attempt {words.nth(bar)}, {verb}: {marks.word(bar.state)}"
     yield f"{words.seconds(bar.seconds)}, from {words.seconds(bar.started - begin)} on"
     if bar.error:
         yield bar.error

@@ -144,8 +144,8 @@ def _said(atom: AtomView) -> str:
         found.append(words.seconds(atom.runtime))
     if atom.state == "RUNNING" and atom.progress:
         found.append(f"{atom.progress:.0%}")
-    if atom.attempt > 1:
-        found.append(f"attempt {atom.attempt}")
+    if words.nth(atom) > 1:
+        found.append(f"attempt {words.nth(atom)}")
     if atom.worker not in (None, "local"):
         found.append(f"on {atom.worker}")
     failure = atom.revert_failure or atom.failure

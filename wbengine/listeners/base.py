@@ -72,8 +72,9 @@ class Listener:
 
     def _task_receiver(self, state: str, details: Details) -> None:
         """A task entered `state`; `details`: task_name, task_uuid, old_state, and attempt, the
-        number of its latest execution or reversion, 0 before the first; at its end also result,
-        worker, submitted, started, ended, runtime (see `models.Attempt`).
+        number of its latest execution or reversion, 0 before the first, and how many there were of
+        each: executions, reversions; at its end also result, worker, submitted, started, ended,
+        runtime (see `models.Attempt`).
         """
 
     def _retry_receiver(self, state: str, details: Details) -> None:

@@ -7,7 +7,7 @@ exists from the first time it is asked for.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import states
@@ -30,7 +30,8 @@ META_PROGRESS_DETAILS: Final = "progress_details"
 class AtomDetail(Annotated):
     """What is known of one atom: its state, its latest results and failures, its latest attempt.
 
-    `attempt` is 0 before the first one, and only rises; `worker`, `submitted`, `started` and
+    `attempt` is 0 before the first one, and only rises: it counts `executions` and `reversions`
+    together, and says which of two attempts is the later one.  `worker`, `submitted`, `started` and
     `ended` are those of that attempt (see `Attempt`).  `epoch` is the number under which its
     request is published: it rises when whoever resumes the flow may have to publish it again.
     `progress` is what the task itself last told (None: nothing, the state says it).  `revert_*`
@@ -56,6 +57,7 @@ class AtomDetail(Annotated):
         "progress",
         "progress_details",
         "results",
+        "reversions",
         "revert_failure",
         "revert_results",
         "started",
@@ -82,6 +84,7 @@ class AtomDetail(Annotated):
         self.revert_results: Any = None
         self.revert_failure: ft.Failure | None = None
         self.attempt = 0
+        self.reversions = 0
         self.epoch = 0
         self.action = "execute"
         self.worker: str | None = None
@@ -97,12 +100,17 @@ class AtomDetail(Annotated):
         self._came_to: attempts.Outcome | None = None
 
     @property
+    def executions(self) -> int:
+        """How often it was begun to be executed."""
+        return self.attempt - self.reversions
+
+    @property
     def last_attempt(self) -> Attempt | None:
         if not self.attempt:
             return None
         return Attempt(
             self.attempt, self.action, self.worker, self.started, self.ended, self.submitted,
-            *self._outcome(),
+            *self._outcome(), self.reversions,
         )  # fmt: skip
 
     @property
@@ -186,6 +194,7 @@ class AtomDetail(Annotated):
         self.revert_results = other.revert_results
         self.revert_failure = other.revert_failure
         self.attempt = other.attempt
+        self.reversions = other.reversions
         self.epoch = other.epoch
         self.action = other.action
         self.worker = other.worker
@@ -253,6 +262,8 @@ class AtomDetail(Annotated):
             "items": None if self.items is None else self.items.to_dict(),
         }
         # Most have none.
+        if self.reversions:
+            found["reversions"] = self.reversions
         if self.past:
             found["past"] = [list(attempt) for attempt in self.past]
         if self.attempts_dropped:
@@ -282,14 +293,22 @@ class AtomDetail(Annotated):
         record._meta = dict(data["meta"]) if data.get("meta") else None
         record.results = cls._results_from_dict(data.get("results"))
         record.items = Items.from_dict(data["items"]) if data.get("items") else None
-        if data.get("past"):
-            record.past = tuple(Attempt(*told) for told in data["past"])
+        record._count_reversions(data.get("reversions"), data.get("past") or ())
         if data.get("came_to"):
             state, error = data["came_to"]
             record._came_to = state, error
         record.failure = values.failure_from_dict(data.get("failure"))
         record.revert_failure = values.failure_from_dict(data.get("revert_failure"))
         return record
+
+    def _count_reversions(self, kept: int | None, past: Collection[Sequence[Any]]) -> None:
+        """Take over how many reversions, and which attempts, were kept."""
+        now = bool(self.attempt) and self.action == "revert"
+        if kept is None:
+            # There were none, or they were not counted yet.
+            kept = now + sum(Attempt(*told).action == "revert" for told in past)
+        self.reversions = kept
+        self.past = attempts.remembered(past, kept - now)
 
     def _results_to_dict(self) -> Any:
         return self.results

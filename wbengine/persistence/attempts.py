@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine.types import failure as ft
 
-__all__ = ["MOST", "UNKNOWN", "Attempt", "Outcome", "in_short", "keep", "outcome", "runtime"]
+__all__ = [
+    "MOST", "UNKNOWN", "Attempt", "Outcome", "in_short", "keep", "outcome",
+    "remembered", "runtime",
+]  # fmt: skip
 
 #: So many attempts before the latest one are remembered.
 MOST: Final = 20
@@ -34,7 +37,8 @@ class Attempt(NamedTuple):
     `ended` when it began and ended (on the clock of the `worker`); None: it is not known, or not
     yet.  `state` is SUCCESS, FAILURE, REVERTED or REVERT_FAILURE; None: it has not ended, or nobody
     knows how (whoever ran it died).  `error` is what it failed with, in one line of at most 200
-    characters: for people; it may tell secrets.
+    characters: for people; it may tell secrets.  Of the attempts up to this one, itself included,
+    so many were `executions`, and so many `reversions`.
     """
 
     attempt: int
@@ -45,6 +49,11 @@ class Attempt(NamedTuple):
     submitted: float | None = None
     state: str | None = None
     error: str | None = None
+    reversions: int = 0
+
+    @property
+    def executions(self) -> int:
+        return self.attempt - self.reversions
 
     @property
     def runtime(self) -> float | None:
@@ -79,6 +88,20 @@ def in_short(failure: ft.Failure) -> str:
     said = " ".join(failure.exception_str[: 4 * _LONGEST].split())
     text = f"{name}: {said}" if said else name
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def remembered(past: Collection[Sequence[Any]], reversions: int) -> tuple[Attempt, ...]:
+    """The attempts that were kept, of which the last one came after so many `reversions`.
+
+    What was kept before reversions were counted is counted now.
+    """
+    if all(len(told) == len(Attempt._fields) for told in past):
+        return tuple(Attempt(*told) for told in past)
+    found = []
+    for told in reversed(list(past)):
+        found.append(Attempt(*told)._replace(reversions=reversions))
+        reversions -= found[-1].action == "revert"
+    return tuple(reversed(found))
 
 
 def keep(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...], int]:

@@ -170,7 +170,7 @@ def _failures(failures: Sequence[FailureView]) -> Section:
 
 
 def _failure(failure: FailureView, opened: bool) -> str:
-    where = [f"attempt {failure.attempt}" if failure.attempt else ""]
+    where = [f"attempt {words.nth(failure)}" if failure.attempt else ""]
     where += [f"item {failure.item}" if failure.item is not None else ""]
     where += [f"on {failure.worker}" if failure.worker not in (None, "local") else ""]
     where += [f"at {words.clock(failure.at)} UTC" if failure.at is not None else ""]
@@ -284,7 +284,7 @@ def _history(view: FlowView) -> Section:
 
 def _atoms(view: FlowView) -> Section:
     longest = max((atom.runtime or 0.0 for atom in view.atoms), default=0.0) or 1.0
-    columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("attempts", "number")]
+    columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("executions", "number")]
     columns += [("worker", "text"), ("in", "text"), ("remarks", "text")]
     rows = ((f"atom-{atom.node}", atom.name, _row(atom, longest)) for atom in view.atoms[:ROWS])
     more = len(view.atoms) - ROWS
@@ -300,12 +300,11 @@ def _row(atom: AtomView, longest: float) -> Sequence[Cell]:
     remarks = [captions.shortened(failure.line, 200)] if failure is not None else []
     remarks += [atom.waiting] if atom.waiting else []
     remarks += [captions.counted(atom.items)] if atom.items else []
-    tried = len(atom.attempts) + atom.attempts_dropped
     inner = " / ".join(atom.path[1:])
     return [
         Cell(pill(atom.state), atom.state),
         _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
-        Cell(f"{tried:,}", str(tried), "n"),
+        Cell(f"{atom.executions:,}", str(atom.executions), "n"),
         Cell(escaped(_worker(atom))),
         Cell(escaped(inner)),
         Cell(escaped("; ".join(remarks)), kind="wrap"),

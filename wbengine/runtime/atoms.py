@@ -75,11 +75,14 @@ class Notice(NamedTuple):
 
     def _details(self) -> dict[str, Any]:
         record, run = self.record, self.run
+        told = record if run is None else run
         details: dict[str, Any] = {
             f"{record.kind}_name": record.name,
             f"{record.kind}_uuid": record.uuid,
             "old_state": self.old_state,
-            "attempt": record.attempt if run is None else run.attempt,
+            "attempt": told.attempt,
+            "executions": told.executions,
+            "reversions": told.reversions,
         }
         if run is not None:
             details.update(
@@ -168,6 +171,8 @@ class Lifecycle:
             if record.attempt:
                 record.keep_attempt()
             record.attempt += 1
+            if action == calls.REVERT:
+                record.reversions += 1
             record.epoch = 1
             record.submitted = self.now
         self._enter(record, atom, action)

@@ -59,6 +59,8 @@ class Resuming:
         if not maps.resumes(record, action):
             record.keep_attempt()
             record.attempt += 1
+            if action == calls.REVERT:
+                record.reversions += 1
             record.epoch = 1
             if action == calls.EXECUTE:
                 record.items = None

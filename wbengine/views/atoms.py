@@ -17,6 +17,7 @@ class AttemptView(NamedTuple):
 
     `action` is 'execute' or 'revert'.  `state` is how it ended (None: it did not, or nobody knows),
     `error` in one line what it failed with.  Times are unix seconds, None where they are not known.
+    `executions` and `reversions` count those of the atom up to this attempt, itself included.
     """
 
     attempt: int
@@ -27,6 +28,8 @@ class AttemptView(NamedTuple):
     started: float | None
     ended: float | None
     error: str | None = None
+    executions: int = 0
+    reversions: int = 0
 
     @property
     def runtime(self) -> float | None:
@@ -44,6 +47,8 @@ class AttemptView(NamedTuple):
             "ended": words.iso(self.ended),
             "runtime": self.runtime,
             "error": self.error,
+            "executions": self.executions,
+            "reversions": self.reversions,
         }
 
 
@@ -53,8 +58,9 @@ class AtomView(NamedTuple):
     `node` is its position in the outline of the flow; `path` the names of the flows around it, the
     outermost first.  `kind` is 'task', 'retry' or 'map'; `task` the name of its class or function.
     `attempt`, `action`, `worker`, `submitted`, `started`, `ended` are those of its latest attempt
-    (`attempt` 0: none yet); `attempts` has that one too, last.  `progress` is from 0 to 1, None
-    where nothing is known.  `items` counts those of a Map by their state.  `result` says what it
+    (`attempt` 0: none yet); `attempts` has that one too, last.  It was begun `executions` times
+    to be executed, `reversions` times to be reverted.  `progress` is from 0 to 1, None where
+    nothing is known.  `items` counts those of a Map by their state.  `result` says what it
     returned: a type and a size, or the masked value if the masker shows values.  `waiting` says why
     it does not run, in one sentence; None: it runs, or is done.
     """
@@ -76,6 +82,8 @@ class AtomView(NamedTuple):
     progress: float | None
     attempts: tuple[AttemptView, ...]
     attempts_dropped: int
+    executions: int
+    reversions: int
     failure: FailureView | None
     revert_failure: FailureView | None
     result: str | None
@@ -107,6 +115,8 @@ class AtomView(NamedTuple):
             "progress": self.progress,
             "attempts": [attempt.to_dict() for attempt in self.attempts],
             "attempts_dropped": self.attempts_dropped,
+            "executions": self.executions,
+            "reversions": self.reversions,
             "failure": None if self.failure is None else self.failure.to_dict(),
             "revert_failure": (
                 None if self.revert_failure is None else self.revert_failure.to_dict()

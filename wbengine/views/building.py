@@ -156,6 +156,8 @@ class Building:
             _progress(record, state),
             tuple([self._attempt(each) for each in record.all_attempts]),
             record.attempts_dropped,
+            record.executions,
+            record.reversions,
             self._failure(record, name),
             self._revert_failure(record, name),
             self._result(record, state),
@@ -164,9 +166,17 @@ class Building:
         )
 
     def _attempt(self, attempt: Attempt) -> AttemptView:
-        number, action, worker, started, ended, submitted, state, error = attempt
         return AttemptView(
-            number, action, state, self._text(worker), submitted, started, ended, self._text(error)
+            attempt.attempt,
+            attempt.action,
+            attempt.state,
+            self._text(attempt.worker),
+            attempt.submitted,
+            attempt.started,
+            attempt.ended,
+            self._text(attempt.error),
+            attempt.executions,
+            attempt.reversions,
         )
 
     def _text(self, text: str | None) -> str | None:
@@ -183,6 +193,8 @@ class Building:
             "uuid": record.uuid,
             "worker": self._text(record.worker),
             "attempt": record.attempt,
+            "executions": record.executions,
+            "reversions": record.reversions,
             "at": record.ended,
         }
 
@@ -212,9 +224,11 @@ class Building:
                 return {
                     "worker": self._text(attempt.worker),
                     "attempt": attempt.attempt,
+                    "executions": attempt.executions,
+                    "reversions": attempt.reversions,
                     "at": attempt.ended,
                 }
-        return {"worker": None, "attempt": 0, "at": None}
+        return {"worker": None, "attempt": 0, "executions": 0, "reversions": 0, "at": None}
 
     def _revert_failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
         if record.revert_failure is None:
@@ -285,5 +299,5 @@ def _not_begun(
     """An atom of which nothing is known but that it is there."""
     return AtomView(
         node, uuid, name, kind, path, task, states.PENDING, states.EXECUTE, 0, "execute",
-        None, None, None, None, None, (), 0, None, None, None, None, why,
+        None, None, None, None, None, (), 0, 0, 0, None, None, None, None, why,
     )  # fmt: skip

@@ -27,7 +27,8 @@ class Event:
     """The flow, or an atom of it, entered a state, or told its progress.
 
     `at` is in unix seconds, None where nobody knows.  `error` is what it failed with, or why the
-    flow entered its state, in one line.
+    flow entered its state, in one line.  `executions` and `reversions` count those of the atom up
+    to this attempt, itself included.
     """
 
     at: float | None
@@ -40,6 +41,8 @@ class Event:
     worker: str | None = None
     progress: float | None = None
     error: str | None = None
+    executions: int = 0
+    reversions: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -51,6 +54,8 @@ class Event:
             "state": self.state,
             "attempt": self.attempt,
             "action": self.action,
+            "executions": self.executions,
+            "reversions": self.reversions,
             "worker": self.worker,
             "progress": self.progress,
             "error": self.error,
@@ -77,7 +82,17 @@ class Moment(NamedTuple):
             return Event(self.at, FLOW, masker.text(flow.name), flow.uuid, self.state, error=why)
         name = masker.text(atom.name)
         if attempt is None:
-            return Event(self.at, ATOM, name, atom.uuid, self.state, atom.attempt, atom.action)
+            return Event(
+                self.at,
+                ATOM,
+                name,
+                atom.uuid,
+                self.state,
+                atom.attempt,
+                atom.action,
+                executions=atom.executions,
+                reversions=atom.reversions,
+            )
         worker = None if attempt.worker is None else masker.text(attempt.worker)
         told = attempt.error if self.state not in _BUSY else None
         error = None if told is None else masker.text(told)
@@ -91,6 +106,8 @@ class Moment(NamedTuple):
             attempt.action,
             worker,
             error=error,
+            executions=attempt.executions,
+            reversions=attempt.reversions,
         )
 
 
@@ -201,5 +218,15 @@ def _progress(atom: models.AtomDetail, state: str, masker: Masker, now: float | 
     worker = None if atom.worker is None else masker.text(atom.worker)
     name = masker.text(atom.name)
     return Event(
-        now, ATOM, name, atom.uuid, state, atom.attempt, atom.action, worker, atom.progress
+        now,
+        ATOM,
+        name,
+        atom.uuid,
+        state,
+        atom.attempt,
+        atom.action,
+        worker,
+        atom.progress,
+        executions=atom.executions,
+        reversions=atom.reversions,
     )

@@ -18,7 +18,7 @@ class FailureView:
     `type` is the full name of the exception's class, `traceback` the lines it went through (on the
     worker, if it ran there).  `causes` are what was behind it, the nearest first, and have none of
     their own.  `action` is 'execute' or 'revert'; `at` in unix seconds.  `item` is the index of the
-    item of a Map.
+    item of a Map.  `executions` and `reversions` count those of the atom up to this attempt.
     """
 
     type: str
@@ -32,6 +32,8 @@ class FailureView:
     attempt: int = 0
     at: float | None = None
     item: int | None = None
+    executions: int = 0
+    reversions: int = 0
 
     @property
     def line(self) -> str:
@@ -69,6 +71,8 @@ class FailureView:
             "action": self.action,
             "worker": self.worker,
             "attempt": self.attempt,
+            "executions": self.executions,
+            "reversions": self.reversions,
             "at": words.iso(self.at),
             "item": self.item,
         }

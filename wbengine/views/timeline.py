@@ -28,6 +28,8 @@ class Bar:
     started: float
     ended: float
     error: str | None = None
+    executions: int = 0
+    reversions: int = 0
 
     @property
     def seconds(self) -> float:
@@ -39,6 +41,8 @@ class Bar:
             "name": self.name,
             "attempt": self.attempt,
             "action": self.action,
+            "executions": self.executions,
+            "reversions": self.reversions,
             "state": self.state,
             "started": words.iso(self.started),
             "ended": words.iso(self.ended),
@@ -122,6 +126,8 @@ def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
         started,
         max(started, ended),
         attempt.error,
+        attempt.executions,
+        attempt.reversions,
     )
 
 

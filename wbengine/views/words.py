@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Final
+from typing import Final, Protocol
 
 from wbengine.persistence import owners
 
-__all__ = ["clock", "count", "iso", "owner", "seconds", "size"]
+__all__ = ["Tried", "clock", "count", "iso", "nth", "owner", "seconds", "size"]
 
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
@@ -73,6 +73,22 @@ def owner(text: str) -> str:
     """Who runs a flow, in short: the host and the number of the process; see `owners.in_words`."""
     found = owners.Owner.parse(text)
     return text if found is None else f"{found.host} · {found.pid}"
+
+
+class Tried(Protocol):
+    """What an atom did, or did in the end, and the how-many-th time that was."""
+
+    @property
+    def action(self) -> str | None: ...
+    @property
+    def executions(self) -> int: ...
+    @property
+    def reversions(self) -> int: ...
+
+
+def nth(one: Tried) -> int:
+    """The how-many-th execution, or reversion, of its atom something is; 0: none."""
+    return one.reversions if one.action == "revert" else one.executions
 
 
 def count(number: int, what: str, many: str | None = None) -> str:

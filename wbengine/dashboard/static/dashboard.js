@@ -56,7 +56,7 @@
         }
         badge.classList.add(`state-${atom.state}`);
       }
-      for (const field of ["state", "icon", "attempt", "worker"]) fill(place, field, atom[field]);
+      for (const field of ["state", "icon", "executions", "worker"]) fill(place, field, atom[field]);
       if (place.hasAttribute("aria-label")) {
         place.setAttribute("aria-label", `${atom.name}, ${atom.state}`);
       }
