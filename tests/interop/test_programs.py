@@ -163,6 +163,57 @@ def test_cache_of_a_folder_holds_something(load: Load, tmp_path: pathlib.Path) -
         backend({"path": str(tmp_path), "max_cache_size": 0})
 
 
+@pytest.mark.parametrize("suspended", [False, True])
+@pytest.mark.parametrize("pattern", ["linear", "graph"])
+def test_stale_dependant_of_a_retried_subflow_is_reverted(
+    load: Load, pattern: str, suspended: bool
+) -> None:
+    """The subflow has got one more task since it was done, which fails when it is run."""
+    told: list[str] = []
+    fails = ["new"]
+
+    class Step(load("task").Task):  # type: ignore[misc]
+        def execute(self, **needed: Any) -> str:
+            told.append(self.name)
+            if self.name in fails:
+                fails.remove(self.name)
+                raise LookupError("lost")
+            return self.name
+
+        def revert(self, **needed: Any) -> None:
+            told.append(f"-{self.name}")
+            if suspended and self.name == "second":
+                engine.suspend()
+
+    def made(*more: str) -> Any:
+        retry = load("retry").Times(3, name="retry")
+        inner = load("patterns.linear_flow").Flow("inner", retry).add(Step("a", provides="x"))
+        inner.add(*map(Step, more))
+        first = Step("first", requires=["x"], provides="y")
+        flow = load(f"patterns.{pattern}_flow").Flow("f")
+        if pattern == "graph":
+            flow.add(Step("apart"))
+        return flow.add(inner, first, Step("second", requires=["y"]))
+
+    models = load("persistence.models")
+    book, detail = models.LogBook("b"), models.FlowDetail("f", "1234")
+    book.add(detail)
+    backend = load("persistence.backends").fetch({"connection": "memory"})
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.upgrade()
+        connection.save_logbook(book)
+    load("engines").run(made(), flow_detail=detail, backend=backend)
+    told.clear()
+    engine = load("engines").load(made("new"), flow_detail=detail, backend=backend)
+    engine.run()
+    if suspended:
+        assert (told[1:], engine.storage.get_flow_state()) == (["-second"], "SUSPENDED")
+        engine = load("engines").load(made("new"), flow_detail=detail, backend=backend)
+        engine.run()
+    undone, again = ["-second", "-first", "-new", "-a"], ["a", "new", "first", "second"]
+    assert (told, engine.storage.get_flow_state()) == (["new", *undone, *again], "SUCCESS")
+
+
 # Helpers: what each call comes to with both, a generator's values as a list.
 
 LINES = "one\r\ntwo\n"

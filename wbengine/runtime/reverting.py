@@ -8,7 +8,7 @@ holders of a scope, everything else follows edges backwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from wbengine import states as st
@@ -52,7 +52,7 @@ class Reverting:
     Of marks it changes only those of what is called off; whose turn it is, its caller marks.
     """
 
-    __slots__ = ("_marks", "_plan", "holders", "scopes", "visits")
+    __slots__ = ("_marks", "_plan", "behind", "holders", "scopes", "visits")
 
     def __init__(self, plan: Plan, marks: bytearray) -> None:
         self._plan = plan
@@ -60,6 +60,8 @@ class Reverting:
         self.holders = [FREE] * len(plan)
         #: First node of a scope being undone -> whether that is a retry which runs again then.
         self.scopes: dict[int, bool] = {}
+        #: First node of a scope being undone -> the nodes behind it that are undone with it.
+        self.behind: dict[int, list[int]] = {}
         #: How many edges were followed.
         self.visits = 0
 
@@ -83,18 +85,25 @@ class Reverting:
         self._marks[scope.start : scope.stop] = marks.translate(_CALL_OFF)
         return sum(marks.count(mark) for mark in _CALLED_OFF)
 
-    def sweep(self, scope: range, again: bool) -> tuple[list[tuple[int, str]], list[int]]:
+    def sweep(
+        self, scope: range, again: bool, behind: Sequence[int] = ()
+    ) -> tuple[list[tuple[int, str]], list[int]]:
         """Begin to undo a scope, and whatever was being undone inside it; `call_off` comes first.
 
+        `behind` are nodes that depend on it and are undone before it, in order of their ids.
         Returns the intentions to be saved, and the nodes whose turn it is.  O(V+E) of the scope.
         """
-        low, stop = scope.start, scope.stop
+        low = scope.start
+        nodes: Sequence[int] = [*scope, *behind] if behind else scope
+        stop = nodes[-1] + 1
         marks, holders = self._marks, self.holders
         succ, kinds = self._plan.succ, self._plan.kinds
-        clear = bytearray(len(scope))
+        clear = bytearray(b"\1") * (stop - low)  # as whatever is not undone
         changes = []
-        for node in reversed(scope):
-            self.scopes.pop(node, None)
+        for node in reversed(nodes):
+            if self.scopes.pop(node, None) is not None:
+                self.behind.pop(node, None)
+            clear[node - low] = 0
             held = 0
             for n in succ[node]:
                 if n < stop and not clear[n - low]:
@@ -109,9 +118,11 @@ class Reverting:
             elif mark in (PENDING, IGNORED, REVERTED) and not held:
                 clear[node - low] = 1
         self.scopes[low] = again
+        if behind:
+            self.behind[low] = list(behind)
         freed = [
             node
-            for node in scope
+            for node in nodes
             if holders[node] == 0 and (node == low or marks[node] in (DONE, FAILED))
         ]
         return intentions(self._plan, changes, low, again), self.released(freed)
@@ -141,16 +152,50 @@ class Reverting:
         self.visits += len(before)
         freed = []
         for n in before:
+            if holders[n] == FREE:  # what is behind a scope also depends on others
+                continue
             holders[n] -= 1
             if holders[n] == 0:
                 freed.append(n)
         return freed
 
-    def forget(self, retry: int) -> None:
-        """The scope of a retry is undone, and about to run again."""
+    def forget(self, retry: int) -> Sequence[int]:
+        """The scope of a retry is undone, and about to run again; returns what is behind it."""
         del self.scopes[retry]
         scope = self._plan.scope(retry)
         self.holders[retry : scope.stop] = [FREE] * len(scope)
+        behind = self.behind.pop(retry, ())
+        for node in behind:
+            self.holders[node] = FREE
+        return behind
+
+
+def stale(plan: Plan, marks: bytearray) -> list[int]:
+    """Atoms that are done, or reverted, although something before them is not done: a flow that was
+    changed, or parts of which were reset, goes on with such records.  O(V+E).
+    """
+    settled = bytearray(len(plan))
+    found = []
+    for node, before in enumerate(plan.pred):
+        for n in before:
+            if not settled[n]:
+                if marks[node] in (DONE, REVERTED):
+                    found.append(node)
+                break
+        else:
+            settled[node] = marks[node] in (DONE, IGNORED) or plan.kinds[node] not in (TASK, RETRY)
+    return found
+
+
+def dependants(plan: Plan, start: int) -> list[int]:
+    """A node and all that come after it, in order of their ids.  O(V+E) of them."""
+    found = {start}
+    work = [start]
+    while work:
+        new = [node for node in plan.succ[work.pop()] if node not in found]
+        found.update(new)
+        work += new
+    return sorted(found)
 
 
 def intentions(
@@ -179,7 +224,7 @@ def saved_scopes(plan: Plan, saved: Mapping[int, Saved]) -> dict[int, bool]:
 
     First node of each -> whether its retry is to run again then.  The inverse of `intentions`.
     """
-    whole = False
+    loose: set[int] = set()
     found: dict[int, bool] = {}
     # Retry -> the nearest one, itself included, that has something to undo; -1: the whole plan has.
     answering: dict[int, int] = {-1: -1}
@@ -195,11 +240,14 @@ def saved_scopes(plan: Plan, saved: Mapping[int, Saved]) -> dict[int, bool]:
                 waits = state == st.RETRYING and intention != st.REVERT
                 found[node] = intention == st.RETRY or waits
                 continue
-        if undoing:
-            whole = whole or answering[plan.controller[node]] < 0
+        if undoing and answering[plan.controller[node]] < 0:
+            loose.add(node)
+    for retry, again in found.items() if loose else ():
+        if again:  # what is behind its scope may be undone with it
+            loose.difference_update(dependants(plan, plan.scope(retry).stop))
     # Where there are only retries on the outermost level, all of them stand for the whole plan.
     tops = [node for node in plan.atoms() if plan.controller[node] < 0]
-    if whole or (tops and all(found.get(node) is False for node in tops)):
+    if loose or (tops and all(found.get(node) is False for node in tops)):
         return {0: False}
     widest: dict[int, bool] = {}
     stop = 0

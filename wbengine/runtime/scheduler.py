@@ -111,6 +111,9 @@ class Scheduler:
         self._marks = found.marks
         # What an earlier run was reverting.
         self._scopes = reverting.saved_scopes(plan, states) if states else {}
+        # What is to be undone with a scope before it; there is next to never any.
+        ran = DONE in self._marks or REVERTED in self._marks
+        self._stale = reverting.stale(plan, self._marks) if ran else []
         self._unmet = [len(before) for before in plan.pred]
         self._reverting = reverting.Reverting(plan, self._marks)
         self._holders = self._reverting.holders
@@ -402,13 +405,17 @@ class Scheduler:
         """
         if not self._reverting.again(retry):
             return []
-        self._reverting.forget(retry)
+        behind = self._reverting.forget(retry)
         self._gates.forget()
         scope = self._plan.scope(retry)
         marks, pred = self._marks, self._plan.pred
         changed = []
         for node in range(retry + 1, scope.stop):
             self._unmet[node] = len(pred[node])
+            if marks[node] != PENDING:
+                marks[node] = PENDING
+                changed.append(node)
+        for node in behind:
             if marks[node] != PENDING:
                 marks[node] = PENDING
                 changed.append(node)
@@ -451,9 +458,18 @@ class Scheduler:
     def _undo(self, scope: range, again: bool) -> list[tuple[int, str]]:
         """Begin to undo a scope; what waited in it is called off."""
         self._waiting -= self._reverting.call_off(scope)
-        changes, turn = self._reverting.sweep(scope, again)
+        changes, turn = self._reverting.sweep(scope, again, self._behind(scope))
         self._turn_to_undo(turn)
         return changes
+
+    def _behind(self, scope: range) -> Sequence[int]:
+        """What is after a scope and to be undone with it: all up to the last stale dependant."""
+        if not self._stale or scope.stop == len(self._plan):
+            return NONE
+        after = reverting.dependants(self._plan, scope.stop)
+        last = max(self._stale)
+        found = [node for node in after if node <= last]
+        return found if set(self._stale).intersection(found) else NONE
 
     def _turn_to_undo(self, nodes: list[int]) -> None:
         for node in nodes:
