@@ -113,6 +113,14 @@ def test_what_cannot_be_run_is_not_kept(backend: base.Backend) -> None:
         assert list(connection.get_logbooks()) == []
 
 
+def test_flow_whose_inputs_cannot_be_kept_is_not_kept(tmp_path: Path) -> None:
+    """Or else whoever runs what was left unfinished would run it without them."""
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        with pytest.raises(exceptions.NotEncodable, match=r"store\['x'\]"):
+            operations.start(backend, STEPS, store={"x": object()})
+        assert list(base.unfinished_flows(backend)) == []
+
+
 def test_started_flow_is_compiled_once(backend: base.Backend) -> None:
     """As by `load`: a flow of many thousand tasks takes a second for that."""
     engines.load(flows.counted(), backend=backend)
@@ -334,8 +342,9 @@ def test_what_nobody_runs_cannot_be_asked(backend: base.Backend) -> None:
 
 def test_delete_forgets_a_flow_and_the_book_that_was_made_for_it(backend: base.Backend) -> None:
     one, other = started(backend), started(backend, book="kept")
-    operations.delete(backend, one)
-    operations.delete(backend, other)
+    loaded = uuid_of(engines.load(flows.steps(), backend=backend))
+    for uuid in (one, other, loaded):
+        operations.delete(backend, uuid)
     with backend.get_connection() as connection:
         assert [book.name for book in connection.get_logbooks()] == ["kept"]
         assert not connection.list_flows().flows

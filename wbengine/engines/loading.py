@@ -99,6 +99,7 @@ def _load(
     engine: str | None,
     options: Mapping[str, Any],
     noted: _Noted | None = None,
+    uuid: str | None = None,
 ) -> base.Engine:
     """`load`; a new flow is kept with what is `noted` of its factory, once all is right.
 
@@ -107,7 +108,9 @@ def _load(
     kept = _backend(backend)
     opened = None if kept is backend else kept
     try:
-        made = _load_into(flow, store, flow_detail, book, kept, namespace, engine, options, noted)
+        made = _load_into(
+            flow, store, flow_detail, book, kept, namespace, engine, options, noted, uuid
+        )
     except BaseException:
         if opened is not None:
             opened.close()
@@ -127,7 +130,7 @@ def _load_into(
     engine: str | None,
     options: Mapping[str, Any],
     noted: _Noted | None,
-    new: models.FlowDetail | None = None,
+    uuid: str | None,
 ) -> base.Engine:
     if not isinstance(flow, flow_module.Flow | task_module.Task):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
@@ -146,7 +149,9 @@ def _load_into(
         _codec.pack(given, "store")
     kept = flow_detail
     if kept is None:
-        kept = new if new is not None else models.FlowDetail(flow.name)
+        if uuid is not None and backend is not None:
+            _check_free(uuid, backend)
+        kept = models.FlowDetail(flow.name, uuid)
         if noted is not None:
             kept.meta[notes.FACTORY] = noted(backend)
         if backend is not None:
@@ -163,22 +168,6 @@ def _load_into(
     elif given:
         made._provide(given)
     return made
-
-
-def load_new(
-    flow: Any,
-    flow_detail: models.FlowDetail,
-    book: models.LogBook,
-    backend: persistence.Backend,
-    *,
-    store: Mapping[str, Any] | None = None,
-    engine: str | None = ENGINE_DEFAULT,
-    **options: Any,
-) -> base.Engine:
-    """`load`, into a record of the flow that is in no book yet: it is kept once all is right."""
-    return _load_into(
-        flow, store, None, book, backend, ENGINES_NAMESPACE, engine, options, None, flow_detail
-    )
 
 
 def run(
@@ -261,16 +250,21 @@ def load_from_factory(
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
     engine: str | None = ENGINE_DEFAULT,
+    *,
+    uuid: str | None = None,
     **options: Any,
 ) -> base.Engine:
     """Make the flow by `flow_factory(*factory_args, **factory_kwargs)`, note that, and load it.
 
     The factory must make the same flow each time, or else nothing can be resumed.
+
+    :param uuid: of the new flow; without one, a random one.
+    :raises Duplicate: the backend has a flow with this uuid; besides what `load` raises.
     """
     name = _factory_name(flow_factory)
     flow = _call(name, factory_args, factory_kwargs)
     noted = functools.partial(_note, name, factory_args, factory_kwargs)
-    return _load(flow, store, None, book, backend, namespace, engine, options, noted)
+    return _load(flow, store, None, book, backend, namespace, engine, options, noted, uuid)
 
 
 def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
@@ -362,6 +356,15 @@ def _check_kept(flow_detail: models.FlowDetail, backend: persistence.Backend) ->
                 " leave flow_detail out",
                 error,
             ) from error
+
+
+def _check_free(uuid: str, backend: persistence.Backend) -> None:
+    with contextlib.closing(backend.get_connection()) as connection:
+        try:
+            kept = connection.get_flow_details(uuid, lazy=True)
+        except exceptions.NotFound:
+            return
+    raise exceptions.Duplicate(f"There is a flow {uuid} already: {kept.name!r}, {kept.state}")
 
 
 def _factory_name(factory: Factory) -> str:
