@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.simulating import TOOL, simulate
 from tests.property import lives
-from wbengine.runtime.decisions import Gates
+from wbengine.runtime.decisions import DecisionPoints
 
 
 def test_random_flows_in_processes() -> None:
@@ -26,10 +26,10 @@ def test_random_flows_in_processes() -> None:
 def test_a_seed_that_goes_wrong_is_told_with_a_small_story(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def open_to_all(self: Gates, node: int) -> bool:
+    def open_to_all(self: DecisionPoints, node: int) -> bool:
         return False
 
-    monkeypatch.setattr(Gates, "closed", open_to_all)
+    monkeypatch.setattr(DecisionPoints, "must_decide", open_to_all)
     tool = runpy.run_path(str(TOOL))
     options = argparse.Namespace(flows=100, seed=0, jobs=1)
     assert tool["simulate"](options) == 1

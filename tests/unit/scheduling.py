@@ -84,11 +84,11 @@ class Run:
         """Where the links begin whose deciders are asked."""
         return self.names(edge.end for edge in self.scheduler.ballot(self.id[name]))
 
-    def decide(self, name: str, *nays: str) -> str:
-        """What is ignored when the deciders of the links from `nays` say no."""
+    def decide(self, name: str, *refused_by: str) -> str:
+        """What is ignored when the deciders of the links from `refused_by` say no."""
         ballot = self.scheduler.ballot(self.id[name])
-        refusing = [edge for edge in ballot if self.plan.names[edge.end] in nays]
-        assert len(refusing) == len(nays)
+        refusing = [edge for edge in ballot if self.plan.names[edge.end] in refused_by]
+        assert len(refusing) == len(refused_by)
         return self.names(self.scheduler.decide(self.id[name], refusing))
 
     def end(self) -> str:

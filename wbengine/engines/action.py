@@ -21,11 +21,11 @@ from wbengine.engines import (
     base,
     control,
     differences,
-    leftovers,
+    flow_errors,
     ownership,
-    raising,
     requirements,
-    selecting,
+    saved_states,
+    selection,
 )
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
@@ -136,7 +136,7 @@ class ActionEngine(control.Controlled):
         if self._compilation is not None:
             return
         made = compilation_module.Compilation(compiler.compile(self._flow))
-        self._local_tasks = selecting.local_tasks(made.plan, self._options.get("local_tasks"))
+        self._local_tasks = selection.local_tasks(made.plan, self._options.get("local_tasks"))
         self._check_tasks(made.plan)
         if self._local_tasks is not None and not self._in_process:
             # Local tasks stay here, whatever the executor does with the others.
@@ -198,7 +198,7 @@ class ActionEngine(control.Controlled):
             for _ in run.run_iter(timeout, due, measure=self._gather_statistics):
                 pass
         # Out here, and in no generator, a StopIteration is like any other exception.
-        raising.raise_failures(run, self._storage, deadline)
+        flow_errors.raise_failures(run, self._storage, deadline)
 
     def run_iter(
         self, timeout: float | None = None, *, deadline: float | None = None
@@ -229,7 +229,7 @@ class ActionEngine(control.Controlled):
                     closing = True
                     self.suspend()
         if not closing:
-            raising.raise_failures(run, self._storage, deadline)
+            flow_errors.raise_failures(run, self._storage, deadline)
 
     @contextlib.contextmanager
     def _session(
@@ -287,7 +287,7 @@ class ActionEngine(control.Controlled):
 
     def _end(self, run: run_module.Run) -> None:
         """Enter the state that a run came to."""
-        self._change_state(run.state, raising.in_short(run, self._storage))
+        self._change_state(run.state, flow_errors.in_short(run, self._storage))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
         given_up = run_control.GivenUp(True, reason)
@@ -330,7 +330,7 @@ class ActionEngine(control.Controlled):
             self._storage.flow_detail.state = states.FAILURE
         elif self._storage.writer.failing and self._running_executor.remembers:
             run.stop_signal.disown()
-            self._change_state(states.FAILURE, raising.line_of(error), saved=False)
+            self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
         else:
             return False
         self._storage.writer.drop_pending()
@@ -354,7 +354,7 @@ class ActionEngine(control.Controlled):
             LOG.warning("Flow %r waits to be written: %s", self._storage.flow_name, problem)
         finally:  # whatever else comes: a second Ctrl-C, a listener that exits
             if isinstance(error, Exception):
-                self._change_state(states.FAILURE, raising.line_of(error), saved=False)
+                self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
             else:
                 try:
                     self._change_state(states.SUSPENDING, saved=False)
@@ -372,7 +372,7 @@ class ActionEngine(control.Controlled):
             wake, held.on_tick = prompt, prompt.on_tick
         lifecycle = self._make_lifecycle(wake)
         scheduler = self._scheduler = scheduler_module.Scheduler(
-            plan, leftovers.states_by_node(self._storage)
+            plan, saved_states.states_by_node(self._storage)
         )
         if held is not None:
             saver = saving.Saver(self._storage.writer, self._durability, held.check)
@@ -412,7 +412,7 @@ class ActionEngine(control.Controlled):
         with self._alone(refusal), self._ownership.owned(), self._storage.writer.batch():
             self.prepare()
             states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-            self._reset(leftovers.failed_nodes(self._storage) if failed_only else plan.atoms())
+            self._reset(saved_states.failed_nodes(self._storage) if failed_only else plan.atoms())
 
     def _reset(self, nodes: Iterable[int]) -> None:
         lifecycle = self._make_lifecycle(_nothing)

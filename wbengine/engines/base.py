@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from wbengine import _options, states
 from wbengine import storage as storage_module
-from wbengine.engines import awaiting, differences
+from wbengine.engines import async_run, differences
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import notifier as notifier_module
@@ -241,7 +241,7 @@ class Engine(abc.ABC):
 
         :raises BaseException: what `run` raises.
         """
-        await awaiting.run(self, lambda: self.run(timeout, deadline=deadline))
+        await async_run.run(self, lambda: self.run(timeout, deadline=deadline))
 
     @abc.abstractmethod
     def suspend(self) -> None:

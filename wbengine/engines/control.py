@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from wbengine import _clock, _options, exceptions, states
 from wbengine import storage as storage_module
-from wbengine.engines import base, ownership, selecting
+from wbengine.engines import base, ownership, selection
 from wbengine.engines import compilation as compilation_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, leases, models
@@ -109,7 +109,7 @@ class Controlled(base.Engine):
         plan = self._compiled("cancelled").plan
         if not isinstance(reason, str | None):
             raise TypeError(f"The reason is a text or None, not {reason!r:.80}")
-        nodes = selecting.nodes_of(plan, atoms) if atoms else None
+        nodes = selection.nodes_of(plan, atoms) if atoms else None
         request = control.CancelRequest(nodes, reason)
         with self._state_lock:
             run, early = self._run, self._early

@@ -14,7 +14,7 @@ from wbengine import _codec, _names, _options, _plugins, exceptions
 from wbengine import flow as flow_module
 from wbengine import storage as storage_module
 from wbengine import task as task_module
-from wbengine.engines import action, awaiting, base
+from wbengine.engines import action, async_run, base
 from wbengine.persistence import backends, models, notes
 from wbengine.persistence import base as persistence
 
@@ -210,7 +210,7 @@ async def arun(
     engine goes on with it.
     """
     with _lent(backend) as kept:
-        loaded = await awaiting.in_thread(
+        loaded = await async_run.in_thread(
             functools.partial(
                 load, flow, store, flow_detail, book, kept, namespace, engine, **options
             )

@@ -11,7 +11,7 @@ from typing import Final
 
 from wbengine import _clock, exceptions
 from wbengine import storage as storage_module
-from wbengine.engines import awaiting
+from wbengine.engines import async_run
 from wbengine.persistence import base, lease_renewer, leases, owners
 
 __all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "WaitEnded"]
@@ -141,7 +141,7 @@ class Ownership:
 
     def _sleep(self, seconds: float, requests: Sized) -> None:
         assert self._waking is not None
-        if not (requests or awaiting.given_up()):  # before it waited
+        if not (requests or async_run.given_up()):  # before it waited
             try:
                 self._waking.get(True, seconds)
             except queue.Empty:

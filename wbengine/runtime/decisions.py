@@ -1,7 +1,7 @@
 """Which nodes deciders and join rules let run, and what a refusal makes IGNORE.
 
-`Gates` tell whether a node may run once everything before it is settled; `Ignored` knows how far
-each refusal reaches; `recall` finds out what an earlier run decided, from the saved states.
+`DecisionPoints` tell whether a node may run once everything before it is settled; `Ignored` knows
+how far each refusal reaches; `recall` finds out what an earlier run decided, from the saved states.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wbengine.runtime.plan import FLOW, FLOW_END, Edge, Plan
 _NOBODY: Final[tuple[Edge, ...]] = ()
 
 
-class Gates:
+class DecisionPoints:
     """The nodes of a plan with deciders or a join rule, as the marks of one run tell of them.
 
     Everything directly before a node is settled when it is asked for; nothing here changes a mark.
@@ -33,8 +33,8 @@ class Gates:
         #: Those with deciders or a join rule.
         self.nodes = plan.deciders.keys() | plan.joins.keys()
 
-    def closed(self, node: int) -> bool:
-        """Whether the node has to be voted on, with a `ballot` that may be empty."""
+    def must_decide(self, node: int) -> bool:
+        """Whether it has to be decided if the node runs: with a `ballot`, which may be empty."""
         if self._plan.joins.get(node) != Join.ANY:
             return bool(self.ballot(node))
         deciding = {edge.end for edge in self._plan.deciders.get(node, _NOBODY)}
@@ -48,14 +48,14 @@ class Gates:
         # TaskFlow's rule: a flow has its vote even if it was ignored.
         return [edge for edge in edges if edge.source < 0 or self._marks[edge.source] != IGNORED]
 
-    def refused(self, node: int, nays: Sequence[Edge]) -> Depth | None:
+    def refused(self, node: int, refusals: Sequence[Edge]) -> Depth | None:
         """How deep a node is ignored when these links of its ballot said no; None: it runs."""
         if self._plan.joins.get(node) == Join.ANY:
-            if len(nays) < len(self.ballot(node)):
+            if len(refusals) < len(self.ballot(node)):
                 return None
-            if not nays or any(self.gone(n) for n in self._plan.pred[node]):
+            if not refusals or any(self.gone(n) for n in self._plan.pred[node]):
                 return Depth.ALL
-        return pick_widest(edge.depth for edge in nays) if nays else None
+        return pick_widest(edge.depth for edge in refusals) if refusals else None
 
     def gone(self, node: int) -> bool:
         """Whether a link that begins at the node cannot be taken, because its source was ignored.
@@ -213,7 +213,7 @@ class Ignored:
         return not before or not before + by
 
 
-def recall(plan: Plan, gates: Gates, marks: bytearray, ignored: Ignored) -> set[int]:
+def recall(plan: Plan, points: DecisionPoints, marks: bytearray, ignored: Ignored) -> set[int]:
     """Fill in who ignored whom, and mark the flows that were ignored.
 
     Decisions are not saved.  What they led to is: whoever was refused is IGNORE, and so is what was
@@ -225,7 +225,7 @@ def recall(plan: Plan, gates: Gates, marks: bytearray, ignored: Ignored) -> set[
     inside = _Inside(plan, marks)
     begun = set()
     # Whatever made a node ignored has a smaller id: who is not reached yet was refused itself.
-    for node in sorted(gates.nodes):
+    for node in sorted(points.nodes):
         if plan.kinds[node] == FLOW:
             if inside.any_begun(node):
                 begun.add(node)
@@ -233,23 +233,23 @@ def recall(plan: Plan, gates: Gates, marks: bytearray, ignored: Ignored) -> set[
             refused = inside.is_ignored(node)
         else:
             refused = marks[node] == IGNORED
-        if not refused or node in ignored or not gates.closed(node):
+        if not refused or node in ignored or not points.must_decide(node):
             continue
-        for n in ignored.add(node, _depth(plan, gates, marks, node)):
+        for n in ignored.add(node, _depth(plan, points, marks, node)):
             if not plan.is_atom(n) and (plan.kinds[n] != FLOW or inside.may_be_ignored(n)):
                 marks[n] = IGNORED
-    gates.forget()
+    points.forget()
     return begun
 
 
-def _depth(plan: Plan, gates: Gates, marks: bytearray, node: int) -> Depth:
+def _depth(plan: Plan, points: DecisionPoints, marks: bytearray, node: int) -> Depth:
     """How deep a node was ignored that its ballot refused.
 
     Where deciders of several depths may have said no, the widest of them that fits what is ignored.
     """
-    ballot = gates.ballot(node)
+    ballot = points.ballot(node)
     if plan.joins.get(node) == Join.ANY:
-        return gates.refused(node, ballot) or Depth.ALL
+        return points.refused(node, ballot) or Depth.ALL
     depths = {edge.depth for edge in ballot}
     while True:
         depth = pick_widest(depths)

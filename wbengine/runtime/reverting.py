@@ -1,9 +1,9 @@
 """The backward half of the scheduler: the scopes that are being reverted, and the order in them.
 
-A *scope* (a retry's subflow, or the whole plan) is being reverted: `holders[n]` counts the
+A *scope* (a retry's subflow, or the whole plan) is being reverted: `blockers[n]` counts the
 successors inside the scope that are not clear yet; a node is clear when neither it nor anything
 after it in the scope has something left to undo; at zero it is its turn.  One sweep sets the
-holders of a scope, everything else follows edges backwards.
+blockers of a scope, everything else follows edges backwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wbengine.runtime.plan import FLOW, RETRY, TASK, Plan
 _UNTOUCHED: Final[Saved] = (None, st.EXECUTE)
 _UNDOING: Final = frozenset([st.REVERTING, st.REVERTED, st.REVERT_FAILURE])
 
-#: In `holders`: not inside any scope that is being undone.
+#: In `blockers`: not inside any scope that is being undone.
 FREE: Final = -1
 
 #: What waits to be handed out, or for an answer -> what it is once that is called off.
@@ -52,12 +52,12 @@ class Reverting:
     Of marks it changes only those of what is called off; whose turn it is, its caller marks.
     """
 
-    __slots__ = ("_marks", "_plan", "behind", "holders", "scopes", "visits")
+    __slots__ = ("_marks", "_plan", "behind", "blockers", "scopes", "visits")
 
     def __init__(self, plan: Plan, marks: bytearray) -> None:
         self._plan = plan
         self._marks = marks
-        self.holders = [FREE] * len(plan)
+        self.blockers = [FREE] * len(plan)
         #: First node of a scope being undone -> whether that is a retry which runs again then.
         self.scopes: dict[int, bool] = {}
         #: First node of a scope being undone -> the nodes behind it that are undone with it.
@@ -74,7 +74,7 @@ class Reverting:
 
         REVERT replaces RETRY of the same scope, never the other way round.
         """
-        if self.holders[scope.start] == FREE:
+        if self.blockers[scope.start] == FREE:
             return False
         own = self.scopes.get(scope.start)
         return own is None or own == again or again
@@ -96,7 +96,7 @@ class Reverting:
         low = scope.start
         nodes: Sequence[int] = [*scope, *behind] if behind else scope
         stop = nodes[-1] + 1
-        marks, holders = self._marks, self.holders
+        marks, blockers = self._marks, self.blockers
         succ, kinds = self._plan.succ, self._plan.kinds
         clear = bytearray(b"\1") * (stop - low)  # as whatever is not undone
         changes = []
@@ -104,18 +104,18 @@ class Reverting:
             if self.scopes.pop(node, None) is not None:
                 self.behind.pop(node, None)
             clear[node - low] = 0
-            held = 0
+            blocking = 0
             for n in succ[node]:
                 if n < stop and not clear[n - low]:
-                    held += 1
+                    blocking += 1
             self.visits += len(succ[node])
-            holders[node] = held
+            blockers[node] = blocking
             mark = marks[node]
             if mark == FAILED and kinds[node] == FLOW:
                 mark = marks[node] = PENDING
             if mark in (DONE, FAILED):
                 changes.append((node, st.REVERT))
-            elif mark in (PENDING, IGNORED, REVERTED) and not held:
+            elif mark in (PENDING, IGNORED, REVERTED) and not blocking:
                 clear[node - low] = 1
         self.scopes[low] = again
         if behind:
@@ -123,16 +123,16 @@ class Reverting:
         freed = [
             node
             for node in nodes
-            if holders[node] == 0 and (node == low or marks[node] in (DONE, FAILED))
+            if blockers[node] == 0 and (node == low or marks[node] in (DONE, FAILED))
         ]
         return intentions(self._plan, changes, low, again), self.released(freed)
 
     def cleared(self, node: int) -> list[int]:
         """A node of a scope is clear: the nodes whose turn it is in consequence."""
-        return self.released(self._let_go(node))
+        return self.released(self._unblock(node))
 
     def released(self, nodes: list[int]) -> list[int]:
-        """Nothing holds these any more: the nodes whose turn it is in consequence."""
+        """Nothing blocks these any more: the nodes whose turn it is in consequence."""
         marks = self._marks
         turn = []
         while nodes:
@@ -141,21 +141,21 @@ class Reverting:
             if mark in (DONE, FAILED) or (mark <= REVERTED and self.again(node)):
                 turn.append(node)
             elif mark <= REVERTED:
-                nodes += self._let_go(node)
+                nodes += self._unblock(node)
         return turn
 
-    def _let_go(self, node: int) -> list[int]:
-        """Whatever comes before a node is held by one less: those that nothing holds any more."""
+    def _unblock(self, node: int) -> list[int]:
+        """What comes before a node has one blocker less: the nodes that have none any more."""
         if node in self.scopes:
             return []
-        holders, before = self.holders, self._plan.pred[node]
+        blockers, before = self.blockers, self._plan.pred[node]
         self.visits += len(before)
         freed = []
         for n in before:
-            if holders[n] == FREE:  # what is behind a scope also depends on others
+            if blockers[n] == FREE:  # what is behind a scope also depends on others
                 continue
-            holders[n] -= 1
-            if holders[n] == 0:
+            blockers[n] -= 1
+            if blockers[n] == 0:
                 freed.append(n)
         return freed
 
@@ -163,10 +163,10 @@ class Reverting:
         """The scope of a retry is undone, and about to run again; returns what is behind it."""
         del self.scopes[retry]
         scope = self._plan.scope(retry)
-        self.holders[retry : scope.stop] = [FREE] * len(scope)
+        self.blockers[retry : scope.stop] = [FREE] * len(scope)
         behind = self.behind.pop(retry, ())
         for node in behind:
-            self.holders[node] = FREE
+            self.blockers[node] = FREE
         return behind
 
 

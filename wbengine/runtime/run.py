@@ -302,12 +302,12 @@ class Run:
     def _vote(self, node: int) -> None:
         ballot = self._scheduler.ballot(node)
         try:
-            nays = self._lifecycle.vote(ballot)
+            refusals = self._lifecycle.vote(ballot)
         except Exception as error:
             self._lifecycle.fail_before_start(node, error)
             self._scheduler.approve(node)
         else:
-            self._lifecycle.ignore(self._scheduler.decide(node, nays))
+            self._lifecycle.ignore(self._scheduler.decide(node, refusals))
 
     def _submit(self) -> None:
         begun = self._begun

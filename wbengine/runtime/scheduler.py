@@ -18,7 +18,7 @@ from typing import Any, Final
 from wbengine import deciders
 from wbengine import states as st
 from wbengine.runtime import retry_decisions, reverting
-from wbengine.runtime.decisions import Gates, Ignored, recall
+from wbengine.runtime.decisions import DecisionPoints, Ignored, recall
 from wbengine.runtime.node_states import (
     DECIDING,
     DECISION_READY,
@@ -116,7 +116,7 @@ class Scheduler:
         self._stale = reverting.stale(plan, self._marks) if ran else []
         self._unmet = [len(before) for before in plan.pred]
         self._reverting = reverting.Reverting(plan, self._marks)
-        self._holders = self._reverting.holders
+        self._blockers = self._reverting.blockers
         # Queues may hold what was called off meanwhile; the marks tell.
         self._votes: list[int] = []
         self._execute: list[int] = []
@@ -129,12 +129,12 @@ class Scheduler:
         # Retries handed out to run again.
         self._rerunning: set[int] = set()
         self._ignored = Ignored(plan, self._marks)
-        self._gates = Gates(plan, self._marks)
-        self._gated = self._gates.nodes
+        self._decisions = DecisionPoints(plan, self._marks)
+        self._deciding_nodes = self._decisions.nodes
         # Flows that were let in by an earlier run.
         self._begun: set[int] = set()
-        if states and self._gated:
-            self._begun = recall(plan, self._gates, self._marks, self._ignored)
+        if states and self._deciding_nodes:
+            self._begun = recall(plan, self._decisions, self._marks, self._ignored)
         self._later = ReadyQueue(plan, self._marks)
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
@@ -223,14 +223,14 @@ class Scheduler:
 
     def ballot(self, node: int) -> list[Edge]:
         """The links of a target in `Turn.votes` whose deciders are to be asked; perhaps none."""
-        return self._gates.ballot(node)
+        return self._decisions.ballot(node)
 
-    def decide(self, node: int, nays: Sequence[Edge]) -> list[int]:
+    def decide(self, node: int, refusals: Sequence[Edge]) -> list[int]:
         """`approve` or `ignore` a target, now that those of its ballot that said no are known.
 
         Returns the atoms that are ignored now and were not.
         """
-        depth = self._gates.refused(node, nays)
+        depth = self._decisions.refused(node, refusals)
         if depth is not None:
             return self.ignore(node, depth)
         self.approve(node)
@@ -265,7 +265,7 @@ class Scheduler:
     def succeeded(self, node: int) -> None:
         """What was handed out to execute did it."""
         self._landed(node, RUNNING, DONE)
-        held = self._holders[node]
+        held = self._blockers[node]
         if held == FREE:
             if self._unmet[node] == 0:
                 self._settle(node)
@@ -281,7 +281,7 @@ class Scheduler:
         May be called again for a node of `unresolved`.
         """
         mark = self._marks[node]
-        if mark == PENDING and self._holders[node] != FREE:
+        if mark == PENDING and self._blockers[node] != FREE:
             # A vote that was called off.
             return False
         if mark == DECIDING:
@@ -289,10 +289,10 @@ class Scheduler:
             self._marks[node] = FAILED
         elif mark not in (FAILED, REVERT_READY):
             self._landed(node, RUNNING, FAILED)
-        if self._holders[node] == FREE:
+        if self._blockers[node] == FREE:
             self._failed.add(node)
             return True
-        if self._holders[node] == 0:
+        if self._blockers[node] == 0:
             self._turn_to_undo(self._reverting.released([node]))
         return False
 
@@ -320,13 +320,13 @@ class Scheduler:
             self._queue(node, RERUN, self._rerun)
             return
         again = node in self._rerunning
-        free = self._holders[node] == FREE
+        free = self._blockers[node] == FREE
         self._landed(node, RUNNING, DONE if again else PENDING)
         if free and again:
             self._queue(node, RETRY_READY, self._retry)
         elif free:
             self._queue(node, READY, self._execute)
-        elif self._holders[node] == 0:
+        elif self._blockers[node] == 0:
             self._turn_to_undo(self._reverting.released([node]))
 
     # -- retries that wait for their time
@@ -341,7 +341,7 @@ class Scheduler:
         """
         if node not in self._rerunning:
             raise ValueError(f"{self._plan.names[node]!r} was not handed out to be tried again")
-        if self._holders[node] != FREE and not self._reverting.again(node):
+        if self._blockers[node] != FREE and not self._reverting.again(node):
             self.give_back(node)
             return
         self._landed(node, RUNNING, RETRY_WAITING)
@@ -373,14 +373,14 @@ class Scheduler:
 
     def undoes(self, node: int) -> bool:
         """Whether a node is in a scope that is being undone."""
-        return self._holders[node] != FREE
+        return self._blockers[node] != FREE
 
     def unresolved(self) -> list[int]:
         """Failed nodes that no scope covers, ascending.  Resolving one may cover others: ask anew.
 
         A flow's enter node is among them when a decider of the flow failed.
         """
-        left = {n for n in self._failed if self._marks[n] == FAILED and self._holders[n] == FREE}
+        left = {n for n in self._failed if self._marks[n] == FAILED and self._blockers[n] == FREE}
         self._failed = left
         return sorted(left)
 
@@ -406,7 +406,7 @@ class Scheduler:
         if not self._reverting.again(retry):
             return []
         behind = self._reverting.forget(retry)
-        self._gates.forget()
+        self._decisions.forget()
         scope = self._plan.scope(retry)
         marks, pred = self._marks, self._plan.pred
         changed = []
@@ -440,12 +440,16 @@ class Scheduler:
 
     def _arrive(self, node: int) -> bool:
         """Everything before the node is settled; True when the node thereby is."""
-        if self._holders[node] != FREE:
+        if self._blockers[node] != FREE:
             return False
         mark, plan = self._marks[node], self._plan
         if mark != PENDING:
             return mark in (DONE, IGNORED)
-        if node in self._gated and node not in self._begun and self._gates.closed(node):
+        if (
+            node in self._deciding_nodes
+            and node not in self._begun
+            and self._decisions.must_decide(node)
+        ):
             self._queue(node, DECISION_READY, self._votes)
             return False
         if plan.kinds[node] in (TASK, RETRY):
