@@ -86,7 +86,7 @@ class Storage:
         #: Writes what is marked there.
         self.writer: Final = writer.RecordWriter(flow_detail, backend)
         self._by_name: dict[str, models.AtomDetail] = _by_name(flow_detail)
-        self._resumed = len(flow_detail) > 0
+        self._resumed = any(name != self.injector_name for name in self._by_name)
         self._failed: dict[str, ft.Failure] = {}
         self._failed_view: Mapping[str, ft.Failure] | None = None
         self._find_failures()
@@ -211,8 +211,8 @@ class Storage:
             record.version = atom.version_string
             known[atom.name] = record
             made.append(record)
-            self.writer.mark(record)
         self._flow_detail.add_all(made)
+        self.writer.mark_all(made)
         for atom in wanted if len(made) < len(wanted) else ():
             if not isinstance(known[atom.name], kinds[type(atom)]):
                 raise exceptions.Duplicate(
@@ -505,7 +505,8 @@ class Storage:
             self._failed_view = None
         elif self._failed and state == states.SUCCESS:
             self._forget_failure(record.name)
-        self.writer.mark(record)
+        if self.writer.backend is not None:
+            self.writer.mark(record)
 
     def keepable(self, outcome: Any) -> Any:
         """The value of an `Outcome`, or what its atom fails with because that cannot be kept.

@@ -162,6 +162,11 @@ class RecordWriter:
         if self.backend is not None:
             self._marked.append(record)
 
+    def mark_all(self, records: Iterable[models.AtomDetail]) -> None:
+        """`mark` each of them."""
+        if self.backend is not None:
+            self._marked.extend(records)
+
     def mark_items(self, record: models.AtomDetail, items: Iterable[models.ItemDetail]) -> None:
         """Note that items of `record` are new or changed; only the engine's thread does."""
         if self.backend is not None:
