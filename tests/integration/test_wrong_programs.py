@@ -325,7 +325,6 @@ def remote(**options: Any) -> Any:
 
 LOADING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: load("seral"), exceptions.NotFound, "'seral' .*'serial'.*known kinds: default"),
-    (lambda: load(""), exceptions.NotFound, "engine kind ''"),
     (lambda: load("://x"), exceptions.NotFound, "engine kind ''"),
     (lambda: load(namespace="nowhere"), exceptions.NotFound, "known kinds: none"),
     (lambda: load("serial://?never_resolv=1"), ValueError, "did you mean 'never_resolve'"),

@@ -41,12 +41,8 @@ _PROGRESS: Final[Mapping[str, float]] = {
 }
 
 
-def _hears_progress(atom: Any) -> bool:
-    """Is there somebody to tell: a listener of the task, or its own `update_progress`?"""
-    if getattr(atom, "_listeners", None) is not None:
-        return True
-    tells = getattr(type(atom), "update_progress", None)
-    return tells is not None and tells is not task_module.Task.update_progress
+#: What tells nobody of the progress of a task that has no listeners.
+_UPDATE: Final = task_module.Task.update_progress
 
 
 class Notice(NamedTuple):
@@ -67,7 +63,7 @@ class Notice(NamedTuple):
         atom, state = self.atom, self.state
         if notifier is not None:
             notifier.notify(state, self._details())
-        if state in _PROGRESS and _hears_progress(atom):
+        if state in _PROGRESS and isinstance(atom, task_module.Task):
             try:
                 atom.update_progress(_PROGRESS[state])
             except Exception:
@@ -432,7 +428,11 @@ class Lifecycle:
     def _note(
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
     ) -> None:
-        if self._topics or (state in _PROGRESS and _hears_progress(atom)):
+        if (
+            self._topics
+            or getattr(atom, "_listeners", None) is not None
+            or getattr(type(atom), "update_progress", _UPDATE) is not _UPDATE
+        ):
             # The record goes on changing before this is told.
             run = record.last_attempt if result is not NO_RESULT else None
             self.notices.append(Notice(record, atom, state, old_state, result, run))
