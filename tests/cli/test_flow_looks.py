@@ -104,7 +104,7 @@ def test_a_flow_is_shown(wbengine: Command, bad: str) -> None:
     assert told.code == 0
     assert f"order  {bad}" in told.out
     for name in ("reserve", "pay", "pack"):
-        assert re.search(rf"── \S {name}  reverted  \d", told.out)
+        assert re.search(rf"── \S {name}  reverted  (?!attempt)", told.out)
     assert re.search(r"── \S send$", told.out, re.MULTILINE)
     assert "failed: pack, attempt 1, on local: ValueError: out of paper" in told.out
     assert "canary" not in told.out and "Traceback" not in told.out
