@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import pathlib
 import signal
 import threading
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.workers import until
-from wbengine import engines, states, task
+from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence.backends import impl_memory
 
 
 class Outside(task.Task):
@@ -90,3 +93,59 @@ def test_what_undoes_itself_is_not_left() -> None:
     with pytest.raises((KeyboardInterrupt, LookupError)):
         engine.run()
     assert log == ["reverted"]
+
+
+class Begins(task.Task):
+    """What goes on outside when its flow is interrupted."""
+
+    detached = True
+    local = True
+
+    async def execute(self, heard: str) -> None:
+        pathlib.Path(heard, self.name).touch()
+        await asyncio.sleep(60)
+
+
+class Finds(task.Task):
+    """The same, in the run after that: notes what it knows of itself."""
+
+    detached = True
+
+    def execute(self, heard: str) -> None:
+        assert self.request is not None
+        pathlib.Path(heard, self.name).write_text(f"{self.request.recovered} {self.cancelled}")
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_recovered_detached_task_with_plain_body_is_called_also_if_cancelled(
+    executor: str, cancelled: bool, tmp_path: pathlib.Path
+) -> None:
+    """What an earlier run began is found, and then ends; one slot, so that most of them wait."""
+    backend, names, store = impl_memory.MemoryBackend(), ("a", "b", "c"), {"heard": str(tmp_path)}
+    begins = engines.load(
+        unordered_flow.Flow("f").add(*map(Begins, names)),
+        engine="parallel", backend=backend, store=store,
+    )  # fmt: skip
+
+    def interrupt() -> None:
+        until(lambda: len(list(tmp_path.iterdir())) == 3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=interrupt)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        begins.run()
+    pressing.join()
+    with contextlib.closing(backend.get_connection()) as connection:
+        kept = connection.get_flow_details(begins.storage.flow_uuid)
+    finds = engines.load(
+        unordered_flow.Flow("f").add(*map(Finds, names)), flow_detail=kept,
+        engine="parallel", executor=executor, max_workers=1, backend=backend,
+    )  # fmt: skip
+    if cancelled:
+        finds.notifier.register(states.RUNNING, lambda *_, **__: finds.cancel())
+    with contextlib.suppress(exceptions.Cancelled):
+        finds.run()
+    heard = {found.name: found.read_text() for found in tmp_path.iterdir()}
+    assert heard == dict.fromkeys(names, f"True {cancelled}")

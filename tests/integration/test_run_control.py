@@ -13,11 +13,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import beside
 from tests.support import sample_tasks as samples
 from tests.support.workers import worker_in_thread
 from wbengine import _clock, engines, exceptions, retry, states, task
@@ -874,3 +876,74 @@ def test_statistics_tell_of_the_latest_run() -> None:
     quiet = load(three(), gather_statistics="no")
     quiet.run()
     assert quiet.statistics == {}
+
+
+class BlocksLoop(task.Task):
+    """A coroutine that holds up all others."""
+
+    def __init__(self, began: threading.Event, ends: threading.Event) -> None:
+        super().__init__("blocks")
+        self._began, self._ends = began, ends
+
+    async def execute(self) -> None:
+        self._began.set()
+        self._ends.wait(60)
+
+
+@pytest.mark.parametrize("act", ["suspend", "cancel"])
+def test_suspended_run_waits_for_async_hook_of_running_task(act: str) -> None:
+    """The hook waits in the event loop, which is busy: it belongs to what runs."""
+    began, hooked, ends = threading.Event(), threading.Event(), threading.Event()
+
+    class Hooked(task.Task):
+        def pre_execute(self) -> Any:
+            began.wait(60)
+            hooked.set()
+            return self._hook()
+
+        async def _hook(self) -> None: ...
+
+        def execute(self) -> int:
+            return 1
+
+    flow = WIDE("f").add(BlocksLoop(began, ends), Hooked("hooked", provides="found"))
+    engine = engines.load(flow, engine="parallel")
+    with contextlib.suppress(exceptions.Cancelled), beside.running(engine, ends):
+        assert hooked.wait(60)
+        getattr(engine, act)()
+    assert act == "cancel" or engine.storage.fetch("found") == 1
+
+
+class WaitsForFile(task.Task):
+    def execute(self, folder: str) -> None:
+        Path(folder, "begun").touch()
+        while not Path(folder, "go").exists():
+            time.sleep(0.01)
+        Path(folder, "ended").touch()
+
+
+class WaitsForOther(task.Task):
+    def execute(self, folder: str) -> None:
+        while not Path(folder, "begun").exists():
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", [futures.ThreadPoolExecutor, futures.ProcessPoolExecutor])
+def test_interrupted_run_waits_for_tasks_in_given_executor(kind: Any, tmp_path: Path) -> None:
+    """Else the next run would execute them beside themselves."""
+
+    def interrupt(*_: Any, **details: Any) -> None:
+        if details["details"]["task_name"] == "other":
+            threading.Timer(0.5, Path(tmp_path, "go").touch).start()
+            raise KeyboardInterrupt
+
+    with kind(2) as given:
+        engine = engines.load(
+            WIDE("f").add(WaitsForFile("waits"), WaitsForOther("other")),
+            engine="parallel", executor=given, store={"folder": str(tmp_path)},
+        )  # fmt: skip
+        engine.atom_notifier.register(DONE, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run()
+        assert Path(tmp_path, "ended").exists()
+        assert engine.storage.get_atom_state("waits") == DONE

@@ -53,6 +53,7 @@ from tests.unit.pool_calls import (
 )
 from wbengine import exceptions, pools
 from wbengine.concurrency import process_pool
+from wbengine.concurrency.cancellation import Cancellation
 from wbengine.types import failure as ft
 
 WAIT = 60.0
@@ -801,3 +802,12 @@ def test_who_has_to_rest_leaves_what_he_submitted_to_others() -> None:
         found = {chain.ended.get(timeout=WAIT) for _ in range(5)}
     assert len(found) == 5
     assert len(set(chain.threads)) == 2
+
+
+def test_call_that_was_cancelled_before_a_stopped_pool_was_asked_is_told_once() -> None:
+    pool, box, cancellation = pools.ThreadPool(1), Box(), Cancellation()
+    pool.stop()
+    cancellation.cancel()
+    pool.submit(double, (1,), box, cancellation=cancellation)
+    assert box.done.get(timeout=1).check(exceptions.Cancelled)
+    assert box.done.empty()

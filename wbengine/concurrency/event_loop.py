@@ -51,12 +51,14 @@ class LoopCall:
     """One submitted call.  Its `cancellation` cancels the coroutine where it waits.
 
     `over`: it is settled who calls `done`.  `always_begins`: it begins also when it was cancelled
-    before, to hear of that.  `interruptible`: `interrupt` may be used.
+    before, to hear of that.  `interruptible`: `interrupt` may be used.  `awaited`: a thread waits
+    for it, so that it has to end here.
     """
 
     __slots__ = (
-        "_begun", "_pending", "_told", "_unheard", "always_begins", "args", "cancellation",
-        "context", "done", "fn", "interruptible", "limit", "over", "task", "timers", "value",
+        "_begun", "_pending", "_told", "_unheard", "always_begins", "args", "awaited",
+        "cancellation", "context", "done", "fn", "interruptible", "limit", "over", "task", "timers",
+        "value",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +71,7 @@ class LoopCall:
         *,
         always_begins: bool = False,
         interruptible: bool = False,
+        awaited: bool = False,
     ) -> None:
         self.fn = fn
         self.args = args
@@ -77,6 +80,7 @@ class LoopCall:
         self.cancellation = Cancellation() if cancellation is None else cancellation
         self.always_begins = always_begins
         self.interruptible = interruptible or limit.soft is not None
+        self.awaited = awaited
         self.context = contextvars.copy_context()
         self.task: asyncio.Task[None] | None = None
         self.value: Any = _NOT_BEGUN
@@ -236,6 +240,7 @@ class EventLoop:
             cancellation=cancellation,
             always_begins=always_begins,
             interruptible=interrupt is not None,
+            awaited=True,
         )
         try:
             self.put(call)
@@ -273,17 +278,20 @@ class EventLoop:
         return found
 
     def withdraw(self) -> list[LoopCall]:
-        """Take back every call that has not begun, in order; their `done` is never called."""
+        """Take back every call that has not begun, in order; their `done` is never called.
+
+        Those of `run` stay: a thread waits for each.
+        """
         with self._lock:
-            calls = list(self._queue)
-            self._queue.clear()
+            calls = [call for call in self._queue if not call.awaited]
+            self._queue = deque(call for call in self._queue if call.awaited)
         return calls
 
     def leave(self, which: Callable[[LoopCall], bool]) -> None:
         """Let go of the calls for which `which(call)` is true: their `done` is never called.
 
         They are told so (`left`), and cancelled where they wait; their end is not waited for.  What
-        has ended, or not begun, is left alone.  Returns at once.
+        has ended, or not begun, and calls of `run` are left alone.  Returns at once.
         """
         self._soon(self._leave, which)
 
@@ -398,7 +406,9 @@ class EventLoop:
 
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
-        for call in self.withdraw():
+        with self._lock:
+            begun, self._queue = self._queue, deque()
+        for call in begun:
             task = call.task = call.context.run(loop.create_task, call.run())
             self._live[task] = call
             task.add_done_callback(self._ended)
@@ -446,7 +456,7 @@ class EventLoop:
 
     def _leave(self, which: Callable[[LoopCall], bool]) -> None:
         for call in list(self._live.values()):
-            if which(call) and self._settle(call):
+            if not call.awaited and which(call) and self._settle(call):
                 call.cancellation.left = True
                 self._abandon(call)
 

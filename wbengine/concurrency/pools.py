@@ -50,10 +50,12 @@ class PoolCall:
     """One submitted call.  Calling it reports an event; the call in a thread is given it as `emit`.
 
     `cancellation` tells the call that it is to end, and its deadline while it runs.
+    `always_begins`: it begins also when it was cancelled before, to hear of that.
     """
 
     __slots__ = (
-        "args", "cancellation", "done", "fn", "limit", "name", "on_event", "pool", "slot", "state",
+        "always_begins", "args", "cancellation", "done", "fn", "limit", "name", "on_event", "pool",
+        "slot", "state",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,7 @@ class PoolCall:
         limit: TimeLimit,
         name: str | None,
         cancellation: Cancellation | None,
+        always_begins: bool = False,
     ) -> None:
         self.pool = pool
         self.fn = fn
@@ -75,6 +78,7 @@ class PoolCall:
         self.limit = UNLIMITED if limit == UNLIMITED else limit
         self.name = name
         self.cancellation = Cancellation() if cancellation is None else cancellation
+        self.always_begins = always_begins
         self.state = QUEUED
         #: Where it runs, for its pool.
         self.slot: Any = None
@@ -108,10 +112,10 @@ class PoolCall:
     def cancel(self, grace: float | None = None) -> None:
         """Let the call come to an end soon; any thread.  Idempotent.
 
-        One that has not started ends here and now: `done` is called with a `Failure` of
-        `Cancelled`.  One that runs is told so (`cancellation`, `Task.cancelled`).  If its process
-        is one of its own, and `grace` seconds later (None: never) it still runs, that is killed,
-        and the `Failure` is one of `Cancelled` too.  However else it ends counts.
+        One that has not started ends here and now, unless it `always_begins`: `done` is called with
+        a `Failure` of `Cancelled`.  One that runs is told so (`cancellation`, `Task.cancelled`).
+        If its process is one of its own, and `grace` seconds later (None: never) it still runs,
+        that is killed, and the `Failure` is one of `Cancelled` too.  However else it ends counts.
         """
         self.pool.cancel(self, grace)
 
@@ -269,24 +273,28 @@ class Pool(abc.ABC):
         *,
         cancellation: Cancellation | None = None,
         grace: float | None = None,
+        always_begins: bool = False,
         lazily: bool = False,
     ) -> PoolCall:
         """Run `fn(*args, emit)` some time; `name` is that of its task, for people.
 
         `cancellation`: what the call is cancelled by, with that `grace`, and told of it; without
-        it, it gets one of its own, for `PoolCall.cancel`.  `lazily`: the
-        `done` that submits it returns at once, so that its slot makes the call, and no other is
+        it, it gets one of its own, for `PoolCall.cancel`.  `always_begins`: see there.  `lazily`:
+        the `done` that submits it returns at once, so that its slot makes the call, and no other is
         woken for it.
 
         :raises RuntimeError: the pool was stopped.
         """
-        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation)
+        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation, always_begins)
         if cancellation is not None:  # one that is cancelled already ends here
             cancellation.on_cancel(
                 call.cancel if grace is None else functools.partial(call.cancel, grace)
             )
         with self._lock:
             if self._stopping:
+                if call.state == OVER:  # cancelled, and told so
+                    return call
+                call.state = OVER
                 raise RuntimeError(f"pool {self._name!r} was stopped")
             self._queue.append(call)
             waiting = len(self._idle) + self._called
@@ -326,14 +334,14 @@ class Pool(abc.ABC):
         """See `PoolCall.cancel`."""
         with self._lock:
             state, slot = call.state, call.slot
-            if state == QUEUED:
+            if early := state == QUEUED and not call.always_begins:
                 # It stays in the queue, where looking for it would take long.
                 call.state = OVER
                 self._dead += 1
         if state == OVER:
             return
         call.cancellation.cancel()
-        if state == QUEUED:
+        if early:
             call.settle(call.cancelled_early())
         elif slot is not None:
             slot.cancel(call, grace)
@@ -610,6 +618,9 @@ class ExternalPool:
         self._lock = threading.Lock()
         # Those not settled yet, in order.
         self._pending: dict[futures.Future[Any], PoolCall] = {}
+        # How many calls will have their `done` called; signalled when there are none.
+        self._open = 0
+        self._none_open = threading.Condition(self._lock)
 
     @property
     def unfinished(self) -> int:
@@ -636,24 +647,31 @@ class ExternalPool:
         *,
         cancellation: Cancellation | None = None,
         grace: float | None = None,
+        always_begins: bool = False,
         lazily: bool = False,
     ) -> PoolCall:
         """Run `fn(*args, emit)` some time.
 
         :raises RuntimeError: the executor was shut down; whatever else it raises.
         """
-        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation)
+        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation, always_begins)
         if cancellation is not None:
             cancellation.on_cancel(call.cancel)
-        if self._remote:
-            future = self._executor.submit(fn, *(*call.args, None))
-        else:
-            future = self._executor.submit(self._run, call)
+        with self._lock:
+            self._open += 1
+        try:
+            if self._remote:
+                future = self._executor.submit(fn, *(*call.args, None))
+            else:
+                future = self._executor.submit(self._run, call)
+        except BaseException:
+            self._close()
+            raise
         call.slot = future
         self._pending[future] = call
         future.add_done_callback(self._ended)
         if call.cancellation.cancelled:  # meanwhile
-            future.cancel()
+            self.cancel(call)
         return call
 
     def withdraw(self) -> list[PoolCall]:
@@ -665,12 +683,24 @@ class ExternalPool:
                     call.state = _WITHDRAWN
             if future.cancel():
                 taken.append(call)
+                self._close()
         return taken
+
+    def join(self) -> None:
+        """Wait until all that was submitted is settled; what a hard limit ended may go on."""
+        with self._lock:
+            self._none_open.wait_for(lambda: not self._open)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._none_open.notify_all()
 
     def cancel(self, call: PoolCall, grace: float | None = None) -> None:
         """See `PoolCall.cancel`; nothing is killed."""
         call.cancellation.cancel()
-        if call.slot is not None:
+        if call.slot is not None and not call.always_begins:
             call.slot.cancel()
 
     def _ended(self, future: futures.Future[Any]) -> None:
@@ -690,7 +720,10 @@ class ExternalPool:
             if call.state == OVER:
                 return
             call.state = OVER
-        call.settle(value)
+        try:
+            call.settle(value)
+        finally:
+            self._close()
 
     # In the threads of the executor.
 

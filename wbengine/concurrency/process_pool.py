@@ -203,10 +203,13 @@ class _Process(pools.Slot):
     def _begin(self, child: _Child, call: pools.PoolCall) -> bool:
         """From now on the child makes this call; False: it was cancelled before."""
         with self._lock:
-            if call.cancellation.cancelled:
+            cancelled = call.cancellation.cancelled
+            if cancelled and not call.always_begins:
                 return False
             self._call, self._why = call, None
             child.calls += 1
+            if cancelled:
+                child.cancel()
             if call.limit.hard is not None:
                 self._kill_after(
                     child,

@@ -192,6 +192,10 @@ class ThreadTaskExecutor(LocalTaskExecutor):
             size = self._max_workers
             self._pool = pools.ThreadPool(size if size is not None else _default_threads())
 
+    def finish(self) -> None:
+        if isinstance(self._pool, pools.ExternalPool):
+            self._pool.join()
+
     def stop(self) -> None:
         if not self._given and self._pool is not None:
             pool, self._pool = self._pool, None
@@ -241,14 +245,13 @@ class ThreadTaskExecutor(LocalTaskExecutor):
             limit,
             task.name,
             cancellation=invocation.cancellation,
+            always_begins=invocation.recovered,
         )
 
 
 def _is_detached(call: event_loop.LoopCall) -> bool:
-    found = call.args[0] if call.args else None
-    if not isinstance(found, calls.Invocation):
-        return False  # a hook of one
-    return found.task.detached and found.action == calls.EXECUTE
+    invocation: calls.Invocation = call.args[0]
+    return invocation.task.detached and invocation.action == calls.EXECUTE
 
 
 def _default_threads() -> int:
@@ -318,10 +321,12 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
         limit: limits.TimeLimit = limits.UNLIMITED,
     ) -> None:
         super().__init__(strict=strict, limit=limit)
-        self._pool = pools.ExternalPool(executor, remote=True)
+        self._pool: pools.ExternalPool = pools.ExternalPool(executor, remote=True)
+
+    def finish(self) -> None:
+        self._pool.join()
 
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
-        assert self._pool is not None
         data = _pickled_call(self._strict, _limit_of(invocation, self._limit), invocation)
         settle = _Settle(invocation, done)
         fn, args = _sent(invocation, (_call_pickled, (data,)))
@@ -377,6 +382,7 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
             invocation.task.name,
             cancellation=invocation.cancellation,
             grace=self._grace,
+            always_begins=invocation.recovered,
         )
 
 
@@ -429,7 +435,13 @@ def _portable(invocation: calls.Invocation) -> tuple[Any, ...]:
         dict(invocation.arguments),
         invocation.result,
         dict(invocation.failures),
-        (invocation.flow_uuid, invocation.index, invocation.resumed, invocation.epoch),
+        (
+            invocation.flow_uuid,
+            invocation.index,
+            invocation.resumed,
+            invocation.epoch,
+            invocation.recovered,
+        ),
         invocation.not_after,
     )
 
@@ -443,13 +455,13 @@ def _call(
     arguments: Mapping[str, Any],
     result: Any,
     failures: Mapping[str, ft.Failure],
-    origin: tuple[str, int, int, int],
+    origin: tuple[str, int, int, int, bool],
     not_after: float | None,
     emit: Any,
 ) -> _Answer:
     """Run one task in a child."""
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures, emit)
-    call.flow_uuid, call.index, call.resumed, call.epoch = origin
+    call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered = origin
     call.not_after = not_after
     if emit is not None:
         call.cancellation = emit.cancellation
