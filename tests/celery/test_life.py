@@ -161,7 +161,7 @@ def test_storm_of_kills(
             running.append(begin())
             until(lambda: "searching for neighbors" in running[-1].text)
         until(lambda: own.call("depth", peers.QUEUE) == 0, within=60.0)
-        told = dict(zip(ids, own.call("wait", *ids, timeout=0.2), strict=True))
+        told = dict(zip(ids, own.call("wait", *ids, timeout=20.0), strict=True))
     with contextlib.closing(ledgers.open_ledger(own.backend, "worker", None)) as ledger:
         rows = list(ledger.ids())
     ran = [len(lines(path)) for path in paths]
