@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import re
@@ -397,6 +398,22 @@ def test_a_child_that_takes_too_much_memory_is_killed_alone() -> None:
         assert f"when it ran task 'greedy', of {most:,} allowed" in text
         assert submit(pool, quick) != victim
         assert other.get() == "obeyed" and pid in serving(pool)
+
+
+def test_call_keeps_no_timer_of_looks_at_its_memory_that_were_taken() -> None:
+    """Or else a call of an hour keeps 36,000."""
+
+    def kept() -> int:
+        return sum(isinstance(each, timers.Timer) for each in gc.get_objects())
+
+    with pools.ProcessPool(1, max_memory=10**6 * MIB) as pool:
+        submit(pool, quick)
+        before, most, box = kept(), 0, Box()
+        pool.submit(busy, (1.5,), box)
+        while box.done.empty():
+            most = max(most, kept() - before)
+        assert box.get() == "ended"
+    assert most <= 3
 
 
 def test_a_child_that_keeps_too_much_memory_is_replaced_after_its_call(

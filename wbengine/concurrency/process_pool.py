@@ -276,8 +276,12 @@ class _Process(pools.Slot):
         text: str,
     ) -> None:
         """Kill the child, if it still makes this call then; under the lock."""
-        act = functools.partial(self._put_down, child, call, kind, text)
-        self._timers.append(timers.of_process().after(seconds, act))
+        self._later(seconds, functools.partial(self._put_down, child, call, kind, text))
+
+    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        """Do it then, unless the call has ended; under the lock."""
+        waiting = [timer for timer in self._timers if timer.act is not None]
+        self._timers = [*waiting, timers.of_process().after(seconds, act)]
 
     def _put_down(
         self, child: _Child, call: pools.PoolCall, kind: type[BaseException], text: str
@@ -290,8 +294,7 @@ class _Process(pools.Slot):
         LOG.warning("process %s (%s) was killed: %s", child.pid, self.name, text)
 
     def _weigh_later(self, child: _Child, call: pools.PoolCall) -> None:
-        act = functools.partial(self._weigh, child, call)
-        self._timers.append(timers.of_process().after(_MEMORY_PERIOD, act))
+        self._later(_MEMORY_PERIOD, functools.partial(self._weigh, child, call))
 
     def _weigh(self, child: _Child, call: pools.PoolCall) -> None:
         weight = self._overweight(child)
