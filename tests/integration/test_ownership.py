@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -230,6 +231,36 @@ def test_whoever_waits_can_be_suspended(how: str) -> None:
             thread.join(60)
         assert kept(first, backend).state == states.RUNNING
     assert step.runs == 0
+
+
+@pytest.mark.parametrize("wait", ["prepare", "reset"])
+def test_suspend_ends_waiting_to_prepare_or_reset(wait: str) -> None:
+    """The error says who runs the flow, and that it was waited for."""
+    backend = memory.MemoryBackend()
+    inside, let, over = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        assert let.wait(60)
+
+    def suspend() -> None:
+        while not over.wait(0.01):
+            other.suspend()
+
+    first = engines.load(line(Step("a", hold)), backend=backend)
+    other = again(first, line(Step("a")), backend, on_busy="wait")
+    if wait == "reset":
+        other.prepare()
+    with running(first, let):
+        assert inside.wait(30)
+        thread = threading.Thread(target=suspend)
+        thread.start()
+        with pytest.raises(exceptions.FlowBusy) as found:
+            getattr(other, wait)()
+        over.set()
+        thread.join(60)
+    assert re.search("run by process .* was waited for until `suspend`", str(found.value))
+    assert found.value.owner and found.value.epoch == kept(first, backend).epoch
 
 
 def test_a_deadline_counts_while_it_waits() -> None:

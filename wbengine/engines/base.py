@@ -170,7 +170,8 @@ class Engine(abc.ABC):
             another one, and `migrate` does not say what to do with that.
         :raises Duplicate: an atom was recorded as one of the other kind (task or retry).
         :raises InvalidState: before `compile`.
-        :raises FlowBusy: another engine runs the flow (see `run`).
+        :raises FlowBusy: another engine runs the flow.  With `on_busy='wait'` it is waited for,
+            until `suspend` ends that.
         :raises StorageFailure: the records cannot be written.
         """
 
@@ -290,5 +291,5 @@ class Engine(abc.ABC):
             then what comes after it; the way on from what `never_resolve` kept.
         :raises InvalidState: before `prepare`, while the flow runs, or, with `failed_only`, when
             part of the flow was or is to be reverted.  Then nothing is changed.
-        :raises FlowBusy: another engine runs the flow.
+        :raises FlowBusy: another engine runs the flow (see `prepare`).
         """

@@ -28,7 +28,7 @@ _LONGEST: Final = 1.0
 
 
 class WaitEnded(exceptions.FlowBusy):
-    """A run that waited for the flow was suspended, or cancelled."""
+    """Waiting for the flow was ended by `suspend`, or `cancel`."""
 
 
 class Ownership:
@@ -55,7 +55,7 @@ class Ownership:
         self.held: lease_renewer.HeldLease | None = None
 
     def wake(self) -> bool:
-        """Let a run that waits give up; False if none does.
+        """Let who waits for the flow give up; False if nobody does.
 
         From any thread, and from signal handlers.
         """
@@ -136,17 +136,25 @@ class Ownership:
                     raise exceptions.DeadlineExceeded(
                         f"{busy}: it did not end within {deadline:g} seconds", busy
                     ) from busy
-                self._sleep(min(pause, left, max(busy.seconds, 0.01)), requests)
+                if self._woken(min(pause, left, max(busy.seconds, 0.01)), requests):
+                    raise WaitEnded(
+                        f"{busy}; it was waited for until `suspend` or `cancel` ended that",
+                        owner=busy.owner,
+                        epoch=busy.epoch,
+                        seconds=busy.seconds,
+                    ) from None
                 pause = min(pause * 2, _LONGEST)
 
-    def _sleep(self, seconds: float, requests: Sized) -> None:
+    def _woken(self, seconds: float, requests: Sized) -> bool:
+        """Whether waiting is over, within so many seconds."""
         assert self._waking is not None
-        if not (requests or async_run.given_up()):  # before it waited
-            try:
-                self._waking.get(True, seconds)
-            except queue.Empty:
-                return
-        raise WaitEnded
+        if requests or async_run.given_up():  # before it waited
+            return True
+        try:
+            self._waking.get(True, seconds)
+        except queue.Empty:
+            return False
+        return True
 
     def _take(self, backend: base.Backend, owner: str) -> lease_renewer.HeldLease:
         taken = lease_renewer.now()
