@@ -177,7 +177,7 @@ def fail_c(run: Run) -> None:
     assert run.failed("c")
 
 
-def test_reverting_a_subflow_leaves_the_others_alone() -> None:
+def test_reverting_a_subflow_leaves_the_others_done_and_the_flow_in_failure() -> None:
     run = Run(subflows())
     fail_c(run)
     assert run.apply(states.REVERT, "r1") == dict.fromkeys(("b", "c", "r1"), "REVERT")
@@ -188,7 +188,7 @@ def test_reverting_a_subflow_leaves_the_others_alone() -> None:
     run.ok("x")
     assert run.take() == "execute: y"
     run.ok("y")
-    assert run.end() == states.REVERTED
+    assert run.end() == states.FAILURE  # a, x and y are left done
 
 
 def test_retrying_a_subflow() -> None:
@@ -653,7 +653,7 @@ def test_a_retry_that_was_about_to_run_again(retrying: tuple[str, str]) -> None:
     assert run.reset("r1") == "b"
 
 
-def test_a_subflow_that_was_reverted_stays_so() -> None:
+def test_subflow_that_was_reverted_stays_so_and_its_flow_is_in_failure() -> None:
     saved = {
         "a": (SUCCESS, "EXECUTE"),
         "r1": ("REVERTED", "REVERT"),
@@ -665,7 +665,7 @@ def test_a_subflow_that_was_reverted_stays_so() -> None:
     run.ok("x")
     assert run.take() == "execute: y"
     run.ok("y")
-    assert run.end() == states.REVERTED
+    assert run.end() == states.FAILURE  # a, x and y are left done
 
 
 def test_everything_goes_on_to_be_reverted() -> None:
