@@ -301,24 +301,33 @@ class Step(task.Task):
         return self.name
 
 
-def test_what_it_was_writing_goes_to_the_newest_records() -> None:
-    """Somebody else ran the flow, from its beginning to its end, in the midst of one write."""
+def test_change_of_a_frozen_owner_is_refused_and_the_next_goes_to_the_newest_records() -> None:
+    """Another engine took the flow over, and ran it to its end, in the midst of one write."""
     backend, others = memory.MemoryBackend(), list[Any]()
     engine = engines.load(linear_flow.Flow("f").add(Step("a")), backend=backend)
     engine.prepare()
 
+    def atom() -> Any:
+        with backend.get_connection() as connection:
+            (found,) = connection.get_flow_details(engine.storage.flow_uuid)
+        return found
+
     def run_elsewhere(name: str) -> None:
         if name == "storage.before-save" and not others:
+            uuid = engine.storage.flow_uuid
             with backend.get_connection() as connection:
-                detail = connection.get_flow_details(engine.storage.flow_uuid)
+                connection.take_lease(uuid, "elsewhere", 0, dead=connection.get_lease(uuid).epoch)
+                detail = connection.get_flow_details(uuid)
             flow = linear_flow.Flow("f").add(Step("a"))
             others.append(engines.load(flow, flow_detail=detail, backend=backend))
             others[0].run()
 
     _crash.install(run_elsewhere)
+    with pytest.raises(exc.LeaseLost):
+        engine.storage.update_atom_metadata("a", {"lost": 1})
+    found = atom()
+    assert found.state == states.SUCCESS and "lost" not in found.meta
     engine.storage.update_atom_metadata("a", {"mark": 1})
-    with backend.get_connection() as connection:
-        kept = connection.get_flow_details(engine.storage.flow_uuid)
-    (atom,) = kept
-    assert (kept.state, atom.state, atom.meta["mark"]) == (states.SUCCESS, states.SUCCESS, 1)
+    found = atom()
+    assert found.state == states.SUCCESS and "lost" not in found.meta and found.meta["mark"] == 1
     assert engine.storage.get_atom_state("a") == states.SUCCESS
