@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import types
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from tests.contract import records
 from tests.integration.owned_flows import Step, again, kept, made
 from tests.support.beside import running
-from wbengine import engines, exceptions, retry, states, task
+from wbengine import _crash, engines, exceptions, retry, states, task
 from wbengine.engines import action, base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, leases, models, owners
@@ -543,6 +544,31 @@ def test_change_outside_a_run_is_written_and_gives_the_lease_back(name: str) -> 
     after = kept(engine, backend)
     assert records.of_flow(after) != records.of_flow(before)
     assert records.of_flow(after) == records.of_flow(engine.storage.flow_detail)
+
+
+def test_change_while_its_own_engine_gives_the_lease_back_is_written() -> None:
+    """It takes the lease after the run, and is not refused because of it."""
+    backend = memory.MemoryBackend()
+    engine = engines.load(line(Step("a")), backend=backend)
+    engine.prepare()
+    with futures.ThreadPoolExecutor(1) as pool:
+        changes: list[futures.Future[None]] = []
+
+        def change(point: str) -> None:
+            if point == "lease.before-give-back" and not changes:
+                changes.append(pool.submit(engine.storage.inject, {"y": 2}))
+                # Either it ends at once, because it is refused, or it waits for this thread.
+                futures.wait(changes, 0.2)
+
+        _crash.install(change)
+        try:
+            engine.run()
+        finally:
+            _crash.install(None)
+        changes[0].result(60)
+    assert kept(engine, backend).epoch == 3
+    assert records.of_flow(kept(engine, backend)) == records.of_flow(engine.storage.flow_detail)
+    assert engine.storage.fetch("y") == 2 and owner_of(engine, backend) is None
 
 
 def test_values_for_a_kept_flow_wait_with_the_run() -> None:

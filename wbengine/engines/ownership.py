@@ -105,9 +105,10 @@ class Ownership:
                 held.on_lost = held.on_tick = lease_renewer.ignore
                 held.on_command = None
                 lease_renewer.of_process().remove(held)
-                self._storage.writer.detach_lease()
-                if held.error is None:
-                    self._storage.writer.give_back_lease(held.lease)
+                with self._storage.writer.mutex:  # between the two nothing here can be written
+                    self._storage.writer.detach_lease()
+                    if held.error is None:
+                        self._storage.writer.give_back_lease(held.lease)
         finally:
             owner.let_go()
 
