@@ -15,6 +15,7 @@ from tests.celery.conftest import Bed, Ours
 from tests.celery.journal import lines
 from tests.support.workers import WorkerProcess, until
 from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based.ledger import base
 
 #: A Redis looks soon whether what it gave out is to be given to others.
 SOON: Any = {
@@ -162,21 +163,29 @@ def test_storm_of_kills(
             until(lambda: "searching for neighbors" in running[-1].text)
         until(lambda: own.call("depth", peers.QUEUE) == 0, within=60.0)
         told = dict(zip(ids, own.call("wait", *ids, timeout=20.0), strict=True))
-    with contextlib.closing(ledgers.open_ledger(own.backend, "worker", None)) as ledger:
-        rows = list(ledger.ids())
     ran = [len(lines(path)) for path in paths]
     errors = {id: each["error"]["type"] for id, each in told.items() if "error" in each}
-    # What kombu took off the list, and had not noted, is gone, and was never claimed.
-    missed = {id for id in errors if not any(row.startswith(f"celery-{id}-") for row in rows)}
-    assert {errors.pop(id) for id in missed} <= {"TimeoutError"}
+    # What kombu took off the list is gone where its worker was killed before that was noted: of a
+    # first delivery there is no row, of a later one that of the run that was killed.  It takes one
+    # message at a time.
+    missed = {id for id, error in errors.items() if error == "TimeoutError"}
+    with contextlib.closing(ledgers.open_ledger(own.backend, "worker", None)) as ledger:
+        rows = [
+            ledger.state(row)
+            for row in ledger.ids()
+            if any(row.startswith(f"celery-{id}-") for id in missed)
+        ]
+    assert {row.state for row in rows if row is not None} <= {base.ROW_CLAIMED}
+    lost = {id for id, error in errors.items() if error == "WorkerLostError"}
     print(
         f"{task}: {kills} kills, {sum(ran)} runs, {sum(n > 1 for n in ran)} ran twice or more,"
-        f" {len(errors)} told as lost, {len(missed)} lost at receipt"
+        f" {len(lost)} told as lost, {len(missed)} lost at receipt"
     )
+    assert errors.keys() == lost | missed and len(missed) <= kills
     if task == "rest":
-        assert max(ran) == 1 and set(errors.values()) <= {"WorkerLostError"}
+        assert max(ran) == 1
     else:
-        assert not errors and ran.count(0) == len(missed)
+        assert not lost
 
 
 @pytest.mark.parametrize("kind", ["redis"])
