@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import itertools
@@ -494,6 +495,51 @@ def test_suspending_from_a_listener_of_the_flow() -> None:
     engine.run()
     assert engine.storage.get_flow_state() == states.SUSPENDED
     assert ends(engine, "n") == [LEFT]
+
+
+class Suspender(executors.SerialTaskExecutor):
+    """Suspends its engine when it is started."""
+
+    engine: Any = None
+
+    def start(self) -> None:
+        super().start()
+        self.engine.suspend()
+
+
+def test_suspend_while_the_executor_starts_lets_nothing_run() -> None:
+    executor = Suspender()
+    engine = load(LINE("f").add(samples.Nothing(name="n")), engine="parallel", executor=executor)
+    executor.engine = engine
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert ends(engine, "n") == [LEFT]
+
+
+@pytest.mark.parametrize("run", ["run", "run_iter", "arun"])
+def test_suspend_while_the_flow_is_prepared_lets_nothing_run(run: str) -> None:
+    """And the next run goes on."""
+    engine = load(LINE("f").add(samples.Nothing(name="n")))
+    engine.prepare()
+    detail = engine.storage.flow_detail
+    detail.state = states.RUNNING  # as an engine leaves it that dies
+    engine = load(LINE("f").add(samples.Nothing(name="n")), flow_detail=detail)
+
+    def suspend(state: str, details: dict[str, Any]) -> None:
+        engine.notifier.deregister(states.SUSPENDED, suspend)
+        engine.suspend()
+
+    engine.notifier.register(states.SUSPENDED, suspend)
+    if run == "run":
+        engine.run()
+    elif run == "run_iter":
+        assert list(engine.run_iter())[-1] == states.SUSPENDED
+    else:
+        asyncio.run(engine.arun())
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    assert ends(engine, "n") == [LEFT]
+    engine.run()
+    assert ends(engine, "n") == [DONE]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs signals")

@@ -524,8 +524,7 @@ def test_cancelled_while_it_waits_for_somebody_else() -> None:
             on_busy="wait",
         )
         with second:
-            until(lambda: second.engine._ownership._bell is not None)
-            assert second.engine.cancel(reason="never mind")
+            until(lambda: second.engine.cancel(reason="never mind"))
         assert isinstance(second.error, exceptions.Cancelled)
         assert "run by somebody else and was not changed" in str(second.error)
         assert not second.hands.submitted

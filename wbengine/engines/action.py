@@ -18,6 +18,7 @@ from wbengine import composite_executor, exceptions, states
 from wbengine import invocation as calls
 from wbengine.concurrency import limits
 from wbengine.engines import (
+    async_run,
     base,
     control,
     differences,
@@ -191,8 +192,23 @@ class ActionEngine(control.Controlled):
     # -- running --------------------------------------------------------------------------------
 
     def run(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        self._drive(timeout, deadline, deque())
+
+    async def arun(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
+        early: control.EarlyRequests = deque()
+
+        def suspend() -> None:
+            early.append(run_control.SuspendRequest())  # the run may not even get ready yet
+            with contextlib.suppress(exceptions.InvalidState):  # nor be compiled
+                self.suspend()
+
+        await async_run.in_thread(lambda: self._drive(timeout, deadline, early), suspend)
+
+    def _drive(
+        self, timeout: float | None, deadline: float | None, early: control.EarlyRequests
+    ) -> None:
         due = self._due(timeout, deadline)
-        with self._session(due, deadline) as run:
+        with self._session(due, deadline, early) as run:
             if run is None:
                 return
             for _ in run.run_iter(timeout, due, measure=self._gather_statistics):
@@ -215,7 +231,7 @@ class ActionEngine(control.Controlled):
         self, timeout: float | None, deadline: float | None, due: float | None
     ) -> Generator[str, Any, None]:
         closing = False
-        with self._session(due, deadline) as run:
+        with self._session(due, deadline, deque()) as run:
             if run is None:
                 yield states.SUSPENDED
                 return
@@ -233,21 +249,23 @@ class ActionEngine(control.Controlled):
 
     @contextlib.contextmanager
     def _session(
-        self, due: float | None, deadline: float | None
+        self, due: float | None, deadline: float | None, early: control.EarlyRequests
     ) -> Iterator[run_module.Run | None]:
         """Everything around the loop of one run; whoever enters drives the run to its end.
 
-        None: it was suspended while it waited for another owner to end.
+        Requests that come while it gets ready are added to `early`.  None: it was suspended while
+        it waited for another owner to end.
         """
         with self._alone(exceptions.ExecutionFailure("The engine is running already")):
-            early = self._early = deque()
+            self._early = early
             self.compile()
             with contextlib.ExitStack() as owning:
                 try:
                     owning.enter_context(self._ownership.owned(due, deadline, early))
                 except ownership.WaitEnded:
-                    if early:
-                        raise self._cancelled_early(early[0].reason) from None
+                    for request in early:
+                        if isinstance(request, run_control.CancelRequest):
+                            raise self._cancelled_early(request.reason) from None
                     yield None
                     return
                 with self._storage.writer.batch():
@@ -255,7 +273,6 @@ class ActionEngine(control.Controlled):
                     self.validate()
                     self._keep_outline()
                     run = self._make_run()
-                    self._begin(run)
                     self._began, self._ended = self._clock.monotonic(), None
                     # Also if an interruption comes while what ran it is stopped.
                     with contextlib.ExitStack() as last, self._executing(run):
@@ -300,6 +317,7 @@ class ActionEngine(control.Controlled):
         self._running_executor.start()  # one that cannot start changes nothing of the flow
         try:
             self._change_state(states.RUNNING)
+            self._begin(run)
             if self._ownership.held is not None:
                 self._ownership.held.on_command = self._obey
             if self._durability != saving.EACH:

@@ -7,32 +7,16 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-from wbengine import exceptions, states
-
-if TYPE_CHECKING:
-    from wbengine.engines import base
+from typing import Any, NamedTuple, TypeVar
 
 LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# Whether who awaits what runs in this context was cancelled.
-_cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar(
-    "_cancelled", default=None
-)
-
 
 class _Ended(NamedTuple):
     value: Any
     error: BaseException | None
-
-
-def given_up() -> bool:
-    """Whether this thread runs an engine for somebody who was cancelled."""
-    event = _cancelled.get()
-    return event is not None and event.is_set()
 
 
 async def in_thread(work: Callable[[], _T], give_up: Callable[[], object] | None = None) -> _T:
@@ -85,28 +69,3 @@ def _start(function: Callable[[], object]) -> asyncio.Future[_Ended]:
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(main,), name="wbengine-awaited", daemon=True).start()
     return future
-
-
-async def run(engine: base.Engine, work: Callable[[], _T]) -> _T:
-    """Let `work` run `engine`; whoever is cancelled suspends it, and waits for what runs."""
-    wanted = threading.Event()
-
-    def suspend() -> None:
-        wanted.set()
-        try:
-            engine.suspend()
-        except exceptions.InvalidState:
-            pass  # it is not even compiled; see below
-
-    def begun(state: str, details: dict[str, Any]) -> None:
-        # Asked to suspend before it ran, it had nothing to suspend.
-        if wanted.is_set():
-            engine.suspend()
-
-    engine.notifier.register(states.RUNNING, begun)
-    token = _cancelled.set(wanted)
-    try:
-        return await in_thread(work, suspend)
-    finally:
-        _cancelled.reset(token)
-        engine.notifier.deregister(states.RUNNING, begun)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from wbengine import _options, states
 from wbengine import storage as storage_module
-from wbengine.engines import async_run, differences
+from wbengine.engines import differences
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import notifier as notifier_module
@@ -233,6 +233,7 @@ class Engine(abc.ABC):
             iterating.
         """
 
+    @abc.abstractmethod
     async def arun(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
         """`run`, awaited: in a thread of its own, while other coroutines go on.
 
@@ -242,17 +243,16 @@ class Engine(abc.ABC):
 
         :raises BaseException: what `run` raises.
         """
-        await async_run.run(self, lambda: self.run(timeout, deadline=deadline))
 
     @abc.abstractmethod
     def suspend(self) -> None:
         """Let nothing more start; what runs finishes, then the flow is SUSPENDED.
 
         From any thread, from listeners and tasks, from signal handlers; any number of times.  Does
-        not wait.  Does nothing while the flow does not run.  A flow that comes to its end all the
-        same is not SUSPENDED.
+        not wait.  While `run` gets ready it is kept, and nothing starts.  Does nothing while the
+        flow does not run.  A flow that comes to its end all the same is not SUSPENDED.
 
-        :raises InvalidState: before `compile`.
+        :raises InvalidState: before `compile`, where `run` was not called.
         """
 
     @abc.abstractmethod

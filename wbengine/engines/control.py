@@ -17,9 +17,12 @@ from wbengine.persistence import commands, leases, models
 from wbengine.runtime import control, saving
 from wbengine.runtime import run as run_module
 
-__all__ = ["Controlled"]
+__all__ = ["Controlled", "EarlyRequests"]
 
 LOG: Final = logging.getLogger(__name__)
+
+#: What is asked of a run that gets ready.
+EarlyRequests = deque[control.CancelRequest | control.SuspendRequest]
 
 
 class Controlled(base.Engine):
@@ -55,8 +58,8 @@ class Controlled(base.Engine):
         self._run: run_module.Run | None = None
         #: What is to be injected by the next run.
         self._inputs: Mapping[str, Any] = {}
-        # Requests to cancel that came before the run was made; None: no run begins.
-        self._early: deque[control.CancelRequest] | None = None
+        # What came before the run began, and is for it; None: no run gets ready.
+        self._early: EarlyRequests | None = None
 
     def _provide(self, values: Mapping[str, Any]) -> None:
         try:
@@ -91,9 +94,11 @@ class Controlled(base.Engine):
 
     def _suspend(self, why: str | None = None) -> None:
         """`suspend`; `why` goes into the flow's history."""
+        if self._keep(control.SuspendRequest(why)):
+            return
         self._compiled("suspended")
         if self._ownership.wake():
-            return  # it does not run yet, and will not
+            return  # it is waited for, to prepare it or to reset it, and will not be any more
         if self._backend is not None and self._storage.writer.lease is None:
             return  # what the records say of a run is about one that died
         with self._state_lock:
@@ -111,14 +116,21 @@ class Controlled(base.Engine):
             raise TypeError(f"The reason is a text or None, not {reason!r:.80}")
         nodes = selection.nodes_of(plan, atoms) if atoms else None
         request = control.CancelRequest(nodes, reason)
+        if self._keep(request):
+            return True
+        run = self._run
+        return run is not None and run.stop_signal.cancel(request)
+
+    def _keep(self, request: control.CancelRequest | control.SuspendRequest) -> bool:
+        """Keep a request for the run that gets ready, which waits no longer; False: none does."""
         with self._state_lock:
-            run, early = self._run, self._early
+            early = self._early
             if early is not None:
                 early.append(request)
-        if early is not None:
-            self._ownership.wake()
-            return True
-        return run is not None and run.stop_signal.cancel(request)
+        if early is None:
+            return False
+        self._ownership.wake()
+        return True
 
     def _obey(self, command: persistence.FlowCommand) -> None:
         """Obey a command that was left in the store."""
@@ -129,12 +141,15 @@ class Controlled(base.Engine):
             self.cancel(reason=command.told)
 
     def _begin(self, run: run_module.Run) -> None:
-        """From now on `run` is suspended and cancelled."""
+        """From now on `run` is suspended and cancelled, also by what came before it began."""
         with self._state_lock:
             self._run = run
-            for request in self._early or ():
+            early, self._early = self._early, None
+        for request in early or ():
+            if isinstance(request, control.CancelRequest):
                 run.stop_signal.cancel(request)
-            self._early = None
+            else:
+                self._suspend(request.why)
 
     def _change_state(self, state: str, why: str | None = None, *, saved: bool = True) -> bool:
         """Enter `state` and tell of it: after it is `saved`, if that is what durability means.

@@ -11,7 +11,6 @@ from typing import Final
 
 from wbengine import _clock, exceptions
 from wbengine import storage as storage_module
-from wbengine.engines import async_run
 from wbengine.persistence import base, lease_renewer, leases, owners
 
 __all__ = ["FAIL", "ON_BUSY", "WAIT", "Ownership", "WaitEnded"]
@@ -149,7 +148,7 @@ class Ownership:
     def _woken(self, seconds: float, requests: Sized) -> bool:
         """Whether waiting is over, within so many seconds."""
         assert self._waking is not None
-        if requests or async_run.given_up():  # before it waited
+        if requests:  # before it waited
             return True
         try:
             self._waking.get(True, seconds)

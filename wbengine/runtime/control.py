@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEADLINE", "KEYS", "Arrival", "CancelRequest", "GivenUp", "InFlight", "Inbox", "StopSignal",
-    "Withdrawn", "is_cancellable", "recorded",
+    "SuspendRequest", "Withdrawn", "is_cancellable", "recorded",
 ]  # fmt: skip
 
 _DEADLINE: Final = "deadline_exceeded"
@@ -88,6 +88,12 @@ class CancelRequest(NamedTuple):
     def covers(self, call: calls.Invocation) -> bool:
         """Whether it is about what `call` does: whatever is being undone, goes on."""
         return call.action == calls.EXECUTE and (self.nodes is None or call.node in self.nodes)
+
+
+class SuspendRequest(NamedTuple):
+    """Nothing more is to start; `why` goes into the flow's history."""
+
+    why: str | None = None
 
 
 def is_cancellable(call: object) -> TypeGuard[calls.Invocation]:
