@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -21,6 +21,7 @@ from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import local
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
+from wbengine.persistence.backends import memory
 
 Load = Callable[..., Any]
 
@@ -335,6 +336,45 @@ def test_arun_of_a_flow() -> None:
         asyncio.run(engines.arun(tasks.Double(), {"x": 4}, engine="paralel"))
     with pytest.raises(exceptions.MissingDependencies, match="'x'"):
         asyncio.run(engines.arun(tasks.Double()))
+
+
+class ThreadsOfStore(memory.MemoryBackend):
+    """A kind of backend that notes in which threads it is opened, used and closed."""
+
+    threads: ClassVar[list[tuple[str, threading.Thread]]] = []
+
+    def __init__(self, conf: Any) -> None:
+        super().__init__(conf)
+        self.note("open")
+
+    def note(self, what: str) -> None:
+        self.threads.append((what, threading.current_thread()))
+
+    def get_connection(self) -> memory.MemoryConnection:
+        self.note("use")
+        return super().get_connection()
+
+    def close(self) -> None:
+        self.note("close")
+        super().close()
+
+
+def test_arun_opens_uses_and_closes_its_store_outside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may wait for a server, and other coroutines go on."""
+    info = tmp_path / "stores-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stores\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        f"[wbengine.persistence]\nthreads = {__name__}:ThreadsOfStore\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = asyncio.run(engines.arun(tasks.Double(), {"x": 4}, backend="threads"))
+    assert found["double"] == 8
+    first = dict(reversed(ThreadsOfStore.threads))
+    assert first.keys() == {"open", "use", "close"}
+    assert threading.current_thread() not in first.values()
 
 
 def nothing() -> None:

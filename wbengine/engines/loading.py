@@ -204,19 +204,23 @@ async def arun(
     deadline: float | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """`run`, awaited: loading and running happen in threads, while other coroutines go on.
+    """`run`, awaited: all of it happens in threads, while other coroutines go on.
 
     Cancelling it suspends the flow (see `Engine.arun`): with a `flow_detail` in a backend, another
     engine goes on with it.
     """
-    with _lent(backend) as kept:
-        loaded = await async_run.in_thread(
-            functools.partial(
-                load, flow, store, flow_detail, book, kept, namespace, engine, **options
-            )
+    loaded = await async_run.in_thread(
+        functools.partial(
+            load, flow, store, flow_detail, book, backend, namespace, engine, **options
         )
+    )
+    kept = loaded.storage.backend
+    try:
         await loaded.arun(deadline=deadline)
-        return loaded.storage.fetch_all()
+        return await async_run.in_thread(loaded.storage.fetch_all)
+    finally:
+        if kept is not None and kept is not backend:
+            await async_run.in_thread(kept.close)
 
 
 def save_factory_details(
