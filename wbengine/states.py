@@ -94,6 +94,7 @@ _TASK_ALLOWED: Final[frozenset[Pair]] = frozenset(
     | _pairs([RUNNING], [SUCCESS, FAILURE])
     | _pairs([SUCCESS, FAILURE], [REVERTING])
     | _pairs([REVERTING], [REVERTED, REVERT_FAILURE])
+    | {(REVERT_FAILURE, REVERTING)}
     | _pairs([REVERTED, IGNORE], [PENDING])
 )
 _RETRY_ALLOWED: Final[frozenset[Pair]] = _TASK_ALLOWED | {

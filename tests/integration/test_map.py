@@ -422,6 +422,23 @@ def test_a_failed_reversion_ends_the_flow(kind: Kind, tmp_path: Path) -> None:
     assert engine.storage.get_revert_failure("m").check(OSError)  # type: ignore[union-attr]
 
 
+def test_cancelled_run_reverts_again_the_item_that_could_not_be_reverted(
+    kind: Kind, tmp_path: Path
+) -> None:
+    """With its result, and then those before it."""
+    store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
+    engine = kind.load(flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken()), store=store)
+    with pytest.raises(OSError):
+        engine.run()
+    engine.storage.inject({"stuck": -1})
+    engine.notifier.register(states.RUNNING, lambda *_, **__: engine.cancel())
+    with pytest.raises(ValueError):
+        engine.run()
+    assert tasks.notes(tmp_path)[3:] == ["-2:-2", "-1:-1", "-1:-1", "-0:0"]
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert states_of(engine) == [states.REVERTED] * 3
+
+
 def test_retries_expand_the_list_anew(kind: Kind) -> None:
     """Each attempt has its own items, and the list that is there then."""
     controller = retry.Times(2, "r", provides="turn")

@@ -6,6 +6,7 @@ from typing import Any
 
 from wbengine import retry, task
 from wbengine.patterns import linear_flow
+from wbengine.types import failure
 
 #: What was done, in order; what fails.
 DONE: list[str] = []
@@ -21,8 +22,11 @@ class Step(task.Task):
             raise ValueError(f"{self.name} fails")
         return self.name
 
-    def revert(self, **_: Any) -> None:
-        DONE.append(f"-{self.name}")
+    def revert(self, result: Any, **_: Any) -> None:
+        told = "" if result == self.name or isinstance(result, failure.Failure) else f":{result}"
+        DONE.append(f"-{self.name}{told}")
+        if f"-{self.name}" in FAILING:
+            raise OSError(f"{self.name} cannot be undone")
 
 
 def steps() -> linear_flow.Flow:
@@ -33,6 +37,15 @@ def nested() -> linear_flow.Flow:
     """The second half has a retry that gives up at once."""
     half = linear_flow.Flow("half", retry.AlwaysRevert("again")).add(Step("c"), Step("d"))
     return linear_flow.Flow("nested").add(Step("a"), Step("b"), half)
+
+
+def tried() -> linear_flow.Flow:
+    """A step in the middle has retries."""
+    flow = linear_flow.Flow("tried").add(Step("a"), Step("b"), Step("c"))
+    for step in flow:
+        if step.name == "b":
+            step.retries = 2
+    return flow
 
 
 flow = steps()

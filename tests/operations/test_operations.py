@@ -212,6 +212,47 @@ def test_flow_with_something_left_done_is_in_failure_and_revert_finishes_it(
     assert state(backend, uuid) == "REVERTED"
 
 
+@pytest.mark.parametrize("made_by", [STEPS, "tests.operations.flows:tried"])
+def test_revert_runs_a_failed_revert_again_and_then_the_rest(
+    backend: base.Backend, made_by: str
+) -> None:
+    """As often as it takes; the task is given its result each time."""
+    flows.FAILING.update(("c", "-b"))
+    engine = operations.start(backend, made_by)
+    uuid = uuid_of(engine)
+    with pytest.raises(OSError, match="b cannot be undone"):
+        engine.run()
+    assert flows.DONE == ["a", "b", "c", "-c", "-b"]
+    planned = operations.plan(backend, uuid, "revert")
+    assert (planned.run, {"a", "b"} - {*planned.revert}) == ((), set())
+    with pytest.raises(OSError, match="b cannot be undone"):
+        operations.revert(backend, uuid).run()
+    assert flows.DONE[5:] == ["-b"]
+    assert state(backend, uuid) == "FAILURE"
+    flows.FAILING.remove("-b")
+    engine = operations.revert(backend, uuid)
+    with pytest.raises(ValueError, match="c fails"):
+        engine.run()
+    assert flows.DONE[6:] == ["-b", "-a"]
+    assert state(backend, uuid) == "REVERTED"
+    assert not engine.storage.get_revert_failures()
+
+
+def test_suspended_second_revert_is_gone_on_with(backend: base.Backend) -> None:
+    flows.FAILING.update(("d", "-c", "-b"))
+    uuid = uuid_of(engine := operations.start(backend, STEPS))
+    with pytest.raises(OSError, match="c cannot be undone"):
+        engine.run()
+    flows.FAILING.difference_update(("-c", "-b"))
+    engine = operations.revert(backend, uuid)
+    engine.atom_notifier.register(states.REVERTED, lambda *_, **__: engine.suspend())
+    engine.run()
+    assert (flows.DONE[6:], state(backend, uuid)) == (["-c"], "SUSPENDED")
+    with pytest.raises(ValueError, match="d fails"):
+        operations.resume(backend, uuid).run()
+    assert (flows.DONE[7:], state(backend, uuid)) == (["-b", "-a"], "REVERTED")
+
+
 @pytest.mark.parametrize(
     ("operation", "failing", "words"),
     [

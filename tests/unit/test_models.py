@@ -100,7 +100,7 @@ def test_meta_exists_when_asked_for() -> None:
             {"failure": FAILURE, "revert_results": 2},
         ),
         ([("SUCCESS", 1), ("REVERTED", 2)], {"revert_results": 2}),
-        ([("SUCCESS", 1), ("REVERT_FAILURE", FAILURE)], {"revert_failure": FAILURE}),
+        ([("SUCCESS", 1), ("REVERT_FAILURE", FAILURE)], {"results": 1, "revert_failure": FAILURE}),
     ],
 )
 def test_what_a_task_keeps(steps: list[tuple[str, Any]], left: dict[str, Any]) -> None:

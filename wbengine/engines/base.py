@@ -265,8 +265,9 @@ class Engine(abc.ABC):
         `task.cancelled`; where it runs in a process of its own, that is killed after
         `cancel_grace` seconds.  What ends because of that fails with `Cancelled`, which no retry is
         asked about; what ends well all the same is reverted like all the rest.  What is being
-        reverted goes on, a flow that comes to its end all the same is left alone, and with
-        `never_resolve` nothing is reverted.
+        reverted goes on, what could not be reverted in an earlier run is reverted again, a flow
+        that comes to its end all the same is left alone, and with `never_resolve` nothing is
+        reverted.
 
         `run` raises `Cancelled`, with the `reason`.  That is kept: a run that dies, or is
         suspended, while it reverts is gone on with there, whoever goes on with it.

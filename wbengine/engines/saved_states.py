@@ -37,7 +37,7 @@ def failed_nodes(storage: Storage) -> list[int]:
             raise exceptions.InvalidState(
                 f"Flow {storage.flow_name!r} cannot go on where it failed: atom"
                 f" {record.name!r} is {record.state} and means to {record.intention};"
-                " reset everything, or run it to its end"
+                " revert what is left, or reset everything"
             )
         if record.state == states.FAILURE:
             failed.append(node)

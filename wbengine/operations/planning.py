@@ -17,6 +17,8 @@ REVERT: Final = "revert"
 
 #: Atoms in these have done something that can be undone.
 _DONE: Final = (states.RUNNING, states.SUCCESS, states.FAILURE, states.REVERTING, states.RETRYING)
+#: These are what `revert` undoes: what could not be undone is tried again.
+_UNDONE_BY_REVERT: Final = (*_DONE, states.REVERT_FAILURE)
 #: In these, they are not run again.
 _SETTLED: Final = (states.SUCCESS, states.IGNORE)
 
@@ -48,7 +50,7 @@ def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
     new = [name for name in names if name not in recorded]
     _check(detail, operation)
     if operation == REVERT:
-        return Plan((), _named(atom for atom in atoms if atom.state in _DONE))
+        return Plan((), _named(atom for atom in atoms if atom.state in _UNDONE_BY_REVERT))
     if operation == RETRY and detail.state == states.REVERTED:
         return Plan((*_named(atoms), *new), ())
     if operation == RESUME and _part_reverted(detail, atoms):

@@ -68,6 +68,8 @@ def revert(
     """An engine that undoes what a flow did, that nobody runs; call its `run`, which raises
     `Cancelled` with the reason, or what the flow had failed with.
 
+    What could not be reverted before is reverted again.
+
     :raises InvalidState: it came to a good end, or was reverted already.
     :raises Exception: as `resume`.
     """

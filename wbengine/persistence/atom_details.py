@@ -371,5 +371,5 @@ class TaskDetail(AtomDetail):
             self.revert_results = result
             self.results = self.revert_failure = None
         elif state == states.REVERT_FAILURE:
-            self.revert_failure = result
-            self.results = self.revert_results = None
+            self.revert_failure = result  # the result stays: it may be reverted again
+            self.revert_results = None

@@ -77,8 +77,15 @@ class ItemDetail:
     def put(self, state: str, result: Any) -> None:
         """Enter `state` with `result`: a value, or the failure when `state` is a failed one."""
         self.state = state
-        self.results = None
+        if state != states.REVERT_FAILURE:  # that may be reverted again
+            self.results = None
         setattr(self, _FIELDS[state], result)
+
+    def revert_again(self) -> None:
+        """If its revert failed, go back to where it was before that."""
+        if self.state == states.REVERT_FAILURE:
+            self.state = states.SUCCESS if self.failure is None else states.FAILURE
+            self.revert_failure = None
 
     def update(self, other: ItemDetail) -> ItemDetail:
         """Take over everything `other` says; values are shared."""

@@ -225,6 +225,7 @@ class Lifecycle:
                 self._storage.clear(record)
         else:
             record.state = states.REVERTING
+            record.revert_failure = None
             # Whoever was under way when its scope was given up has not been told so far.
             record.intention = states.REVERT
         if self._kept:

@@ -59,11 +59,13 @@ class Resuming:
         if not maps.resumes(record, action):
             record.keep_attempt()
             record.attempt += 1
-            if action == calls.REVERT:
-                record.reversions += 1
             record.epoch = 1
             if action == calls.EXECUTE:
                 record.items = None
+                return False
+            record.reversions += 1
+            for item in record.items or ():
+                item.revert_again()
             return False
         assert record.items is not None
         knows = self._executor is not None and self._executor.knows_all

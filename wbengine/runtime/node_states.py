@@ -20,7 +20,8 @@ IGNORED: Final = 2
 FAILED: Final = 3
 REVERTED: Final = 4
 # Not to be undone now: REVERTED is the last one that may be.
-#: Its reversion failed: it stays like that, and whatever comes before it stays too.
+#: Its reversion failed: it and whatever comes before it stay as they are, unless the flow is
+#: cancelled in a later run.
 REVERT_FAILED: Final = 5
 # Waiting to be handed out.
 READY: Final = 6

@@ -559,6 +559,8 @@ class Run:
             request = requests[0]  # nothing starts before it is out
             if self._may_grant(request):
                 if not self._broken:
+                    # A revert that failed in an earlier run may succeed by now.
+                    self._scheduler.try_reverts_again()
                     self._give_up(GivenUp(True, request.reason))
                 self._in_flight.granted.append(request)
                 for call in self._withdraw():

@@ -302,8 +302,21 @@ class Scheduler:
         self._turn_to_undo(self._reverting.cleared(node))
 
     def revert_failed(self, node: int) -> None:
-        """A reversion failed: what comes before it in the scope is never reverted."""
+        """A reversion failed: what comes before it in the scope is not reverted, unless
+        `try_reverts_again` is called.
+        """
         self._landed(node, REVERTING, REVERT_FAILED)
+
+    def try_reverts_again(self) -> None:
+        """What could not be reverted is to be reverted again, and then what comes before it.
+
+        O(V), and the edges of what is clear in consequence.
+        """
+        marks, blockers = self._marks, self._blockers
+        stuck = [node for node, mark in enumerate(marks) if mark == REVERT_FAILED]
+        for node in stuck:
+            marks[node] = DONE
+        self._turn_to_undo(self._reverting.released([n for n in stuck if blockers[n] == 0]))
 
     def give_back(self, node: int, begun: bool = False) -> None:
         """What was handed out was not begun, and waits again to be handed out.
