@@ -225,7 +225,7 @@ class TimeLimitExceeded(ExecutionFailure):
 
 
 class FlowBusy(ExecutionFailure):
-    """Somebody else runs the flow.
+    """Somebody else runs the flow, or changes it for longer than such a change is waited for.
 
     `owner` says who, `epoch` is that of the owner's lease, and `seconds` after so many the lease
     ends unless its owner gives another sign of life.

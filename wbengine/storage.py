@@ -43,6 +43,9 @@ STATES_WITH_RESULTS: Final = (
     states.SUCCESS,
 )
 
+#: Seconds between two tries to take a lease that another holds for one change.
+_PAUSE: Final = 0.01
+
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 _FAILED: Final = frozenset({states.FAILURE, states.REVERT_FAILURE})
@@ -63,8 +66,8 @@ class Storage:
     Writing: while an engine here runs the flow, what changes is written with what the run writes
     next.  At any other time each change takes the flow's lease for a moment, reads the records
     again if somebody else may have changed them, is written, and gives the lease back; while
-    somebody else runs the flow it raises `FlowBusy`, and changes nothing.  It raises
-    `StorageFailure` where the store cannot be written.
+    somebody else runs the flow it raises `FlowBusy`, and changes nothing.  Another such change is
+    waited for, two seconds at most.  It raises `StorageFailure` where the store cannot be written.
 
     Threads: every public method may be called from any thread; those that change something hold
     `lock` while they do.  The engine's own loop changes the records of atoms that begin and finish
@@ -116,7 +119,7 @@ class Storage:
 
         `writer` gives the lease back.
 
-        :raises FlowBusy: somebody else runs the flow; the text says who.
+        :raises FlowBusy: somebody else runs or changes the flow; the text says who.
         :raises StorageFailure: the store could not be asked, or read.
         """
         with self.writer.mutex:
@@ -153,9 +156,9 @@ class Storage:
     @contextlib.contextmanager
     def _leased(self) -> Iterator[None]:
         """Hold the lease of the flow, which nobody here runs."""
-        owner = owners.new()
+        owner = owners.new(momentary=True)
         try:
-            lease = self.take_lease(str(owner), leases.LEASE_SECONDS)
+            lease = self._await_lease(str(owner))
             try:
                 yield
             except exceptions.LeaseLost:
@@ -166,6 +169,17 @@ class Storage:
                 self.writer.give_back_lease(lease)
         finally:
             owner.let_go()
+
+    def _await_lease(self, owner: str) -> leases.Lease:
+        """Take the lease; another's that is held for one change only is waited for."""
+        until = time.monotonic() + leases.MOMENT
+        while True:
+            try:
+                return self.take_lease(owner, leases.LEASE_SECONDS)
+            except exceptions.FlowBusy as busy:
+                if not owners.is_momentary(busy.owner) or time.monotonic() >= until:
+                    raise
+                time.sleep(_PAUSE)
 
     # -- atoms ----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ import pytest
 from tests.contract import records
 from tests.integration.owned_flows import Step, again, kept, made
 from tests.support.beside import running
+from tests.support.waiting import until
 from wbengine import _crash, engines, exceptions, retry, states, task
 from wbengine.engines import action, base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, leases, models, owners
 from wbengine.persistence.backends import memory
+from wbengine.testing import stores
 
 
 def line(*steps: Any) -> Any:
@@ -544,6 +547,114 @@ def test_change_outside_a_run_is_written_and_gives_the_lease_back(name: str) -> 
     after = kept(engine, backend)
     assert records.of_flow(after) != records.of_flow(before)
     assert records.of_flow(after) == records.of_flow(engine.storage.flow_detail)
+
+
+@contextlib.contextmanager
+def changing(change: Callable[[], object]) -> Iterator[threading.Event]:
+    """Make one change in a thread of its own, which holds the lease until the event is set."""
+    inside, let = threading.Event(), threading.Event()
+
+    def hold(point: str) -> None:
+        if threading.current_thread() is thread and point == "storage.before-save":
+            inside.set()
+            assert let.wait(60)
+
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            change()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    _crash.install(hold)
+    try:
+        thread.start()
+        assert inside.wait(30)
+        yield let
+    finally:
+        let.set()
+        thread.join(60)
+        _crash.install(None)
+    assert not thread.is_alive() and not errors
+
+
+MOMENTARY: dict[str, Callable[[Any], object]] = {
+    "inject": lambda engine: engine.storage.inject({"y": 2}),
+    "prepare": lambda engine: engine.prepare(),
+    "reset": lambda engine: engine.reset(),
+}
+
+
+@pytest.mark.parametrize(
+    "held, waits",
+    [*itertools.product(MOMENTARY, ["run"]), *itertools.product(["inject"], MOMENTARY)],
+)
+def test_change_by_another_is_waited_for(held: str, waits: str) -> None:
+    """By a run and by other changes, without on_busy='wait'; both are written."""
+    backend = memory.MemoryBackend()
+    one = engines.load(line(Step("a")), backend=backend)
+    if held != "prepare":
+        one.prepare()
+    if held == "reset":
+        one.run()
+    seen = stores.FaultyBackend(backend)
+    other = again(one, line(Step("a")), seen)
+    other.compile()
+    if waits == "reset":
+        other.prepare()
+    tried = seen.writes.count("take_lease")
+    with futures.ThreadPoolExecutor(1) as pool, changing(lambda: MOMENTARY[held](one)) as let:
+        waiting = pool.submit(MOMENTARY.get(waits, lambda engine: engine.run()), other)
+        until(lambda: waiting.done() or seen.writes.count("take_lease") >= tried + 2)
+        assert not waiting.done(), waiting.exception()
+        let.set()
+        waiting.result(60)
+    found = kept(one, backend)
+    assert waits != "run" or found.state == states.SUCCESS
+    assert (owner_of(one, backend), other.storage.flow_detail.epoch) == (None, found.epoch)
+    if held == "inject":
+        assert other.storage.fetch("y") == 2
+
+
+def test_change_that_does_not_end_is_waited_for_in_vain() -> None:
+    """Two seconds; `FlowBusy` says that the flow is changed, and by which process."""
+    backend = memory.MemoryBackend()
+    one = engines.load(line(Step("a")), backend=backend)
+    one.prepare()
+    others = [again(one, line(Step("a")), backend) for _ in range(2)]
+    told = rf"Flow 'f' is changed by process {os.getpid()}, .*; its lease ends \d+ s from now if"
+    with futures.ThreadPoolExecutor(2) as pool, changing(lambda: MOMENTARY["inject"](one)):
+        run = pool.submit(others[0].run)
+        change = pool.submit(MOMENTARY["inject"], others[1])
+        with pytest.raises(exceptions.FlowBusy, match=told):
+            change.result(60)
+        with pytest.raises(exceptions.FlowBusy, match=told + r".*on_busy='wait'"):
+            run.result(60)
+    assert kept(one, backend).epoch == 2
+
+
+def test_waiting_for_a_change_is_ended_by_suspend_and_by_a_deadline() -> None:
+    """As waiting for a run is."""
+    backend = memory.MemoryBackend()
+    one = engines.load(line(Step("a")), backend=backend)
+    one.prepare()
+    seen = stores.FaultyBackend(backend)
+    step = Step("a")
+    other = again(one, line(step), seen)
+    other.compile()
+    with futures.ThreadPoolExecutor(1) as pool, changing(lambda: MOMENTARY["inject"](one)):
+        with pytest.raises(
+            exceptions.DeadlineExceeded, match=r"is changed by process .* 0\.05 sec"
+        ):
+            other.run(deadline=0.05)
+        tried = len(seen.writes)
+        waiting = pool.submit(other.run)
+        until(lambda: waiting.done() or len(seen.writes) >= tried + 2)
+        other.suspend()
+        waiting.result(60)
+    assert step.runs == 0 and kept(one, backend).epoch == 2
 
 
 def test_change_while_its_own_engine_gives_the_lease_back_is_written() -> None:

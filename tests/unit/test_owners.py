@@ -32,6 +32,20 @@ def test_an_owner_is_a_text_that_can_be_read() -> None:
     owner.let_go()
 
 
+def test_owner_of_one_change_says_so_in_its_text() -> None:
+    """It is an owner like others else; a text with another last part is of another make."""
+    run, change = owners.new(), owners.new(momentary=True)
+    assert not owners.is_momentary(str(run)) and owners.is_momentary(str(change))
+    assert owners.Owner.parse(str(change)) == change and change.momentary
+    assert f"process {os.getpid()}, which is this one," in owners.in_words(str(change))
+    assert owners.Owner.parse(f"{run}/longer") is None
+    assert not owners.is_momentary("somebody/else")
+    assert not owners.died(str(change))
+    change.let_go()
+    assert owners.died(str(change))
+    run.let_go()
+
+
 def test_a_run_of_this_process_is_over_when_it_says_so() -> None:
     """And another run of the same process is another owner."""
     one, two = owners.new(), owners.new()

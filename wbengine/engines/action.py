@@ -152,7 +152,7 @@ class ActionEngine(control.Controlled):
         if self._prepared and self._storage.get_flow_state() != states.REVERTED:
             return
         owned = self._ownership.held is not None
-        holding = contextlib.nullcontext() if owned else self._ownership.owned()
+        holding = contextlib.nullcontext() if owned else self._ownership.owned(momentary=True)
         with holding, self._storage.writer.batch():
             if not self._prepared:
                 self._prepare(plan)
@@ -427,7 +427,11 @@ class ActionEngine(control.Controlled):
         if not self._prepared:
             raise exceptions.InvalidState("An engine must be prepared before it is reset")
         refusal = exceptions.InvalidState("The engine is running; it cannot be reset now")
-        with self._alone(refusal), self._ownership.owned(), self._storage.writer.batch():
+        with (
+            self._alone(refusal),
+            self._ownership.owned(momentary=True),
+            self._storage.writer.batch(),
+        ):
             self.prepare()
             states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
             self._reset(saved_states.failed_nodes(self._storage) if failed_only else plan.atoms())

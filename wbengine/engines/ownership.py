@@ -22,8 +22,9 @@ FAIL: Final = "fail"
 WAIT: Final = "wait"
 ON_BUSY: Final = (FAIL, WAIT)
 
-#: The longest wait between two looks at a flow that somebody else runs.
+#: The longest wait between two looks at a flow that somebody else runs, or changes.
 _LONGEST: Final = 1.0
+_LONGEST_OF_CHANGE: Final = 0.05
 
 
 class WaitEnded(exceptions.FlowBusy):
@@ -65,12 +66,19 @@ class Ownership:
 
     @contextlib.contextmanager
     def owned(
-        self, due: float | None = None, deadline: float | None = None, requests: Sized = ()
+        self,
+        due: float | None = None,
+        deadline: float | None = None,
+        requests: Sized = (),
+        *,
+        momentary: bool = False,
     ) -> Iterator[None]:
         """Own the flow for the length of a `with` block; without a backend everybody does.
 
         `due` is the moment at which `deadline` seconds are over; a run that is to be
-        cancelled (there are `requests`) does not wait.
+        cancelled (there are `requests`) does not wait.  `momentary`: for one change, without a run.
+
+        An owner that is momentary is waited for in any case, `leases.MOMENT` seconds at most.
 
         :raises FlowBusy: somebody else runs it, and waiting was not asked for.
         :raises DeadlineExceeded: nor did the owner end in time.
@@ -81,7 +89,7 @@ class Ownership:
         if backend is None:
             yield
             return
-        owner = owners.new(self._clock)
+        owner = owners.new(self._clock, momentary=momentary)
         try:
             self._waking = self._clock.queue()
             try:
@@ -119,19 +127,21 @@ class Ownership:
         deadline: float | None,
         requests: Sized,
     ) -> lease_renewer.HeldLease:
-        pause = 0.01
+        pause, patience = 0.01, self._clock.monotonic() + leases.MOMENT
         while True:
             try:
                 return self._take(backend, owner)
             except exceptions.FlowBusy as busy:
-                if not self.waits:
+                changing = owners.is_momentary(busy.owner)
+                now = self._clock.monotonic()
+                if not (self.waits or (changing and now < patience)):
                     raise exceptions.FlowBusy(
                         f"{busy} (on_busy='wait' waits for the end)",
                         owner=busy.owner,
                         epoch=busy.epoch,
                         seconds=busy.seconds,
                     ) from None
-                left = math.inf if due is None else due - self._clock.monotonic()
+                left = math.inf if due is None else due - now
                 if left <= 0:
                     raise exceptions.DeadlineExceeded(
                         f"{busy}: it did not end within {deadline:g} seconds", busy
@@ -143,7 +153,7 @@ class Ownership:
                         epoch=busy.epoch,
                         seconds=busy.seconds,
                     ) from None
-                pause = min(pause * 2, _LONGEST)
+                pause = min(pause * 2, _LONGEST_OF_CHANGE if changing else _LONGEST)
 
     def _woken(self, seconds: float, requests: Sized) -> bool:
         """Whether waiting is over, within so many seconds."""

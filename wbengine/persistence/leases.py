@@ -7,10 +7,13 @@ from typing import Final
 
 from wbengine import exceptions
 
-__all__ = ["LEASE_SECONDS", "Lease", "busy", "lost"]
+__all__ = ["LEASE_SECONDS", "MOMENT", "Lease", "busy", "lost"]
 
 #: So long after its last sign of life an owner's lease ends.
 LEASE_SECONDS: Final = 15.0
+
+#: So many seconds at most a lease that is held for one change only is waited for.
+MOMENT: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who runs a flow: a text that names a process to people, and by which its death can be proved.
+"""Who runs or changes a flow: a text that names a process, and by which its death can be proved.
 
 The text travels in the lease.  Proving death is only tried where it is certain: for a process of
 this host, since it was booted last, among the processes that this one can see.  Everybody else's
@@ -18,18 +18,21 @@ from typing import Final
 
 from wbengine import _clock
 
-__all__ = ["Owner", "died", "in_words", "new"]
+__all__ = ["Owner", "died", "in_words", "is_momentary", "new"]
 
 #: Where nothing is known.
 _UNKNOWN: Final = "-"
 
-#: What of a host's name is kept: with the rest, the text has at most 150 characters.
+#: The last part of the text of an owner that is `momentary`; others have none.
+_MOMENTARY: Final = "momentary"
+
+#: What of a host's name is kept: with the rest, the text has at most 160 characters.
 _HOST: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One run of an engine.
+    """One run of an engine, or one change of a flow outside of runs, which is `momentary`.
 
     `born` is when its process was started, `boot` and `space` say among which processes `pid` is
     its number; `process` is random, and `run` tells the runs of that process apart.  `since` is in
@@ -44,18 +47,23 @@ class Owner:
     process: str
     run: int
     since: int
+    momentary: bool = False
 
     def __str__(self) -> str:
         parts = (self.host, self.pid, self.born, self.boot, self.space, self.process, self.run)
-        return "/".join(map(str, (*parts, self.since)))
+        last = (_MOMENTARY,) if self.momentary else ()
+        return "/".join(map(str, (*parts, self.since, *last)))
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
         """The owner that `text` describes; None if it is of another make."""
         parts = text.split("/")
         try:
-            host, pid, born, boot, space, process, run, since = parts
-            return cls(host, int(pid), born, boot, space, process, int(run), int(since))
+            host, pid, born, boot, space, process, run, since = parts[:8]
+            momentary = parts[8:] == [_MOMENTARY]
+            if parts[8:] and not momentary:
+                return None
+            return cls(host, int(pid), born, boot, space, process, int(run), int(since), momentary)
         except ValueError:
             return None
 
@@ -82,12 +90,12 @@ _numbers = itertools.count(1)
 _running: set[tuple[str, int]] = set()
 
 
-def new(clock: _clock.Clock = _clock.SYSTEM) -> Owner:
+def new(clock: _clock.Clock = _clock.SYSTEM, *, momentary: bool = False) -> Owner:
     """The owner that begins now, in this process; call `let_go` when it ends."""
     here = _here()
     owner = Owner(
         here.host, here.pid, here.born, here.boot, here.space, here.name,
-        next(_numbers), int(clock.time()),
+        next(_numbers), int(clock.time()), momentary,
     )  # fmt: skip
     _running.add((owner.process, owner.run))
     return owner
@@ -104,6 +112,12 @@ def died(text: str) -> bool:
     if _UNKNOWN in (*theirs, owner.born) or theirs != (here.host, here.boot, here.space):
         return False
     return _process_died(owner.pid, owner.born)
+
+
+def is_momentary(text: str) -> bool:
+    """Whether the owner that `text` describes holds the lease for one change only."""
+    owner = Owner.parse(text)
+    return owner is not None and owner.momentary
 
 
 def in_words(text: str) -> str:

@@ -95,7 +95,7 @@ class RecordWriter:
         Returns also the flow as it is kept, if somebody else may have changed it since it was read:
         then nothing that was marked before is written any more.
 
-        :raises FlowBusy: somebody else runs the flow; the text says who.
+        :raises FlowBusy: somebody else runs or changes the flow; the text says who.
         :raises NotFound: it is not kept any more.
         :raises StorageFailure: the store could not be asked, or read.
         """
@@ -146,10 +146,13 @@ class RecordWriter:
             LOG.warning("The lease of flow %s ends by itself: %s", lease.flow, error)
 
     def _worded(self, busy: exceptions.FlowBusy) -> exceptions.FlowBusy:
+        who, ends = owners.in_words(busy.owner), f"ends {math.ceil(busy.seconds)} s from now"
+        if owners.is_momentary(busy.owner):
+            told = f"changed by {who}; its lease {ends} if that died"
+        else:
+            told = f"run by {who}; its lease is renewed as long as that lives, and {ends} otherwise"
         return exceptions.FlowBusy(
-            f"Flow {self.flow_detail.name!r} is run by {owners.in_words(busy.owner)}; its lease is"
-            f" renewed as long as that lives, and ends {math.ceil(busy.seconds)} s from now"
-            " otherwise",
+            f"Flow {self.flow_detail.name!r} is {told}",
             owner=busy.owner,
             epoch=busy.epoch,
             seconds=busy.seconds,
