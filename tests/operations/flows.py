@@ -48,6 +48,12 @@ def tried() -> linear_flow.Flow:
     return flow
 
 
+def deep() -> linear_flow.Flow:
+    """Retries in retries; a step with retries of its own."""
+    inner = linear_flow.Flow("i", retry.Times(1, "inner")).add(*tried(), Step("d"))
+    return linear_flow.Flow("deep", retry.Times(1, "outer")).add(inner)
+
+
 flow = steps()
 number = 3
 

@@ -223,6 +223,7 @@ def test_revert_runs_a_failed_revert_again_and_then_the_rest(
     with pytest.raises(OSError, match="b cannot be undone"):
         engine.run()
     assert flows.DONE == ["a", "b", "c", "-c", "-b"]
+    assert operations.find(backend, uuid).error == "c: ValueError: c fails; not reverted: a, b"
     planned = operations.plan(backend, uuid, "revert")
     assert (planned.run, {"a", "b"} - {*planned.revert}) == ((), set())
     with pytest.raises(OSError, match="b cannot be undone"):
@@ -236,6 +237,25 @@ def test_revert_runs_a_failed_revert_again_and_then_the_rest(
     assert flows.DONE[6:] == ["-b", "-a"]
     assert state(backend, uuid) == "REVERTED"
     assert not engine.storage.get_revert_failures()
+
+
+def test_error_of_a_failure_names_tasks_before_retries(backend: base.Backend) -> None:
+    """Also where it was cancelled; no retry that was made for one task."""
+    flows.FAILING.update(("d", "-b"))
+    engine = operations.start(backend, "tests.operations.flows:deep")
+    uuid = uuid_of(engine)
+    with pytest.raises(OSError, match="b cannot be undone"):
+        engine.run()
+    left = "not reverted: a, b, outer and 1 more"
+    assert operations.find(backend, uuid).error == f"d: ValueError: d fails; {left}"
+    flows.FAILING.clear()
+    engine = operations.start(backend, "tests.operations.flows:steps")
+    flows.FAILING.add("-a")
+    engine.atom_notifier.register(states.SUCCESS, lambda *_, **__: engine.cancel(reason="no"))
+    with pytest.raises(exceptions.Cancelled):
+        engine.run()
+    error = operations.find(backend, uuid_of(engine)).error
+    assert error == "Cancelled: the flow was cancelled: no; not reverted: a"
 
 
 def test_suspended_second_revert_is_gone_on_with(backend: base.Backend) -> None:

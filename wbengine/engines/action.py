@@ -304,7 +304,8 @@ class ActionEngine(control.Controlled):
 
     def _end(self, run: run_module.Run) -> None:
         """Enter the state that a run came to."""
-        self._change_state(run.state, flow_errors.in_short(run, self._storage))
+        plan = self._compiled("run").plan
+        self._change_state(run.state, flow_errors.in_short(run, self._storage, plan))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
         given_up = run_control.GivenUp(True, reason)

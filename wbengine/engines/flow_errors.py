@@ -8,12 +8,15 @@ from typing import Final
 from wbengine import exceptions, states
 from wbengine.persistence import attempts
 from wbengine.runtime.control import recorded
+from wbengine.runtime.plan import TASK, Plan
 from wbengine.runtime.run import Run
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
 __all__ = ["in_short", "line_of", "raise_failures"]
 
+#: Atoms in these did something that was not undone.
+_LEFT_DONE: Final = (states.SUCCESS, states.FAILURE, states.REVERT_FAILURE)
 #: So many atoms at most are named in one line.
 _NAMED: Final = 3
 
@@ -64,27 +67,41 @@ def _raise_what_stopped(run: Run, storage: Storage, besides: bool = False) -> No
     ft.Failure.reraise_if_any(stuck)
 
 
-def in_short(run: Run, storage: Storage) -> str | None:
+def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
     """In one line: why the run ended as it did, if something went wrong: what failed first, and
-    what is left done of a flow of which only a part was reverted.
+    what is left done of a flow that was, or was to be, reverted.
     """
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return None
+    left = _left_done(storage, plan)
     why = run.given_up or recorded(storage.flow_meta)
     if why is not None:
-        return line_of(why.error("the flow" if why.cancelled else "the time it was given is over"))
+        error = why.error("the flow" if why.cancelled else "the time it was given is over")
+        return f"{line_of(error)}{left}"
     failed = storage.get_execute_failures() or storage.get_revert_failures()
     if not failed:
         return next((attempts.in_short(failure) for failure in run.problems), None)
     first = min(failed, key=lambda name: storage.record(name).ended or math.inf)
-    return f"{first}: {attempts.in_short(failed[first])}{_left_done(storage)}"
+    return f"{first}: {attempts.in_short(failed[first])}{left}"
 
 
-def _left_done(storage: Storage) -> str:
-    """Which atoms are not reverted, where others are, or were to be."""
-    records = [record for record in storage.records if record is not None]
-    left = [record.name for record in records if record.state == states.SUCCESS]
-    if not left or all(record.intention == states.EXECUTE for record in records):
+def _left_done(storage: Storage, plan: Plan) -> str:
+    """Which atoms are not reverted, where others are, or were to be: tasks, then retries.
+
+    The retry that was made for a task with retries of its own is not named.
+    """
+    tasks: list[str] = []
+    retries: list[str] = []
+    untouched = True
+    for node in plan.atoms():
+        record = storage.records[node]
+        if record is None:
+            continue
+        untouched = untouched and record.intention == states.EXECUTE
+        if record.state in _LEFT_DONE and node - 1 not in plan.retried:
+            (tasks if plan.kinds[node] == TASK else retries).append(record.name)
+    left = tasks + retries
+    if not left or untouched:
         return ""
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     return f"; not reverted: {', '.join(left[:_NAMED])}{more}"
