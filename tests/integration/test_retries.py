@@ -65,6 +65,16 @@ class Says(retry.Retry):
         self.log.append(f"-{self.name}[{len(history)}]({','.join(sorted(flow_failures))})")
 
 
+class Said(Says):
+    """Writes down the kinds of the failures of the attempt that failed."""
+
+    def on_failure(self, history: retry.History) -> Any:
+        self.seen.append(
+            {name: type(failure.exception).__name__ for name, failure in history.outcomes_iter(-1)}
+        )
+        return self.answers.pop(0)
+
+
 def nest(log: list[str], inner: Any, outer: Any, fails: int = 1) -> linear_flow.Flow:
     """`top`, then a flow with `around`, then a flow with `in` and what fails."""
     inside = LINE("inside", inner).add(Noted("in", log), Noted("bad", log, fails))
@@ -271,16 +281,47 @@ def test_a_retry_that_cannot_execute_is_decided_about_by_the_one_around_it() -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_retry_that_cannot_decide_reverts_everything(kind: str) -> None:
-    broken = Breaks("r", "on_failure")
-    flow = LINE("f", Says("outer", AGAIN)).add(
-        Noted("top", []), LINE("in", broken).add(Noted("bad", [], 1, LookupError))
-    )
-    engine = engines.load(flow, engine=kind)
+def test_retry_that_cannot_decide_is_decided_about_by_the_one_around_it(kind: str) -> None:
+    log: list[str] = []
+    outer = Says("outer", AGAIN, AGAIN, R)
+    inside = LINE("in", Breaks("r", "on_failure")).add(Noted("bad", log, 9, LookupError))
+    engine = engines.load(LINE("f", outer).add(Noted("top", []), inside), engine=kind)
     with pytest.raises(exceptions.WrappedFailure) as caught:
         engine.run()
-    assert caught.value.check(OSError) and caught.value.check(LookupError)
+    assert [len(seen) for seen in outer.seen] == [1, 2, 3]
+    assert log == ["+bad", "-bad(bad)"] * 3
+    told = [failure.exception_str for failure in caught.value]
+    assert sorted(told) == ["bad", "r on_failure"]
+    error = engine.storage.flow_detail.error
+    assert error == "bad: LookupError: bad; r: OSError: r on_failure"
     assert ends(engine, "top", "r", "outer", "bad") == [GONE] * 4
+
+
+@pytest.mark.parametrize("answer", ["PERHAPS", OSError("no idea")])
+def test_retry_that_could_not_decide_is_forgotten_when_the_one_around_it_tries_again(
+    answer: Any,
+) -> None:
+    """That is told of the failure of this retry, not of the task's."""
+    outer = Said("outer", AGAIN)
+    flow = LINE("f", outer).add(LINE("in", Says("r", answer)).add(Noted("bad", [], 1)))
+    engine = engines.load(flow)
+    engine.run()
+    assert outer.seen == [{"r": "ValueError" if answer == "PERHAPS" else "OSError"}]
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert not engine.storage.has_failures()
+
+
+@pytest.mark.parametrize("defer", [False, True])
+def test_retry_that_cannot_decide_and_has_no_other_around_it_reverts_everything(
+    defer: bool,
+) -> None:
+    flow = LINE("f").add(
+        Noted("top", []), LINE("in", Says("r", OSError())).add(Noted("bad", [], 1))
+    )
+    engine = engines.load(flow, defer_reverts=defer)
+    with pytest.raises(exceptions.WrappedFailure):
+        engine.run()
+    assert ends(engine, "top", "r", "bad") == [GONE] * 3
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -57,7 +57,7 @@ def _raise_what_stopped(run: Run, storage: Storage, besides: bool = False) -> No
     cancelled counts only if nothing else failed, and, where it is known (`besides`), not at all.
     """
     stuck = storage.get_revert_failures().values()
-    failed = [*run.problems, *storage.get_execute_failures().values()]
+    failed = [*run.problems.values(), *storage.get_execute_failures().values()]
     others = [failure for failure in failed if not failure.check(exceptions.Cancelled)]
     try:
         ft.Failure.reraise_if_any(others if others or besides else failed)
@@ -68,8 +68,9 @@ def _raise_what_stopped(run: Run, storage: Storage, besides: bool = False) -> No
 
 
 def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
-    """In one line: why the run ended as it did, if something went wrong: what failed first, and
-    what is left done of a flow that was, or was to be, reverted.
+    """In one line: why the run ended as it did, if something went wrong: what failed first, the
+    retries that failed to decide about it, and what is left done of a flow that was, or was to be,
+    reverted.
     """
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return None
@@ -79,10 +80,10 @@ def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
         error = why.error("the flow" if why.cancelled else "the time it was given is over")
         return f"{line_of(error)}{left}"
     failed = storage.get_execute_failures() or storage.get_revert_failures()
-    if not failed:
-        return next((attempts.in_short(failure) for failure in run.problems), None)
-    first = min(failed, key=lambda name: storage.record(name).ended or math.inf)
-    return f"{first}: {attempts.in_short(failed[first])}{left}"
+    told = sorted(failed, key=lambda name: storage.record(name).ended or math.inf)[:1]
+    known = {**run.problems, **failed}
+    lines = [f"{name}: {attempts.in_short(known[name])}" for name in [*told, *run.problems]]
+    return "; ".join(lines) + left if lines else None
 
 
 def _left_done(storage: Storage, plan: Plan) -> str:

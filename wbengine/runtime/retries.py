@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any, Final, NamedTuple
 
 import futurist
 
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine import invocation as calls
 from wbengine import retry as retry_module
 from wbengine import storage as storage_module
@@ -38,8 +37,8 @@ class Retries:
         self._plan = plan
         self._storage = storage
         self._executor = futurist.SynchronousExecutor()
-        #: What went wrong while retries were asked.
-        self.problems: list[ft.Failure] = []
+        #: What went wrong while retries were asked, by their names, where no other one tried again.
+        self.problems: dict[str, ft.Failure] = {}
 
     def run(self, call: RetryCall) -> calls.Outcome:
         """Execute or revert a retry here and now; whatever it raises is its outcome.
@@ -92,18 +91,30 @@ class Retries:
     def resolve(
         self, node: int, failure: ft.Failure, defer_reverts: bool
     ) -> retry_decisions.Resolution:
-        """Ask the retries around an atom that failed; everything is reverted if that goes wrong.
+        """Ask the retries around an atom that failed.
 
+        A retry that raises, or answers nonsense, is a failure itself: those around it are asked.
         Nobody is asked whether what was cancelled is tried again: somebody wanted it to end.
         """
         if failure.check(exceptions.Cancelled):
             return retry_decisions.everything(self._plan)
-        ask = functools.partial(self.ask, failure)
-        try:
-            return retry_decisions.resolve(self._plan, node, ask, defer_reverts=defer_reverts)
-        except Exception as error:
-            self.problems.append(ft.Failure.from_exception(error))
-            return retry_decisions.everything(self._plan)
+        problems: list[tuple[int, ft.Failure]] = []
+
+        def ask(retry_node: int, failed_node: int) -> str:
+            nonlocal node
+            node = retry_node
+            return self.ask(failure, retry_node, failed_node)
+
+        while True:
+            try:
+                found = retry_decisions.resolve(self._plan, node, ask, defer_reverts=defer_reverts)
+            except Exception as error:
+                failure = ft.Failure.from_exception(error)
+                problems.append((node, failure))
+                continue
+            if found.intention != states.RETRY:
+                self.problems.update((self._plan.names[n], problem) for n, problem in problems)
+            return found
 
     def rest(self, node: int, now: float, over: bool) -> float:
         """How many seconds a retry that runs its flow again has to wait from `now` on.
