@@ -77,7 +77,7 @@ class Notice(NamedTuple):
             f"{record.kind}_uuid": record.uuid,
             "old_state": self.old_state,
             "attempt": told.attempt,
-            "executions": told.executions,
+            "executions": told.attempt - told.reversions,  # without a call for each event
             "reversions": told.reversions,
         }
         if run is not None:
