@@ -768,6 +768,17 @@ def test_backoff_without_retries_is_refused() -> None:
         task.task(backoff=3)
 
 
+@pytest.mark.parametrize("engine", ["serial", "parallel:?max_workers=1"])
+def test_task_with_retries_goes_first_if_its_priority_says_so(engine: str) -> None:
+    log: list[str] = []
+    flow = unordered_flow.Flow("f")
+    flow.add(*(Noted(f"low{n}", log) for n in range(4)))
+    urgent, middle = Noted("urgent", log), Noted("middle", log)
+    urgent.priority, urgent.retries, middle.priority = 10, 1, 5
+    engines.run(flow.add(urgent, middle), engine=engine)
+    assert log == ["+urgent", "+middle", *(f"+low{n}" for n in range(4))]
+
+
 def test_links_of_a_task_with_retries_are_those_of_the_flow_that_stands_for_it() -> None:
     first, second = Noted("a", []), Noted("b", [])
     first.retries = second.retries = 1

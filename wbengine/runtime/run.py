@@ -276,7 +276,7 @@ class Run:
         while not (self.stop_signal.stopping or (self._timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
-            turn = scheduler.take(MOST_PER_TURN)
+            turn = scheduler.take(max(0, MOST_PER_TURN - len(self._begun)))
             if turn.retry:
                 again = [node for node in turn.retry if self._begin_again(node, node in woken)]
                 for node in again:
@@ -286,10 +286,30 @@ class Run:
             self._begin(turn.execute, calls.EXECUTE)
             if turn.revert:
                 self._begin(turn.revert, calls.REVERT)
-            if not turn.votes:
+            settled = bool(self._plan.retried) and self._settle_own_retries()
+            if not (turn.votes or settled):
                 return
             for node in turn.votes:
                 self._vote(node)
+
+    def _settle_own_retries(self) -> bool:
+        """Execute the retries that were made for single tasks and have just begun; returns whether
+        there were any.
+
+        So the tasks go out with this turn, each in the place that its priority gives it.
+        """
+        own: list[atoms.RetryCall] = []
+        others: list[atoms.Call] = []
+        made = self._plan.retried
+        for call in self._begun:
+            if isinstance(call, atoms.RetryCall) and call.node - 1 in made:
+                (own if call.action == calls.EXECUTE else others).append(call)
+            else:
+                others.append(call)
+        self._begun = others
+        for call in own:
+            self._settle(call, self._retries.run(call))
+        return bool(own)
 
     def _begin(self, nodes: Sequence[int], action: calls.Action) -> None:
         self._beginning += nodes
@@ -317,6 +337,7 @@ class Run:
             retries = [call for call in begun if isinstance(call, atoms.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
             tasks += self._maps.refill(MOST_PER_TURN, self._clock.time())
+        if self._maps.running or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         late: list[calls.Invocation] = []
         if self._in_flight.granted:

@@ -25,4 +25,6 @@ def flow_of(item: task.Task) -> flow.Flow:
         )
     except (TypeError, ValueError) as error:
         raise exceptions.CompilationFailure(f"Task {item.name!r}: {error}") from error
+    if isinstance(item.priority, int | float):  # else the task itself is refused
+        again.priority = item.priority
     return linear_flow.Flow(f"{item.name} with retries", again).add(item)
