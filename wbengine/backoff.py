@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -49,6 +50,11 @@ class Backoff:
                 raise TypeError(f"The {name} of a Backoff must be a number, not {value!r}")
             if not 0 <= value < math.inf:
                 raise ValueError(f"The {name} of a Backoff must not be negative, as {value!r}")
+            if value > sys.float_info.max:
+                raise ValueError(
+                    f"The {name} of a Backoff must be at most {sys.float_info.max:g}, which a far"
+                    " bigger number was given for"
+                )
 
     @classmethod
     def of(cls, wanted: Backoff | float | None) -> Backoff | None:

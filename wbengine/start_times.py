@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import sys
 from typing import Any
 
 from wbengine import invocation
@@ -30,6 +31,8 @@ def moment(value: Any, what: str, now: float, wall: float) -> float:
         raise TypeError(f"{what} must be seconds or an aware datetime, not {value!r:.80}")
     if not 0 <= value < math.inf:
         raise ValueError(f"{what} must be seconds from 0 on, not {value!r}")
+    if value > sys.float_info.max:
+        raise ValueError(f"{what} must be at most {sys.float_info.max:g} seconds")
     return now + value
 
 

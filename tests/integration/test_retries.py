@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import threading
 from pathlib import Path
 from typing import Any
@@ -748,6 +749,10 @@ def test_function_task_with_retries_is_tried_again_and_its_revert_is_not_called_
         ({"retries": -1}, "retries of task 'pay' must be a whole number of 0 or more, not -1"),
         ({"retries": "3"}, "retries of task 'pay' must be a whole number of 0 or more, not '3'"),
         ({"retries": True}, "retries of task 'pay' must be a whole number of 0 or more, not True"),
+        ({"retries": False}, "retries of task 'pay' must be a whole number of 0 or more, not Fal"),
+        ({"retries": ""}, "retries of task 'pay' must be a whole number of 0 or more, not ''"),
+        ({"retries": 0.0}, "retries of task 'pay' must be a whole number of 0 or more, not 0.0"),
+        ({"retries": 1, "backoff": 10**400}, "'pay': The delay of a Backoff must be at most"),
         ({"retries": 1, "backoff": "x"}, "'pay': A backoff must be a Backoff or .* not 'x'"),
         ({"retries": 1, "backoff": -1}, "'pay': The delay of a Backoff must not be negative"),
         ({"retries": 1, "retry_on": 3}, "'pay': retry_on takes exception classes .* not 3"),
@@ -761,6 +766,41 @@ def test_wrong_retries_of_a_task_are_refused_when_its_flow_is_loaded(
 
     with pytest.raises(exceptions.CompilationFailure, match=message):
         engines.load(LINE("f").add(pay("pay")))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backoff": -1}, "'pay': The delay of a Backoff must not be negative"),
+        ({"retry_on": 5}, "'pay': retry_on takes exception classes .* not 5"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_wrong_options_of_a_class_are_told_also_without_retries(
+    options: dict[str, Any], message: str, inside: bool
+) -> None:
+    pay = type("Pay", (Noted,), options)("pay", [])
+    with pytest.raises(exceptions.CompilationFailure, match=message):
+        engines.load(LINE("f").add(pay) if inside else pay)
+
+
+@pytest.mark.parametrize("option", ["eta", "expires"])
+def test_huge_start_time_of_a_task_is_named(option: str) -> None:
+    bad = Noted("bad", [])
+    setattr(bad, option, 10**400)
+    with pytest.raises(ValueError, match=f"{option} of task 'bad' must be at most"):
+        engines.run(LINE("f").add(bad))
+
+
+@pytest.mark.parametrize("retries", [(1, 1), (0, 1), (1, 0)])
+def test_duplicate_names_tasks_and_not_the_retries_made_for_them(retries: tuple[int, int]) -> None:
+    one, two = Noted("pay", []), Noted("pay", [])
+    one.retries, two.retries = retries
+    with pytest.raises(exceptions.Duplicate, match=r"named 'pay' .*Noted.*Noted"):
+        engines.load(LINE("f").add(one, two))
+    if one.retries:
+        with pytest.raises(ValueError, match="'pay' is in there twice"):
+            engines.load(LINE("f").add(one, LINE("g").add(one)))
 
 
 def test_backoff_without_retries_is_refused() -> None:
@@ -777,6 +817,28 @@ def test_task_with_retries_goes_first_if_its_priority_says_so(engine: str) -> No
     urgent.priority, urgent.retries, middle.priority = 10, 1, 5
     engines.run(flow.add(urgent, middle), engine=engine)
     assert log == ["+urgent", "+middle", *(f"+low{n}" for n in range(4))]
+
+
+def test_task_that_cannot_succeed_any_more_is_not_retried() -> None:
+    """Its moment is over, or an argument is missing; but not if its body raises the like."""
+    late, lacking = Noted("late", []), task.FunctorTask(lambda b: b, name="lacking")
+    late.expires = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
+    pair = task.FunctorTask(lambda: (1,), name="pair", provides=("a", "b"))
+    looking = Noted("looking", [], 9, exceptions.NotFound)
+    for name, error, tries, flow in (
+        ("late", exceptions.Expired, 1, LINE("f").add(late)),
+        ("lacking", exceptions.NotFound, 1, LINE("f").add(pair, lacking)),
+        ("looking", exceptions.NotFound, 4, LINE("f").add(looking)),
+    ):
+        for atom in flow:
+            if atom.name == name:
+                atom.retries, atom.backoff = 3, 0.01
+        engine = engines.load(flow)
+        with pytest.raises(error):
+            engine.run()
+        assert engine.storage.get_atom_state(name) == GONE
+        assert engine.storage.record(name).executions == tries
+        assert engine.storage.get_flow_state() == states.REVERTED
 
 
 def test_links_of_a_task_with_retries_are_those_of_the_flow_that_stands_for_it() -> None:

@@ -69,7 +69,7 @@ class _Compiler:
         self.visits = 0
 
     def compile(self, root: Any) -> Plan:
-        if isinstance(root, task.Task) and root.retries:
+        if self._is_task(root) and (root.retries or type(root.retries) is not int):
             self._retried(root, None)
         elif isinstance(root, task.Task):
             self._atom(TASK, root, None, 0, _NONE)
@@ -105,6 +105,8 @@ class _Compiler:
         found = isinstance(item, task.Task)
         if found:
             self.tasks.add(type(item))
+            if item.backoff is not None or item.retry_on is not None:
+                task_retries.check(item)
         return found
 
     def _walk(self, root: flow.Flow) -> None:
@@ -114,7 +116,8 @@ class _Compiler:
             row: list[task.Task] = []
             for item in frame.children:
                 if type(item) in tasks or self._is_task(item):
-                    if item.retries:
+                    retries = item.retries
+                    if retries or type(retries) is not int:
                         self._tasks(frame, row)
                         self._retried(item, frame)
                         row = []
@@ -136,6 +139,8 @@ class _Compiler:
 
     def _retried(self, item: task.Task, frame: Frame | None) -> None:
         """Append a task with retries of its own: as a flow that has a retry, and holds only it."""
+        if item.name in self.by_name:
+            raise self._refusal(item, -1)
         inner = self._enter(task_retries.flow_of(item), frame, item)
         self.retried.add(inner.enter)
         self._tasks(inner, [item])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import Any, Final, NamedTuple
 
@@ -81,12 +82,25 @@ class Retries:
         """Tell a retry who failed, and return what it decides.  What it raises passes through."""
         retry: Any = self._plan.items[retry_node]
         self._storage.save_retry_failure(retry.name, self._plan.names[failed_node], failure)
+        if retry_node - 1 in self._plan.retried and self._is_final(failed_node, failure):
+            return retry_module.REVERT
         history = self._storage.get_retry_history(retry.name)
         found = self._storage.fetch_mapped_args(
             retry.rebind, retry.name, optional_args=retry.optional
         )
         decision: str = retry.on_failure(history=history, **found)
         return decision
+
+    def _is_final(self, node: int, failure: ft.Failure) -> bool:
+        """Whether a task with retries of its own would fail in the same way each time: the moment
+        until which it may start is over, or an argument is missing.
+        """
+        task: Any = self._plan.items[node]
+        if isinstance(task.expires, dt.datetime) and failure.check(exceptions.Expired):
+            return True
+        record = self._storage.records[node]
+        began = record is not None and record.started is not None
+        return not began and failure.check(exceptions.NotFound) is not None
 
     def resolve(
         self, node: int, failure: ft.Failure, defer_reverts: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wbengine import exceptions, flow, retry, task
 from wbengine.patterns import linear_flow
 
-__all__ = ["flow_of"]
+__all__ = ["check", "flow_of"]
 
 
 def flow_of(item: task.Task) -> flow.Flow:
@@ -19,12 +19,23 @@ def flow_of(item: task.Task) -> flow.Flow:
             f"The retries of task {item.name!r} must be a whole number of 0 or more, not"
             f" {retries!r}"
         )
-    try:
-        again = retry.Times(
-            retries + 1, f"{item.name}_retry", backoff=item.backoff, retry_on=item.retry_on
-        )
-    except (TypeError, ValueError) as error:
-        raise exceptions.CompilationFailure(f"Task {item.name!r}: {error}") from error
+    again = _times(item, retries + 1)
     if isinstance(item.priority, int | float):  # else the task itself is refused
         again.priority = item.priority
     return linear_flow.Flow(f"{item.name} with retries", again).add(item)
+
+
+def check(item: task.Task) -> None:
+    """Refuse wrong options of a task, also while it has no retries.
+
+    :raises CompilationFailure: as `flow_of`.
+    """
+    _times(item, 1)
+
+
+def _times(item: task.Task, attempts: int) -> retry.Times:
+    name, backoff = f"{item.name}_retry", item.backoff
+    try:
+        return retry.Times(attempts, name, backoff=backoff, retry_on=item.retry_on)
+    except (TypeError, ValueError) as error:
+        raise exceptions.CompilationFailure(f"Task {item.name!r}: {error}") from error
