@@ -99,15 +99,11 @@ class Task(atom.Atom):
             made = nt.RelayingNotifier(self.TASK_EVENTS)
             # Two threads may come here at once: both must get the same one.
             found = cast(nt.RelayingNotifier, self.__dict__.setdefault("_listeners", made))
-            found.sink = self._sink
+            found.sink = None if (call := self._latest) is None else call.events
         return found
 
     #: The name under which subclasses that were written for TaskFlow know it.
     _notifier = notifier
-
-    @property
-    def _sink(self) -> nt.Sink | None:
-        return None if self._latest is None else self._latest.events
 
     def attach(self, call: invocation.Invocation) -> None:
         """`call` runs the task: its `events` are told of every event as well, after listeners."""
@@ -168,8 +164,8 @@ class Task(atom.Atom):
             LOG.warning("Progress of %s must be from 0.0 to 1.0, not %r", self.name, progress)
         if self._listeners is not None:
             self._listeners.notify(EVENT_UPDATE_PROGRESS, {"progress": clamped})
-        elif (sink := self._sink) is not None:
-            nt.relay(sink, EVENT_UPDATE_PROGRESS, {"progress": clamped})
+        elif (call := self._latest) is not None and call.events is not None:
+            nt.relay(call.events, EVENT_UPDATE_PROGRESS, {"progress": clamped})
 
     def copy(self: _T, retain_listeners: bool = True) -> _T:
         """A shallow copy, with or without the listeners of the original."""
