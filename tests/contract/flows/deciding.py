@@ -117,7 +117,7 @@ def depth_neighbors_ignores_tasks_with_retries_like_tasks() -> Any:
 
 
 @flow(
-    ">a +a >e ~b_retry ~b >c_retry +e +c_retry >c +c >d +d >x +x >y +y >z +z",
+    ">a +a >e ~b_retry ~b >c_retry +c_retry >c +e +c >d +d >x +x >y +y >z +z",
     order=["+a >e", "~b >c"],
     results={name: name for name in "acdez"},
     history={"b_retry": [], "c_retry": [(1, "")]},
