@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
+from wbengine import engines, task
 from wbengine.cli import pictures
+from wbengine.listeners.progress import ProgressListener
+from wbengine.patterns import linear_flow
 from wbengine.persistence.models import FlowDetail, TaskDetail
 from wbengine.types import failure as ft
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
@@ -57,7 +61,45 @@ def test_what_failed_and_what_runs_comes_first(rows: int) -> None:
     assert len(lines) <= rows + 5
     assert any("1.400  failure  ValueError: no" in line for line in lines)
     assert rows == 4 or any("▶ 0.7" in line for line in lines)
-    assert any("... 499 more tasks" in line for line in lines)
+    assert any("... 499 more tasks: 499 success" in line for line in lines)
+
+
+def test_running_and_kept_flow_are_drawn_alike() -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    nodes = [task.FunctorTask(print, name="done"), task.FunctorTask(fails, name="bad")]
+    root = linear_flow.Flow("outer").add(linear_flow.Flow("inner").add(*nodes))
+    engine = engines.load(root.add(task.FunctorTask(print, name="last")), never_resolve=True)
+    live = io.StringIO()
+    with (
+        pytest.raises(ValueError, match="no"),
+        ProgressListener(engine, Console(file=live), live=True),
+    ):
+        engine.run()
+    outline = engine.compilation.outline
+    kept = drawn(flows.view(engine.storage.flow_detail, outline, None, now=0.0))
+    rows = [line for line in live.getvalue().splitlines() if "── " in line][-4:]
+    found = [re.sub(r"  (< )?[\d.]+ m?s|  on local", "", line.rstrip()) for line in kept[1:]]
+    assert rows == [
+        "├── ✘ inner  1/2",
+        "│   ├── ✔ done",
+        "│   └── ✘ bad  failure  ValueError: no",
+        "└── ○ last",
+    ]
+    assert found == rows
+
+
+def test_flows_far_inside_are_drawn_without_all_that_is_around_them() -> None:
+    nodes = [OutlineNode(f"level-{n}", FLOW, n - 1 if n else None) for n in range(100)]
+    nodes.append(OutlineNode("bad", TASK, 99))
+    detail, record = FlowDetail("level-0"), TaskDetail("bad")
+    record.state = "FAILURE"
+    detail.add(record)
+    lines = drawn(flows.view(detail, Outline(tuple(nodes), ()), None, now=0.0), 10)
+    assert [line.split()[-1] for line in lines[1:3]] == ["0/1", "0/1"]
+    assert lines[3].endswith("... 94 flows around")
+    assert len(lines) == 8 and lines[-1].endswith("── ✘ bad  failure")
 
 
 def test_a_flow_of_one_size_fits_another() -> None:
@@ -66,4 +108,4 @@ def test_a_flow_of_one_size_fits_another() -> None:
 
 def test_there_are_terminals_without_our_icons() -> None:
     lines = drawn(view([1], {}), encoding="ascii")
-    assert "S 0.0" in lines[-1]
+    assert "+ 0.0" in lines[-1]

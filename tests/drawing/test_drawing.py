@@ -440,6 +440,7 @@ def test_the_colours_of_a_state_can_be_told_apart(state, scheme):
 def test_every_state_has_an_icon_and_a_word_of_its_own():
     assert set(marks.MARKS) == {*states.FLOW_STATES, *states.ATOM_STATES}
     assert len({mark.icon for mark in marks.MARKS.values()}) == len(marks.MARKS)
+    assert len({mark.plain for mark in marks.MARKS.values()}) == len(marks.MARKS)
     assert len({mark.word for mark in marks.MARKS.values()}) == len(marks.MARKS)
 
 

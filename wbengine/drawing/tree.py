@@ -1,0 +1,264 @@
+"""A flow as a tree on a terminal: whole, or as much of it as there is room for.
+
+In so many rows there is what failed and what runs, the flows around that, and as much of the rest
+as there is room for.  What is drawn is a `Source`: a run of this process, or a flow of a store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from rich.console import Console, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from wbengine import states
+from wbengine._terminal import visible
+from wbengine.drawing import marks
+from wbengine.views import words
+
+__all__ = ["BUSY", "WRONG", "Source", "clean", "figures", "tree"]
+
+#: Atoms in these are shown before all others.
+WRONG: Final = (states.FAILURE, states.REVERT_FAILURE)
+BUSY: Final = (states.RUNNING, states.RETRYING, states.REVERTING)
+
+_SETTLED: Final = (states.SUCCESS, states.IGNORE)
+_UNDONE: Final = (*WRONG, states.REVERTING, states.REVERTED)
+#: Where room is limited, flows in these show their names only.
+_FOLDED: Final = (*_SETTLED, states.PENDING)
+#: Of atoms in these the icon says enough.
+_SILENT: Final = (states.SUCCESS, states.PENDING, states.RUNNING)
+
+#: Of a chain of flows around what is shown, so many outer and inner ones are shown.
+_OUTER: Final = 2
+_INNER: Final = 4
+_BAR: Final = 24
+
+
+class Source(Protocol):
+    """A flow to be drawn.  Its nodes are numbers: 0 is the flow itself, or the only task."""
+
+    #: The state of the flow.
+    state: str
+    #: By node; the parent of an inner node is the flow around it.
+    names: Sequence[str]
+    parents: Sequence[int | None]
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds that it has run for; None: it has not begun."""
+
+    def remarks(self) -> Iterable[str]:
+        """What the headline says besides how many tasks are in which state."""
+        return ()
+
+    def is_flow(self, node: int) -> bool:
+        """Whether it is no atom."""
+
+    def members(self, flow: int) -> Iterable[int]:
+        """What is directly in a flow, in ascending order."""
+
+    def counts(self, node: int) -> Mapping[str, int]:
+        """How many of the tasks in it, or of the one that it is, are in which state."""
+
+    def state_of(self, node: int) -> str:
+        """The state of an atom, or of what an inner flow consists of."""
+
+    def wrong(self, most: int) -> Sequence[int]:
+        """Atoms that failed, at most so many."""
+
+    def busy(self, most: int) -> Sequence[int]:
+        """Atoms that run, are reverted or wait to run again, at most so many."""
+
+    def progress(self, node: int) -> float | None:
+        """How far a running atom says it is (0 to 1)."""
+
+    def details(self, node: int) -> Iterable[str]:
+        """What is to be said of an atom besides its name and state."""
+
+
+def tree(
+    source: Source, console: Console, rows: int | None = None, mask: Callable[[str], str] = str
+) -> Tree:
+    """The flow as a tree of about so many rows at most (None: all of it)."""
+    pen = _Pen(source, console, mask)
+    root = Tree(pen.headline())
+    if not source.is_flow(0):
+        root.add(pen.row(0))
+        return root
+    shown = _Choice(source, rows)
+    drawn = {0: root}
+    waiting = deque(drawn)
+    while waiting:
+        flow = waiting.popleft()
+        branch, rest = drawn[flow], Counter(source.counts(flow) if flow in shown.cut else ())
+        for node in sorted(shown.open[flow]):
+            skipped = shown.skipped.get(node)
+            around = branch.add(Text(f"... {skipped:,} flows around", "dim")) if skipped else branch
+            drawn[node] = around.add(pen.row(node))
+            if node in shown.open:
+                waiting.append(node)
+            if rest:
+                rest -= Counter(source.counts(node))  # never below zero, if it runs meanwhile
+        if rest:
+            more = words.count(rest.total(), "more task")
+            branch.add(Text(f"... {more}: {', '.join(_counted(rest, marks.MARKS))}", "dim"))
+    return root
+
+
+def figures(source: Source) -> str:
+    """How many tasks are in which state, in a line."""
+    counts = source.counts(0)
+    total = words.count(sum(counts.values()), "task")
+    parts = [f"{_settled(counts):,} of {total} done"]
+    parts += _counted(counts, (*BUSY, *WRONG, states.REVERTED, states.IGNORE))
+    return ", ".join([*parts, *source.remarks()])
+
+
+def clean(text: str, console: Console, mask: Callable[[str], str] = str) -> str:
+    """`text` without secrets, and what a console could take for an order, or cannot show."""
+    encoding = console.encoding
+    return visible(mask(text)).encode(encoding, "replace").decode(encoding, "replace")
+
+
+def _settled(counts: Mapping[str, int]) -> int:
+    return sum(counts.get(state, 0) for state in _SETTLED)
+
+
+def _counted(counts: Mapping[str, int], wanted: Iterable[str]) -> list[str]:
+    return [f"{counts[state]:,} {marks.word(state)}" for state in wanted if counts.get(state)]
+
+
+class _Pen:
+    """Draws rows for one console."""
+
+    def __init__(self, source: Source, console: Console, mask: Callable[[str], str]) -> None:
+        self._source = source
+        self._console = console
+        self._mask = mask
+
+    def headline(self) -> RenderableType:
+        """The flow in a row: its name, state, counts and time, on a terminal with a bar."""
+        source = self._source
+        counts = source.counts(0)
+        name, state = self._clean(source.names[0]), source.state
+        cells: list[RenderableType] = [
+            Text.assemble((name, "bold"), "  ", (state, marks.mark(state).style)),
+            Text(figures(source)),
+            Text("" if source.duration is None else words.seconds(source.duration), "dim"),
+        ]
+        if self._console.is_terminal:
+            style = "red" if any(counts.get(state) for state in _UNDONE) else "green"
+            cells.insert(1, self._bar(_settled(counts), sum(counts.values()), style))
+        return _grid(cells)
+
+    def row(self, node: int) -> RenderableType:
+        """A flow or an atom."""
+        source = self._source
+        state, name = source.state_of(node), self._clean(source.names[node])
+        mark = marks.mark(state)
+        icon = mark.plain if self._console.options.ascii_only else mark.icon
+        text = Text.assemble((f"{icon} ", mark.style))
+        text.no_wrap, text.overflow = self._console.is_terminal, "ellipsis"
+        if source.is_flow(node):
+            counts = source.counts(node)
+            text.append(name, "bold")
+            return text.append(f"  {_settled(counts):,}/{sum(counts.values()):,}", "dim")
+        text.append(name)
+        for part in (*(() if state in _SILENT else (mark.word,)), *source.details(node)):
+            text.append(f"  {self._clean(part)}", "dim")
+        progress = source.progress(node)
+        if progress is None:
+            return text
+        return _grid([text, self._bar(progress, 1.0, "cyan"), Text(f"{progress:.0%}")])
+
+    def _clean(self, text: str) -> str:
+        return clean(text, self._console, self._mask)
+
+    def _bar(self, completed: float, total: float, style: str) -> ProgressBar:
+        width = min(_BAR, self._console.width // 6)
+        return ProgressBar(total or 1.0, completed, width, complete_style=style)
+
+
+def _grid(cells: Iterable[RenderableType]) -> Table:
+    line = Table.grid(padding=(0, 2), pad_edge=False)
+    line.add_row(*cells)
+    return line
+
+
+class _Choice:
+    """Which nodes are shown; what it costs depends on the rows, not on the size of the flow."""
+
+    def __init__(self, source: Source, rows: int | None) -> None:
+        self._source = source
+        self._whole = rows is None
+        self._left: float = math.inf if rows is None else max(rows, 4)
+        #: Flows that are open, and their members that are shown.
+        self.open: dict[int, set[int]] = {0: set()}
+        #: Open flows of which not all is shown.
+        self.cut: set[int] = set()
+        #: Shown node -> how many flows between it and the one it is shown in are left out.
+        self.skipped: dict[int, int] = {}
+        #: The outermost ones of those that are left out.
+        self._passed: set[int] = set()
+        if rows is not None:
+            for node in self._first(int(self._left) // 2):
+                if self._left > 0:
+                    self._place(node)
+        waiting = deque(self.open)
+        while waiting:
+            waiting.extend(self._fill(waiting.popleft()))
+
+    def _first(self, most: int) -> list[int]:
+        wrong = list(self._source.wrong(max(1, most // 2)))
+        busy = [node for node in self._source.busy(most) if node not in wrong]
+        return wrong + busy[: most - len(wrong)]
+
+    def _place(self, node: int) -> None:
+        """Show an atom, and enough of the flows around it to know where it is."""
+        chain = [node]
+        while chain[-1] not in self.open:
+            chain.append(self._source.parents[chain[-1]] or 0)
+        chain.reverse()
+        if len(chain) > _OUTER + _INNER + 1:
+            outer, out, inner = chain[: _OUTER + 1], chain[_OUTER + 1 : -_INNER], chain[-_INNER:]
+            self.skipped[inner[0]] = len(out)
+            self._passed.add(out[0])
+            self.cut.add(outer[-1])
+            chain = outer + inner
+        self._left -= len(chain) - 1
+        for flow, member in itertools.pairwise(chain):
+            self.open.setdefault(flow, set()).add(member)
+
+    def _fill(self, flow: int) -> list[int]:
+        """Show the other members of a flow, if there is room for all of them; return those of them
+        that are to be opened, too."""
+        shown = self.open[flow]
+        others: list[int] = []
+        for node in self._source.members(flow):
+            if node not in shown and node not in self._passed:
+                others.append(node)
+            if len(others) > self._left:
+                break
+        else:
+            self._left -= len(others)
+            shown.update(others)
+            opened = [node for node in others if self._source.is_flow(node) and self._opens(node)]
+            self.open.update((node, set()) for node in opened)
+            return opened
+        if shown or flow == 0:
+            self._left -= 1
+            self.cut.add(flow)
+        else:
+            del self.open[flow]
+        return []
+
+    def _opens(self, flow: int) -> bool:
+        return self._whole or self._source.state_of(flow) not in _FOLDED
