@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from wbengine import exceptions, states
 from wbengine.listeners import base
-from wbengine.types import timing
 
 __all__ = ["DurationListener", "EventTimeListener", "PrintingDurationListener"]
 
@@ -34,20 +33,21 @@ class DurationListener(base.Listener):
 
     def __init__(self, engine: Any) -> None:
         super().__init__(engine, task_listen_for=WATCH_STATES, flow_listen_for=WATCH_STATES)
-        self._timers: dict[str, dict[str, timing.StopWatch]] = {_TASK: {}, _FLOW: {}}
+        #: When what is under way began, by kind and name.
+        self._since: dict[str, dict[str, float]] = {_TASK: {}, _FLOW: {}}
 
     def deregister(self) -> None:
         """Listen no longer; warns of what began and did not come to its end."""
         super().deregister()
-        for kind, timers in self._timers.items():
-            if timers:
+        for kind, since in self._since.items():
+            if since:
                 LOG.warning(
                     "%s %s(s) did not enter any of the states %s",
-                    len(timers),
+                    len(since),
                     kind,
                     ", ".join(sorted(FINISHED_STATES)),
                 )
-            timers.clear()
+            since.clear()
 
     def _task_receiver(self, state: str, details: base.Details) -> None:
         self._receiver(_TASK, details["task_name"], state, details)
@@ -56,21 +56,18 @@ class DurationListener(base.Listener):
         self._receiver(_FLOW, details["flow_name"], state, details)
 
     def _receiver(self, kind: str, name: str, state: str, details: base.Details) -> None:
-        timers = self._timers[kind]
         if state in STARTING_STATES:
-            timers[name] = timing.StopWatch().start()
+            self._since[kind][name] = time.monotonic()
             self._began(kind, name)
             return
-        timer = timers.pop(name, None)
+        began = self._since[kind].pop(name, None)
         given_back = kind == _TASK and "result" not in details
-        if timer is None or state == states.PENDING or given_back:
+        if began is None or state == states.PENDING or given_back:
             return
         started, ended = details.get("started"), details.get("ended")
-        if started is not None and ended is not None:
-            seconds = max(0.0, ended - started)
-        else:
-            seconds = timer.stop().elapsed()
-        self._record_ending(seconds, kind, name)
+        if started is None or ended is None:
+            started, ended = began, time.monotonic()
+        self._record_ending(max(0.0, ended - started), kind, name)
 
     def _began(self, kind: str, name: str) -> None:
         """Something began."""
