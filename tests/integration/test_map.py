@@ -503,8 +503,8 @@ def test_listeners_hear_of_one_atom(kind: Kind) -> None:
     ]
     assert heard[1][1]["result"] == [1, 4, 9, 16]
     assert set(heard[1][1]) == {
-        "task_name", "task_uuid", "old_state", "attempt", "result", "worker",
-        "submitted", "started", "ended", "runtime",
+        "task_name", "task_uuid", "old_state", "attempt", "executions", "reversions", "result",
+        "worker", "submitted", "started", "ended", "runtime",
     }  # fmt: skip
     assert progress == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
     assert engine.storage.get_task_progress("m") == 1.0
