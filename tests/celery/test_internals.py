@@ -135,7 +135,7 @@ def test_a_worker_ends_though_its_broker_is_away(own: Bed, tmp_path: Path) -> No
         brokers.redis() as server,
         peers.wbengine_worker(tmp_path, server.url(), backend=own.backend) as worker,
     ):
-        until(lambda: "searching for neighbors" in worker.text)
+        until(lambda: "all alone" in worker.text)  # while it looks, it gives up with its broker
         server.kill()
         until(lambda: "Connection" in worker.text)
         assert worker.stop() == 0

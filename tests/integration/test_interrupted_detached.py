@@ -111,8 +111,10 @@ class Finds(task.Task):
 
     detached = True
 
-    def execute(self, heard: str) -> None:
+    def execute(self, heard: str, cancelled: bool) -> None:
         assert self.request is not None
+        if cancelled:  # another process hears of it in its own time
+            until(lambda: self.cancelled)
         pathlib.Path(heard, self.name).write_text(f"{self.request.recovered} {self.cancelled}")
 
 
@@ -142,6 +144,7 @@ def test_recovered_detached_task_with_plain_body_is_called_also_if_cancelled(
     finds = engines.load(
         unordered_flow.Flow("f").add(*map(Finds, names)), flow_detail=kept,
         engine="parallel", executor=executor, max_workers=1, backend=backend,
+        store={"cancelled": cancelled},
     )  # fmt: skip
     if cancelled:
         finds.notifier.register(states.RUNNING, lambda *_, **__: finds.cancel())
