@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,15 +46,11 @@ class Outside(task.Task):
         return "done"
 
 
-@pytest.mark.parametrize("executor", ["threads", "processes"])
-@pytest.mark.parametrize("limit", [None, (15.0, 18.0)])
-def test_who_presses_ctrl_c_does_not_wait(executor: str, limit: Any) -> None:
-    log: list[tuple[str, Any]] = []
-    flow = unordered_flow.Flow("f").add(*(Outside(f"t{n}", log) for n in range(5)))
-    engine = engines.load(flow, engine="parallel", executor=executor, timelimit=limit)
+def run_until_interrupted(engine: Any, ready: Callable[[], bool]) -> None:
+    """Run an engine, and press Ctrl-C once it is `ready`."""
 
     def interrupt() -> None:
-        until(lambda: len(log) == 5)
+        until(ready)
         os.kill(os.getpid(), signal.SIGINT)
 
     pressing = threading.Thread(target=interrupt)
@@ -61,6 +58,15 @@ def test_who_presses_ctrl_c_does_not_wait(executor: str, limit: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         engine.run()
     pressing.join()
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("limit", [None, (15.0, 18.0)])
+def test_who_presses_ctrl_c_does_not_wait(executor: str, limit: Any) -> None:
+    log: list[tuple[str, Any]] = []
+    flow = unordered_flow.Flow("f").add(*(Outside(f"t{n}", log) for n in range(5)))
+    engine = engines.load(flow, engine="parallel", executor=executor, timelimit=limit)
+    run_until_interrupted(engine, lambda: len(log) == 5)
     begun = {id for kind, id in log[:5] if kind == "begun"}
     assert len(begun) == 5 and log[5:] == [("left", False)] * 5
     assert engine.storage.get_flow_state() == states.SUSPENDED
@@ -129,16 +135,7 @@ def test_recovered_detached_task_with_plain_body_is_called_also_if_cancelled(
         unordered_flow.Flow("f").add(*map(Begins, names)),
         engine="parallel", backend=backend, store=store,
     )  # fmt: skip
-
-    def interrupt() -> None:
-        until(lambda: len(list(tmp_path.iterdir())) == 3)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    pressing = threading.Thread(target=interrupt)
-    pressing.start()
-    with pytest.raises(KeyboardInterrupt):
-        begins.run()
-    pressing.join()
+    run_until_interrupted(begins, lambda: len(list(tmp_path.iterdir())) == 3)
     with contextlib.closing(backend.get_connection()) as connection:
         kept = connection.get_flow_details(begins.storage.flow_uuid)
     finds = engines.load(

@@ -22,7 +22,7 @@ import pytest
 
 from tests.support import beside
 from tests.support import sample_tasks as samples
-from tests.support.workers import worker_in_thread
+from tests.support.workers import until, worker_in_thread
 from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -963,15 +963,13 @@ def test_suspended_run_waits_for_async_hook_of_running_task(act: str) -> None:
 class WaitsForFile(task.Task):
     def execute(self, folder: str) -> None:
         Path(folder, "begun").touch()
-        while not Path(folder, "go").exists():
-            time.sleep(0.01)
+        until(Path(folder, "go").exists)
         Path(folder, "ended").touch()
 
 
 class WaitsForOther(task.Task):
     def execute(self, folder: str) -> None:
-        while not Path(folder, "begun").exists():
-            time.sleep(0.01)
+        until(Path(folder, "begun").exists)
 
 
 @pytest.mark.parametrize("kind", [futures.ThreadPoolExecutor, futures.ProcessPoolExecutor])
