@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import importlib.metadata
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,46 @@ def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
     assert delivery.trace()[:2] == (0, "3")
     for told in (delivery.accept, delivery.ended, delivery.failed):
         assert told.__self__ is made  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("end", ["ended", "failed"])
+def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, end: str) -> None:
+    """What is done once it is acknowledged may use the connection, as prefetch counts do."""
+    app = celery.Celery(broker="memory://", set_as_current=False)
+    task = app.task(same, name="t", acks_late=True, ignore_result=True)
+    hub, threads = Hub(), []
+
+    def acknowledge(*_: Any) -> None:
+        threads.append(threading.get_ident())
+
+    pool.register_with_event_loop(hub)
+    task.apply_async((3,))
+    with app.connection_for_read() as connection:
+        queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
+        message = queue(connection.default_channel).get()
+    cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
+    made = cls(
+        message, app=app, task=task, body=message.body, decoded=False,
+        on_ack=acknowledge, on_reject=acknowledge,
+    )  # fmt: skip
+    made.execute_using_pool(pool)
+    (delivery,) = pool.runner.deliveries
+    delivery.accept(1, 0.0)
+
+    def settle() -> None:
+        if end == "ended":
+            delivery.ended((0, "3", 0.1))
+        else:
+            internals.settle(delivery.failed, ValueError("why"))
+
+    pool_thread = threading.Thread(target=settle)
+    pool_thread.start()
+    pool_thread.join()
+    assert threads == []
+    loop = hub.create_loop()
+    until(lambda: next(loop) or threads)
+    assert threads == [threading.get_ident()]
+    hub.close()
 
 
 def test_settled_jobs_are_told_with_their_error() -> None:

@@ -90,8 +90,9 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
         self.runner.start(self.app, self.limit)
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Each time that the worker has a connection."""
+        """Each time that the worker has a connection, in the thread of its loop."""
         self.runner.slots = Slots(hub, self.options["semaphore"])
+        HostedRequest.call_in_loop = Loop(hub)
 
     def on_apply(
         self,
@@ -155,8 +156,10 @@ class HostedRequest(request.Request):  # type: ignore[misc]
 
     `Task.Request` is described as the place for such a class, `InvalidTaskError` as what is raised
     of a message that is to be logged and rejected; that its constructor may raise it is not, nor
-    are `request_dict`, `delivery_info` and `revoked`.
+    are `request_dict`, `delivery_info`, `revoked`, `acknowledge` and `reject`.
     """
+
+    call_in_loop: ClassVar[Loop]
 
     def __init__(self, message: Any, **options: Any) -> None:
         """
@@ -175,6 +178,17 @@ class HostedRequest(request.Request):  # type: ignore[misc]
             self.time_limits = told["timelimit"] = [
                 None if one is None else _number("timelimit", one, float) for one in pair
             ]
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message.
+
+        That may change the prefetch count as well, when the connection was lost before: Celery's
+        pools do it in the loop, which alone may use the connection.
+        """
+        self.call_in_loop(super().acknowledge)
+
+    def reject(self, requeue: bool = False) -> None:
+        self.call_in_loop(super().reject, requeue)
 
     def revoked(self) -> bool:
         """Whether it was revoked, or is too late, and is settled.
@@ -200,6 +214,21 @@ def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
     except (TypeError, ValueError, OverflowError):
         pass
     raise InvalidTaskError(f"{name} must be a number from 0, not {value!r:.200}")
+
+
+class Loop:
+    """The loop of Celery's worker, in whose thread this is made."""
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._thread = threading.get_ident()
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function in its thread: at once if that is this one."""
+        if threading.get_ident() == self._thread:
+            function(*args)
+        else:
+            self._hub.call_soon(function, *args)
 
 
 class Slots:
