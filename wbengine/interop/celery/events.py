@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from wbengine import _json_text, exceptions
 from wbengine.interop.celery import protocol, serializers
@@ -37,17 +37,6 @@ _WHOLE: Final = Kind("unsigned long long", {"type": "integer", "minimum": 0, "ma
 _WHEN: Final = Kind("float", {"type": "number", "minimum": -1e12, "maximum": 1e12})
 _HOURS: Final = Kind("signed short", {"type": "number", "minimum": -48, "maximum": 48})
 
-#: The fields that all events have.
-STANDARD: Final = (
-    Field("type", _NAME, required=True),
-    Field("hostname", _NAME, required=True),
-    Field("clock", _WHOLE),
-    Field("timestamp", _WHEN, required=True),
-    Field("utcoffset", _HOURS),
-    Field("pid", _WHOLE),
-)
-_ABOUT_TASK: Final = (*STANDARD, Field("uuid", _NAME, required=True))
-
 _CALL: Final = (
     "uuid", "name", "args", "kwargs", "retries", "eta", "expires", "root_id", "parent_id",
 )  # fmt: skip
@@ -69,6 +58,36 @@ CATALOGUE: Final[Mapping[str, tuple[str, ...]]] = {
     "worker-offline": _WORKER,
 }
 
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event.  `fields`: all but the standard ones; there may be any.
+
+    `clock`, `utcoffset` and `pid` are None where the sender left them out, as some do.
+    """
+
+    type: Annotated[str, _NAME]
+    hostname: Annotated[str, _NAME]
+    clock: Annotated[int | None, _WHOLE]
+    timestamp: Annotated[float, _WHEN]
+    utcoffset: Annotated[float | None, _HOURS] = None
+    pid: Annotated[int | None, _WHOLE] = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """The part of the type before the first dash: `task`, `worker`, ..."""
+        return self.type.partition("-")[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As in messages."""
+        return {one.name: getattr(self, one.name) for one in STANDARD} | dict(self.fields)
+
+
+#: The fields that all events have.
+STANDARD: Final = protocol.table(Event, required=("type", "hostname", "timestamp"))
+_ABOUT_TASK: Final = (*STANDARD, Field("uuid", _NAME, required=True))
+
 _EVENT_SCHEMA: Final = protocol.schema(STANDARD) | {
     "if": {"properties": {"type": {"pattern": "^task-"}}, "required": ["type"]},
     "then": {"properties": {"uuid": _NAME.schema}, "required": ["uuid"]},
@@ -82,31 +101,6 @@ SCHEMA: Final = {
         {"type": "array", "items": {"$ref": "#/$defs/event"}},
     ],
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event.  `fields`: all but the standard ones; there may be any.
-
-    `clock`, `utcoffset` and `pid` are None where the sender left them out, as some do.
-    """
-
-    type: str
-    hostname: str
-    clock: int | None
-    timestamp: float
-    utcoffset: float | None = None
-    pid: int | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def group(self) -> str:
-        """The part of the type before the first dash: `task`, `worker`, ..."""
-        return self.type.partition("-")[0]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As in messages."""
-        return {one.name: getattr(self, one.name) for one in STANDARD} | dict(self.fields)
 
 
 def utcoffset() -> float:

@@ -1,8 +1,9 @@
 """Celery's message protocol: task messages of versions 1 and 2, and result messages.
 
 Pure: messages are read from a `Wire`, and written to one; nothing is imported that they name, and
-Celery is not needed.  Every field is a row of a table here, from which the readers and the JSON
-Schemas are made; the reference says what each means.
+Celery is not needed.  The annotation of a field says of what `Kind` it is on the wire, and in which
+parts of a message: tables of fields are made of that, and readers, writers and JSON Schemas of
+them.  The reference says what each field means.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from wbengine import exceptions
 from wbengine.concurrency import limits
@@ -21,8 +22,8 @@ from wbengine.interop.celery.serializers import JSON, RAW, Accepted, Wire, dump,
 
 __all__ = [
     "ARGUMENTS", "EMBED", "HEADERS", "PROPERTIES", "RESULT", "RESULT_SCHEMA", "TASK_V1_SCHEMA",
-    "TASK_V2_SCHEMA", "VERSION_1", "Field", "Malformed", "Result", "TaskMessage", "decode",
-    "decode_result", "encode", "encode_result", "read", "schema", "shown",
+    "TASK_V2_SCHEMA", "VERSION_1", "Field", "Kind", "Malformed", "Result", "TaskMessage", "decode",
+    "decode_result", "encode", "encode_result", "read", "schema", "shown", "table",
 ]  # fmt: skip
 
 
@@ -40,40 +41,42 @@ class Malformed(exceptions.InvalidFormat):
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """A call of a task, in either version of the protocol; the tables describe its fields."""
+    """A call of a task, in either version of the protocol."""
 
-    task: str
-    id: str
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    lang: str = "py"
-    meth: str | None = None
-    shadow: str | None = None
-    root_id: str | None = None
-    parent_id: str | None = None
-    group: str | None = None
-    group_index: int | None = None
+    task: Annotated[str, WORD, "headers", "version 1"]
+    id: Annotated[str, ID, "headers", "version 1"]
+    args: Annotated[Sequence[Any], LIST, "arguments", "version 1"] = ()
+    kwargs: Annotated[Mapping[str, Any], MAPPING, "arguments", "version 1"] = field(
+        default_factory=dict
+    )
+    lang: Annotated[str, WORD, "headers"] = "py"
+    root_id: Annotated[str | None, ID, "headers"] = None
+    parent_id: Annotated[str | None, ID, "headers"] = None
+    group: Annotated[str | None, ID, "headers", "version 1"] = None
+    group_index: Annotated[int | None, COUNT, "headers", "version 1"] = None
+    meth: Annotated[str | None, WORD, "headers"] = None
+    shadow: Annotated[str | None, WORD, "headers"] = None
     #: Not before, and not after, these times, which are in UTC.
-    eta: dt.datetime | None = None
-    expires: dt.datetime | None = None
-    retries: int = 0
+    eta: Annotated[dt.datetime | None, TIME, "headers", "version 1"] = None
+    expires: Annotated[dt.datetime | None, TIME, "headers", "version 1"] = None
+    retries: Annotated[int, COUNT, "headers", "version 1"] = 0
     #: (soft, hard), in seconds; on the wire the hard one is first.
-    timelimit: limits.TimeLimit = limits.UNLIMITED
-    argsrepr: str | None = None
-    kwargsrepr: str | None = None
-    origin: str | None = None
-    replaced_task_nesting: int = 0
-    ignore_result: bool = False
-    stamped_headers: Sequence[str] | None = None
-    stamps: Mapping[str, Any] = field(default_factory=dict)
-    callbacks: Sequence[Mapping[str, Any]] = ()
-    errbacks: Sequence[Mapping[str, Any]] = ()
+    timelimit: Annotated[limits.TimeLimit, TIMELIMIT, "headers", "version 1"] = limits.UNLIMITED
+    argsrepr: Annotated[str | None, TEXT, "headers"] = None
+    kwargsrepr: Annotated[str | None, TEXT, "headers"] = None
+    origin: Annotated[str | None, WORD, "headers"] = None
+    replaced_task_nesting: Annotated[int, COUNT, "headers"] = 0
+    ignore_result: Annotated[bool, BOOLEAN, "headers"] = False
+    stamped_headers: Annotated[Sequence[str] | None, STRINGS, "headers"] = None
+    stamps: Annotated[Mapping[str, Any], MAPPING, "headers"] = field(default_factory=dict)
+    callbacks: Annotated[Sequence[Mapping[str, Any]], SIGNATURES, "embed", "version 1"] = ()
+    errbacks: Annotated[Sequence[Mapping[str, Any]], SIGNATURES, "embed", "version 1"] = ()
     #: The rest of a chain, its next task last.
-    chain: Sequence[Mapping[str, Any]] = ()
-    chord: Mapping[str, Any] | None = None
-    reply_to: str | None = None
+    chain: Annotated[Sequence[Mapping[str, Any]], SIGNATURES, "embed"] = ()
+    chord: Annotated[Mapping[str, Any] | None, SIGNATURE, "embed", "version 1"] = None
     #: None: the same as `id`.
-    correlation_id: str | None = None
+    correlation_id: Annotated[str | None, ID, "properties"] = None
+    reply_to: Annotated[str | None, TEXT, "properties"] = None
     priority: int | None = None
     #: The body was raw data, which is the single argument.
     raw: bool = False
@@ -91,21 +94,21 @@ class Result:
     The fields from `name` on are those of extended results; `extra` holds further ones, as stamps.
     """
 
-    task_id: str
-    status: str
-    result: Any = None
-    traceback: str | None = None
+    task_id: Annotated[str, ID]
+    status: Annotated[str, WORD]
+    result: Annotated[Any, ANY] = None
+    traceback: Annotated[str | None, TEXT] = None
     #: The tasks that it sent, each as Celery's `AsyncResult.as_tuple()` gives it.
-    children: Sequence[Any] = ()
-    date_done: dt.datetime | None = None
-    group_id: str | None = None
-    parent_id: str | None = None
-    name: str | None = None
-    args: Any = None
-    kwargs: Any = None
-    worker: str | None = None
-    retries: int | None = None
-    queue: str | None = None
+    children: Annotated[Sequence[Any], LIST] = ()
+    date_done: Annotated[dt.datetime | None, TIME] = None
+    group_id: Annotated[str | None, ID] = None
+    parent_id: Annotated[str | None, ID] = None
+    name: Annotated[str | None, WORD] = None
+    args: Annotated[Any, ANY] = None
+    kwargs: Annotated[Any, ANY] = None
+    worker: Annotated[str | None, WORD] = None
+    retries: Annotated[int | None, COUNT] = None
+    queue: Annotated[str | None, WORD] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -114,11 +117,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """A type of values: in words, as JSON Schema, and how a value that fits is read."""
+    """A type of values: in words, as JSON Schema, and how a value that fits is read and written."""
 
     words: str
     schema: Mapping[str, Any]
     read: Callable[[Any], Any] = lambda value: value
+    write: Callable[[Any], Any] = lambda value: value
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,17 @@ class Field:
             why = f"{why[:80]}...{why[-100:]}"
         name = "".join([self.name, *(f"[{part!r:.80}]" for part in path)])
         raise Malformed(f"{name}: {why}", field=name)
+
+
+def table(cls: type, part: str = "", *, required: Sequence[str] = ()) -> tuple[Field, ...]:
+    """The fields of a dataclass that are in a part of a message; all that have a kind, without."""
+    hints = get_type_hints(cls, include_extras=True)
+    known = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return tuple(
+        Field(name, told[0], name in required)
+        for name, told in known.items()
+        if told and (not part or part in told)
+    )
 
 
 @functools.cache
@@ -187,6 +202,11 @@ def read(table: Sequence[Field], source: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def write(table: Sequence[Field], source: object) -> dict[str, Any]:
+    """These fields of a dataclass, as they are on the wire."""
+    return {one.name: one.kind.write(getattr(source, one.attribute or one.name)) for one in table}
+
+
 def schema(table: Sequence[Field]) -> dict[str, Any]:
     """A JSON Schema of a mapping with these fields, of which those that may be missing may be null;
     others may be in it."""
@@ -216,10 +236,6 @@ def _time(words: str) -> dt.datetime | None:
     return dt.datetime.fromisoformat(re.sub("[Zz]$", "+00:00", words))
 
 
-def _text(time: dt.datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
-
-
 def _limit(pair: Sequence[float | None]) -> limits.TimeLimit:
     """0 is no limit; a soft limit that is not below the hard one could never come.
 
@@ -233,7 +249,7 @@ def _limit(pair: Sequence[float | None]) -> limits.TimeLimit:
     return limits.TimeLimit(soft, hard)
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def _signatures(value: Any) -> tuple[Any, ...]:
     """One signature may stand for a list of one, as Celery's own reader takes it."""
     return (dict(value),) if isinstance(value, Mapping) else tuple(value)
 
@@ -269,7 +285,12 @@ WORD: Final = _string("string", 1000)
 TEXT: Final = _string("string", 1_000_000)
 BOOLEAN: Final = Kind("boolean", {"type": "boolean"})
 COUNT: Final = Kind("integer", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1})
-TIME: Final = Kind("time (ISO 8601)", {"type": "string", "maxLength": 64}, _time)
+TIME: Final = Kind(
+    "time (ISO 8601)",
+    {"type": "string", "maxLength": 64},
+    _time,
+    lambda time: None if time is None else time.isoformat(),
+)
 TIMELIMIT: Final = Kind(
     "[hard, soft]: numbers or null",
     {
@@ -279,91 +300,45 @@ TIMELIMIT: Final = Kind(
         "items": {"type": ["number", "null"], "minimum": 0},
     },
     _limit,
+    lambda limit: [limit.hard, limit.soft],
 )
-LIST: Final = Kind("list", {"type": "array"}, tuple)
-MAPPING: Final = Kind("mapping", {"type": "object", "propertyNames": {"type": "string"}}, dict)
-STRINGS: Final = Kind("list of strings", {"type": "array", "items": {"type": "string"}}, tuple)
-SIGNATURE: Final = Kind("signature", _SIGNATURE, dict)
+LIST: Final = Kind("list", {"type": "array"}, tuple, tuple)
+MAPPING: Final = Kind(
+    "mapping", {"type": "object", "propertyNames": {"type": "string"}}, dict, dict
+)
+STRINGS: Final = Kind(
+    "list of strings",
+    {"type": "array", "items": {"type": "string"}},
+    tuple,
+    lambda strings: None if strings is None else list(strings),
+)
+SIGNATURE: Final = Kind(
+    "signature", _SIGNATURE, dict, lambda one: None if one is None else dict(one)
+)
 SIGNATURES: Final = Kind(
-    "list of signatures", {"type": ["array", "object"], "items": _SIGNATURE, **_CALLED}, _several
+    "list of signatures",
+    {"type": ["array", "object"], "items": _SIGNATURE, **_CALLED},
+    _signatures,
+    lambda several: [dict(one) for one in several] or None,
 )
 ANY: Final = Kind("value", {})
 
 #: Message properties, of both versions.
-PROPERTIES: Final = (Field("correlation_id", ID), Field("reply_to", TEXT))
-
+PROPERTIES: Final = table(TaskMessage, "properties")
 #: The headers of version 2.
-HEADERS: Final = (
-    Field("lang", WORD),
-    Field("task", WORD, required=True),
-    Field("id", ID),
-    Field("root_id", ID),
-    Field("parent_id", ID),
-    Field("group", ID),
-    Field("group_index", COUNT),
-    Field("meth", WORD),
-    Field("shadow", WORD),
-    Field("eta", TIME),
-    Field("expires", TIME),
-    Field("retries", COUNT),
-    Field("timelimit", TIMELIMIT),
-    Field("argsrepr", TEXT),
-    Field("kwargsrepr", TEXT),
-    Field("origin", WORD),
-    Field("replaced_task_nesting", COUNT),
-    Field("ignore_result", BOOLEAN),
-    Field("stamped_headers", STRINGS),
-    Field("stamps", MAPPING),
-)
-
-#: The first two parts of a body of version 2.
-ARGUMENTS: Final = (Field("args", LIST), Field("kwargs", MAPPING))
-
-#: The third part of a body of version 2.
-EMBED: Final = (
-    Field("callbacks", SIGNATURES),
-    Field("errbacks", SIGNATURES),
-    Field("chain", SIGNATURES),
-    Field("chord", SIGNATURE),
-)
-
-#: Of version 1's body, but of no message: how its times are read.
-UTC: Final = Field("utc", BOOLEAN)
-
+HEADERS: Final = table(TaskMessage, "headers", required=("task",))
+#: The first two parts of a body of version 2, and the third one.
+ARGUMENTS: Final = table(TaskMessage, "arguments")
+EMBED: Final = table(TaskMessage, "embed")
 #: The body of version 1: everything.
 VERSION_1: Final = (
-    Field("task", WORD, required=True),
-    Field("id", ID, required=True),
-    *ARGUMENTS,
-    Field("retries", COUNT),
-    Field("eta", TIME),
-    Field("expires", TIME),
-    Field("group", ID),
+    *table(TaskMessage, "version 1", required=("task", "id")),
     Field("taskset", ID, attribute="group"),
-    Field("group_index", COUNT),
-    Field("chord", SIGNATURE),
-    Field("callbacks", SIGNATURES),
-    Field("errbacks", SIGNATURES),
-    Field("timelimit", TIMELIMIT),
 )
-
-#: Results; the fields from `name` on are those of extended ones.
-RESULT: Final = (
-    Field("task_id", ID, required=True),
-    Field("status", WORD, required=True),
-    Field("result", ANY),
-    Field("traceback", TEXT),
-    Field("children", LIST),
-    Field("date_done", TIME),
-    Field("group_id", ID),
-    Field("parent_id", ID),
-    Field("name", WORD),
-    Field("args", ANY),
-    Field("kwargs", ANY),
-    Field("worker", WORD),
-    Field("retries", COUNT),
-    Field("queue", WORD),
-)
+#: Of version 1's body, but of no message: how its times are read.
+UTC: Final = Field("utc", BOOLEAN)
+#: Results.
+RESULT: Final = table(Result, required=("task_id", "status"))
 
 _DIALECT: Final = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
@@ -483,10 +458,9 @@ def encode(
     if protocol not in (1, 2):
         raise ValueError(f"there is no version {protocol!r} of the protocol: use 1 or 2")
     headers = dict(message.extra)
-    properties = {"correlation_id": message.correlation_id or message.id, "delivery_mode": 2}
-    for name in ("reply_to", "priority"):
-        if getattr(message, name) is not None:
-            properties[name] = getattr(message, name)
+    known = write(PROPERTIES, message) | {"priority": message.priority, "delivery_mode": 2}
+    properties = {name: value for name, value in known.items() if value is not None}
+    properties.setdefault("correlation_id", message.id)
     if protocol == 2:
         headers |= _headers(message)
     if message.raw:
@@ -498,17 +472,10 @@ def encode(
 
 def _headers(message: TaskMessage) -> dict[str, Any]:
     """All headers that Celery writes, also those that say nothing."""
-    stamped = message.stamped_headers
-    found = {
-        one.name: getattr(message, one.attribute or one.name)
-        for one in HEADERS
-        if one.name != "meth" or message.meth is not None
-    }
-    found |= {name: _text(found[name]) for name in ("eta", "expires")}
-    found["timelimit"] = [message.timelimit.hard, message.timelimit.soft]
+    found = write(HEADERS, message)
+    if message.meth is None:
+        del found["meth"]
     found["root_id"] = message.root_id or message.id
-    found["stamped_headers"] = None if stamped is None else list(stamped)
-    found["stamps"] = dict(message.stamps)
     if not message.raw:
         found["argsrepr"] = message.argsrepr or shown(tuple(message.args))
         found["kwargsrepr"] = message.kwargsrepr or shown(dict(message.kwargs))
@@ -516,30 +483,17 @@ def _headers(message: TaskMessage) -> dict[str, Any]:
 
 
 def _body_2(message: TaskMessage) -> Any:
-    chord = None if message.chord is None else dict(message.chord)
-    embed = {
-        name: [dict(one) for one in getattr(message, name)] or None
-        for name in ("callbacks", "errbacks", "chain")
-    }
-    return tuple(message.args), dict(message.kwargs), {**embed, "chord": chord}
+    return *write(ARGUMENTS, message).values(), write(EMBED, message)
 
 
 def _body_1(message: TaskMessage) -> Any:
     following: Mapping[str, Any] | None = None
     for one in message.chain:  # the last to be called comes first
         following = one if following is None else _linked(one, following)
-    callbacks = [*message.callbacks, *([] if following is None else [following])]
-    found = {one.name: getattr(message, one.attribute or one.name) for one in VERSION_1}
-    return found | {
-        "args": tuple(message.args),
-        "kwargs": dict(message.kwargs),
-        "eta": _text(message.eta),
-        "expires": _text(message.expires),
-        "utc": True,
-        "timelimit": (message.timelimit.hard, message.timelimit.soft),
-        "callbacks": [dict(one) for one in callbacks] or None,
-        "errbacks": [dict(one) for one in message.errbacks] or None,
-    }
+    found = write(VERSION_1, message) | {"utc": True}
+    if following is not None:
+        found["callbacks"] = [*(found["callbacks"] or ()), dict(following)]
+    return found
 
 
 def _linked(signature: Mapping[str, Any], callback: Mapping[str, Any]) -> dict[str, Any]:
@@ -610,11 +564,8 @@ def encode_result(result: Result, serializer: str = "json") -> Wire:
     :raises NotEncodable: the serializer cannot write the value.
     :raises ValueError: there is no such serializer.
     """
-    body = {one.name: getattr(result, one.name) for one in RESULT}
-    body["children"] = list(result.children)
-    body["date_done"] = _text(result.date_done)
+    body = write(RESULT, result)
     for name in ("group_id", "parent_id", *(_EXTENDED if result.name is None else ())):
         if body[name] is None:
             del body[name]
-    properties = {"correlation_id": result.task_id}
-    return Wire({}, properties, *dump({**result.extra, **body}, serializer))
+    return Wire({}, {"correlation_id": result.task_id}, *dump({**result.extra, **body}, serializer))
