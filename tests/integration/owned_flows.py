@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wbengine import engines, invocation, task
-from wbengine.engines import action, base
+from wbengine.engines import action, base, options
 from wbengine.persistence import models
 
 
@@ -68,7 +68,7 @@ class Remembering(invocation.TaskExecutor):
 
 
 class Engine(action.ActionEngine):
-    OPTIONS = frozenset({"executor"})
+    OPTIONS = {**action.ActionEngine.OPTIONS, "executor": options.Option()}
 
     def _make_executor(self) -> invocation.TaskExecutor:
         found: invocation.TaskExecutor = self.options["executor"]

@@ -80,10 +80,12 @@ def test_loading_with_arguments_of_a_wrong_type(arguments: dict[str, Any], compl
         engines.load(Plain("p"), **arguments)
 
 
+@pytest.mark.parametrize("kind", ["parallel", "serial"])
 @pytest.mark.parametrize("workers", [0, -1, "x", []])
-def test_a_pool_of_no_size(workers: Any) -> None:
-    with pytest.raises(ValueError, match="max_workers must be a number, at least 1"):
-        engines.load(Plain("p"), engine="parallel", max_workers=workers)
+def test_a_pool_of_no_size(workers: Any, kind: str) -> None:
+    """The serial engine has no pool, and refuses the same: which it is may be configured."""
+    with pytest.raises(ValueError, match=r"max_workers=.* is no whole number of 1 or more"):
+        engines.load(Plain("p"), engine=kind, max_workers=workers)
 
 
 def test_a_priority_that_is_no_number() -> None:
@@ -332,8 +334,8 @@ LOADING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: load(strict_results="maybe"), ValueError, "strict_results='maybe' is neither"),
     (lambda: load(topics=2), ValueError, "SerialActionEngine has no option 'topics'"),
     (lambda: load("parallel", max_worker=2), ValueError, "did you mean 'max_workers'"),
-    (lambda: load("parallel", max_workers=1.5), ValueError, "at least 1, not 1.5"),
-    (lambda: load("parallel", max_workers=True), ValueError, "at least 1, not True"),
+    (lambda: load("parallel", max_workers=1.5), ValueError, "max_workers=1.5 is no whole number"),
+    (lambda: load("parallel", max_workers=True), ValueError, "max_workers=True is no whole number"),
     (lambda: load("parallel", executor="treads"), ValueError, "'treads' .*'threads'"),
     (lambda: load("parallel", executor=3), TypeError, "executor must be a word or a .* not 3"),
     (lambda: load(backend="memry"), exceptions.NotFound, "'memry' .*'memory'"),

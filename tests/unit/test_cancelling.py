@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.workers import until
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
-from wbengine.engines import action
+from wbengine.engines import action, options
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base
 from wbengine.persistence.backends import memory
@@ -68,7 +68,7 @@ class Plain(task.Task):
 
 
 class Engine(action.ActionEngine):
-    OPTIONS = frozenset({"executor"})
+    OPTIONS = {**action.ActionEngine.OPTIONS, "executor": options.Option()}
 
     def _make_executor(self) -> invocation.TaskExecutor:
         found: invocation.TaskExecutor = self.options["executor"]

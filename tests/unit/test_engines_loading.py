@@ -134,7 +134,7 @@ def test_worker_based_options_in_a_uri() -> None:
     [
         ({"executor": "thraeds"}, ValueError, "'thraeds'.*'threads'"),
         ({"executor": 7}, TypeError, "7"),
-        ({"max_workers": 0}, ValueError, "at least 1"),
+        ({"max_workers": 0}, ValueError, "max_workers=0 is no whole number of 1 or more"),
         ({"never_resolve": "maybe"}, ValueError, "never_resolve='maybe'"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wbengine import _clock, composite_executor, exceptions, invocation, retry, states, task
-from wbengine.engines import action
+from wbengine.engines import action, options
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
@@ -81,7 +81,7 @@ class Writing(memory.MemoryBackend):
 
 
 class Engine(action.ActionEngine):
-    OPTIONS = frozenset({"executor"})
+    OPTIONS = {**action.ActionEngine.OPTIONS, "executor": options.Option()}
 
     def _make_executor(self) -> invocation.TaskExecutor:
         found: invocation.TaskExecutor = self.options["executor"]

@@ -12,15 +12,15 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from threading import RLock
+from typing import Any, Final
 
-from wbengine import composite_executor, exceptions, states
+from wbengine import _clock, composite_executor, exceptions, states
 from wbengine import invocation as calls
-from wbengine.concurrency import limits
+from wbengine import storage as storage_module
 from wbengine.engines import (
     async_run,
     base,
-    control,
     differences,
     flow_errors,
     ownership,
@@ -29,10 +29,10 @@ from wbengine.engines import (
     selection,
 )
 from wbengine.engines import compilation as compilation_module
+from wbengine.engines import options as options_module
 from wbengine.persistence import base as persistence
-from wbengine.persistence import models
-from wbengine.runtime import atoms, compiler, executors, saving
-from wbengine.runtime import control as run_control
+from wbengine.persistence import commands, models
+from wbengine.runtime import atoms, compiler, control, executors, saving
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
@@ -41,8 +41,11 @@ __all__ = ["ActionEngine"]
 
 LOG: Final = logging.getLogger(__name__)
 
+#: What is asked of a run that gets ready.
+_EarlyRequests = deque[control.CancelRequest | control.SuspendRequest]
 
-class ActionEngine(control.Controlled):
+
+class ActionEngine(base.Engine):
     """Runs a flow on an executor.
 
     Options: `never_resolve` (a failure is kept: nothing is retried or reverted), `defer_reverts`
@@ -54,12 +57,19 @@ class ActionEngine(control.Controlled):
 
     `local_tasks`: which tasks run in this process, besides those marked `local`, where others run
     elsewhere: their names, classes, or dotted names of classes (also in one text, with commas).
+
+    `strict_results` (default False): refuse the arguments and results that could not travel to a
+    worker, as a worker-based engine does: the task fails with `NotEncodable`.  `timelimit`
+    (default: none): seconds that one execution or reversion of a task may take which has no
+    `timelimit` of its own, as that says: `(soft, hard)`, or only the hard one; in a text, they are
+    separated by a comma.
+
+    With a backend (see `base.Engine`, which says what they mean): `durability` ('each', 'batch' or
+    'end'), `on_busy` ('fail' or 'wait'), and `lease` (15 seconds: when the flow is free if this
+    process stops giving signs of life; for tests).
     """
 
-    OPTIONS: ClassVar[frozenset[str]] = frozenset(
-        {"never_resolve", "defer_reverts", "inject_transient", "gather_statistics", "migrate"}
-        | {"local_tasks"}
-    )
+    OPTIONS = options_module.EVERY
 
     def __init__(
         self,
@@ -69,15 +79,27 @@ class ActionEngine(control.Controlled):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(flow, flow_detail, backend, options)
-        self._never_resolve = self._flag("never_resolve", False)
-        self._defer_reverts = self._flag("defer_reverts", True)
-        self._inject_transient = self._flag("inject_transient", True)
-        self._gather_statistics = self._flag("gather_statistics", True)
-        self._migrate = differences.hook(self._options.get("migrate"))
+        self._clock = _clock.SYSTEM
+        self._storage = storage_module.Storage(self._flow_detail, self._backend)
+        self._durability: str = self._settings["durability"]
+        self._ownership = ownership.Ownership(
+            self._storage,
+            self._clock,
+            on_busy=self._settings["on_busy"],
+            lasting=self._settings["lease"],
+        )
+        self._compilation: compilation_module.Compilation | None = None
+        #: What is to be injected by the next run.
+        self._inputs: Mapping[str, Any] = {}
         self._difference: differences.Difference | None = None
         # How often the records had been read when they were prepared.
         self._prepared_at = self._outlined_at = -1
         self._in_use: dict[str, object] = {}  # what runs or resets it now, see `_alone`
+        # Again by the same thread, when a signal's handler suspends.
+        self._state_lock = RLock()
+        # What came before the run began, and is for it; None: no run gets ready.
+        self._early: _EarlyRequests | None = None
+        self._run: run_module.Run | None = None
         self._scheduler: scheduler_module.Scheduler | None = None
         self._began: float | None = None
         self._ended: float | None = None
@@ -98,9 +120,13 @@ class ActionEngine(control.Controlled):
         """
 
     @property
-    def _timelimit(self) -> limits.TimeLimit:
-        """That of tasks without one of their own, by an option of most kinds."""
-        return limits.read(self._options.get("timelimit"), "Option timelimit")
+    def storage(self) -> storage_module.Storage:
+        return self._storage
+
+    @property
+    def compilation(self) -> compilation_module.Compilation | None:
+        """The compiled flow; None before `compile`."""
+        return self._compilation
 
     @property
     def executor(self) -> calls.TaskExecutor:
@@ -116,7 +142,12 @@ class ActionEngine(control.Controlled):
     @property
     def statistics(self) -> dict[str, Any]:
         run, scheduler, began = self._run, self._scheduler, self._began
-        if run is None or scheduler is None or began is None or not self._gather_statistics:
+        if (
+            run is None
+            or scheduler is None
+            or began is None
+            or not self._settings["gather_statistics"]
+        ):
             return {}
         ended = self._ended if self._ended is not None else self._clock.monotonic()
         figures = run.figures
@@ -133,15 +164,20 @@ class ActionEngine(control.Controlled):
 
     # -- getting ready --------------------------------------------------------------------------
 
+    def _compiled(self, what: str) -> compilation_module.Compilation:
+        if self._compilation is None:
+            raise exceptions.InvalidState(f"An engine must be compiled before it is {what}")
+        return self._compilation
+
     def compile(self) -> None:
         if self._compilation is not None:
             return
         made = compilation_module.Compilation(compiler.compile(self._flow))
-        self._local_tasks = selection.local_tasks(made.plan, self._options.get("local_tasks"))
+        self._local_tasks = selection.local_tasks(made.plan, self._settings["local_tasks"])
         self._check_tasks(made.plan)
         if self._local_tasks is not None and not self._in_process:
             # Local tasks stay here, whatever the executor does with the others.
-            local = executors.ThreadTaskExecutor(limit=self._timelimit)
+            local = executors.ThreadTaskExecutor(limit=self._settings["timelimit"])
             self._running_executor = composite_executor.CompositeExecutor(
                 local, self._task_executor
             )
@@ -159,13 +195,23 @@ class ActionEngine(control.Controlled):
             if self._storage.get_flow_state() == states.REVERTED:
                 self._reset(plan.atoms())
 
+    def _provide(self, values: Mapping[str, Any]) -> None:
+        try:
+            super()._provide(values)
+        except exceptions.FlowBusy:
+            if not self._ownership.waits:
+                raise
+            self._inputs = values  # the run injects them, which waits for the flow
+
     @property
     def _prepared(self) -> bool:
         return self._prepared_at == self._storage.readings
 
     def _prepare(self, plan: plan_module.Plan) -> None:
         atoms = list(_in_order(plan))
-        self._difference = differences.settle(self._storage, atoms, self._migrate, self._difference)
+        self._difference = differences.settle(
+            self._storage, atoms, self._settings["migrate"], self._difference
+        )
         # A flow that another process left RUNNING is taken over; else this changes nothing.
         self._change_state(states.RESUMING)
         self._storage.ensure_atoms(atoms)
@@ -175,7 +221,7 @@ class ActionEngine(control.Controlled):
         for atom in atoms:
             if atom.inject:
                 self._storage.inject_atom_args(
-                    atom.name, atom.inject, transient=self._inject_transient
+                    atom.name, atom.inject, transient=self._settings["inject_transient"]
                 )
         self._storage.bind(plan, len(plan))
         self._change_state(states.SUSPENDED)
@@ -195,23 +241,21 @@ class ActionEngine(control.Controlled):
         self._drive(timeout, deadline, deque())
 
     async def arun(self, timeout: float | None = None, *, deadline: float | None = None) -> None:
-        early: control.EarlyRequests = deque()
+        early: _EarlyRequests = deque()
 
         def suspend() -> None:
-            early.append(run_control.SuspendRequest())  # the run may not even get ready yet
+            early.append(control.SuspendRequest())  # the run may not even get ready yet
             with contextlib.suppress(exceptions.InvalidState):  # nor be compiled
                 self.suspend()
 
         await async_run.in_thread(lambda: self._drive(timeout, deadline, early), suspend)
 
-    def _drive(
-        self, timeout: float | None, deadline: float | None, early: control.EarlyRequests
-    ) -> None:
+    def _drive(self, timeout: float | None, deadline: float | None, early: _EarlyRequests) -> None:
         due = self._due(timeout, deadline)
         with self._session(due, deadline, early) as run:
             if run is None:
                 return
-            for _ in run.run_iter(timeout, due, measure=self._gather_statistics):
+            for _ in run.run_iter(timeout, due, measure=self._settings["gather_statistics"]):
                 pass
         # Out here, and in no generator, a StopIteration is like any other exception.
         flow_errors.raise_failures(run, self._storage, deadline)
@@ -235,7 +279,7 @@ class ActionEngine(control.Controlled):
             if run is None:
                 yield states.SUSPENDED
                 return
-            for state in run.run_iter(timeout, due, measure=self._gather_statistics):
+            for state in run.run_iter(timeout, due, measure=self._settings["gather_statistics"]):
                 if closing:
                     continue
                 try:
@@ -249,7 +293,7 @@ class ActionEngine(control.Controlled):
 
     @contextlib.contextmanager
     def _session(
-        self, due: float | None, deadline: float | None, early: control.EarlyRequests
+        self, due: float | None, deadline: float | None, early: _EarlyRequests
     ) -> Iterator[run_module.Run | None]:
         """Everything around the loop of one run; whoever enters drives the run to its end.
 
@@ -264,7 +308,7 @@ class ActionEngine(control.Controlled):
                     owning.enter_context(self._ownership.owned(due, deadline, early))
                 except ownership.WaitEnded:
                     for request in early:
-                        if isinstance(request, run_control.CancelRequest):
+                        if isinstance(request, control.CancelRequest):
                             raise self._cancelled_early(request.reason) from None
                     yield None
                     return
@@ -308,7 +352,7 @@ class ActionEngine(control.Controlled):
         self._change_state(run.state, flow_errors.in_short(run, self._storage, plan))
 
     def _cancelled_early(self, reason: str | None) -> exceptions.ExecutionFailure:
-        given_up = run_control.GivenUp(True, reason)
+        given_up = control.GivenUp(True, reason)
         return given_up.error(
             f"Flow {self._storage.flow_name!r}, which is run by somebody else and was not changed,"
         )
@@ -382,7 +426,7 @@ class ActionEngine(control.Controlled):
 
     def _make_run(self) -> run_module.Run:
         plan = self._compiled("run").plan
-        inbox: run_control.Inbox = self._clock.queue()
+        inbox: control.Inbox = self._clock.queue()
         wake: Callable[[], None] = functools.partial(inbox.put, None)
         held, saver = self._ownership.held, None
         if held is not None and self._durability != saving.END:
@@ -402,8 +446,8 @@ class ActionEngine(control.Controlled):
             saver,
             self._running_executor,
             inbox,
-            never_resolve=self._never_resolve,
-            defer_reverts=self._defer_reverts,
+            never_resolve=self._settings["never_resolve"],
+            defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
         )
         if held is not None:
@@ -421,7 +465,94 @@ class ActionEngine(control.Controlled):
             local_tasks=self._local_tasks,
         )
 
-    # -- from outside ---------------------------------------------------------------------------
+    # -- its state, and what any thread may ask of it --------------------------------------------
+
+    def suspend(self) -> None:
+        self._suspend()
+
+    def _suspend(self, why: str | None = None) -> None:
+        """`suspend`; `why` goes into the flow's history."""
+        if self._keep(control.SuspendRequest(why)):
+            return
+        self._compiled("suspended")
+        if self._ownership.wake():
+            return  # it is waited for, to prepare it or to reset it, and will not be any more
+        if self._backend is not None and self._storage.writer.lease is None:
+            return  # what the records say of a run is about one that died
+        with self._state_lock:
+            # Of the same run as the state: a later one must not hear of it.
+            run = self._run
+            moved, old_state = self._storage.move_flow(states.SUSPENDING, self._clock.time(), why)
+        if moved:
+            self._tell_state(states.SUSPENDING, old_state)
+            if run is not None:
+                run.stop_signal.suspend()
+
+    def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
+        plan = self._compiled("cancelled").plan
+        if not isinstance(reason, str | None):
+            raise TypeError(f"The reason is a text or None, not {reason!r:.80}")
+        nodes = selection.nodes_of(plan, atoms) if atoms else None
+        request = control.CancelRequest(nodes, reason)
+        if self._keep(request):
+            return True
+        run = self._run
+        return run is not None and run.stop_signal.cancel(request)
+
+    def _keep(self, request: control.CancelRequest | control.SuspendRequest) -> bool:
+        """Keep a request for the run that gets ready, which waits no longer; False: none does."""
+        with self._state_lock:
+            early = self._early
+            if early is not None:
+                early.append(request)
+        if early is None:
+            return False
+        self._ownership.wake()
+        return True
+
+    def _obey(self, command: persistence.FlowCommand) -> None:
+        """Obey a command that was left in the store."""
+        LOG.info("Flow %r is to be %s", self._storage.flow_name, command.in_words())
+        if command.what == commands.SUSPEND:
+            self._suspend(command.in_words())
+        else:
+            self.cancel(reason=command.told)
+
+    def _begin(self, run: run_module.Run) -> None:
+        """From now on `run` is suspended and cancelled, also by what came before it began."""
+        with self._state_lock:
+            self._run = run
+            early, self._early = self._early, None
+        for request in early or ():
+            if isinstance(request, control.CancelRequest):
+                run.stop_signal.cancel(request)
+            else:
+                self._suspend(request.why)
+
+    def _change_state(self, state: str, why: str | None = None, *, saved: bool = True) -> bool:
+        """Enter `state` and tell of it: after it is `saved`, if that is what durability means.
+
+        `why` goes into the flow's history.
+        """
+        with self._state_lock:
+            moved, old_state = self._storage.move_flow(state, self._clock.time(), why)
+        if moved:
+            if saved and self._durability == saving.EACH and len(self._notifier):
+                self._storage.writer.flush()
+            self._tell_state(state, old_state)
+        return moved
+
+    def _tell_state(self, state: str, old_state: str) -> None:
+        if len(self._notifier):
+            self._notifier.notify(
+                state,
+                {
+                    "engine": self,
+                    "flow_name": self._storage.flow_name,
+                    "flow_uuid": self._storage.flow_uuid,
+                    "old_state": old_state,
+                },
+            )
 
     def reset(self, *, failed_only: bool = False) -> None:
         plan = self._compiled("reset").plan
@@ -442,7 +573,7 @@ class ActionEngine(control.Controlled):
         lifecycle.reset(nodes)
         if self._durability == saving.EACH:
             self._storage.writer.flush()
-        for key in run_control.KEYS:
+        for key in control.KEYS:
             self._storage.flow_meta.pop(key, None)
         lifecycle.deliver()
         self._change_state(states.PENDING)

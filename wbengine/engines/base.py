@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from wbengine import _options, states
+from wbengine import states
 from wbengine import storage as storage_module
 from wbengine.engines import differences
+from wbengine.engines import options as options_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 from wbengine.types import notifier as notifier_module
@@ -72,8 +73,8 @@ class Engine(abc.ABC):
     goes on from there.
     """
 
-    #: The options a kind of engine knows, besides those of its base classes.
-    OPTIONS: ClassVar[frozenset[str]] = frozenset()
+    #: The options that a kind of engine takes.
+    OPTIONS: ClassVar[Mapping[str, options_module.Option]] = {}
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class Engine(abc.ABC):
         self._flow_detail = flow_detail
         self._backend = backend
         self._options = dict(options or {})
-        self._check_options()
+        #: The values of all options of the kind.
+        self._settings = options_module.read(type(self).__name__, self.OPTIONS, self._options)
         # Either knows all states: listeners are often told one list for flows and atoms.
         known = {*states.FLOW_STATES, *states.ATOM_STATES}
         self._notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(known)
@@ -95,10 +97,7 @@ class Engine(abc.ABC):
     @classmethod
     def known_options(cls) -> frozenset[str]:
         """The names of all options this kind of engine understands."""
-        return frozenset().union(*(vars(kind).get("OPTIONS", ()) for kind in cls.__mro__))
-
-    def _check_options(self) -> None:
-        _options.check_known(type(self).__name__, self._options, self.known_options())
+        return frozenset(cls.OPTIONS)
 
     @property
     def flow(self) -> Any:

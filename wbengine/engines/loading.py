@@ -101,73 +101,53 @@ def _load(
     noted: _Noted | None = None,
     uuid: str | None = None,
 ) -> base.Engine:
-    """`load`; a new flow is kept with what is `noted` of its factory, once all is right.
-
-    A backend that is opened here is closed when nobody can write to it any more.
-    """
-    kept = _backend(backend)
-    opened = None if kept is backend else kept
-    try:
-        made = _load_into(
-            flow, store, flow_detail, book, kept, namespace, engine, options, noted, uuid
-        )
-    except BaseException:
-        if opened is not None:
-            opened.close()
-        raise
-    if opened is not None:
+    """`load`; a new flow is kept with what is `noted` of its factory, once all is right."""
+    given = _checked(flow, store, flow_detail, book)
+    with contextlib.ExitStack() as failing:
+        kept = _backend(backend)
+        if kept is not None and kept is not backend:
+            failing.callback(kept.close)
+        kind, asked = _kind_and_options(engine)
+        factory = _find(namespace, kind)
+        if given and kept is not None and kept.encodes:
+            _codec.pack(given, "store")
+        detail = flow_detail
+        if detail is None:
+            if uuid is not None and kept is not None:
+                _check_free(uuid, kept)
+            detail = models.FlowDetail(flow.name, uuid)
+            if noted is not None:
+                detail.meta[notes.FACTORY] = noted(kept)
+            if kept is not None and kind != ENGINE_DEFAULT:
+                detail.meta[notes.ENGINE] = kind
+            if given:
+                storage_module.add_injected(detail, given)
+        elif kept is not None:
+            _check_kept(detail, kept)
+        made: base.Engine = factory(flow, detail, kept, {**defaults, **asked, **options})
+        made.compile()
+        if flow_detail is None:
+            # Not before: what cannot run must not be found by those who run what is unfinished.
+            persistence.keep_flow_detail(detail, book, kept)
+        elif given:
+            made._provide(given)
+        opened = failing.pop_all()
+    if kept is not backend:  # it is closed when nobody can write to it any more
         weakref.finalize(made.storage, opened.close).atexit = False
     return made
 
 
-def _load_into(
-    flow: Any,
-    store: Store,
-    flow_detail: models.FlowDetail | None,
-    book: models.LogBook | None,
-    backend: persistence.Backend | None,
-    namespace: str,
-    engine: str | None,
-    options: Mapping[str, Any],
-    noted: _Noted | None,
-    uuid: str | None,
-) -> base.Engine:
+def _checked(flow: Any, store: Store, flow_detail: Any, book: Any) -> dict[str, Any]:
+    """The values of `store` by name, once all arguments are of the right type."""
     if not isinstance(flow, flow_module.Flow | task_module.Task):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
-    for what, value, wanted in (
-        ("flow_detail", flow_detail, models.FlowDetail),
-        ("book", book, models.LogBook),
-    ):
-        if value is not None and not isinstance(value, wanted):
-            raise TypeError(f"{what} must be a {wanted.__name__}, not {value!r}")
+    if flow_detail is not None:
+        _detail(flow_detail)
+    if book is not None and not isinstance(book, models.LogBook):
+        raise TypeError(f"book must be a LogBook, not {book!r}")
     if store is not None and not isinstance(store, Iterable):
         raise TypeError(f"store must be a dict or pairs, not {store!r}")
-    kind, asked = _kind_and_options(engine)
-    factory = _find(namespace, kind)
-    given = storage_module.values_by_name(store or {})
-    if given and backend is not None and backend.encodes:
-        _codec.pack(given, "store")
-    kept = flow_detail
-    if kept is None:
-        if uuid is not None and backend is not None:
-            _check_free(uuid, backend)
-        kept = models.FlowDetail(flow.name, uuid)
-        if noted is not None:
-            kept.meta[notes.FACTORY] = noted(backend)
-        if backend is not None:
-            kept.meta.update(_noted(kind))
-        if given:
-            storage_module.add_injected(kept, given)
-    elif backend is not None:
-        _check_kept(kept, backend)
-    made: base.Engine = factory(flow, kept, backend, {**defaults, **asked, **options})
-    made.compile()
-    if flow_detail is None:
-        # Not before: what cannot run must not be found by those who run what is left unfinished.
-        persistence.keep_flow_detail(kept, book, backend)
-    elif given:
-        made._provide(given)
-    return made
+    return storage_module.values_by_name(store or {})
 
 
 def run(
@@ -382,11 +362,6 @@ def _factory_name(factory: Factory) -> str:
     if not isinstance(factory, str) and found is not factory:
         raise ValueError(f"Flow factory {factory!r} is not what importing {name!r} gives")
     return name
-
-
-def _noted(kind: str) -> dict[str, str]:
-    """What is to be known of the kind of engine: nothing, of what everybody gets."""
-    return {} if kind == ENGINE_DEFAULT else {notes.ENGINE: kind}
 
 
 def _note(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from concurrent import futures
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import futurist
 
-from wbengine import _names, _options
+from wbengine import _names
 from wbengine import invocation as calls
 from wbengine.concurrency import limits
-from wbengine.engines import action
+from wbengine.engines import action, options
 from wbengine.runtime import executors
 
 __all__ = ["ParallelActionEngine", "SerialActionEngine"]
@@ -21,27 +21,16 @@ __all__ = ["ParallelActionEngine", "SerialActionEngine"]
 class _LocalActionEngine(action.ActionEngine):
     """What the engines of this host share.
 
-    Options: `strict_results` (default False): refuse the arguments and results that could not
-    travel to a worker, as a worker-based engine would: the task fails with `NotEncodable`.
-    `timelimit` (default: none): seconds that one execution or reversion of a task may take which
-    has no `timelimit` of its own, as that says: `(soft, hard)`, or only the hard one; in a text,
-    they are separated by a comma.  `cancel_grace` (10 seconds, None: never): after so long a task
-    that was cancelled is killed, if it runs in a process of its own.
+    Option `cancel_grace` (10 seconds, None: never): after so long a task that was cancelled is
+    killed, if it runs in a process of its own.
     """
 
-    OPTIONS: ClassVar[frozenset[str]] = frozenset({"strict_results", "timelimit", "cancel_grace"})
+    OPTIONS = options.LOCAL
 
     @property
     def _common(self) -> dict[str, Any]:
         """What is said to each executor."""
-        return {"strict": self._flag("strict_results", False), "limit": self._timelimit}
-
-    @property
-    def _grace(self) -> float | None:
-        given = self._options.get("cancel_grace", executors.CANCEL_GRACE)
-        if given is None or (isinstance(given, str) and given.strip().lower() == "none"):
-            return None
-        return _options.number("cancel_grace", given)
+        return {"strict": self._settings["strict_results"], "limit": self._settings["timelimit"]}
 
 
 class SerialActionEngine(_LocalActionEngine):
@@ -52,10 +41,7 @@ class SerialActionEngine(_LocalActionEngine):
     matter of configuration.
     """
 
-    OPTIONS: ClassVar[frozenset[str]] = frozenset({"executor", "max_workers", "wait_timeout"})
-
     def _make_executor(self) -> calls.TaskExecutor:
-        self._grace  # noqa: B018  (it is checked here too)
         return executors.SerialTaskExecutor(**self._common)
 
 
@@ -84,12 +70,9 @@ class ParallelActionEngine(_LocalActionEngine):
     `wait_timeout` (of TaskFlow's process executor) is accepted: nothing is polled here.
     """
 
-    OPTIONS: ClassVar[frozenset[str]] = frozenset({"executor", "max_workers", "wait_timeout"})
-
     def _make_executor(self) -> calls.TaskExecutor:
-        wanted: Any = self._options.get("executor")
-        workers = _count(self._options.get("max_workers"))
-        common, grace = self._common, self._grace
+        wanted: Any = self._settings["executor"]
+        workers, common = self._settings["max_workers"], self._common
         if wanted is None:
             wanted = _THREADS
         if isinstance(wanted, str):
@@ -100,6 +83,7 @@ class ParallelActionEngine(_LocalActionEngine):
                     f" {', '.join(_KINDS)}, or a concurrent.futures.Executor"
                 )
             if kind == _PROCESSES:
+                grace = self._settings["cancel_grace"]
                 return executors.ProcessTaskExecutor(workers, grace=grace, **common)
             return executors.ThreadTaskExecutor(max_workers=workers, **common)
         if isinstance(wanted, calls.TaskExecutor):
@@ -142,15 +126,3 @@ def _check_green(executor: futures.Executor) -> None:
             " eventlet.monkey_patch() is called, at the beginning of the program: call it, or take"
             " executor='threads'"
         )
-
-
-def _count(value: Any) -> int | None:
-    if value is None:
-        return None
-    try:
-        count = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise ValueError(f"Option max_workers must be a number, at least 1, not {value!r}")
-    return count

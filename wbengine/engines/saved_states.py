@@ -8,20 +8,14 @@ from wbengine.storage import Storage
 __all__ = ["failed_nodes", "states_by_node"]
 
 
-def states_by_node(storage: Storage) -> dict[int, tuple[str | None, str]] | None:
-    """State and intention of each atom; None when nothing was done so far."""
-    found = {
+def states_by_node(storage: Storage) -> dict[int, tuple[str | None, str]]:
+    """State and intention of each atom for which something was done, or is to be undone."""
+    return {
         node: (record.state, record.intention)
         for node, record in enumerate(storage.records)
         if record is not None
         and (record.state != states.PENDING or record.intention != states.EXECUTE)
     }
-    if not found:
-        return None
-    for node, record in enumerate(storage.records):
-        if record is not None:
-            found.setdefault(node, (record.state, record.intention))
-    return found
 
 
 def failed_nodes(storage: Storage) -> list[int]:

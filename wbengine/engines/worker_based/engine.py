@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import uuid as uuids
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions, task
+from wbengine.engines import options as engine_options
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side import reconstruction
 from wbengine.engines.worker_based.engine_side.lineage import Lineage
 from wbengine.engines.worker_based.engine_side.share import Share
-from wbengine.engines.worker_based.requests import terms
 from wbengine.runtime import plan as plans
 from wbengine.runtime import run as run_module
 from wbengine.runtime import saving
 
 LOG = logging.getLogger(__name__)
-
-#: What an executor has by itself; the engine is told where it has none yet.
-_EXECUTORS: Final = frozenset(
-    {
-        "url",
-        "exchange",
-        "topics",
-        "transport",
-        "transport_options",
-        "transition_timeout",
-        "retry_options",
-        "worker_expiry",
-        "interop",
-        "ledger",
-        *terms.NAMES,
-    }
-)
-
 
 #: So many tasks that no worker can run are named in the error.
 _MAX_TOLD: Final = 3
@@ -81,7 +61,7 @@ class WorkerBasedActionEngine(ActionEngine):
       are given to the engine have no effect, of which the log warns.
     """
 
-    OPTIONS = ActionEngine.OPTIONS | _EXECUTORS | {"executor", "strict_results"}
+    OPTIONS = engine_options.WORKER_BASED
 
     # Without defaults, unlike its base: as in TaskFlow.
     def __init__(
@@ -101,7 +81,7 @@ class WorkerBasedActionEngine(ActionEngine):
         options = self.options
         given = options.get("executor")
         if isinstance(given, executors.WorkerTaskExecutor):
-            if unused := sorted(_EXECUTORS.intersection(options)):
+            if unused := sorted(engine_options.WORKER_EXECUTOR.keys() & options.keys()):
                 LOG.warning(
                     "options of an engine that have no effect, for its executor has its own: %s",
                     ", ".join(unused),
@@ -109,20 +89,10 @@ class WorkerBasedActionEngine(ActionEngine):
             return Share(given, self._flow_detail.uuid)
         if given is not None:
             raise TypeError(f"Option executor must be a WorkerTaskExecutor, not {given!r:.80}")
-        return executors.WorkerTaskExecutor(
-            uuid=str(uuids.uuid4()),
-            exchange=options.get("exchange", "default"),
-            topics=_names_in(options.get("topics", ())),
-            transition_timeout=self._seconds("transition_timeout", pr.REQUEST_TIMEOUT),
-            url=options.get("url"),
-            transport=options.get("transport"),
-            transport_options=options.get("transport_options"),
-            retry_options=options.get("retry_options"),
-            worker_expiry=self._seconds("worker_expiry", 60),
-            interop=options.get("interop"),
-            ledger=options.get("ledger"),
-            **self._terms(),
-        )
+        told: dict[str, Any] = {"uuid": str(uuids.uuid4()), "exchange": "default"}
+        for name in engine_options.WORKER_EXECUTOR.keys() & options.keys():
+            told[name] = self._settings[name]
+        return executors.WorkerTaskExecutor(**told)
 
     def _check_tasks(self, plan: plans.Plan) -> None:
         refused: list[tuple[task.Task, type[task.Task]]] = []
@@ -140,13 +110,6 @@ class WorkerBasedActionEngine(ActionEngine):
         if changed:
             raise exceptions.CompilationFailure(_not_rebuilt(changed))
 
-    def _terms(self) -> dict[str, Any]:
-        """The options that concern each request, with what came by URI read."""
-        found = {name: self.options[name] for name in terms.NAMES if name in self.options}
-        for name in terms.NAMES & found.keys():
-            found[name] = _read(name, found[name])
-        return found
-
     @contextlib.contextmanager
     def _executing(self, run: run_module.Run) -> Iterator[None]:
         held = self._ownership.held
@@ -161,19 +124,6 @@ class WorkerBasedActionEngine(ActionEngine):
                 self._lineage.end(run.state)
         finally:
             self._lineage.let_go()
-
-    def _seconds(self, name: str, default: float) -> float | None:
-        value = self.options.get(name, default)
-        if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
-            return None
-        try:
-            seconds = float(value)
-        except (TypeError, ValueError):
-            seconds = math.nan
-        # Workers never expire when that is zero or less, as in TaskFlow.
-        if math.isnan(seconds) or (seconds < 0 and name != "worker_expiry"):
-            raise ValueError(f"Option {name} must be a number of seconds or None, not {value!r}")
-        return seconds
 
 
 def _no_class(refused: Sequence[tuple[task.Task, type[task.Task]]]) -> str:
@@ -202,27 +152,3 @@ def _not_rebuilt(refused: Sequence[tuple[task.Task, str]]) -> str:
         " to one task), or keep the task in the engine's process:"
         f" local_tasks={[item.name for item, _ in refused[:_MAX_TOLD]]}"
     )
-
-
-def _read(name: str, value: Any) -> Any:
-    """An option that came by URI is a string; what cannot be read is refused by `Terms`."""
-    if not isinstance(value, str) or name == "on_worker_lost":
-        return value
-    text = value.strip().lower()
-    if text in ("none", "true", "false"):
-        return {"none": None, "true": True, "false": False}[text]
-    parts = [part.strip() for part in text.split(",")]
-    try:
-        if name in ("max_resends", "max_message_size"):
-            return int(text)
-        numbers = [None if part == "none" else float(part) for part in parts]
-    except ValueError:
-        return value
-    return numbers[0] if len(numbers) == 1 else tuple(numbers)
-
-
-def _names_in(topics: Any) -> Any:
-    """Topics that came by URI are one string."""
-    if not isinstance(topics, str):
-        return topics
-    return tuple(name for name in map(str.strip, topics.split(",")) if name)
