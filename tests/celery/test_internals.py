@@ -42,15 +42,13 @@ def test_installed_celery_is_a_supported_one() -> None:
 class Recorder:
     """Does no work."""
 
-    slots: internals.Slots
-
     def __init__(self) -> None:
-        self.deliveries: list[internals.Delivery] = []
+        self.deliveries: list[internals.HostedRequest] = []
 
     def start(self, app: celery.Celery, slots: int) -> None:
         """Nothing is to be made."""
 
-    def submit(self, delivery: internals.Delivery) -> Recorder:
+    def submit(self, delivery: internals.HostedRequest) -> Recorder:
         self.deliveries.append(delivery)
         return self
 
@@ -82,17 +80,16 @@ def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
     made = cls(message, app=app, task=task, body=message.body, decoded=False)
     made.execute_using_pool(pool)
     (delivery,) = pool.runner.deliveries
-    assert (delivery.name, delivery.id, delivery.limit) == ("t", "i", limits.TimeLimit(5, 9))
-    assert (delivery.request["retries"], delivery.request["color"]) == (2, "red")
-    assert delivery.request["delivery_info"]["routing_key"] == "celery"
+    assert delivery is made
+    assert (delivery.id, delivery.limit) == ("i", limits.TimeLimit(5, 9))
+    assert [delivery.fields[name] for name in ("task", "retries", "color")] == ["t", 2, "red"]
+    assert delivery.fields["delivery_info"]["routing_key"] == "celery"
     app.set_current()
     assert delivery.trace()[:2] == (0, "3")
-    for told in (delivery.accept, delivery.ended, delivery.failed):
-        assert told.__self__ is made  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("end", ["ended", "failed"])
-def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, end: str) -> None:
+@pytest.mark.parametrize("how", ["ends", "fails"])
+def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, how: str) -> None:
     """What is done once it is acknowledged may use the connection, as prefetch counts do."""
     app = celery.Celery(broker="memory://", set_as_current=False)
     task = app.task(same, name="t", acks_late=True, ignore_result=True)
@@ -113,13 +110,13 @@ def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, end: str) -> No
     )  # fmt: skip
     made.execute_using_pool(pool)
     (delivery,) = pool.runner.deliveries
-    delivery.accept(1, 0.0)
+    delivery.accept()
 
     def settle() -> None:
-        if end == "ended":
-            delivery.ended((0, "3", 0.1))
+        if how == "ends":
+            delivery.end((0, "3", 0.1))
         else:
-            internals.settle(delivery.failed, ValueError("why"))
+            delivery.fail(ValueError("why"))
 
     pool_thread = threading.Thread(target=settle)
     pool_thread.start()
@@ -131,10 +128,17 @@ def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, end: str) -> No
     hub.close()
 
 
-def test_settled_jobs_are_told_with_their_error() -> None:
-    told: list[Any] = []
-    internals.settle(told.append, ValueError("why"))
-    (found,) = told
+def test_failure_is_told_with_its_error() -> None:
+    class Told(internals.HostedRequest):
+        def __init__(self) -> None:
+            self.told: list[Any] = []
+
+        def on_failure(self, found: Any, **options: Any) -> None:
+            self.told.append(found)
+
+    made = Told()
+    made.fail(ValueError("why"))
+    (found,) = made.told
     assert isinstance(found, ExceptionInfo) and str(found.exception.exc) == "why"
 
 
@@ -142,7 +146,7 @@ def test_slots_come_back_in_the_loop_and_are_taken_later(pool: Any) -> None:
     """As many are out as there are, and who waits for one is called when it has it."""
     hub, called = Hub(), []
     pool.register_with_event_loop(hub)
-    slots, semaphore = pool.runner.slots, pool.options["semaphore"]
+    made, semaphore = internals.HostedRequest.loop, pool.options["semaphore"]
     assert pool.uses_semaphore and not base.BasePool.uses_semaphore
 
     def turn(while_: Callable[[], bool]) -> None:
@@ -150,11 +154,11 @@ def test_slots_come_back_in_the_loop_and_are_taken_later(pool: Any) -> None:
         until(lambda: next(loop) or not while_())
 
     semaphore.acquire(called.append, "first")
-    slots.take_later(0.05, called.append, "second")
+    made.take_slot_later(0.05, called.append, "second")
     before = time.monotonic()
     turn(lambda: time.monotonic() < before + 0.1)
     assert called == ["first"]
-    slots.release()
+    made.release_slot()
     turn(lambda: len(called) < 2)
     assert called == ["first", "second"] and semaphore.value == 0
     hub.close()

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import celery
 from billiard.einfo import ExceptionInfo
@@ -25,53 +27,42 @@ from celery.worker.consumer import Consumer
 
 from wbengine.concurrency import limits
 
+if TYPE_CHECKING:
+    from wbengine.interop.celery.runner import Runner
+
 __all__ = [
-    "Delivery", "HostedConsumer", "HostedPool", "HostedRequest", "Runner", "Slots", "change_queues",
-    "flush", "is_busy", "prepare", "settle", "shut_down",
+    "HostedConsumer", "HostedPool", "HostedRequest", "Loop", "change_queues", "flush", "is_busy",
+    "prepare", "shut_down",
 ]  # fmt: skip
 
 LOG = logging.getLogger("wbengine.celery")
 
-#: Numbers in headers are below that.
-_MOST: Final = 2**31
 
-
-class Delivery(NamedTuple):
-    """A task that Celery gives its pool to run; `request` has all fields of its message, `body` its
-    arguments as they came, or as they were read (version 1).
-
-    `trace` runs it.  `accept` is to be called when it begins, `ended` with what `trace` returns;
-    and `settle` calls `failed`.  `revoked` says whether it was revoked, or is too late, and settles
-    it then: it is to be asked once the run is claimed.
+def _number(value: Any, kind: type[int] | type[float] = float) -> float:
     """
-
-    name: str
-    id: str
-    request: Mapping[str, Any]
-    body: Any
-    limit: limits.TimeLimit
-    trace: Callable[[], Any]
-    accept: Callable[[int, float], Any]
-    ended: Callable[[Any], Any]
-    failed: Callable[[Any], Any]
-    revoked: Callable[[], bool]
+    :raises TypeError, ValueError, OverflowError: it is no number of this kind from 0.
+    """
+    number = kind(value)
+    if not 0 <= number < 2**31:
+        raise ValueError
+    return number
 
 
-class Runner(Protocol):
-    """Does the work of a pool."""
+def _count(value: Any) -> float:
+    return _number(value, int)
 
-    #: Those of the worker, since it has a connection.
-    slots: Slots
 
-    def start(self, app: celery.Celery, slots: int) -> None:
-        """Get ready for as many tasks at once."""
+def _pair(value: Any) -> list[float | None]:
+    hard, soft = value
+    return [None if one is None else _number(one) for one in (hard, soft)]
 
-    def submit(self, delivery: Delivery) -> Any:
-        """Run a task.  What is returned has a method `terminate`, which is called when the task is
-        revoked as it runs."""
 
-    def stop(self) -> None:
-        """Wait for the tasks that run."""
+#: What headers must be: Celery, or a pool, ends with an error where they are not.
+_HEADERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
+    "retries": (_count, "a number from 0"),
+    "replaced_task_nesting": (_count, "a number from 0"),
+    "timelimit": (_pair, "[hard, soft], each a number from 0 or null"),
+}
 
 
 class HostedPool(base.BasePool):  # type: ignore[misc]
@@ -91,8 +82,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Each time that the worker has a connection, in the thread of its loop."""
-        self.runner.slots = Slots(hub, self.options["semaphore"])
-        HostedRequest.call_in_loop = Loop(hub)
+        HostedRequest.loop = Loop(hub, self.options["semaphore"])
 
     def on_apply(
         self,
@@ -105,20 +95,11 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
         **options: Any,
     ) -> Any:
         # What `Request.execute_using_pool` gives its tracer is all that a pool learns of a task.
-        name, id, request, body = args[:4]
-        delivery = Delivery(
-            name,
-            id,
-            request,
-            body,
-            limits.TimeLimit(soft_timeout or None, timeout or None),
-            functools.partial(target, *args, **(kwargs or {})),
-            options["accept_callback"],
-            options["callback"],
-            options["error_callback"],
-            options["accept_callback"].__self__.settle_revoked,  # of the `HostedRequest`
-        )
-        return self.runner.submit(delivery)
+        # Its callbacks are methods of the request.
+        made: HostedRequest = options["accept_callback"].__self__
+        made.limit = limits.TimeLimit(soft_timeout or None, timeout or None)
+        made.trace = functools.partial(target, *args, **(kwargs or {}))
+        return self.runner.submit(made)
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """The job itself is told, as what `on_apply` returned."""
@@ -152,14 +133,19 @@ class HostedConsumer(Consumer):  # type: ignore[misc]
 
 
 class HostedRequest(request.Request):  # type: ignore[misc]
-    """A message that Celery's worker received.
+    """A message that Celery's worker received, and gives its pool to run.
+
+    `fields` has those of its message, `limit` its limits, `trace` runs it.  `accept` is to be
+    called when it begins, and `end` with what `trace` returns, or `fail`.
 
     `Task.Request` is described as the place for such a class, `InvalidTaskError` as what is raised
     of a message that is to be logged and rejected; that its constructor may raise it is not, nor
-    are `request_dict`, `delivery_info`, `revoked`, `acknowledge` and `reject`.
+    are its attributes.
     """
 
-    call_in_loop: ClassVar[Loop]
+    loop: ClassVar[Loop]
+    limit: limits.TimeLimit
+    trace: Callable[[], Any]
 
     def __init__(self, message: Any, **options: Any) -> None:
         """
@@ -169,15 +155,19 @@ class HostedRequest(request.Request):  # type: ignore[misc]
         told = self.request_dict
         if not isinstance(self.id, str):
             raise InvalidTaskError(f"id must be a string, not {self.id!r:.200}")
-        for name in ("retries", "replaced_task_nesting"):
-            if told.get(name) is not None:
-                told[name] = _number(name, told[name], int)
-        if pair := told.get("timelimit"):
-            if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise InvalidTaskError(f"timelimit must be [hard, soft], not {pair!r:.200}")
-            self.time_limits = told["timelimit"] = [
-                None if one is None else _number("timelimit", one, float) for one in pair
-            ]
+        for name, (read, words) in _HEADERS.items():
+            if (value := told.get(name)) is not None:
+                try:
+                    told[name] = read(value)
+                except (TypeError, ValueError, OverflowError):
+                    text = f"{name} must be {words}, not {value!r:.200}"
+                    raise InvalidTaskError(text) from None
+        self.time_limits = told.get("timelimit") or (None, None)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.request_dict
+        return found
 
     def acknowledge(self) -> None:
         """Acknowledge the message.
@@ -185,10 +175,10 @@ class HostedRequest(request.Request):  # type: ignore[misc]
         That may change the prefetch count as well, when the connection was lost before: Celery's
         pools do it in the loop, which alone may use the connection.
         """
-        self.call_in_loop(super().acknowledge)
+        self.loop.call(super().acknowledge)
 
     def reject(self, requeue: bool = False) -> None:
-        self.call_in_loop(super().reject, requeue)
+        self.loop.call(super().reject, requeue)
 
     def revoked(self) -> bool:
         """Whether it was revoked, or is too late, and is settled.
@@ -202,62 +192,48 @@ class HostedRequest(request.Request):  # type: ignore[misc]
         """The same, for who has claimed its run."""
         return bool(super().revoked())
 
+    def accept(self) -> None:
+        self.on_accepted(os.getpid(), time.monotonic())
 
-def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
-    """
-    :raises InvalidTaskError: the value of a header is no such number.
-    """
-    try:
-        number = kind(value)
-        if 0 <= number < _MOST:
-            return number
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise InvalidTaskError(f"{name} must be a number from 0, not {value!r:.200}")
+    def end(self, told: Any) -> None:
+        self.on_success(told)
+
+    def fail(self, error: BaseException) -> None:
+        """Have Celery settle it as an error says.
+
+        What it makes of `Reject`, `Ignore` and `WorkerLostError` is described only where tasks
+        raise them; pools report them with billiard's record of an exception.
+        """
+        try:
+            raise error
+        except type(error):
+            self.on_failure(ExceptionInfo())
 
 
 class Loop:
-    """The loop of Celery's worker, in whose thread this is made."""
+    """The loop of Celery's worker, in whose thread this is made, and the semaphore that it takes a
+    slot from before it hands out a job."""
 
-    def __init__(self, hub: Any) -> None:
+    def __init__(self, hub: Any, semaphore: Any) -> None:
         self._hub = hub
+        self._semaphore = semaphore
         self._thread = threading.get_ident()
 
-    def __call__(self, function: Callable[..., Any], *args: Any) -> None:
+    def call(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function in its thread: at once if that is this one."""
         if threading.get_ident() == self._thread:
             function(*args)
         else:
             self._hub.call_soon(function, *args)
 
-
-class Slots:
-    """The semaphore that Celery takes a slot from before it hands out a job, in its loop."""
-
-    def __init__(self, hub: Any, semaphore: Any) -> None:
-        self._hub = hub
-        self._semaphore = semaphore
-
-    def release(self) -> None:
+    def release_slot(self) -> None:
         """Give a slot back."""
-        self._hub.call_soon(self._semaphore.release)
+        self.call(self._semaphore.release)
 
-    def take_later(self, seconds: float, function: Callable[..., Any], *args: Any) -> None:
+    def take_slot_later(self, seconds: float, function: Callable[..., Any], *args: Any) -> None:
         """Take a slot again after so many seconds, and call a function then."""
         take = self._semaphore.acquire
-        self._hub.call_soon(self._hub.call_later, seconds, take, function, *args)
-
-
-def settle(failed: Callable[..., Any], error: BaseException) -> None:
-    """Let Celery settle a job by its callback, as its error says.
-
-    What it makes of `Reject`, `Ignore` and `WorkerLostError` is described only where tasks raise
-    them; pools report them with billiard's record of an exception.
-    """
-    try:
-        raise error
-    except type(error):
-        failed(ExceptionInfo())
+        self.call(self._hub.call_later, seconds, take, function, *args)
 
 
 def prepare(app: celery.Celery, node: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextvars
 import datetime as dt
 import logging
-import os
 import queue
 import sys
 import threading
@@ -35,20 +34,15 @@ __all__ = ["CURRENT", "Job", "Runner"]
 
 LOG = logging.getLogger("wbengine.celery")
 
-_FIELDS: Final = (
-    *protocol.HEADERS, *protocol.ARGUMENTS, *protocol.EMBED, *protocol.PROPERTIES,
-    *protocol.VERSION_1, protocol.UTC,
-)  # fmt: skip
+_FIELDS: Final = frozenset(
+    one.name for one in (*protocol.HEADERS, *protocol.ARGUMENTS, *protocol.PROPERTIES)
+)
 #: Keys of a request that are Celery's own; others are headers of a user's.
-_THEIRS: Final = frozenset(one.name for one in _FIELDS) | {
-    "properties", "hostname", "delivery_info", "headers", "compression",
-}  # fmt: skip
-#: Fields that `current` does not tell: when and where a message may run, and what follows from it.
-_UNTOLD: Final = frozenset((
-    "lang", "task", "meth", "eta", "expires", "timelimit", "taskset", "utc",
-    "callbacks", "errbacks", "chain", "chord",
-))  # fmt: skip
-_TOLD: Final = frozenset(one.name for one in _FIELDS) - _UNTOLD
+_THEIRS: Final = frozenset(
+    one.name for one in (*protocol.EMBED, *protocol.VERSION_1, protocol.UTC)
+) | {"properties", "hostname", "delivery_info", "headers", "compression"}
+#: Fields that `current` does not tell: when and where a message may run.
+_UNTOLD: Final = frozenset(("task", "lang", "meth", "eta", "expires", "timelimit"))
 
 #: What of ours has a name of its own in Celery.
 _ALIASES: Final[Mapping[type[BaseException], type[Exception]]] = {
@@ -67,7 +61,7 @@ class Job:
 
     unit: ClassVar[None] = None
 
-    delivery: internals.Delivery
+    delivery: internals.HostedRequest
     started: float | None = None
     ticket: Any = None
     #: Celery revoked it as it ran.
@@ -86,10 +80,10 @@ class Job:
     answers: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        fields = self.delivery.request
-        self.id, self.task, self.limit = self.delivery.id, self.delivery.name, self.delivery.limit
+        fields = self.delivery.fields
+        self.id, self.task, self.limit = self.delivery.id, fields["task"], self.delivery.limit
         self.name = str(fields.get("shadow") or self.task)
-        self.headers = {key: fields[key] for key in fields if key not in _THEIRS}
+        self.headers = {key: fields[key] for key in fields if key not in _FIELDS | _THEIRS}
         self.flow = str(fields.get("root_id") or "")
         self.queue = str((fields.get("delivery_info") or {}).get("routing_key") or "")
         self.epoch = self.attempt = int(fields.get("retries") or 0) + 1
@@ -119,9 +113,6 @@ class Runner:
 
     `owned` may be None: then nothing keeps a task from running twice that is delivered twice.
     """
-
-    #: Those of the worker, since it has a connection.
-    slots: internals.Slots
 
     def __init__(
         self, context: task_sources.WorkerContext, owned: claims.Claims | None, system: str
@@ -165,8 +156,11 @@ class Runner:
 
     # One job.
 
-    def submit(self, delivery: internals.Delivery) -> Job:
-        """See `internals.Runner`; in the thread of Celery's loop, with one of its slots."""
+    def submit(self, delivery: internals.HostedRequest) -> Job:
+        """Run it; called in the thread of Celery's loop, with one of its slots.
+
+        The job's `terminate` is called when it is revoked as it runs.
+        """
         job = Job(delivery)
         self._take(job)
         return job
@@ -186,16 +180,16 @@ class Runner:
         with self._changed:
             self._jobs.discard(job)
             self._changed.notify_all()
-        self.slots.release()
+        job.delivery.loop.release_slot()
         if again_in is not None:
-            self.slots.take_later(again_in, self._take, job)
+            job.delivery.loop.take_slot_later(again_in, self._take, job)
 
     def _begin(self, job: Job) -> float | None:
         """Claim and run it, or let Celery settle it; when it is to be looked at again, if it is."""
         again = getattr(celery.current_app.tasks.get(job.task), "idempotent", False)
         said, full = claims.RUN, theirs.Reject("the worker takes nothing new", requeue=True)
         if self.closed:
-            internals.settle(job.delivery.failed, full)
+            job.delivery.fail(full)
             return None
         if self._claims is not None:
             said = self._claims.take(job.run, again or celery.current_app.conf.task_acks_late)
@@ -203,7 +197,7 @@ class Runner:
             return said.again_in
         job.outcome = said.outcome
         if not (said.run or said.lost):
-            known = job.delivery.request["delivery_info"]["redelivered"]
+            known = job.delivery.fields["delivery_info"]["redelivered"]
             LOG.log(
                 logging.INFO if known else logging.WARNING,
                 "task %s[%s] is not run: it has ended under this id already, with these arguments",
@@ -212,28 +206,28 @@ class Runner:
         if said.lost:
             error = theirs.WorkerLostError("the worker was lost that ran this task")
             self._note(job, {"kind": "failure", "failure": ft.Failure.from_exception(error)})
-            internals.settle(job.delivery.failed, error)
+            job.delivery.fail(error)
             self._sent(job)
         elif said.run and not self._context.admit():
             self._release(job)
-            internals.settle(job.delivery.failed, full)
-        elif said.run and job.delivery.revoked():  # as it waited for a lease
+            job.delivery.fail(full)
+        elif said.run and job.delivery.settle_revoked():  # as it waited for a lease
             self._note(job, {"kind": "ignored"})
             self._sent(job)
         elif said.run or (job.outcome and job.outcome["kind"] != "ignored"):
             job.started = time.time()
             self._trace(job)
         else:
-            internals.settle(job.delivery.failed, theirs.Ignore())  # all of it was told before
+            job.delivery.fail(theirs.Ignore())  # all of it was told before
         return None
 
     def _trace(self, job: Job) -> None:
         token = CURRENT.set(job)
         try:
-            job.delivery.accept(os.getpid(), time.monotonic())
+            job.delivery.accept()
             told = job.delivery.trace()
         except BaseException as error:
-            internals.settle(job.delivery.failed, error)
+            job.delivery.fail(error)
             return
         finally:
             CURRENT.reset(token)
@@ -241,7 +235,7 @@ class Runner:
             if job.outcome is None:  # one of Celery's own tasks
                 self._note(job, {"kind": "ignored"})
             self._sent(job)
-        job.delivery.ended(told)
+        job.delivery.end(told)
 
     # What is known of it in the ledger.
 
@@ -389,7 +383,7 @@ def _answer(task: celery.Task, told: claims.Outcome, hard: float | None) -> Any:
 
 def _message_of(asked: Any, name: str, job: Job | None) -> protocol.TaskMessage:
     """The message that Celery made a request of, as `current` tells it."""
-    told: dict[str, Any] = {name: getattr(asked, name, None) for name in _TOLD}
+    told: dict[str, Any] = {name: getattr(asked, name, None) for name in _FIELDS - _UNTOLD}
     told = {name: value for name, value in told.items() if value is not None}
     told.setdefault("id", "" if job is None else job.id)
     if told.get("stamped_headers"):
