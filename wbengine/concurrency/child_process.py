@@ -20,12 +20,13 @@ import select
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import _names, exceptions
+from wbengine import exceptions
 from wbengine.concurrency import child_logs, event_loop, interrupts
+from wbengine.concurrency.call import end_fork
 from wbengine.concurrency.cancellation import Cancellation
 from wbengine.concurrency.limits import TimeLimit
 from wbengine.types import failure as ft
@@ -46,37 +47,22 @@ NUMBER: Final = struct.Struct("=Q")
 _GRACE: Final = 5.0
 #: Exit code of a child that stopped in the middle of a call because its parent was gone.
 _ORPHANED: Final = 75
-_DEPTH: Final = 64
 
 
 def encode(tag: bytes, value: Any, where: str) -> memoryview:
     """Pickle `value` behind `tag`.
 
-    :raises NotEncodable: it cannot be; the text has the path of the culprit.
+    :raises NotEncodable: it cannot be.
     """
     buffer = io.BytesIO()
     buffer.write(tag)
     try:
         pickle.dump(value, buffer, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise _not_encodable(value, where, error) from error
+        raise exceptions.NotEncodable(
+            f"{where} cannot be pickled ({type(error).__name__}: {error})", path=where
+        ) from error
     return buffer.getbuffer()
-
-
-def encode_call(
-    fn: Callable[..., Any], args: tuple[Any, ...], soft: float | None, deadline: float | None
-) -> memoryview:
-    """The message for one call.
-
-    :raises NotEncodable: it cannot be pickled.
-    """
-    try:
-        return encode(CALL, (fn, args, soft, deadline), "call")
-    except exceptions.NotEncodable as error:
-        for where, part in (("fn", fn), ("arguments", args)):
-            if isinstance(error.__cause__, Exception) and not _pickles(part):
-                raise _not_encodable(part, where, error.__cause__) from error.__cause__
-        raise
 
 
 def decode(data: bytes, what: str) -> Any:
@@ -93,56 +79,8 @@ def decode(data: bytes, what: str) -> Any:
         ) from error
 
 
-def _not_encodable(value: Any, where: str, error: Exception) -> exceptions.NotEncodable:
-    path, culprit = _culprit(value, where)
-    type_name = _names.dotted(type(culprit))
-    return exceptions.NotEncodable(
-        f"{path}: {type_name} cannot be pickled ({type(error).__name__}: {error})",
-        path=path,
-        type_name=type_name,
-    )
-
-
-def _culprit(value: Any, where: str) -> tuple[str, Any]:
-    """The innermost part of `value` that cannot be pickled, and its path."""
-    for _ in range(_DEPTH):
-        for label, part in _parts(value):
-            if not _pickles(part):
-                where, value = where + label, part
-                break
-        else:
-            break
-    return where, value
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield f"<key {type(key).__name__}>", key
-            yield f"[{key!r}]", part
-    elif isinstance(value, (list, tuple)):
-        for index, part in enumerate(value):
-            yield f"[{index}]", part
-    elif isinstance(value, (set, frozenset)):
-        for part in value:
-            yield "{...}", part
-    elif not isinstance(value, type):
-        slots = [
-            name
-            for kind in type(value).__mro__
-            for name in _tuple(kind.__dict__.get("__slots__", ()))
-            if name not in ("__dict__", "__weakref__")
-        ]
-        for name in (*getattr(value, "__dict__", {}), *slots):
-            if hasattr(value, name):
-                yield f".{name}", getattr(value, name)
-
-
-def _tuple(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _pickles(value: Any) -> bool:
+def pickles(value: Any) -> bool:
+    """Whether a value can be pickled."""
     try:
         pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -305,8 +243,7 @@ def main(
         number += 1
         with relay.heard():
             outcome = _serve(_Emitter(outlet, listener.begin(number)), data)
-        if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
-            os._exit(0)
+        end_fork(pid)
         # Before the result goes out: once the parent has it, it may close the pipe at any time.
         listener.current = 0, Cancellation()
         outlet.send(outcome)

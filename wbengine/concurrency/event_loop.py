@@ -26,7 +26,8 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine.concurrency import interrupts, timers
+from wbengine.concurrency import interrupts, per_process, timers
+from wbengine.concurrency.call import Call, Done, end_fork
 from wbengine.concurrency.cancellation import Cancellation
 from wbengine.concurrency.limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
@@ -36,7 +37,6 @@ __all__ = ["EventLoop", "LoopCall", "of_process", "stop_all"]
 LOG = logging.getLogger("wbengine.loops")
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
-Done = Callable[[Any], None]
 
 #: Seconds that what coroutines left behind may take to end once it is cancelled.
 _GRACE: Final = 5.0
@@ -47,18 +47,16 @@ _LAST_GRACE: Final = 1.0
 _NOT_BEGUN: Final = object()
 
 
-class LoopCall:
+class LoopCall(Call):
     """One submitted call.  Its `cancellation` cancels the coroutine where it waits.
 
-    `over`: it is settled who calls `done`.  `always_begins`: it begins also when it was cancelled
-    before, to hear of that.  `interruptible`: `interrupt` may be used.  `awaited`: a thread waits
-    for it, so that it has to end here.
+    `over`: it is settled who calls `done`.  `interruptible`: `interrupt` may be used.  `awaited`: a
+    thread waits for it, so that it has to end here.
     """
 
     __slots__ = (
-        "_begun", "_pending", "_told", "_unheard", "always_begins", "args", "awaited",
-        "cancellation", "context", "done", "fn", "interruptible", "limit", "over", "task", "timers",
-        "value",
+        "_begun", "_pending", "_told", "_unheard", "awaited", "context", "interruptible", "over",
+        "task", "timers", "value",
     )  # fmt: skip
 
     def __init__(
@@ -69,16 +67,14 @@ class LoopCall:
         limit: TimeLimit = UNLIMITED,
         cancellation: Cancellation | None = None,
         *,
+        name: str | None = None,
         always_begins: bool = False,
         interruptible: bool = False,
         awaited: bool = False,
     ) -> None:
-        self.fn = fn
-        self.args = args
-        self.done = done
-        self.limit = limit
-        self.cancellation = Cancellation() if cancellation is None else cancellation
-        self.always_begins = always_begins
+        super().__init__(
+            fn, args, done, limit, cancellation, name=name, always_begins=always_begins
+        )
         self.interruptible = interruptible or limit.soft is not None
         self.awaited = awaited
         self.context = contextvars.copy_context()
@@ -105,8 +101,7 @@ class LoopCall:
                 self.value = await self.fn(*self.args)
         except BaseException as error:
             self.value = ft.Failure.from_exception(error)
-        if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
-            os._exit(0)
+        end_fork(pid)
 
     # A task of asyncio that is cancelled before its first step never makes one: both wait for that.
 
@@ -367,8 +362,7 @@ class EventLoop:
         if not waits:
             self._soon(call.cancel)
         elif not call.always_begins:  # else it is cancelled once it has begun
-            why = exceptions.Cancelled("it was cancelled before it began")
-            call.done(ft.Failure.from_exception(why))
+            call.settle(call.cancelled_early())
 
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
@@ -431,10 +425,8 @@ class EventLoop:
         if not self._settle(call):
             return
         self._overdue.add(call)
-        message = f"the coroutine did not end within its hard limit of {call.limit.hard or 0.0:g} s"
-        failure = ft.Failure.from_exception(exceptions.TimeLimitExceeded(message))
-        name = f"{self._name}-overdue"
-        threading.Thread(target=call.done, args=(failure,), name=name, daemon=True).start()
+        name, args = f"{self._name}-overdue", (call.overdue(),)
+        threading.Thread(target=call.done, args=args, name=name, daemon=True).start()
         self._soon(self._abandon, call)
 
     def _settle(self, call: LoopCall) -> bool:
@@ -469,13 +461,7 @@ class EventLoop:
             if value is _NOT_BEGUN:
                 value = ft.Failure.from_exception(asyncio.CancelledError())
             call.task = call.value = None
-            try:
-                call.done(value)
-            except BaseException:
-                LOG.exception("the receiver of the result of %s failed", call.fn)
-            # Those who may cancel it may know it for long.
-            call.args, call.done = (), _ignore
-            call.cancellation.close()
+            call.settle(value)
         self._end_if_idle()
 
     def _cancel_all(self) -> None:
@@ -489,10 +475,6 @@ class EventLoop:
     def _end_if_idle(self) -> None:
         if self._is_idle() and not self._winding_up:  # it may be said twice
             asyncio.get_running_loop().stop()
-
-
-def _ignore(value: Any) -> None:
-    """It was told already."""
 
 
 def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
@@ -519,21 +501,8 @@ def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
 
 _LIVE: weakref.WeakSet[EventLoop] = weakref.WeakSet()
 
-_of_process = EventLoop()
-
-
-def of_process() -> EventLoop:
-    """The one loop of a process whose tasks have no executor of their own here."""
-    return _of_process
-
-
-def _after_fork() -> None:
-    global _of_process
-    _of_process = EventLoop()  # a thread is not inherited
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+#: The one loop of a process whose tasks have no executor of their own here.
+of_process: Final = per_process.PerProcess(EventLoop)
 
 
 def stop_all(timeout: float = _LAST_GRACE) -> None:

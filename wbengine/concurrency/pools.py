@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
 from wbengine.concurrency import interrupts, timers
+from wbengine.concurrency.call import Call, Done, end_fork
 from wbengine.concurrency.cancellation import Cancellation
 from wbengine.concurrency.limits import UNLIMITED, TimeLimit
 from wbengine.types import failure as ft
@@ -35,7 +36,6 @@ OVER: Final = 2
 # Of an external pool: it may run all the same, but does not end without having begun.
 _WITHDRAWN: Final = 3
 
-Done = Callable[[Any], None]
 OnEvent = Callable[[str, dict[str, Any]], None]
 
 #: Seconds that a thread has to come back once what it waited for was given up.
@@ -46,39 +46,19 @@ _EXIT_GRACE: Final = 2.0
 _JOIN_PERIOD: Final = 0.1
 
 
-class PoolCall:
+class PoolCall(Call):
     """One submitted call.  Calling it reports an event; the call in a thread is given it as `emit`.
 
     `cancellation` tells the call that it is to end, and its deadline while it runs.
     `always_begins`: it begins also when it was cancelled before, to hear of that.
     """
 
-    __slots__ = (
-        "always_begins", "args", "cancellation", "done", "fn", "limit", "name", "on_event", "pool",
-        "slot", "state",
-    )  # fmt: skip
+    __slots__ = ("on_event", "pool", "slot", "state")
 
-    def __init__(
-        self,
-        pool: Any,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        done: Done,
-        on_event: OnEvent | None,
-        limit: TimeLimit,
-        name: str | None,
-        cancellation: Cancellation | None,
-        always_begins: bool = False,
-    ) -> None:
+    def __init__(self, pool: Any, on_event: OnEvent | None, *call: Any, **options: Any) -> None:
+        super().__init__(*call, **options)
         self.pool = pool
-        self.fn = fn
-        self.args = tuple(args)
-        self.done = done
         self.on_event = on_event
-        self.limit = UNLIMITED if limit == UNLIMITED else limit
-        self.name = name
-        self.cancellation = Cancellation() if cancellation is None else cancellation
-        self.always_begins = always_begins
         self.state = QUEUED
         #: Where it runs, for its pool.
         self.slot: Any = None
@@ -99,16 +79,6 @@ class PoolCall:
         except Exception:
             LOG.exception("the receiver of event %r of %s failed", event_type, self)
 
-    def settle(self, value: Any) -> None:
-        """Hand over its value or `Failure`."""
-        try:
-            self.done(value)
-        except BaseException:
-            LOG.exception("the receiver of the result of %s failed", self)
-        # Those who may cancel it may know it for long.
-        self.args, self.done = (), _ignore
-        self.cancellation.close()
-
     def cancel(self, grace: float | None = None) -> None:
         """Let the call come to an end soon; any thread.  Idempotent.
 
@@ -123,24 +93,6 @@ class PoolCall:
         """Note when its hard limit ends it."""
         if self.limit.hard is not None:
             self.cancellation.deadline = time.time() + self.limit.hard
-
-    def cancelled_early(self) -> ft.Failure:
-        return ft.Failure.from_exception(
-            exceptions.Cancelled(f"{self} was cancelled before it started")
-        )
-
-    def overdue(self) -> ft.Failure:
-        message = f"{self} did not end within its hard limit of {self.limit.hard or 0.0:g} s"
-        return ft.Failure.from_exception(exceptions.TimeLimitExceeded(message))
-
-    def __str__(self) -> str:
-        if self.name is not None:
-            return f"task {self.name!r}"
-        return getattr(self.fn, "__qualname__", None) or repr(self.fn)
-
-
-def _ignore(value: Any) -> None:
-    """It was told already."""
 
 
 def worker_lost(message: str) -> ft.Failure:
@@ -175,8 +127,7 @@ class Slot:
         except BaseException as error:
             return ft.Failure.from_exception(error)
         finally:
-            if os.getpid() != self.home:  # a fork that the call made came out of it as well
-                os._exit(0)
+            end_fork(self.home)
             call.on_event = None  # threads that outlive the call have nothing to report any more
 
     def run_limited(self, call: PoolCall) -> Any:
@@ -285,7 +236,8 @@ class Pool(abc.ABC):
 
         :raises RuntimeError: the pool was stopped.
         """
-        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation, always_begins)
+        told = fn, args, done, limit, cancellation
+        call = PoolCall(self, on_event, *told, name=name, always_begins=always_begins)
         if cancellation is not None:  # one that is cancelled already ends here
             cancellation.on_cancel(
                 call.cancel if grace is None else functools.partial(call.cancel, grace)
@@ -654,7 +606,8 @@ class ExternalPool:
 
         :raises RuntimeError: the executor was shut down; whatever else it raises.
         """
-        call = PoolCall(self, fn, args, done, on_event, limit, name, cancellation, always_begins)
+        told = fn, args, done, limit, cancellation
+        call = PoolCall(self, on_event, *told, name=name, always_begins=always_begins)
         if cancellation is not None:
             cancellation.on_cancel(call.cancel)
         with self._lock:
@@ -738,8 +691,7 @@ class ExternalPool:
         except BaseException as error:
             return ft.Failure.from_exception(error)
         finally:
-            if os.getpid() != pid:  # a fork that the call made, and that came out of it as well
-                os._exit(0)
+            end_fork(pid)
             call.on_event = None
 
     def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:

@@ -57,8 +57,8 @@ class ProcessPool(pools.Pool):
     """`size` child processes, each served by its own thread over its own pipe.
 
     - `fn` must be importable by name; it, its arguments, its events and its result are pickled.
-      What cannot be pickled is a `Failure` of `NotEncodable` that names the type and its path;
-      the child lives on.
+      What cannot be pickled is a `Failure` of `NotEncodable`, with pickle's own words; the child
+      lives on.
     - What `fn` raises (`SystemExit` and `KeyboardInterrupt` included) is a `Failure` made in the
       child.
     - A child that dies gives a `Failure` of `WorkerLost` that names pid and exit code or signal; it
@@ -173,9 +173,8 @@ class _Process(pools.Slot):
 
     def run(self, call: pools.PoolCall) -> Any:
         try:
-            data = child_process.encode_call(
-                call.fn, call.args, call.limit.soft, call.cancellation.deadline
-            )
+            made = call.fn, call.args, call.limit.soft, call.cancellation.deadline
+            data = child_process.encode(child_process.CALL, made, "call")
             for _ in range(2):
                 problem = self._ensure()
                 if problem is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
+
+from wbengine.concurrency import per_process
 
 LOG = logging.getLogger(__name__)
 
@@ -100,18 +101,5 @@ class TimerThread:
                 self._cancelled -= 1
 
 
-_of_process = TimerThread()
-
-
-def of_process() -> TimerThread:
-    """The one thread for timers of this process."""
-    return _of_process
-
-
-def _after_fork() -> None:
-    global _of_process
-    _of_process = TimerThread()  # a thread is not inherited
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+#: The one thread for timers of this process.
+of_process: Final = per_process.PerProcess(TimerThread)

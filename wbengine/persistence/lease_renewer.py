@@ -1,23 +1,23 @@
 """Renews the leases of all engines of this process, until they are given back or lost; and looks
 for the commands that others left for their flows.
 
-One thread waits for the next one to be due; it starts when a flow is run, and ends when none has
-been for a while.  A store that does not answer holds up only the leases that are kept there: while
-one is being asked, another thread goes on waiting.
+Each store has a thread of its own for that, so that one which does not answer holds up only the
+leases that are kept there.  It starts when a flow is run, and ends when none has been for a while.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
+from wbengine.concurrency import per_process
 from wbengine.persistence import base, leases
 
 __all__ = ["HeldLease", "LeaseRenewer", "of_process"]
@@ -146,116 +146,100 @@ class HeldLease:
 
 
 class LeaseRenewer:
-    """Renews the leases it is given."""
+    """Renews the leases it is given: those of each store in a thread of their own."""
 
     def __init__(self, clock: Callable[[], float] = now) -> None:
         self._clock = clock
-        self._changed = threading.Condition()
-        self._held: dict[HeldLease, None] = {}
-        # The stores that are being asked now.
-        self._asked: set[base.Backend] = set()
-        # When to look for commands the next time, by store.
-        self._looks: dict[base.Backend, float] = {}
-        # Whether a thread waits for the next one to be due, and until when.
-        self._watching = False
-        self._until = 0.0
+        self._lock = threading.Lock()
+        self._stores: weakref.WeakKeyDictionary[base.Backend, _StoreLeases]
+        self._stores = weakref.WeakKeyDictionary()
 
     def add(self, held: HeldLease) -> None:
         """Renew it from now on."""
-        with self._changed:
-            self._held[held] = None
-            if not self._watching:
-                self._watch()
-            elif held.due < self._until:
-                self._changed.notify()
+        with self._lock:
+            store = self._stores.get(held.backend)
+            if store is None:
+                store = self._stores[held.backend] = _StoreLeases(self._clock)
+        store.add(held)
 
     def remove(self, held: HeldLease) -> None:
         """Renew it no more; it may be being renewed right now."""
+        with self._lock:
+            store = self._stores.get(held.backend)
+        if store is not None:
+            store.remove(held)
+
+
+class _StoreLeases:
+    """The leases that are kept in one store, and the thread that renews them."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._held: dict[HeldLease, None] = {}
+        self._running = False
+        # When the thread looks for commands, and when it looks at all, the next time.
+        self._look = self._until = 0.0
+
+    def add(self, held: HeldLease) -> None:
+        with self._changed:
+            if not self._held:
+                self._look = self._clock() + LOOK
+            self._held[held] = None
+            if not self._running:
+                self._start()
+            elif min(held.due, self._look) < self._until:
+                self._changed.notify()
+
+    def remove(self, held: HeldLease) -> None:
         with self._changed:
             self._held.pop(held, None)
-            if all(each.backend is not held.backend for each in self._held):
-                self._looks.pop(held.backend, None)
 
-    def _watch(self) -> None:
+    def _start(self) -> None:
         thread = threading.Thread(target=self._main, name="wbengine-leases", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            # `check` renews the lease then, if its time is over.
+            # `check` renews a lease then, if its time is over.
             LOG.warning("No thread keeps the leases of this process: %s", error)
         else:
-            self._watching = True
+            self._running = True
 
     def _main(self) -> None:
-        while True:
-            with self._changed:
-                turn = self._wait()
-                if turn is None:
-                    self._watching = False
-                    return
-                backend = turn.backend
-                self._asked.add(backend)
-                # Leases in other stores must not wait for the answer.
-                self._watching = False
-                if any(held.backend is not backend for held in self._held):
-                    self._watch()
-            self._renew(turn.due)
-            self._look(backend, turn.hearing)
-            with self._changed:
-                self._asked.discard(backend)
-                if self._watching:
-                    self._changed.notify()
-                    return
-                self._watching = True
-
-    def _wait(self) -> _Turn | None:
-        """What is due at one store; None: there has been nothing to do for long."""
-        lingering = self._clock() + LINGER
-        while True:
+        while held_leases := self._wait():
             now = self._clock()
-            waiting = [held for held in self._held if held.backend not in self._asked]
-            found = self._due(waiting, now)
-            if found is not None:
-                return found
-            if self._held:
-                lingering = now + LINGER
-            elif now >= lingering:
-                return None
-            moments = [held.due for held in waiting]
-            moments += [self._looks[held.backend] for held in waiting]
-            self._until = min(moments, default=lingering)
-            self._changed.wait(min(self._until - now, _LONGEST))
+            for held in held_leases:
+                if held.due > now or held not in self._held:
+                    continue
+                if held.error is None:
+                    held.renew()
+                if held.error is not None:
+                    self.remove(held)
+            if self._look <= now:
+                self._look = now + LOOK
+                self._hear([held for held in held_leases if held.on_command is not None])
 
-    def _due(self, waiting: Collection[HeldLease], now: float) -> _Turn | None:
-        for held in waiting:
-            self._looks.setdefault(held.backend, now + LOOK)
-        first = min(
-            waiting, key=lambda each: min(each.due, self._looks[each.backend]), default=None
-        )
-        if first is None:
-            return None
-        mine = [each for each in waiting if each.backend is first.backend]
-        due = [each for each in mine if each.due <= now]
-        looks = self._looks[first.backend] <= now
-        if looks:
-            self._looks[first.backend] = now + LOOK
-        hearing = [each for each in mine if each.on_command is not None] if looks else []
-        return _Turn(first.backend, due, hearing) if due or looks else None
+    def _wait(self) -> list[HeldLease]:
+        """All leases once something is due; none: there has been nothing to do for long."""
+        with self._changed:
+            lingering = self._clock() + LINGER
+            while True:
+                now = self._clock()
+                if self._held:
+                    self._until = min(self._look, *(held.due for held in self._held))
+                else:
+                    self._until = lingering
+                if now >= self._until:
+                    self._running = bool(self._held)
+                    return list(self._held)
+                self._changed.wait(min(self._until - now, _LONGEST))
 
-    def _renew(self, held_leases: Iterable[HeldLease]) -> None:
-        for held in held_leases:
-            if held not in self._held:
-                continue
-            if held.error is None:
-                held.renew()
-            if held.error is not None:
-                self.remove(held)
-
-    def _look(self, backend: base.Backend, held_leases: Collection[HeldLease]) -> None:
+    def _hear(self, held_leases: Collection[HeldLease]) -> None:
         """Obey the commands about these flows: one read for all of them."""
         if not held_leases:
             return
         found: Mapping[str, base.FlowCommand] = {}
+        backend = next(iter(held_leases)).backend
         try:
             with contextlib.closing(backend.get_connection()) as connection:
                 found = connection.commands([held.lease.flow for held in held_leases])
@@ -268,26 +252,5 @@ class LeaseRenewer:
                 held.obey(command)
 
 
-class _Turn(NamedTuple):
-    """What is to be done at one store: leases to renew, runs that obey commands."""
-
-    backend: base.Backend
-    due: Collection[HeldLease]
-    hearing: Collection[HeldLease]
-
-
-_renewer = LeaseRenewer()
-
-
-def of_process() -> LeaseRenewer:
-    """The renewer for all engines of this process."""
-    return _renewer
-
-
-def _forked() -> None:
-    global _renewer
-    _renewer = LeaseRenewer()  # no thread, and no lease, of the parent's is ours
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+#: The renewer for all engines of this process.
+of_process: Final = per_process.PerProcess(LeaseRenewer)

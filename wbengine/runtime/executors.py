@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from wbengine import exceptions, running
 from wbengine import invocation as calls
 from wbengine import task as task_module
-from wbengine.concurrency import event_loop, interrupts, limits, pools, process_pool
+from wbengine.concurrency import child_process, event_loop, interrupts, limits, pools, process_pool
 from wbengine.runtime import strict as strictness
 from wbengine.types import failure as ft
 
@@ -233,6 +233,7 @@ class ThreadTaskExecutor(LocalTaskExecutor):
                     tell,
                     limit,
                     invocation.cancellation,
+                    name=task.name,
                     always_begins=invocation.recovered,
                 )
             )
@@ -504,15 +505,12 @@ def _call_pickled(data: bytes, emit: None) -> bytes:
 
 
 def _named(failure: ft.Failure, invocation: calls.Invocation) -> ft.Failure:
-    """Say which task a refusal of the pool is about."""
+    """Say which task, and which of its arguments, a refusal of the pool is about."""
     error = failure.exception
     if not isinstance(error, exceptions.NotEncodable):
         return failure
-    return ft.Failure.from_exception(
-        exceptions.NotEncodable(
-            f"Task {invocation.task.name!r}: {error}",
-            cause=error,
-            path=error.path,
-            type_name=error.type_name,
-        )
-    )
+    given = invocation.arguments.items()
+    odd = [name for name, value in given if not child_process.pickles(value)]
+    path = f"arguments[{odd[0]!r}]" if odd else error.path
+    text = f"Task {invocation.task.name!r}: {f'{path}: ' if odd else ''}{error}"
+    return ft.Failure.from_exception(exceptions.NotEncodable(text, cause=error, path=path))

@@ -339,7 +339,7 @@ def an_argument_that_cannot_travel() -> Any:
 @flow(
     ">a +a >b !b <b -b <a -a",
     store={"x": 1, "y": 2},
-    raises={"b": (exceptions.NotEncodable, "arguments[1]._functor: function cannot be pickled")},
+    raises={"b": (exceptions.NotEncodable, "Task 'b': call cannot be pickled")},
     told={"a": ["a | b"]},
     kinds=["processes"],
 )

@@ -1,0 +1,27 @@
+"""What a process has one of, and what its forks do not inherit: whatever has a thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["PerProcess"]
+
+_T = TypeVar("_T")
+
+
+class PerProcess(Generic[_T]):
+    """Gives the one that this process has, when called; in a fork, another one."""
+
+    def __init__(self, make: Callable[[], _T]) -> None:
+        self._make = make
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._made = self._make()
+
+    def __call__(self) -> _T:
+        return self._made
