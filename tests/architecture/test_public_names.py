@@ -61,7 +61,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.running": ("Request",),
     "wbengine.limits": ("TimeLimit", "UNLIMITED", "read"),
     "wbengine.engines.worker_based.executor": ("WorkerTaskExecutor",),
-    "wbengine.engines.worker_based.requests.terms": ("Terms",),
+    "wbengine.engines.worker_based.requests.options": ("RequestOptions",),
     "wbengine.engines.worker_based.ledger": ("open_ledger", "LEDGER_VARIABLE"),
     "wbengine.engines.worker_based.messages.life": ("Life", "STATES"),
     "wbengine.engines.worker_based.worker_side.reporting": ("ExceptionHandler", "FailedRequest"),

@@ -131,7 +131,7 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
     executor.submit(call, ends)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
     entry, claims = call.ticket, []
-    again = entry.envelope("e", executor._terms, ours=True, ledger=ledger.digest)
+    again = entry.envelope("e", executor._options, ours=True, ledger=ledger.digest)
 
     def end(name: str) -> None:
         if name == "executor.before-open":

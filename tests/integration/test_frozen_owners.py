@@ -242,7 +242,7 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
     """Ctrl-C suspends, and waits for the end of what runs; the second Ctrl-C does not wait."""
     main = threading.get_ident()
     engine = tasks.engine_of("gated", tmp_path)
-    book = engine.executor._book
+    book = engine.executor._tracker
 
     def interrupt_twice() -> None:
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])

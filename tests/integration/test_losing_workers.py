@@ -164,7 +164,7 @@ def test_a_hundred_engines_share_an_executor() -> None:
             thread.join(60)
             assert not thread.is_alive()
     assert sorted(failed) == list(range(3, 100, 10))
-    assert len(executor._book) == 0 and not executor._book._flows
+    assert len(executor._tracker) == 0 and not executor._tracker._flows
     # Nobody uses it any more, and nobody asked it to go on all the same.
     assert executor._thread is None and executor._users == 0
 

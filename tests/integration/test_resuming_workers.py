@@ -29,7 +29,6 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections import parcels
 from wbengine.engines.worker_based.engine_side import lineage
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import entries
 from wbengine.persistence import models
 
 
@@ -403,7 +402,7 @@ def test_the_name_of_an_executor_is_taken_over_where_its_queue_stays() -> None:
     made = executors.WorkerTaskExecutor("second", "default", url="amqp://localhost")
     assert made.succeed("first")
     assert (made.uuid, made.finder.uuid, made._proxy._topic) == ("first",) * 3
-    assert (made._book._reply_to, made._book.heir) == ("first", True)
+    assert (made._tracker.reply_to, made._tracker.recovery.inherits) == ("first", True)
     near = executors.WorkerTaskExecutor("second", "default", url="memory://names")
     assert not near.succeed("first") and near.uuid == "second"
 
@@ -431,15 +430,15 @@ def test_which_requests_have_ended() -> None:
     flow.add(record)
     record.attempt, record.state = 2, states.RUNNING
     assert list(lineage.ended(flow)) == [
-        entries.request_id("atom", action, 1) for action in ("execute", "revert")
+        invocation.request_id("atom", action, 1) for action in ("execute", "revert")
     ]
     record.state = states.SUCCESS
     assert len(list(lineage.ended(flow))) == 4
     record.attempt, record.state = 1, states.RUNNING
     record.items = models.Items(1, ["x", "y"])
     record.items[1].put(states.SUCCESS, 1)
-    assert entries.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
-    assert entries.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))
     record.state = states.PENDING  # suspended in the middle, it goes on under the same number
-    assert entries.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
-    assert entries.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))

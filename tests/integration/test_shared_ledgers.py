@@ -66,7 +66,7 @@ def test_a_flow_runs_with_a_ledger_of_choice(url: str, place: str) -> None:
             loaded.run()
         assert loaded.storage.fetch("double") == 6
         shared = ledgers.open_ledger(place)
-        assert loaded.executor._book.ledger == shared.digest == worker._server.ledger
+        assert loaded.executor._tracker.ledger == shared.digest == worker._server.ledger
     # What was retired, and what the worker held; there is nothing to sweep.
     assert shared.sweep(0) == 0
     shared.close()
@@ -97,7 +97,7 @@ def test_flow_runs_without_a_ledger(tmp_path: Path) -> None:
         )
         loaded.run()
     assert loaded.storage.fetch("double") == 6
-    assert loaded.executor._book.ledger is None
+    assert loaded.executor._tracker.ledger is None
 
 
 def test_both_read_it_from_the_environment(

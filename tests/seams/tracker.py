@@ -19,22 +19,16 @@ from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import hearing, roster
 from wbengine.engines.worker_based.messages import asking, cancelling
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import (
-    book,
-    entries,
-    ledger_rows,
-    reasons,
-    resending,
-    terms,
-)
 from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests import ledger_rows, options, recovery, tracked, tracker
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
 #: Seconds of silence after which a worker is lost at the latest; of a holder of a row, too.
 EXPIRY: Final = 60.0
 
 #: The options of an executor that concern each of its requests.
-OPTIONS: Final = terms.NAMES
+OPTIONS: Final = options.NAMES
 
 
 class Request:
@@ -42,7 +36,7 @@ class Request:
 
     __slots__ = ("_entry",)
 
-    def __init__(self, entry: entries.Entry) -> None:
+    def __init__(self, entry: TrackedRequest) -> None:
         self._entry = entry
 
     @property
@@ -61,7 +55,7 @@ class Request:
     @property
     def accepted(self) -> range:
         """The epochs whose answers count; 0 among them: those of whichever run it was."""
-        return range(self._entry.floor, self._entry.epoch + 1)
+        return range(self._entry.lowest_epoch, self._entry.epoch + 1)
 
     @property
     def queue(self) -> str | None:
@@ -85,7 +79,7 @@ class Request:
     @property
     def over(self) -> bool:
         """Whether it has its outcome, and waits for nothing."""
-        return self._entry.state in pr.STOP_STATES and self._entry.shelf is None
+        return self._entry.state in pr.STOP_STATES and self._entry.index is None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and self._entry is other._entry
@@ -99,7 +93,7 @@ class Request:
     def described(self) -> str:
         entry = self._entry
         return (
-            f"{entry.request} epoch {entry.epoch} doubts {entry.doubts}"
+            f"{entry.request} epoch {entry.epoch} doubts {entry.lookups}"
             f" dispatched {entry.dispatched} queue {entry.queue} worker {entry.worker}"
         )
 
@@ -264,7 +258,7 @@ class Tracker:
         ledger: Any = None,
         timeout: float | None,
         expiry: float = EXPIRY,
-        on_worker_lost: str = terms.FAIL,
+        on_worker_lost: str = options.FAIL,
         max_resends: int = 3,
         capacity: int | None = None,
         plain: bool = False,
@@ -282,22 +276,23 @@ class Tracker:
             (),
             worker_expiry=expiry,
             on_change=self._on_workers,
-            on_ids=lambda worker, ids: do(_effects(self._book.on_ids(worker, ids, self._now))),
-            holds=lambda worker: self._book.holds(worker),
+            on_ids=lambda worker, ids: do(_effects(self._recovery.on_ids(worker, ids, self._now))),
+            holds=lambda worker: self._tracker.holds(worker),
             clock=clock,
             interop=plain,
         )
-        self._book = book.RequestBook(
+        self._tracker = tracker.RequestTracker(
             name,
             self._finder,
             transition_timeout=timeout,
             ledger=ledger.digest if ledger is not None else None,
-            terms=terms.Terms(on_worker_lost=on_worker_lost, max_resends=max_resends),  # type: ignore[arg-type]
+            options=options.RequestOptions(on_worker_lost=on_worker_lost, max_resends=max_resends),  # type: ignore[arg-type]
             wall=clock.time,
         )
-        self._book.plain = plain
+        self._recovery = self._tracker.recovery
+        self._tracker.plain = plain
         if capacity is not None:
-            self._book._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
+            self._tracker._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
 
     @property
     def _now(self) -> float:
@@ -306,55 +301,55 @@ class Tracker:
     def inherit(self, name: str) -> None:
         """Go on under the name of an engine that is gone."""
         self._finder.uuid = name
-        self._book.inherit(name)
+        self._recovery.inherit(name)
 
     # Requests.
 
     def __len__(self) -> int:
-        return len(self._book)
+        return len(self._tracker)
 
     def requests(self) -> list[Request]:
-        return [Request(entry) for entry in self._book._entries.values()]
+        return [Request(entry) for entry in self._tracker.requests.values()]
 
     def request(self, id: str) -> Request | None:
-        entry = self._book._entries.get(id)
+        entry = self._tracker.requests.get(id)
         return Request(entry) if entry is not None else None
 
     def expect(self, flow: str, ledgers: Collection[str | None] | None) -> None:
         """Earlier runs of a flow may have left requests, in these ledgers (None: in none)."""
-        self._book.expect(flow, ledgers)
+        self._recovery.expect(flow, ledgers)
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
-        return _effects(self._book.submit(call, done, self._now))
+        return _effects(self._tracker.submit(call, done, self._now))
 
     def recover(self, call: invocation.Invocation, done: invocation.Done) -> list[Effect]:
         """Take on a request that an earlier run may have sent; `ask` after the last one."""
-        return _effects(self._book.recover(call, done, self._now))
+        return _effects(self._recovery.recover(call, done, self._now))
 
     def ask(self) -> list[Effect]:
-        return _effects(self._book.ask()) if self._book.unasked else []
+        return _effects(self._recovery.ask()) if self._recovery.unasked else []
 
     def cancel(self, call: invocation.Invocation) -> list[Effect]:
-        return _effects(self._book.cancel([call], self._now))
+        return _effects(self._tracker.cancel([call], self._now))
 
     def saved(self, calls: Iterable[invocation.Invocation]) -> list[Effect]:
         """Their outcomes are in the store."""
-        return _effects(self._book.retired(calls))
+        return _effects(self._tracker.retired(calls))
 
     def disown(self, flow: str) -> None:
         """Forget the requests of a flow: another engine goes on with it."""
-        self._book.disown(flow)
+        self._recovery.disown(flow)
 
     def unstarted(self) -> list[Request]:
         """What no worker is known to have begun, but for what an earlier run left."""
-        return [Request(e) for e in self._book.unstarted() if not self._book.is_left(e)]
+        return [Request(e) for e in self._tracker.unstarted() if not self._tracker.is_inherited(e)]
 
     def give_back(self, request: Request, *, ours: bool) -> bool:
         """Forget a request that nobody can begin any more; False: somebody may."""
         entry = request._entry
         if entry.sendings and not (ours and self._rows and self._rows.revoke(entry)):
             return False
-        self._book.forget(entry)
+        self._tracker.forget(entry)
         return True
 
     # Publishing them.
@@ -378,17 +373,19 @@ class Tracker:
         entry.opened = True
 
     def unrouted(self, effect: Publish) -> list[Effect]:
-        return _effects(self._book.on_unrouted(effect.request._entry, effect.epoch, self._now))
+        return _effects(self._recovery.on_unrouted(effect.request._entry, effect.epoch, self._now))
 
     def unconfirmed(self, effect: Publish) -> list[Effect]:
-        return _effects(self._book.on_unconfirmed(effect.request._entry, effect.epoch, self._now))
+        return _effects(
+            self._recovery.on_unconfirmed(effect.request._entry, effect.epoch, self._now)
+        )
 
     # Rows.
 
     def withdraw(self, request: Request, *, ours: bool) -> list[Effect]:
         entry = request._entry
         revoked = self._rows is None or (ours and self._rows.revoke(entry))
-        return _effects(self._book.on_revoked(entry, revoked, self._now))
+        return _effects(self._recovery.on_revoked(entry, revoked, self._now))
 
     def look(self, request: Request) -> Row:
         assert self._rows is not None
@@ -397,21 +394,21 @@ class Tracker:
         return Row(seen.holder is not None or seen.result is not None or vanished, seen)
 
     def found(self, request: Request, row: Row, lost: str | None) -> list[Effect]:
-        return _effects(self._book.on_row(request._entry, row._seen, self._now, lost))
+        return _effects(self._recovery.on_row(request._entry, row._seen, self._now, lost))
 
     def take_back(self, effect: TakeBack) -> list[Effect]:
         assert self._rows is not None
         done, answer = self._rows.reopen(effect.request._entry, effect.epoch)
         if not done:
             return []
-        return _effects(self._book.on_reopened(effect.request._entry, answer, self._now))
+        return _effects(self._recovery.on_reopened(effect.request._entry, answer, self._now))
 
     def conclude(self, effect: Conclude) -> list[Effect]:
         assert self._rows is not None
         entry = effect.request._entry
         if not self._rows.conclude(entry, effect.holder, effect.failure):
             return []
-        return _effects(self._book.on_concluded(entry, effect.failure, self._now))
+        return _effects(self._recovery.on_concluded(entry, effect.failure, self._now))
 
     def sweep(self, request_ids: Iterable[str]) -> None:
         """Remove the rows of requests that ended."""
@@ -421,7 +418,7 @@ class Tracker:
     # What comes.
 
     def hear_answer(self, answer: env.Envelope, receipt: Any) -> list[Effect]:
-        return _effects(self._book.on_response(answer, receipt, self._now))
+        return _effects(self._tracker.on_response(answer, receipt, self._now))
 
     def hear_worker(self, body: Any, message: Any) -> None:
         """What a worker says of itself; or this engine, to itself."""
@@ -447,8 +444,8 @@ class Tracker:
         lost = sorted(lost, key=lambda worker: (str(worker.identity), worker.topic))
         if lost:
             self._lost([(worker.identity, worker.queue) for worker in lost])
-        effects = self._book.on_lost(lost, self._now)
-        self._do(_effects(effects + self._book.on_gained(sorted(gained), self._now)))
+        effects = self._recovery.on_lost(lost, self._now)
+        self._do(_effects(effects + self._tracker.on_gained(sorted(gained), self._now)))
 
     # Time.
 
@@ -463,23 +460,23 @@ class Tracker:
         now = self._now
         self._finder.maybe_publish()
         self._finder.clean()
-        self._do(_effects(self._book.review(now)))
-        self._finder.hurry = self._book.stalled(now)
+        self._do(_effects(self._recovery.review(now)))
+        self._finder.hurry = self._recovery.stalled(now)
         return self._finder.next_due() or now
 
     def tick(self) -> list[Effect]:
         """Let what is due expire."""
-        return _effects(self._book.tick(self._now))
+        return _effects(self._tracker.tick(self._now))
 
     def next_alarm(self) -> float | None:
-        return self._book.next_alarm()
+        return self._tracker.next_timer()
 
     # What is known.
 
     @property
     def ignored(self) -> Counter[str]:
         """Answers that changed nothing, by reason."""
-        return self._book.ignored
+        return self._tracker.ignored
 
     def knows(self, worker: str) -> bool:
         return worker in self._finder._roster.identities
@@ -492,12 +489,12 @@ class Tracker:
     def astray(self) -> list[Request]:
         """What has no outcome, is nowhere, and is not looked for; or has one, and still waits."""
         found = []
-        for entry in self._book._entries.values():
-            if entry.live == (entry.shelf is not None):
+        for entry in self._tracker.requests.values():
+            if entry.live == (entry.index is not None):
                 continue
             sought = any(
-                kind == reasons.LOOK and entry in others
-                for *_, kind, others in self._book._alarms._heap
+                kind == tracked.LOOKUP and entry in others
+                for *_, kind, others in self._tracker.timers._heap
             )
             if not (entry.live and sought):
                 found.append(Request(entry))
@@ -505,13 +502,13 @@ class Tracker:
 
     def leftovers(self) -> str | None:
         """What it keeps although there is no request any more."""
-        kept = self._book
+        kept = self._tracker
         if len(kept):
-            return f"{list(kept._entries.values())}"
-        shelves = (kept._waiting, kept._backlog, kept._sent, kept._held, kept._left)
-        if any(shelves) or kept._backlog._heaps or kept._alarms or kept._sent._reached:
-            return "something on a shelf, or an alarm"
-        if kept.unasked or kept._early:
+            return f"{list(kept.requests.values())}"
+        indexes = (kept.waiting, kept.backlog, kept.in_flight, kept.held, kept.inherited)
+        if any(indexes) or kept.backlog._heaps or kept.timers or kept.in_flight._reached:
+            return "a request in an index, or a timer"
+        if self._recovery.unasked or self._recovery.early:
             return "questions or answers of nobody"
         return None
 
@@ -526,7 +523,7 @@ class Tracker:
 
         self._finder._roster._workers = made()
         self._finder._roster.queues = Queues()
-        self._book._held._rows = made()
+        self._tracker.held._rows = made()
 
 
 def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> float:
@@ -538,11 +535,11 @@ def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> fl
 @contextlib.contextmanager
 def short_fronts(length: int) -> Iterator[None]:
     """When a worker is lost, only so many requests of its queue are looked at at once."""
-    before, resending.FRONT = resending.FRONT, length  # type: ignore[misc]
+    before, recovery.FRONT = recovery.FRONT, length  # type: ignore[misc]
     try:
         yield
     finally:
-        resending.FRONT = before  # type: ignore[misc]
+        recovery.FRONT = before  # type: ignore[misc]
 
 
 # Defects: what is put in the place of something that is right, as `(owner, name, made)`.
@@ -558,7 +555,7 @@ def _no_epoch_check(before: Any) -> Any:
 
 def _running_after_success(before: Any) -> Any:
     def on_response(self: Any, answer: Any, receipt: Any, now: float) -> Any:
-        entry = self._entries.get(answer.correlation_id)
+        entry = self.requests.get(answer.correlation_id)
         late = entry is not None and entry.state in pr.STOP_STATES
         if late and answer.body["state"] == pr.RUNNING:
             entry.request.current_state = pr.RUNNING
@@ -572,10 +569,10 @@ def _time_alone(before: Any) -> Any:
 
     def review(self: Any, now: float) -> Any:
         effects = before(self, now)
-        for entry in list(self._entries.values()):
+        for entry in list(self._tracker.requests.values()):
             late = entry.sent_at is not None and now - entry.sent_at > 10.0
-            if late and entry.shelf is self._sent:
-                if self.ledger is None:
+            if late and entry.index is self._in_flight:
+                if self._tracker.ledger is None:
                     entry.next_epoch(entry.next_number)
                 effects += self._publish_again(entry, now)
         return effects
@@ -602,7 +599,8 @@ def _once_idle(before: Any) -> Any:
 
 def _believe_lost(before: Any) -> Any:
     def given_twice(self: Any, entry: Any, now: float) -> Any:
-        return self._started(entry, None, now) + self._settle(entry, entry.unknown(), now=now)
+        effects = self._tracker.started(entry, None, now)
+        return effects + self._tracker.settle(entry, entry.loss(), now=now)
 
     return given_twice
 
@@ -672,28 +670,28 @@ def _looks_at_all(before: Any) -> Any:
     """A beat costs a look at all that is held anywhere."""
 
     def on_ids(self: Any, *told: Any) -> Any:
-        return before(self, *told) if len(self._held) else []
+        return before(self, *told) if len(self._tracker.held) else []
 
     return on_ids
 
 
 DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
-    "epoch-check": ((entries.Entry, "refusal", _no_epoch_check),),
-    "running-after-success": ((book.RequestBook, "on_response", _running_after_success),),
-    "time-alone": ((resending.Resending, "review", _time_alone),),
-    "same-epoch": ((entries.Entry, "next_number", _same_epoch),),
-    "once-idle": ((resending.Resending, "_idle", _once_idle),),
-    "believe-lost": ((resending.Resending, "_on_given_twice", _believe_lost),),
-    "no-most": ((resending.Resending, "_lose", _no_most),),
-    "anything-twice": ((terms.Terms, "repeats", _anything_twice),),
-    "no-drop": ((book.RequestBook, "retired", _no_drop),),
-    "no-refill": ((book.RequestBook, "_refill", _no_refill),),
-    "never-asks": ((book.RequestBook, "ask", _never_asks),),
-    "revoke-is-enough": ((book.RequestBook, "on_revoked", _revoke_is_enough),),
-    "every-end-counts": ((entries.Entry, "refusal", _late_failure),),
+    "epoch-check": ((TrackedRequest, "refusal", _no_epoch_check),),
+    "running-after-success": ((tracker.RequestTracker, "on_response", _running_after_success),),
+    "time-alone": ((recovery.Recovery, "review", _time_alone),),
+    "same-epoch": ((TrackedRequest, "next_number", _same_epoch),),
+    "once-idle": ((recovery.Recovery, "_idle", _once_idle),),
+    "believe-lost": ((recovery.Recovery, "on_given_twice", _believe_lost),),
+    "no-most": ((recovery.Recovery, "lose", _no_most),),
+    "anything-twice": ((options.RequestOptions, "repeats", _anything_twice),),
+    "no-drop": ((tracker.RequestTracker, "retired", _no_drop),),
+    "no-refill": ((tracker.RequestTracker, "refill", _no_refill),),
+    "never-asks": ((recovery.Recovery, "ask", _never_asks),),
+    "revoke-is-enough": ((recovery.Recovery, "on_revoked", _revoke_is_enough),),
+    "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_forgive", _no_grace),
         (hearing.Hearing, "is_deaf", _deaf),
     ),
-    "beats-cost-all": ((book.RequestBook, "on_ids", _looks_at_all),),
+    "beats-cost-all": ((recovery.Recovery, "on_ids", _looks_at_all),),
 }

@@ -383,7 +383,7 @@ def test_engines_that_share_an_executor_count_their_own(
         release.touch()
         thread.join(60)
         assert not thread.is_alive()
-        assert executor._book.onlookers == ()  # it outlives the engines that use it
+        assert executor._tracker.observers == ()  # it outlives the engines that use it
         executor.stop()
     name = "wbengine_task_queue_wait_seconds_count"
     assert [value(scraped(each), name) for each in (registry, other)] == [1, 5]

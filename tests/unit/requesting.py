@@ -1,4 +1,4 @@
-"""A book of requests, with all that it speaks to."""
+"""A tracker of requests, with all that it speaks to."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from wbengine import invocation, task
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import book, entries
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.terms import Terms
+from wbengine.engines.worker_based.requests import tracker
+from wbengine.engines.worker_based.requests.options import RequestOptions
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 T0 = 1000.0
 
@@ -92,7 +93,7 @@ class Fleet:
 
 
 class Bench:
-    """A book with a fleet; `ledger=None` for a broker without one."""
+    """A tracker with a fleet; `ledger=None` for a broker without one."""
 
     def __init__(
         self,
@@ -100,19 +101,20 @@ class Bench:
         ledger: str | None = "ledger-1",
         timeout: float | None = 60.0,
         workers: bool = True,
-        **terms: Any,
+        **options: Any,
     ) -> None:
         self.fleet = Fleet()
         if workers:
             self.fleet.set("q", 1, 1, JOB)
-        self.book = book.RequestBook(
+        self.tracker = tracker.RequestTracker(
             "engine",
             self.fleet,
             transition_timeout=timeout,
             ledger=ledger,
-            terms=Terms(max_message_size=10_000, **terms),
+            options=RequestOptions(max_message_size=10_000, **options),
             wall=lambda: WALL,
         )
+        self.recovery = self.tracker.recovery
         self.number = 0
 
     def call(self, kind: Any = Job, **options: Any) -> invocation.Invocation:
@@ -122,18 +124,18 @@ class Bench:
             kind(f"task-{self.number}"), uuid=f"atom-{self.number}", **options
         )
 
-    def submit(self, now: float = T0, **options: Any) -> tuple[entries.Entry, list[fx.Effect]]:
+    def submit(self, now: float = T0, **options: Any) -> tuple[TrackedRequest, list[fx.Effect]]:
         call = self.call(**options)
-        effects = self.book.submit(call, lambda *_: None, now)
+        effects = self.tracker.submit(call, lambda *_: None, now)
         return call.ticket, effects
 
-    def pending(self, now: float = T0, **options: Any) -> entries.Entry:
+    def pending(self, now: float = T0, **options: Any) -> TrackedRequest:
         entry, effects = self.submit(now, **options)
         assert [type(effect) for effect in effects] == [fx.Dispatch]
         entry.opened, entry.sent_at = True, now
         return entry
 
-    def running(self, worker: str = "w1", **options: Any) -> entries.Entry:
+    def running(self, worker: str = "w1", **options: Any) -> TrackedRequest:
         entry = self.pending(**options)
         self.answer(entry, pr.RUNNING, {}, worker=worker)
         assert entry.state == pr.RUNNING
@@ -141,7 +143,7 @@ class Bench:
 
     def answer(
         self,
-        entry: entries.Entry,
+        entry: TrackedRequest,
         state: str,
         data: dict[str, Any],
         *,
@@ -158,23 +160,23 @@ class Bench:
         envelope = env.Envelope(
             pr.RESPONSE, {"state": state, "data": data}, correlation_id=entry.id, headers=headers
         )
-        return self.book.on_response(envelope, receipt, now)
+        return self.tracker.on_response(envelope, receipt, now)
 
-    def succeed(self, entry: entries.Entry, result: Any = 3, **options: Any) -> list[fx.Effect]:
+    def succeed(self, entry: TrackedRequest, result: Any = 3, **options: Any) -> list[fx.Effect]:
         return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
 
     def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
         worker = types.TopicWorker("t", (), name)
         worker.queue = queue
-        return self.book.on_lost([worker], now)
+        return self.recovery.on_lost([worker], now)
 
     def concluded(self, effects: list[fx.Effect], now: float = T0) -> list[fx.Effect]:
         """The ledger ends what it is asked to end for those who are lost."""
         found: list[fx.Effect] = []
         for effect in effects:
             if isinstance(effect, fx.Conclude):
-                assert effect.entry.live and effect.holder
-                found += self.book.on_concluded(effect.entry, effect.failure, now)
+                assert effect.tracked.live and effect.holder
+                found += self.recovery.on_concluded(effect.tracked, effect.failure, now)
             else:
                 found.append(effect)
         return found

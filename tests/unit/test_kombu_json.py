@@ -118,7 +118,7 @@ def test_some_values() -> None:
 
 def plain_bench(**options: Any) -> Bench:
     bench = Bench(ledger=None, **options)
-    bench.book.plain = True
+    bench.tracker.plain = True
     bench.fleet.plain.add("q")
     return bench
 
@@ -127,7 +127,7 @@ def answered(bench: Bench, entry: Any, state: str, data: Any) -> list[fx.Effect]
     """By a peer that has no headers."""
     body = {"state": state, "data": data}
     answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id)
-    return bench.book.on_response(answer, "receipt", T0)
+    return bench.tracker.on_response(answer, "receipt", T0)
 
 
 def test_what_runs_for_a_topic_that_fell_silent_is_lost() -> None:
@@ -136,7 +136,7 @@ def test_what_runs_for_a_topic_that_fell_silent_is_lost() -> None:
     entry, waiting = bench.pending(), bench.pending()
     answered(bench, entry, pr.RUNNING, {})
     bench.fleet.end("q")
-    effects = bench.book.on_lost([types.TopicWorker("q", ())], T0 + 60)
+    effects = bench.recovery.on_lost([types.TopicWorker("q", ())], T0 + 60)
     (text,) = failures(effects, exc.WorkerLost)
     assert "was lost while it ran task" in text
     assert waiting.live and not [e for e in effects if isinstance(e, fx.Dispatch)]
@@ -148,9 +148,9 @@ def test_what_waits_while_others_run_is_not_given_up() -> None:
     bench = plain_bench()
     busy, waiting = bench.pending(), bench.pending()
     answered(bench, busy, pr.RUNNING, {})
-    assert bench.book.tick(T0 + 61) == [] and waiting.live
+    assert bench.tracker.tick(T0 + 61) == [] and waiting.live
     answered(bench, busy, pr.SUCCESS, {"result": 1})
-    (revoke,) = bench.book.tick(T0 + 122)
+    (revoke,) = bench.tracker.tick(T0 + 122)
     assert revoke == fx.Revoke(waiting)
 
 
@@ -158,9 +158,9 @@ def test_what_waits_for_a_topic_is_not_sent_to_another_one() -> None:
     bench = plain_bench()
     entry = bench.pending()
     bench.fleet.end("q")
-    bench.book.on_lost([types.TopicWorker("q", ())], T0 + 60)
+    bench.recovery.on_lost([types.TopicWorker("q", ())], T0 + 60)
     bench.fleet.set("other", 1, 1, entry.task_cls)
-    assert bench.book.on_gained({entry.task_cls}, T0 + 61) == []
+    assert bench.tracker.on_gained({entry.task_cls}, T0 + 61) == []
     answered(bench, entry, pr.RUNNING, {})
     effects = answered(bench, entry, pr.SUCCESS, {"result": 7})
     assert [effect.outcome.value for effect in effects if isinstance(effect, fx.Settle)] == [7]
@@ -170,7 +170,7 @@ def test_what_waits_for_a_topic_is_not_sent_to_another_one() -> None:
 def test_what_an_engine_had_under_way_as_it_died_is_lost_or_run_again(option: str) -> None:
     """Nobody can be asked, and the answers went to a queue that is gone."""
     bench = plain_bench(on_worker_lost=option)
-    effects = bench.book.recover(bench.call(recovered=True), lambda *_: None, T0)
+    effects = bench.recovery.recover(bench.call(recovered=True), lambda *_: None, T0)
     if option == "fail":
         assert "was lost" in failures(effects, exc.WorkerLost)[0]
     else:

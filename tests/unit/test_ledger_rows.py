@@ -29,7 +29,7 @@ def test_a_request_is_ended_for_a_holder_who_is_lost() -> None:
     ledger, found, entry = made()
     ledger.open(entry.id, 1)
     ledger.claim(entry.id, 1, "w1")
-    assert found.conclude(entry, "w1", entry.unknown())
+    assert found.conclude(entry, "w1", entry.loss())
     assert not ledger.finish(entry.id, 1, "w1", b"{}")
     seen = found.look(entry)
     assert seen.state == ledgers.ROW_DONE and seen.result is not None
@@ -40,11 +40,11 @@ def test_a_request_is_ended_for_a_holder_who_is_lost() -> None:
 def test_a_request_that_he_ended_is_not_ended_for_him() -> None:
     ledger, found, entry = made()
     ledger.open(entry.id, 1)
-    assert not found.conclude(entry, "w1", entry.unknown())
+    assert not found.conclude(entry, "w1", entry.loss())
     ledger.claim(entry.id, 1, "w1")
-    assert not found.conclude(entry, "w2", entry.unknown())
+    assert not found.conclude(entry, "w2", entry.loss())
     ledger.finish(entry.id, 1, "w1", b"{}")
-    assert not found.conclude(entry, "w1", entry.unknown())
+    assert not found.conclude(entry, "w1", entry.loss())
 
 
 class Away(memory.MemoryLedger):

@@ -13,7 +13,8 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import entries, recovering
+from wbengine.engines.worker_based.requests import recovery
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 FENCE = 2048
 
@@ -21,29 +22,29 @@ FENCE = 2048
 class Heirs(Bench):
     """A book whose engine goes on with what another one began."""
 
-    def left(self, now: float = T0, **options: Any) -> tuple[entries.Entry, list[fx.Effect]]:
+    def left(self, now: float = T0, **options: Any) -> tuple[TrackedRequest, list[fx.Effect]]:
         call = self.call(epoch=FENCE, recovered=True, flow_uuid="flow", **options)
-        effects = self.book.recover(call, lambda *_: None, now)
+        effects = self.recovery.recover(call, lambda *_: None, now)
         return call.ticket, effects
 
     def row(
         self,
-        entry: entries.Entry,
+        entry: TrackedRequest,
         state: str | None,
         now: float = T0,
         lost: str | None = None,
         **seen: Any,
     ) -> list[fx.Effect]:
-        found = recovering.Seen(state, **{"epoch": 1, **seen})
-        return self.concluded(self.book.on_row(entry, found, now, lost), now)
+        found = recovery.Seen(state, **{"epoch": 1, **seen})
+        return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
 
-    def held(self, worker: str = "w1", **options: Any) -> entries.Entry:
+    def held(self, worker: str = "w1", **options: Any) -> TrackedRequest:
         entry, _ = self.left(**options)
         effects = self.row(entry, ledgers.ROW_CLAIMED, holder=worker)
         assert asked_of(effects) == (worker, [(entry.id, FENCE)])
         return entry
 
-    def told(self, entry: entries.Entry, state: str, number: int, **more: Any) -> list[fx.Effect]:
+    def told(self, entry: TrackedRequest, state: str, number: int, **more: Any) -> list[fx.Effect]:
         headers = {
             env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_SEQ: 2, env.WBE_EPOCH: 1,
             env.WBE_ASK: number, **more,
@@ -51,7 +52,7 @@ class Heirs(Bench):
         answer = env.Envelope(
             pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
         )
-        return self.book.on_response(answer, "receipt", T0)
+        return self.tracker.on_response(answer, "receipt", T0)
 
     def answer_in_row(self, epoch: int, result: Any = 3) -> env.Envelope:
         headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: epoch}
@@ -66,8 +67,8 @@ def test_nothing_is_published_before_the_row_was_seen() -> None:
     bench = Heirs()
     entry, effects = bench.left()
     assert effects == [fx.Inspect(entry)]
-    assert bench.book.unstarted() == bench.book.unfinished() == [entry]
-    assert bench.book.is_left(entry)
+    assert bench.tracker.unstarted() == bench.tracker.unfinished() == [entry]
+    assert bench.tracker.is_inherited(entry)
 
 
 def test_a_row_of_who_owns_the_flow_since_is_left_alone() -> None:
@@ -76,7 +77,7 @@ def test_a_row_of_who_owns_the_flow_since_is_left_alone() -> None:
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1024) == []
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=FENCE + 1) == []
-    assert entry.live and entry.doubts
+    assert entry.live and entry.lookups
     assert bench.row(entry, ledgers.ROW_OPEN, epoch=1) == [fx.Revoke(entry)]
 
 
@@ -94,7 +95,7 @@ def test_what_is_done_is_settled_from_the_row_and_dropped_once_saved() -> None:
     answer.correlation_id = entry.id
     (outcome,) = settled(bench.row(entry, ledgers.ROW_DONE, result=answer))
     assert (outcome.value, outcome.worker) == (3, "w1")
-    assert bench.book.retired([entry.invocation]) == [fx.Drop(entry.id)]
+    assert bench.tracker.retired([entry.invocation]) == [fx.Drop(entry.id)]
 
 
 def test_what_is_done_and_cannot_be_read_is_lost() -> None:
@@ -108,12 +109,12 @@ def test_what_is_open_is_revoked_before_it_is_published_anew() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
-    (dispatch,) = bench.book.on_revoked(entry, True, T0)
+    (dispatch,) = bench.recovery.on_revoked(entry, True, T0)
     assert isinstance(dispatch, fx.Dispatch)
     assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (FENCE, FENCE)
     assert (entry.state, entry.epoch) == (pr.PENDING, FENCE)
     bench.succeed(entry, epoch=1)
-    assert bench.book.ignored["old_epoch"] == 1
+    assert bench.tracker.ignored["old_epoch"] == 1
     assert settled(bench.succeed(entry, epoch=FENCE))
 
 
@@ -121,7 +122,7 @@ def test_what_was_taken_while_it_was_to_be_revoked_is_looked_at_again() -> None:
     bench = Heirs()
     entry, _ = bench.left()
     bench.row(entry, ledgers.ROW_OPEN)
-    assert bench.book.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
+    assert bench.recovery.on_revoked(entry, False, T0) == [fx.Inspect(entry)]
 
 
 def test_without_a_row_it_was_never_published() -> None:
@@ -134,14 +135,14 @@ def test_without_a_row_it_was_never_published() -> None:
 @pytest.mark.parametrize("used", [("another",), (None,), ("ledger-1", "another")])
 def test_without_a_row_where_the_ledger_is_another_nobody_can_tell(used: Any) -> None:
     bench = Heirs()
-    bench.book.expect("flow", used)
+    bench.recovery.expect("flow", used)
     entry, _ = bench.left()
     assert failures(bench.row(entry, None), exc.WorkerLost)
 
 
 def test_of_a_flow_that_never_ran_on_workers_nothing_is_under_way() -> None:
     bench = Heirs()
-    bench.book.expect("flow", ())
+    bench.recovery.expect("flow", ())
     _, (dispatch,) = bench.left()
     assert isinstance(dispatch, fx.Dispatch)
 
@@ -151,7 +152,7 @@ def test_whoever_holds_it_is_asked_and_answers_here() -> None:
     entry = bench.held()
     assert (entry.state, entry.worker, entry.epoch) == (pr.RUNNING, "w1", 1)
     assert bench.told(entry, pr.RUNNING, FENCE) == [fx.Acknowledge("receipt")]
-    assert entry.doubts == 0 and not bench.book.ignored
+    assert entry.lookups == 0 and not bench.tracker.ignored
     assert settled(bench.succeed(entry, epoch=1))
 
 
@@ -163,14 +164,14 @@ def test_as_long_as_he_does_not_promise_he_is_asked_again_and_the_row_is_looked_
     bench.answer(entry, pr.RUNNING, {}, epoch=1)
     times = []
     for _ in range(7):
-        due = bench.book.next_alarm()
+        due = bench.tracker.next_timer()
         assert due is not None
         times.append(due - T0)
-        assert bench.book.tick(due) == [fx.Inspect(entry)]
+        assert bench.tracker.tick(due) == [fx.Inspect(entry)]
         assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", now=due))
     assert times == [3, 9, 21, 45, 93, 153, 213]
     bench.told(entry, pr.RUNNING, FENCE)
-    assert bench.book.tick(T0 + 10_000) == []
+    assert bench.tracker.tick(T0 + 10_000) == []
 
 
 def test_what_he_told_before_he_was_asked_is_no_promise() -> None:
@@ -178,8 +179,8 @@ def test_what_he_told_before_he_was_asked_is_no_promise() -> None:
     bench = Heirs()
     entry = bench.held()
     bench.answer(entry, pr.EVENT, {"event_type": "told", "details": {}}, epoch=1)
-    assert entry.state == pr.RUNNING and entry.doubts
-    assert bench.book.tick(T0 + recovering.PATIENCE) == [fx.Inspect(entry)]
+    assert entry.state == pr.RUNNING and entry.lookups
+    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE) == [fx.Inspect(entry)]
 
 
 def test_he_may_have_ended_just_before_he_was_asked() -> None:
@@ -220,20 +221,20 @@ def test_what_a_dead_worker_holds_and_may_be_run_twice_is_run_again() -> None:
     entry, _ = bench.left(kind=Again)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", silent=True)
     assert effects == [fx.Reopen(entry, FENCE)]
-    (dispatch,) = bench.book.on_reopened(entry, None, T0)
+    (dispatch,) = bench.recovery.on_reopened(entry, None, T0)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
     other, _ = bench.left(kind=Again)
     bench.row(other, ledgers.ROW_CLAIMED, holder="w1", silent=True)
     answer = bench.answer_in_row(epoch=1)
     answer.correlation_id = other.id
-    assert settled(bench.book.on_reopened(other, answer, T0))
+    assert settled(bench.recovery.on_reopened(other, answer, T0))
 
 
 def test_a_ledger_that_is_away_is_asked_later() -> None:
     bench = Heirs()
     entry, _ = bench.left()
-    assert bench.row(entry, recovering.UNKNOWN) == []
-    assert bench.book.tick(T0 + recovering.PATIENCE) == [fx.Inspect(entry)]
+    assert bench.row(entry, recovery.UNKNOWN) == []
+    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE) == [fx.Inspect(entry)]
 
 
 def test_the_store_may_be_behind_the_ledger() -> None:
@@ -253,10 +254,10 @@ def test_the_store_may_be_behind_the_ledger() -> None:
 def test_all_workers_are_asked_in_one_message() -> None:
     bench = Heirs(ledger=None)
     left = [bench.left()[0] for _ in range(3)]
-    assert bench.book.unasked
-    key, asked = asked_of(bench.book.ask())
+    assert bench.recovery.unasked
+    key, asked = asked_of(bench.recovery.ask())
     assert (key, asked) == (env.ALL_WORKERS, [(entry.id, FENCE) for entry in left])
-    assert bench.book.ask() == []
+    assert bench.recovery.ask() == []
 
 
 @pytest.mark.parametrize("epoch", [1, 2, FENCE])
@@ -264,7 +265,7 @@ def test_whichever_run_of_it_ends_is_its_end(epoch: int) -> None:
     bench = Heirs(ledger=None)
     entry, _ = bench.left()
     bench.answer(entry, pr.RUNNING, {}, epoch=epoch)
-    assert (entry.state, entry.worker, entry.doubts) == (pr.RUNNING, "w1", 0)
+    assert (entry.state, entry.worker, entry.lookups) == (pr.RUNNING, "w1", 0)
     assert settled(bench.succeed(entry, epoch=epoch))
 
 
@@ -272,70 +273,70 @@ def test_answers_that_waited_for_an_heir_are_found() -> None:
     """They may be read before their requests are taken up; they are kept, and not acknowledged."""
     bench = Heirs(ledger=None)
     twin = Heirs(ledger=None)
-    bench.book.inherit("engine")
+    bench.recovery.inherit("engine")
     entry, _ = twin.left()
     assert bench.succeed(entry, epoch=1, receipt="r") == []
     entry, effects = bench.left()
     assert settled(effects)
-    assert fx.Acknowledge("r") in bench.book.retired([entry.invocation])
-    assert bench.book.ask() == []
+    assert fx.Acknowledge("r") in bench.tracker.retired([entry.invocation])
+    assert bench.recovery.ask() == []
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_an_answer_may_wait_for_who_does_not_know_that_it_was_sent(epoch: int) -> None:
     """Its engine died before it wrote that; and it had been sent a second time, perhaps."""
     bench = Heirs(ledger=None)
-    bench.book.inherit("engine")
+    bench.recovery.inherit("engine")
     call = bench.call()
     twin = Heirs(ledger=None)
     entry = twin.pending()
     assert bench.succeed(entry, epoch=epoch, receipt="r") == []
-    (outcome,) = settled(bench.book.submit(call, lambda *_: None, T0))
+    (outcome,) = settled(bench.tracker.submit(call, lambda *_: None, T0))
     assert outcome.value == 3
 
 
 def test_an_answer_that_does_not_fit_keeps_nothing_from_being_sent() -> None:
     """With a ledger the row tells which answer counts."""
     bench = Heirs()
-    bench.book.inherit("engine")
+    bench.recovery.inherit("engine")
     entry = Heirs().pending()
     assert bench.succeed(entry, epoch=2, receipt="r") == []
-    effects = bench.book.submit(bench.call(), lambda *_: None, T0)
+    effects = bench.tracker.submit(bench.call(), lambda *_: None, T0)
     assert kinds(effects) == [fx.Acknowledge, fx.Dispatch]
 
 
 def test_what_nobody_knows_of_waits_as_long_as_any_other_and_is_lost() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
-    assert asked_of(bench.book.tick(T0 + 3))[0] == env.ALL_WORKERS
+    assert asked_of(bench.tracker.tick(T0 + 3))[0] == env.ALL_WORKERS
     assert entry.state == pr.PENDING
-    assert not settled(bench.book.tick(T0 + 62))
-    assert failures(bench.book.tick(T0 + 63), exc.WorkerLost)
+    assert not settled(bench.tracker.tick(T0 + 62))
+    assert failures(bench.tracker.tick(T0 + 63), exc.WorkerLost)
 
 
 def test_it_may_wait_behind_others_for_longer() -> None:
     bench = Heirs(ledger=None, timeout=60.0)
     entry, _ = bench.left()
     bench.fleet.set("q", 1, 0)
-    bench.book.tick(T0 + 3)
-    bench.book.tick(T0 + 63)
+    bench.tracker.tick(T0 + 3)
+    bench.tracker.tick(T0 + 63)
     assert entry.live
     bench.fleet.set("q", 1, 1)
-    assert failures(bench.book.tick(T0 + 123), exc.WorkerLost)
+    assert failures(bench.tracker.tick(T0 + 123), exc.WorkerLost)
 
 
 def test_it_does_not_wait_for_ever_even_where_others_do() -> None:
     bench = Heirs(ledger=None, timeout=None)
     bench.left()
-    bench.book.tick(T0 + 3)
-    assert failures(bench.book.tick(T0 + 3 + pr.REQUEST_TIMEOUT), exc.WorkerLost)
+    bench.tracker.tick(T0 + 3)
+    assert failures(bench.tracker.tick(T0 + 3 + pr.REQUEST_TIMEOUT), exc.WorkerLost)
 
 
 def test_what_may_be_run_twice_is_published_again_soon() -> None:
     bench = Heirs(ledger=None)
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
-    (dispatch,) = bench.book.tick(T0 + recovering.PATIENCE)
+    (dispatch,) = bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE)
     assert isinstance(dispatch, fx.Dispatch) and dispatch.epoch == FENCE
     assert settled(bench.succeed(entry, epoch=1))  # the first run came to its end after all
 
@@ -350,15 +351,15 @@ def test_what_is_disowned_is_forgotten_as_it_is() -> None:
     done = bench.pending(flow_uuid="flow")
     bench.succeed(done, receipt="r")
     other = bench.pending(flow_uuid="other")
-    bench.book.disown("flow")
-    assert bench.book.unfinished() == [other] and not running.live
-    assert bench.book.retired([done.invocation]) == []
-    assert bench.book.close("over") and not bench.book.unfinished()
+    bench.recovery.disown("flow")
+    assert bench.tracker.unfinished() == [other] and not running.live
+    assert bench.tracker.retired([done.invocation]) == []
+    assert bench.tracker.close("over") and not bench.tracker.unfinished()
 
 
 def test_a_closed_book_takes_nothing_over() -> None:
     bench = Heirs()
-    bench.book.close("over")
+    bench.tracker.close("over")
     _, effects = bench.left()
     assert failures(effects, exc.ExecutionFailure)
 
@@ -366,11 +367,11 @@ def test_a_closed_book_takes_nothing_over() -> None:
 def test_what_is_left_and_cancelled_is_found_out_about_first() -> None:
     bench = Heirs()
     entry, _ = bench.left()
-    assert bench.book.cancel([entry.invocation], T0) == []
+    assert bench.tracker.cancel([entry.invocation], T0) == []
     assert bench.row(entry, ledgers.ROW_OPEN) == [fx.Revoke(entry)]
-    assert failures(bench.book.on_revoked(entry, True, T0), exc.Cancelled)
+    assert failures(bench.recovery.on_revoked(entry, True, T0), exc.Cancelled)
     other, _ = bench.left()
-    bench.book.cancel([other.invocation], T0)
+    bench.tracker.cancel([other.invocation], T0)
     (cancel, ask) = bench.row(other, ledgers.ROW_CLAIMED, holder="w1")
     assert isinstance(cancel, fx.Cancel) and isinstance(ask, fx.Ask)
     assert cancel.message.routing_key == "w1" and other.live
@@ -380,7 +381,7 @@ def test_what_is_left_and_cancelled_without_a_ledger_is_not_sent() -> None:
     bench = Heirs(ledger=None)
     bench.fleet.set("q", 1, 1, AGAIN)
     entry, _ = bench.left(kind=Again)
-    bench.book.ask()
-    (cancel,) = bench.book.cancel([entry.invocation], T0)
+    bench.recovery.ask()
+    (cancel,) = bench.tracker.cancel([entry.invocation], T0)
     assert isinstance(cancel, fx.Cancel) and cancel.message.routing_key == env.ALL_WORKERS
-    assert failures(bench.book.tick(T0 + recovering.PATIENCE), exc.Cancelled)
+    assert failures(bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE), exc.Cancelled)

@@ -14,10 +14,15 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import book, entries
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.reasons import EXPIRE, LOOK
-from wbengine.engines.worker_based.requests.recovering import PATIENCE, Seen
+from wbengine.engines.worker_based.requests import tracker
+from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE, Seen
+from wbengine.engines.worker_based.requests.tracked import (
+    LOOKUP,
+    TIMEOUT,
+    TimerHeap,
+    TrackedRequest,
+)
 from wbengine.types.failure import Failure
 
 
@@ -35,9 +40,9 @@ REST = f"{__name__}.Rest"
 def test_the_usual_way() -> None:
     bench = Bench()
     call = bench.call(arguments={"x": (1, 2)}, attempt=4, flow_uuid="flow-1", priority=5)
-    (dispatch,) = bench.book.submit(call, lambda *_: None, T0)
+    (dispatch,) = bench.tracker.submit(call, lambda *_: None, T0)
     assert isinstance(dispatch, fx.Dispatch)
-    entry, sent = dispatch.entry, dispatch.envelope
+    entry, sent = dispatch.tracked, dispatch.envelope
     assert (entry.state, entry.queue, sent.routing_key) == (pr.PENDING, "q", "q")
     assert (sent.correlation_id, sent.reply_to, sent.priority) == (entry.id, "engine", 5)
     assert sent.headers[env.WBE_ATTEMPT] == 4
@@ -51,16 +56,16 @@ def test_the_usual_way() -> None:
     assert isinstance(end, fx.Settle)
     assert (end.outcome.value, end.outcome.worker) == (3, "w1")
     # The answer is acknowledged, and the row removed, only when the outcome was saved.
-    assert bench.book.retired([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
-    assert bench.book.retired([call]) == []
-    assert len(bench.book) == 0
+    assert bench.tracker.retired([call]) == [fx.Drop(entry.id), fx.Acknowledge("r2")]
+    assert bench.tracker.retired([call]) == []
+    assert len(bench.tracker) == 0
     assert call.ticket is None
 
 
 def test_ids_depend_on_atom_action_and_attempt_only() -> None:
     def identify(**options: Any) -> str:
         call = Bench().call(**options)
-        return entries.Entry(call, lambda *_: None, None, T0).id
+        return TrackedRequest(call, lambda *_: None, None, T0).id
 
     assert identify() == identify(priority=3)
     assert len({identify(), identify(attempt=2), identify(action="revert")}) == 3
@@ -70,7 +75,7 @@ def test_the_same_attempt_twice_is_refused_and_the_first_lives() -> None:
     bench = Bench()
     entry = bench.pending()
     with pytest.raises(exc.Duplicate):
-        bench.book.submit(entry.invocation, lambda *_: None, T0)
+        bench.tracker.submit(entry.invocation, lambda *_: None, T0)
     assert entry.invocation.ticket is entry
     assert len(settled(bench.succeed(entry))) == 1
 
@@ -82,7 +87,7 @@ def test_success_before_running_is_success() -> None:
     assert entry.state == pr.SUCCESS
     assert bench.answer(entry, pr.RUNNING, {}) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.SUCCESS
-    assert bench.book.ignored == {"late": 1}
+    assert bench.tracker.ignored == {"late": 1}
 
 
 def test_the_first_end_wins() -> None:
@@ -128,16 +133,16 @@ def test_states_that_no_worker_tells(state: str) -> None:
     entry = bench.pending()
     assert bench.answer(entry, state, {}) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.PENDING
-    assert bench.book.ignored == {"unexpected": 1}
+    assert bench.tracker.ignored == {"unexpected": 1}
 
 
 def test_answers_to_nobody() -> None:
     bench = Bench()
     entry = bench.running()
     bench.succeed(entry)
-    bench.book.retired([entry.invocation])
+    bench.tracker.retired([entry.invocation])
     assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
-    assert bench.book.ignored == {"unknown": 1}
+    assert bench.tracker.ignored == {"unknown": 1}
 
 
 def test_an_unreadable_result_is_an_end_too() -> None:
@@ -158,7 +163,7 @@ def test_times_of_the_worker_are_kept() -> None:
         correlation_id=entry.id,
         headers={env.WBE_STARTED: 5.0, env.WBE_ENDED: 6.5},
     )
-    (outcome,) = settled(bench.book.on_response(answer, None, T0))
+    (outcome,) = settled(bench.tracker.on_response(answer, None, T0))
     assert (outcome.started, outcome.ended) == (5.0, 6.5)
 
 
@@ -180,20 +185,20 @@ def test_events_are_told_once_and_in_any_order() -> None:
     assert tell(5, seq=3, worker="w2")[0] == fx.Tell(entry, "e", {"n": 5})
     bench.succeed(entry, seq=4)
     assert tell(6, seq=5) == [fx.Acknowledge("receipt")]
-    assert bench.book.ignored == {"duplicate": 1, "late": 1}
+    assert bench.tracker.ignored == {"duplicate": 1, "late": 1}
 
 
 @pytest.mark.parametrize("details", [{"$wbe": "no such"}, {"$wbe": "tuple", "v": [1]}])
 def test_an_unreadable_event_changes_nothing_else(details: dict[str, Any]) -> None:
     bench = Bench()
-    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     entry = bench.pending(events=lambda *_: None)
     waiting, effects = bench.submit()
     assert effects == []
     effects = bench.answer(entry, pr.EVENT, {"event_type": "e", "details": details})
-    assert [effect.entry for effect in effects if isinstance(effect, fx.Dispatch)] == [waiting]
+    assert [effect.tracked for effect in effects if isinstance(effect, fx.Dispatch)] == [waiting]
     assert effects[-1] == fx.Acknowledge("receipt")
-    assert bench.book.ignored == {"unreadable": 1}
+    assert bench.tracker.ignored == {"unreadable": 1}
 
 
 def test_events_that_nobody_wants_are_only_acknowledged() -> None:
@@ -210,9 +215,9 @@ def test_it_waits_for_a_worker() -> None:
     bench = Bench(workers=False)
     entry, effects = bench.submit()
     assert (effects, entry.state) == ([], pr.WAITING)
-    assert bench.book.on_gained(["other"], T0) == []
+    assert bench.tracker.on_gained(["other"], T0) == []
     bench.fleet.set("q", 1, 1, JOB)
-    (dispatch,) = bench.book.on_gained([JOB], T0 + 1)
+    (dispatch,) = bench.tracker.on_gained([JOB], T0 + 1)
     assert isinstance(dispatch, fx.Dispatch)
     assert entry.state == pr.PENDING
 
@@ -220,21 +225,21 @@ def test_it_waits_for_a_worker() -> None:
 def test_gained_and_gone_again_goes_on_waiting() -> None:
     bench = Bench(workers=False)
     entry, _ = bench.submit()
-    assert bench.book.on_gained([JOB], T0) == []
+    assert bench.tracker.on_gained([JOB], T0) == []
     assert entry.state == pr.WAITING
-    assert bench.book.unstarted() == [entry]
+    assert bench.tracker.unstarted() == [entry]
 
 
 def test_the_rest_waits_here_by_priority() -> None:
     bench = Bench()
-    bench.book._capacity = lambda queue: 2  # type: ignore[method-assign]
+    bench.tracker._capacity = lambda queue: 2  # type: ignore[method-assign]
     first, second = bench.pending(), bench.pending()
     low, high, other = (bench.submit(priority=n)[0] for n in (1, 9, 1))
     assert all(entry.state == pr.PENDING for entry in (low, high, other))
     order = []
     for entry in (first, second, high, low, other):
         effects = bench.answer(entry, pr.RUNNING, {})
-        order += [effect.entry for effect in effects if isinstance(effect, fx.Dispatch)]
+        order += [effect.tracked for effect in effects if isinstance(effect, fx.Dispatch)]
     assert order == [high, low, other]
 
 
@@ -244,8 +249,8 @@ def test_what_can_not_be_encoded_fails_alone() -> None:
     (text,) = failures(effects, exc.NotEncodable)
     assert text.startswith("arguments['x'][0]")
     assert entry.state == pr.FAILURE
-    assert bench.book.retired([entry.invocation]) == []
-    assert len(bench.book) == 0
+    assert bench.tracker.retired([entry.invocation]) == []
+    assert len(bench.tracker) == 0
 
 
 def test_what_is_too_large_fails_alone() -> None:
@@ -273,8 +278,8 @@ def test_waiting_too_long_is_an_error_that_says_what_is_there() -> None:
     bench = Bench(workers=False)
     bench.fleet.set("other", 1, 1, JOB.replace("Job", "Jobs"))
     bench.submit()
-    assert bench.book.tick(T0 + 59.9) == []
-    (text,) = failures(bench.book.tick(T0 + 60), exc.RequestTimeout)
+    assert bench.tracker.tick(T0 + 59.9) == []
+    (text,) = failures(bench.tracker.tick(T0 + 60), exc.RequestTimeout)
     assert "task-1" in text
     assert "60.0 s" in text
     assert JOB in text
@@ -285,21 +290,21 @@ def test_waiting_too_long_is_an_error_that_says_what_is_there() -> None:
 def test_nobody_at_all_is_said_plainly() -> None:
     bench = Bench(workers=False)
     bench.submit()
-    (text,) = failures(bench.book.tick(T0 + 60), exc.RequestTimeout)
+    (text,) = failures(bench.tracker.tick(T0 + 60), exc.RequestTimeout)
     assert "no worker is known, on any topic" in text
     bench.fleet.wanted = ("video", "audio.*")
     bench.submit()
-    (text,) = failures(bench.book.tick(T0 + 120), exc.RequestTimeout)
+    (text,) = failures(bench.tracker.tick(T0 + 120), exc.RequestTimeout)
     assert "no worker is known, on 'video', 'audio.*' (others do not count)" in text
 
 
 def test_after_five_seconds_one_line_says_what_waits(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(workers=False, timeout=None)
     bench.submit()
-    assert bench.book.next_alarm() == T0 + book.WARN_AFTER
+    assert bench.tracker.next_timer() == T0 + tracker.WARN_AFTER
     with caplog.at_level(logging.WARNING):
-        assert bench.book.tick(T0 + 5) == []
-        assert bench.book.tick(T0 + 500) == []
+        assert bench.tracker.tick(T0 + 5) == []
+        assert bench.tracker.tick(T0 + 500) == []
     assert len(caplog.records) == 1
     assert "task-1" in caplog.text
 
@@ -307,8 +312,8 @@ def test_after_five_seconds_one_line_says_what_waits(caplog: pytest.LogCaptureFi
 def test_pending_too_long_is_revoked_first() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert bench.book.tick(T0 + 60) == [fx.Revoke(entry)]
-    (text,) = failures(bench.book.on_revoked(entry, True, T0 + 60), exc.RequestTimeout)
+    assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
+    (text,) = failures(bench.recovery.on_revoked(entry, True, T0 + 60), exc.RequestTimeout)
     assert "'q'" in text
 
 
@@ -318,18 +323,18 @@ def test_what_was_routed_anew_and_waits_has_a_row_to_revoke() -> None:
     bench.fleet.end("q")
     (inspect,) = bench.lose("w1")
     assert inspect == fx.Inspect(entry, "w1")
-    assert bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0 + 1, "w1") == []
+    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0 + 1, "w1") == []
     assert entry.state == pr.WAITING
-    assert fx.Revoke(entry) not in bench.book.tick(T0 + 60)
-    assert fx.Revoke(entry) in bench.book.tick(T0 + 61)
+    assert fx.Revoke(entry) not in bench.tracker.tick(T0 + 60)
+    assert fx.Revoke(entry) in bench.tracker.tick(T0 + 61)
 
 
 def test_not_revoked_because_somebody_has_it() -> None:
     bench = Bench()
     entry = bench.pending()
-    bench.book.tick(T0 + 60)
-    assert bench.book.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
-    assert bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
+    bench.tracker.tick(T0 + 60)
+    assert bench.recovery.on_revoked(entry, False, T0 + 60) == [fx.Inspect(entry)]
+    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w7"), T0 + 60) == []
     assert (entry.state, entry.worker, bench.fleet.watched) == (pr.RUNNING, "w7", [("w7", 0.0)])
 
 
@@ -339,7 +344,7 @@ def test_not_revoked_because_it_is_done() -> None:
     answer = env.Envelope(
         pr.RESPONSE, {"state": "SUCCESS", "data": {"result": 8}}, correlation_id=entry.id
     )
-    effects = bench.book.on_row(entry, Seen(ledgers.ROW_DONE, "w7", answer), T0)
+    effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_DONE, "w7", answer), T0)
     assert [outcome.value for outcome in settled(effects)] == [8]
 
 
@@ -347,34 +352,34 @@ def test_not_revoked_because_the_broker_is_away() -> None:
     bench = Bench()
     entry = bench.pending()
     entry.opened = False  # the publisher has not come so far
-    bench.book.tick(T0 + 60)
-    assert bench.book.on_row(entry, Seen(None), T0 + 60) == []
+    bench.tracker.tick(T0 + 60)
+    assert bench.recovery.on_row(entry, Seen(None), T0 + 60) == []
     assert entry.state == pr.PENDING
-    assert bench.book.tick(T0 + 119) == []
-    assert bench.book.tick(T0 + 120) == [fx.Revoke(entry)]
+    assert bench.tracker.tick(T0 + 119) == []
+    assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
 
 
 def test_a_row_that_vanished_is_an_unknown_outcome() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert failures(bench.book.on_row(entry, Seen(None), T0), exc.WorkerLost)
+    assert failures(bench.recovery.on_row(entry, Seen(None), T0), exc.WorkerLost)
 
 
 def test_a_busy_fleet_stops_the_clock() -> None:
     bench = Bench()
     bench.fleet.set("q", 4, 0)
     entry = bench.pending()
-    assert bench.book.tick(T0 + 60) == []
+    assert bench.tracker.tick(T0 + 60) == []
     bench.fleet.set("q", 4, 1)
-    assert bench.book.tick(T0 + 119) == []
-    assert bench.book.tick(T0 + 120) == [fx.Revoke(entry)]
+    assert bench.tracker.tick(T0 + 119) == []
+    assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
 
 
 def test_no_fleet_does_not() -> None:
     bench = Bench()
     entry = bench.pending()
     bench.fleet.end("q")
-    assert bench.book.tick(T0 + 60) == [fx.Revoke(entry)]
+    assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
 
 
 def test_a_line_that_moves_stops_the_clock_of_those_behind() -> None:
@@ -382,101 +387,101 @@ def test_a_line_that_moves_stops_the_clock_of_those_behind() -> None:
     bench = Bench()
     line = [bench.pending() for _ in range(4)]
     bench.answer(line[0], pr.RUNNING, {}, now=T0 + 50)
-    assert bench.book.tick(T0 + 60) == []
+    assert bench.tracker.tick(T0 + 60) == []
     # The third is started, the second was left out: it is looked at, the fourth still waits.
     bench.answer(line[2], pr.RUNNING, {}, now=T0 + 100)
-    assert bench.book.tick(T0 + 120) == [fx.Revoke(line[1])]
-    assert bench.book.tick(T0 + 180) == [fx.Revoke(line[3])]
+    assert bench.tracker.tick(T0 + 120) == [fx.Revoke(line[1])]
+    assert bench.tracker.tick(T0 + 180) == [fx.Revoke(line[3])]
 
 
 def test_what_waits_here_has_no_clock() -> None:
     bench = Bench(workers=False)
-    bench.book._capacity = lambda queue: 0  # type: ignore[method-assign]
+    bench.tracker._capacity = lambda queue: 0  # type: ignore[method-assign]
     entry, _ = bench.submit()
     bench.fleet.set("q", 1, 1, JOB)
-    bench.book.on_gained([JOB], T0 + 10)
+    bench.tracker.on_gained([JOB], T0 + 10)
     for minute in range(1, 10):
-        assert bench.book.tick(T0 + 60 * minute) == []
+        assert bench.tracker.tick(T0 + 60 * minute) == []
     assert entry.state == pr.PENDING
 
 
 def test_no_limit() -> None:
     bench = Bench(timeout=None)
     bench.pending()
-    assert bench.book.tick(T0 + 1e9) == []
-    assert bench.book.next_alarm() is None
+    assert bench.tracker.tick(T0 + 1e9) == []
+    assert bench.tracker.next_timer() is None
 
 
 def test_running_has_no_clock() -> None:
     bench = Bench()
     bench.running()
-    assert bench.book.tick(T0 + 1e9) == []
+    assert bench.tracker.tick(T0 + 1e9) == []
 
 
-def test_alarms_of_what_ended_keep_nothing_alive() -> None:
+def test_timers_of_what_ended_keep_nothing_alive() -> None:
     bench = Bench()
     entry, _ = bench.submit()
     for _ in range(3000):
         ended = bench.pending()
         bench.succeed(ended)
-        bench.book.retired([ended.invocation])
-    assert len(bench.book._alarms) < 1200
+        bench.tracker.retired([ended.invocation])
+    assert len(bench.tracker.timers) < 1200
     bench.succeed(entry)
-    bench.book.retired([entry.invocation])
-    assert bench.book.next_alarm() is None
+    bench.tracker.retired([entry.invocation])
+    assert bench.tracker.next_timer() is None
 
 
 def test_who_fails_with_one_alarm_hears_of_the_others() -> None:
-    bench, alarms = Bench(), entries.Alarms()
+    bench, timers = Bench(), TimerHeap()
     waiting = [bench.submit()[0] for _ in range(4)]
     for entry in waiting:
-        alarms.set(T0 + 5, EXPIRE, entry)
-    alarms.set(T0 + 1, LOOK, waiting[3])
-    alarms.set(T0 + 5, EXPIRE, waiting[0])
-    assert (len(alarms), alarms.next()) == (6, T0 + 1)
+        timers.set(T0 + 5, TIMEOUT, entry)
+    timers.set(T0 + 1, LOOKUP, waiting[3])
+    timers.set(T0 + 5, TIMEOUT, waiting[0])
+    assert (len(timers), timers.next()) == (6, T0 + 1)
     heard = []
-    due = alarms.due(T0 + 5)
+    due = timers.due(T0 + 5)
     for kind, entry in due:
         heard.append((kind, entry))
         if entry is waiting[1]:
             break
     del due
-    assert (len(alarms), alarms.next()) == (3, T0 + 5)
-    alarms.set(T0 + 5, EXPIRE, waiting[1])
-    heard += alarms.due(T0 + 5)
-    assert heard[0] == (LOOK, waiting[3])
+    assert (len(timers), timers.next()) == (3, T0 + 5)
+    timers.set(T0 + 5, TIMEOUT, waiting[1])
+    heard += timers.due(T0 + 5)
+    assert heard[0] == (LOOKUP, waiting[3])
     assert [entry for _, entry in heard[1:]] == [*waiting, waiting[0], waiting[1]]
-    assert (len(alarms), alarms.next()) == (0, None)
+    assert (len(timers), timers.next()) == (0, None)
 
 
-def test_alarms_of_one_time_are_tidied_one_by_one() -> None:
-    bench, alarms = Bench(), entries.Alarms()
+def test_timers_of_one_time_are_tidied_one_by_one() -> None:
+    bench, timers = Bench(), TimerHeap()
     for _ in range(600):
         ended = bench.pending()
-        alarms.set(T0, EXPIRE, ended)
-        alarms.set(T0, EXPIRE, ended)
+        timers.set(T0, TIMEOUT, ended)
+        timers.set(T0, TIMEOUT, ended)
         bench.succeed(ended)
     kept = bench.pending()
-    alarms.set(T0, EXPIRE, kept)
-    alarms.tidy(1)
-    assert len(alarms) == 1
-    assert list(alarms.due(T0)) == [(EXPIRE, kept)]
+    timers.set(T0, TIMEOUT, kept)
+    timers.tidy(1)
+    assert len(timers) == 1
+    assert list(timers.due(T0)) == [(TIMEOUT, kept)]
 
 
 def test_who_is_heard_of_first_at_the_end_holds_nothing() -> None:
     bench = Bench()
     entry = bench.pending()
     assert len(settled(bench.succeed(entry))) == 1
-    assert (entry.worker, entry.ran, entry.shelf) == ("w1", True, None)
+    assert (entry.worker, entry.ran, entry.index) == ("w1", True, None)
     assert bench.fleet.watched == [("w1", 0.0)], "it was heard of"
-    assert not bench.book.holds("w1")
+    assert not bench.tracker.holds("w1")
     assert bench.lose("w1") == []
 
 
 def test_what_is_cancelled_and_has_ended_is_not_cancelled_again() -> None:
     bench = Bench()
     entry = bench.pending()
-    bench.book.cancel([entry.invocation], T0)
+    bench.tracker.cancel([entry.invocation], T0)
     effects = bench.succeed(entry)
     assert [type(effect) for effect in effects] == [fx.Settle]
 
@@ -495,7 +500,7 @@ def test_without_a_ledger_what_it_ran_is_lost_at_once() -> None:
 def test_what_was_routed_anew_and_not_sent_there_is_sent_when_workers_come() -> None:
     """Without a ledger: it waited for its turn in a line whose workers went away, too."""
     bench = Bench(ledger=None)
-    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     entry = bench.pending()
     bench.fleet.set("other", 1, 1, JOB)
     first = bench.pending()
@@ -507,16 +512,16 @@ def test_what_was_routed_anew_and_not_sent_there_is_sent_when_workers_come() -> 
     bench.lose("w2", "other", T0 + 5)
     assert entry.state == pr.WAITING
     bench.fleet.set("other", 1, 1, JOB)
-    bench.book._capacity = lambda queue: 2  # type: ignore[method-assign]
-    effects = bench.book.on_gained([JOB], T0 + 10)
+    bench.tracker._capacity = lambda queue: 2  # type: ignore[method-assign]
+    effects = bench.tracker.on_gained([JOB], T0 + 10)
     dispatched = [effect for effect in effects if isinstance(effect, fx.Dispatch)]
-    assert [(e.entry, e.epoch) for e in dispatched] == [(entry, 2)]
+    assert [(e.tracked, e.epoch) for e in dispatched] == [(entry, 2)]
     assert entry.resends == 1
 
 
 def test_what_changes_lines_before_its_turn_keeps_its_number() -> None:
     bench = Bench(ledger=None)
-    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     entry = bench.pending()
     bench.fleet.set("other", 1, 1, JOB)
     bench.pending()
@@ -525,7 +530,7 @@ def test_what_changes_lines_before_its_turn_keeps_its_number() -> None:
     bench.fleet.set("third", 1, 1, JOB)
     bench.fleet.end("other")
     dispatched = [e for e in bench.lose("w2", "other", T0 + 5) if isinstance(e, fx.Dispatch)]
-    assert entry in [effect.entry for effect in dispatched]
+    assert entry in [effect.tracked for effect in dispatched]
     assert (entry.queue, entry.epoch, entry.resends) == ("third", 2, 1)
 
 
@@ -533,7 +538,7 @@ def test_with_a_ledger_the_row_says_what_became_of_it() -> None:
     bench = Bench()
     entry = bench.running("w1")
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
-    effects = bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
+    effects = bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     assert [type(effect) for effect in effects] == [fx.Conclude] and entry.live
     assert failures(bench.concluded(effects), exc.WorkerLost)
 
@@ -544,19 +549,19 @@ def test_what_could_not_be_ended_for_who_is_lost_is_looked_at_again() -> None:
     entry = bench.running("w1")
     bench.lose("w1")
     seen = Seen(ledgers.ROW_CLAIMED, "w1", epoch=1)
-    bench.book.on_row(entry, seen, T0, "w1")
-    assert entry.live and bench.book.tick(T0 + PATIENCE + 1) == [fx.Inspect(entry)]
-    assert [type(e) for e in bench.book.on_row(entry, seen, T0)] == [fx.Conclude]
+    bench.recovery.on_row(entry, seen, T0, "w1")
+    assert entry.live and bench.tracker.tick(T0 + LOOKUP_PAUSE + 1) == [fx.Inspect(entry)]
+    assert [type(e) for e in bench.recovery.on_row(entry, seen, T0)] == [fx.Conclude]
     assert settled(bench.succeed(entry, 7))[0].value == 7
-    failure = entry.unknown()
-    assert bench.book.on_concluded(entry, failure, T0) == []
+    failure = entry.loss()
+    assert bench.recovery.on_concluded(entry, failure, T0) == []
 
 
 @pytest.mark.parametrize("state", [ledgers.ROW_OPEN, None])
 def test_a_row_that_says_nothing_leaves_it_lost(state: str | None) -> None:
     bench = Bench()
     entry = bench.running("w1")
-    effects = bench.book.on_row(entry, Seen(state), T0, "w1")
+    effects = bench.recovery.on_row(entry, Seen(state), T0, "w1")
     assert failures(effects, exc.WorkerLost)
 
 
@@ -564,17 +569,17 @@ def test_what_it_claimed_and_never_said_is_found_although_others_live() -> None:
     bench = Bench()
     claimed, other = bench.pending(), bench.pending()
     assert bench.lose("w1") == [fx.Inspect(claimed, "w1"), fx.Inspect(other, "w1")]
-    effects = bench.book.on_row(claimed, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
+    effects = bench.recovery.on_row(claimed, Seen(ledgers.ROW_CLAIMED, "w1"), T0, "w1")
     (text,) = failures(bench.concluded(effects), exc.WorkerLost)
     assert "w1" in text
-    assert bench.book.on_row(other, Seen(ledgers.ROW_OPEN), T0, "w1") == []
+    assert bench.recovery.on_row(other, Seen(ledgers.ROW_OPEN), T0, "w1") == []
     assert other.state == pr.PENDING
 
 
 def test_claimed_by_another_is_running_there() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert bench.book.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
+    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_CLAIMED, "w2"), T0, "w1") == []
     assert (entry.state, entry.worker) == (pr.RUNNING, "w2")
     assert bench.lose("w2") == [fx.Inspect(entry, "w2")]
 
@@ -585,11 +590,11 @@ def test_open_without_workers_is_routed_anew_in_the_same_epoch() -> None:
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
     bench.lose("w1")
-    (dispatch,) = bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1")
+    (dispatch,) = bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1")
     assert isinstance(dispatch, fx.Dispatch)
     assert (dispatch.epoch, dispatch.envelope.routing_key) == (1, "q2")
     # Answered late, twice inspected: nothing happens twice.
-    assert bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1") == []
+    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0, "w1") == []
 
 
 def test_without_a_ledger_a_new_route_is_a_new_epoch() -> None:
@@ -607,13 +612,13 @@ def test_without_a_ledger_a_new_route_is_a_new_epoch() -> None:
 
 def test_what_waited_here_changes_queues() -> None:
     bench = Bench()
-    bench.book._capacity = lambda queue: 1 if queue == "q" else 9  # type: ignore[method-assign]
+    bench.tracker._capacity = lambda queue: 1 if queue == "q" else 9  # type: ignore[method-assign]
     bench.pending()
     waiting, _ = bench.submit()
     bench.fleet.end("q")
     bench.fleet.set("q2", 1, 1, JOB)
     effects = bench.lose("w1")
-    assert [e.entry for e in effects if isinstance(e, fx.Dispatch)] == [waiting]
+    assert [e.tracked for e in effects if isinstance(e, fx.Dispatch)] == [waiting]
     assert waiting.epoch == 1
 
 
@@ -624,7 +629,7 @@ def test_plain_peers_lost_without_a_ledger_route_their_requests_anew() -> None:
     bench.fleet.end("q")
     worker = types.TopicWorker("t", ())
     worker.queue = "q"
-    assert bench.book.on_lost([worker], T0) == []
+    assert bench.recovery.on_lost([worker], T0) == []
     assert entry.state == pr.WAITING
 
 
@@ -634,40 +639,42 @@ def test_plain_peers_lost_without_a_ledger_route_their_requests_anew() -> None:
 def test_what_was_forgotten_is_not_published_and_not_answered() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert bench.book.unstarted() == [entry]
-    bench.book.forget(entry)
+    assert bench.tracker.unstarted() == [entry]
+    bench.tracker.forget(entry)
     assert not entry.live
-    assert (len(bench.book), entry.invocation.ticket) == (0, None)
+    assert (len(bench.tracker), entry.invocation.ticket) == (0, None)
     assert bench.succeed(entry) == [fx.Acknowledge("receipt")]
-    assert bench.book.on_unsent(entry, ValueError("x"), T0) == []
-    assert bench.book.on_revoked(entry, True, T0) == []
-    assert bench.book.on_row(entry, Seen(ledgers.ROW_OPEN), T0) == []
-    assert bench.book.tick(T0 + 1000) == []
-    bench.book.submit(entry.invocation, lambda *_: None, T0)
+    assert bench.tracker.on_unsent(entry, ValueError("x"), T0) == []
+    assert bench.recovery.on_revoked(entry, True, T0) == []
+    assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN), T0) == []
+    assert bench.tracker.tick(T0 + 1000) == []
+    bench.tracker.submit(entry.invocation, lambda *_: None, T0)
 
 
 def test_what_can_never_be_published_fails() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert failures(bench.book.on_unsent(entry, exc.LedgerFailure("full"), T0), exc.LedgerFailure)
-    assert bench.book.on_unsent(entry, exc.LedgerFailure("full"), T0) == []
+    assert failures(
+        bench.tracker.on_unsent(entry, exc.LedgerFailure("full"), T0), exc.LedgerFailure
+    )
+    assert bench.tracker.on_unsent(entry, exc.LedgerFailure("full"), T0) == []
 
 
 def test_closing_settles_everything_and_what_comes_later() -> None:
     bench = Bench()
-    bench.book._capacity = lambda queue: 1  # type: ignore[method-assign]
+    bench.tracker._capacity = lambda queue: 1  # type: ignore[method-assign]
     bench.running()
     bench.pending()
     bench.submit()
     bench.submit(kind=Rest)
-    effects = bench.book.close("stopped")
+    effects = bench.tracker.close("stopped")
     texts = failures(effects, exc.ExecutionFailure)
-    assert len(texts) == 4 and len(bench.book) == 0
+    assert len(texts) == 4 and len(bench.tracker) == 0
     assert sum(isinstance(effect, fx.Drop) for effect in effects) == 2
     assert all("stopped" in text for text in texts)
     _, late = bench.submit()
     assert failures(late, exc.ExecutionFailure)
-    bench.book.reopen()
+    bench.tracker.reopen()
     bench.pending()
 
 
@@ -675,19 +682,19 @@ def test_one_flow_can_leave_a_book() -> None:
     bench = Bench()
     ours, theirs = bench.pending(flow_uuid="ours"), bench.pending(flow_uuid="theirs")
     running = bench.running(flow_uuid="ours")
-    assert bench.book.unstarted("ours") == [ours]
-    texts = failures(bench.book.leave("bye", "ours"), exc.ExecutionFailure)
+    assert bench.tracker.unstarted("ours") == [ours]
+    texts = failures(bench.tracker.leave("bye", "ours"), exc.ExecutionFailure)
     assert len(texts) == 2
     assert theirs.live and not ours.live and not running.live
-    assert len(bench.book) == 1
+    assert len(bench.tracker) == 1
     bench.pending()
 
 
 def test_what_has_no_outcome_is_not_retired() -> None:
     bench = Bench()
     entry = bench.pending()
-    assert bench.book.retired([entry.invocation]) == []
-    assert len(bench.book) == 1
+    assert bench.tracker.retired([entry.invocation]) == []
+    assert len(bench.tracker) == 1
 
 
 def _failure_body() -> dict[str, Any]:
@@ -700,7 +707,7 @@ def test_the_id_of_a_request_tells_what_it_is() -> None:
 
     def id_of(**options: Any) -> str:
         call = invocation.Invocation(Job("j"), invocation.EXECUTE, "u", 1, **options)
-        return entries.Entry(call, lambda *_: None, None, T0).id
+        return TrackedRequest(call, lambda *_: None, None, T0).id
 
     assert id_of() == id_of() == id_of(resumed=1)
     items = [id_of(index=0), id_of(index=1), id_of(index=0, resumed=1), id_of(index=0, resumed=2)]

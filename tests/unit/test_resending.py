@@ -15,11 +15,11 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import cancelling
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import entries, resending
-from wbengine.engines.worker_based.requests import parts as books
-from wbengine.engines.worker_based.requests.recovering import UNKNOWN, Seen
+from wbengine.engines.worker_based.requests import recovery
+from wbengine.engines.worker_based.requests.recovery import UNKNOWN, Seen
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
-LATER = T0 + 2 * books.PATIENCE
+LATER = T0 + 2 * recovery.LOOKUP_PAUSE
 
 
 class Never(Job):
@@ -36,26 +36,26 @@ class Fleeting(Bench):
         super().__init__(**options)
         self.fleet.set("q", 1, 1, AGAIN, NEVER)
 
-    def again(self, **options: Any) -> entries.Entry:
+    def again(self, **options: Any) -> TrackedRequest:
         return self.running("w1", kind=Again, **options)
 
     def row(
-        self, entry: entries.Entry, state: str | None, now: float = T0, lost: str | None = None,
+        self, entry: TrackedRequest, state: str | None, now: float = T0, lost: str | None = None,
         **seen: Any,
     ) -> list[fx.Effect]:  # fmt: skip
         found = Seen(state, **{"epoch": entry.epoch, **seen})
-        return self.concluded(self.book.on_row(entry, found, now, lost), now)
+        return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
 
-    def lose_with_row(self, entry: entries.Entry, name: str, now: float = T0) -> list[fx.Effect]:
+    def lose_with_row(self, entry: TrackedRequest, name: str, now: float = T0) -> list[fx.Effect]:
         """Its holder is lost, as the row tells, and it may be taken from him."""
         assert fx.Inspect(entry, name) in self.lose(name, now=now)
         effects = self.row(entry, ledgers.ROW_CLAIMED, now, name, holder=name)
         if kinds(effects) == [fx.Reopen]:
-            effects = self.book.on_reopened(entry, None, now)
+            effects = self.recovery.on_reopened(entry, None, now)
         return effects
 
     def told(
-        self, entry: entries.Entry, state: str, worker: str = "w1", **headers: Any
+        self, entry: TrackedRequest, state: str, worker: str = "w1", **headers: Any
     ) -> list[fx.Effect]:
         """An answer to a question."""
         headers = {
@@ -65,9 +65,9 @@ class Fleeting(Bench):
         answer = env.Envelope(
             pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
         )
-        return self.book.on_response(answer, "receipt", T0)
+        return self.tracker.on_response(answer, "receipt", T0)
 
-    def given_twice(self, entry: entries.Entry, worker: str = "w2") -> list[fx.Effect]:
+    def given_twice(self, entry: TrackedRequest, worker: str = "w2") -> list[fx.Effect]:
         """Without a ledger: a worker was given what had been given to another."""
         failure = exc.WorkerLost("given twice")
         from wbengine.types.failure import Failure
@@ -81,7 +81,7 @@ class Fleeting(Bench):
             pr.RESPONSE, {"state": pr.FAILURE, "data": data}, correlation_id=entry.id,
             headers=headers,
         )  # fmt: skip
-        return self.book.on_response(answer, "receipt", T0)
+        return self.tracker.on_response(answer, "receipt", T0)
 
 
 def sent(effects: list[fx.Effect]) -> fx.Dispatch:
@@ -97,11 +97,11 @@ def test_what_may_be_run_twice_is_taken_from_who_is_lost_and_sent_again() -> Non
     entry = bench.again()
     assert bench.lose("w1") == [fx.Inspect(entry, "w1")]
     assert bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1") == [fx.Reopen(entry, 2)]
-    dispatch = sent(bench.book.on_reopened(entry, None, T0))
+    dispatch = sent(bench.recovery.on_reopened(entry, None, T0))
     assert (dispatch.epoch, dispatch.envelope.headers[env.WBE_EPOCH]) == (2, 2)
     assert (entry.state, entry.worker) == (pr.PENDING, None)
     bench.succeed(entry, epoch=1)  # he was only frozen
-    assert bench.book.ignored["old_epoch"] == 1 and entry.live
+    assert bench.tracker.ignored["old_epoch"] == 1 and entry.live
     assert settled(bench.succeed(entry, epoch=2))
 
 
@@ -110,7 +110,7 @@ def test_without_a_ledger_too() -> None:
     entry = bench.again()
     assert sent(bench.lose("w1")).epoch == 2
     bench.succeed(entry, epoch=1)
-    assert bench.book.ignored["old_epoch"] == 1
+    assert bench.tracker.ignored["old_epoch"] == 1
     assert settled(bench.succeed(entry, epoch=2))
 
 
@@ -121,7 +121,7 @@ def test_it_had_ended_before_it_could_be_taken() -> None:
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
     body = {"state": pr.SUCCESS, "data": {"result": 3}}
     answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id, headers={env.WBE_EPOCH: 1})
-    (outcome,) = settled(bench.book.on_reopened(entry, answer, T0))
+    (outcome,) = settled(bench.recovery.on_reopened(entry, answer, T0))
     assert outcome.value == 3
 
 
@@ -174,7 +174,7 @@ def test_a_ledger_that_is_away_when_the_holder_is_lost_is_asked_later() -> None:
     entry = bench.again()
     bench.lose("w1")
     assert bench.row(entry, UNKNOWN, lost="w1") == []
-    assert bench.book.tick(T0 + books.PATIENCE) == [fx.Inspect(entry)]
+    assert bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE) == [fx.Inspect(entry)]
     # Nobody says any more who was lost; it is known.
     assert bench.row(entry, ledgers.ROW_CLAIMED, holder="w1") == [fx.Reopen(entry, 2)]
 
@@ -184,7 +184,7 @@ def test_a_row_that_cannot_be_reopened_is_looked_at_again() -> None:
     entry = bench.again()
     bench.lose("w1")
     bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
-    assert bench.book.tick(LATER) == [fx.Inspect(entry)]
+    assert bench.tracker.tick(LATER) == [fx.Inspect(entry)]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, LATER, holder="w1")
     assert fx.Reopen(entry, 2) in effects and entry.resends == 0
 
@@ -198,7 +198,7 @@ def test_who_was_only_frozen_keeps_what_he_took_since() -> None:
     assert effects == [] and (entry.state, entry.worker) == (pr.RUNNING, "w1")
     worker = types.TopicWorker("t", (), "w1")
     worker.queue, worker.goodbye = "q", True
-    assert bench.book.on_lost([worker], T0) == [fx.Inspect(entry, "w1")]
+    assert bench.recovery.on_lost([worker], T0) == [fx.Inspect(entry, "w1")]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1", silence=0.4)
     assert effects == [fx.Reopen(entry, 2)]
 
@@ -223,10 +223,10 @@ def test_however_often_it_is_looked_at_one_alarm_is_set() -> None:
     now, effects = T0, bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")
     for _ in range(20):
         assert fx.Reopen(entry, 2) in effects
-        now += books.MOST_PATIENCE
-        assert bench.book.tick(now) == [fx.Inspect(entry)]
+        now += recovery.LONGEST_LOOKUP_PAUSE
+        assert bench.tracker.tick(now) == [fx.Inspect(entry)]
         effects = bench.row(entry, ledgers.ROW_CLAIMED, now, holder="w1")
-    assert len(bench.book._alarms) == 1
+    assert len(bench.tracker.timers) == 1
 
 
 # Nobody started it -------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ def test_time_alone_sends_nothing_again() -> None:
         bench = Fleeting(ledger=ledger, timeout=None)
         entry = bench.pending(kind=Again)
         for minute in range(60):
-            assert bench.book.review(T0 + 60 * minute) == []
-            assert bench.book.tick(T0 + 60 * minute) == []
+            assert bench.recovery.review(T0 + 60 * minute) == []
+            assert bench.tracker.tick(T0 + 60 * minute) == []
         assert (entry.epoch, entry.state) == (1, pr.PENDING)
 
 
@@ -246,23 +246,23 @@ def test_idle_workers_twice_and_it_is_open_so_it_is_published_as_it_was() -> Non
     bench = Fleeting()
     entry = bench.pending()
     bench.fleet.idle["q"] = 1
-    assert bench.book.review(T0 + 5) == []
+    assert bench.recovery.review(T0 + 5) == []
     bench.fleet.idle["q"] = 2
-    assert bench.book.review(T0 + 10) == [fx.Inspect(entry)]
+    assert bench.recovery.review(T0 + 10) == [fx.Inspect(entry)]
     dispatch = sent(bench.row(entry, ledgers.ROW_OPEN, T0 + 10))
     assert (dispatch.epoch, entry.request.since) == (1, T0)
     # Until that is out, nothing more is known.
-    assert entry.sent_at is None and bench.book.review(T0 + 15) == []
+    assert entry.sent_at is None and bench.recovery.review(T0 + 15) == []
     # It is the same wait, and ends when it would have.
     entry.sent_at = T0 + 16
-    assert bench.book.tick(T0 + 60) == [fx.Revoke(entry)]
+    assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
 
 
 def test_idle_workers_twice_and_somebody_unknown_has_it() -> None:
     bench = Fleeting()
     entry = bench.pending()
     bench.fleet.idle["q"] = 2
-    bench.book.review(T0 + 10)
+    bench.recovery.review(T0 + 10)
     assert bench.row(entry, ledgers.ROW_CLAIMED, holder="w9", silence=9.5) == []
     assert (entry.worker, bench.fleet.watched[-1]) == ("w9", ("w9", 9.5))
 
@@ -271,13 +271,13 @@ def test_idle_workers_without_a_ledger_are_asked_first() -> None:
     bench = Fleeting(ledger=None)
     first, second = bench.pending(kind=Never), bench.pending(kind=Never)
     bench.fleet.idle["q"] = 2
-    to, asked = asked_of(bench.book.review(T0 + 10))
+    to, asked = asked_of(bench.recovery.review(T0 + 10))
     assert (to, asked) == (env.ALL_WORKERS, [(first.id, 1), (second.id, 1)])
     bench.told(first, pr.RUNNING, **{env.WBE_EPOCH: 1})
     assert first.state == pr.RUNNING
-    effects = bench.book.review(T0 + 20)
+    effects = bench.recovery.review(T0 + 20)
     dispatch = sent(effects)
-    assert (dispatch.entry, dispatch.epoch) == (second, 2)
+    assert (dispatch.tracked, dispatch.epoch) == (second, 2)
     # Should the first copy turn up after all, nobody is to begin it.
     (order,) = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
     assert (order.routing_key, cancelling.read(order.body)) == (env.ALL_WORKERS, [(second.id, 1)])
@@ -287,8 +287,8 @@ def test_what_may_run_twice_is_sent_again_without_further_words() -> None:
     bench = Fleeting(ledger=None)
     bench.pending(kind=Again)
     bench.fleet.idle["q"] = 2
-    bench.book.review(T0 + 10)
-    effects = bench.book.review(T0 + 20)
+    bench.recovery.review(T0 + 10)
+    effects = bench.recovery.review(T0 + 20)
     assert sent(effects).epoch == 2
     assert not [effect for effect in effects if isinstance(effect, fx.Cancel)]
 
@@ -297,9 +297,9 @@ def test_what_others_overtook_is_looked_at() -> None:
     bench = Fleeting()
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 5)
-    assert bench.book.review(T0 + resending.PASSED) == []
-    assert bench.book.review(T0 + resending.PASSED + 1) == [fx.Inspect(left)]
-    effects = bench.row(left, ledgers.ROW_OPEN, T0 + resending.PASSED + 1)
+    assert bench.recovery.review(T0 + recovery.PASSED) == []
+    assert bench.recovery.review(T0 + recovery.PASSED + 1) == [fx.Inspect(left)]
+    effects = bench.row(left, ledgers.ROW_OPEN, T0 + recovery.PASSED + 1)
     assert sent(effects).epoch == 1
 
 
@@ -307,11 +307,11 @@ def test_of_a_long_line_the_front_is_looked_at_and_what_was_passed() -> None:
     """Else each worker that is lost costs as much as all that waits for thousands of others."""
     bench = Fleeting()
     bench.fleet.set("q", 1000, 0, AGAIN)
-    line = [bench.pending() for _ in range(resending.FRONT + 50)]
-    assert bench.lose("w1") == [fx.Inspect(entry, "w1") for entry in line[: resending.FRONT]]
+    line = [bench.pending() for _ in range(recovery.FRONT + 50)]
+    assert bench.lose("w1") == [fx.Inspect(entry, "w1") for entry in line[: recovery.FRONT]]
     bench.answer(line[-1], pr.RUNNING, {}, now=T0 + 5)
     passed = [fx.Inspect(entry) for entry in line[:-1]]
-    assert bench.book.review(T0 + resending.PASSED + 1) == passed
+    assert bench.recovery.review(T0 + recovery.PASSED + 1) == passed
     bench.fleet.end("q")  # nobody is left: all of it is looked at
     assert bench.lose("w2") == [fx.Inspect(entry, "w2") for entry in line[:-1]]
 
@@ -321,9 +321,9 @@ def test_what_stands_behind_and_was_taken_long_ago_says_nothing() -> None:
     left, before, behind = bench.pending(), bench.pending(), bench.pending()
     bench.answer(behind, pr.RUNNING, {}, now=T0 + 5)
     left.sent_at = before.sent_at = T0 + 6  # they were sent again
-    assert bench.book.review(T0 + 17) == []
+    assert bench.recovery.review(T0 + 17) == []
     bench.answer(before, pr.RUNNING, {}, now=T0 + 18)
-    assert bench.book.review(T0 + 19) == [fx.Inspect(left)]
+    assert bench.recovery.review(T0 + 19) == [fx.Inspect(left)]
 
 
 @pytest.mark.parametrize("kind", [Again, Never])
@@ -335,7 +335,7 @@ def test_whoever_was_lost_may_have_had_what_nobody_has(kind: Any) -> None:
     bench.fleet.idle["q"] = bench.fleet.spoke["q"] = 2
     effects: list[fx.Effect] = []
     for step in range(20):
-        effects += bench.book.review(T0 + 10 + step) + bench.book.tick(T0 + 10 + step)
+        effects += bench.recovery.review(T0 + 10 + step) + bench.tracker.tick(T0 + 10 + step)
     if kind is Again:
         assert [e.epoch for e in effects if isinstance(e, fx.Dispatch)] == [2]
         assert entry.resends == 1
@@ -349,8 +349,8 @@ def test_what_was_taken_from_a_lost_one_twice_is_sent_once() -> None:
     entry = bench.again()
     bench.lose("w1")
     assert kinds(bench.row(entry, ledgers.ROW_CLAIMED, lost="w1", holder="w1")) == [fx.Reopen]
-    assert sent(bench.book.on_reopened(entry, None, T0)).epoch == 2
-    assert bench.book.on_reopened(entry, None, T0) == []
+    assert sent(bench.recovery.on_reopened(entry, None, T0)).epoch == 2
+    assert bench.recovery.on_reopened(entry, None, T0) == []
     assert (entry.epoch, entry.resends) == (2, 1)
 
 
@@ -359,8 +359,8 @@ def test_where_workers_are_heard_of_often_it_is_looked_at_sooner() -> None:
     bench.fleet.period = 0.5
     left, taken = bench.pending(), bench.pending()
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 0.5)
-    assert bench.book.review(T0 + 1.0) == []
-    assert bench.book.review(T0 + 1.1) == [fx.Inspect(left)]
+    assert bench.recovery.review(T0 + 1.0) == []
+    assert bench.recovery.review(T0 + 1.1) == [fx.Inspect(left)]
 
 
 def test_2000_requests_of_10_seconds_on_4_slots() -> None:
@@ -376,28 +376,28 @@ def test_2000_requests_of_10_seconds_on_4_slots() -> None:
         for effect in effects:
             assert not isinstance(effect, fx.Inspect | fx.Revoke | fx.Reopen | fx.Ask), effect
             if isinstance(effect, fx.Dispatch):
-                effect.entry.opened, effect.entry.sent_at = True, now
+                effect.tracked.opened, effect.tracked.sent_at = True, now
                 broker.append(effect)
             elif isinstance(effect, fx.Settle):
                 assert not effect.outcome.failed
                 ended += 1
 
     for call in calls:
-        apply(bench.book.submit(call, lambda *_: None, now))
+        apply(bench.tracker.submit(call, lambda *_: None, now))
     running: list[fx.Dispatch] = []
     while ended < 2000:
         most = max(most, len(broker))
         for dispatch in running:
-            apply(bench.succeed(dispatch.entry, now=now))
+            apply(bench.succeed(dispatch.tracked, now=now))
         running, broker[:4] = broker[:4], []
         for dispatch in running:
-            apply(bench.answer(dispatch.entry, pr.RUNNING, {}, now=now))
+            apply(bench.answer(dispatch.tracked, pr.RUNNING, {}, now=now))
         # The workers report what they happen to see: now and then a slot between two tasks.
         bench.fleet.all_free["q"] = 1 if int(now) % 3 else 0
         for _ in range(2):
             now += 5.0
-            apply(bench.book.review(now))
-            apply(bench.book.tick(now))
+            apply(bench.recovery.review(now))
+            apply(bench.tracker.tick(now))
     assert most == 1000 and now > T0 + 4990
 
 
@@ -407,78 +407,78 @@ def test_2000_requests_of_10_seconds_on_4_slots() -> None:
 def test_what_had_no_queue_is_published_again_while_there_are_workers() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
-    assert bench.book.on_unrouted(entry, 1, T0) == []
-    assert sent(bench.book.tick(T0 + resending.PAUSE)).epoch == 1
-    bench.book.on_unrouted(entry, 1, T0 + 2)
+    assert bench.recovery.on_unrouted(entry, 1, T0) == []
+    assert sent(bench.tracker.tick(T0 + recovery.PAUSE)).epoch == 1
+    bench.recovery.on_unrouted(entry, 1, T0 + 2)
     bench.fleet.end("q")
-    assert bench.book.tick(T0 + 10) == []
+    assert bench.tracker.tick(T0 + 10) == []
     bench.fleet.set("q", 1, 1, JOB)
-    assert sent(bench.book.tick(T0 + 11)).entry is entry
-    assert bench.book.on_unrouted(entry, 0, T0 + 12) == []  # of another time
-    assert bench.book.tick(T0 + 20) == []
+    assert sent(bench.tracker.tick(T0 + 11)).tracked is entry
+    assert bench.recovery.on_unrouted(entry, 0, T0 + 12) == []  # of another time
+    assert bench.tracker.tick(T0 + 20) == []
 
 
 def test_what_was_not_confirmed_is_published_as_it_was_where_a_ledger_tells() -> None:
     bench = Fleeting()
     entry = bench.pending()
-    assert sent(bench.book.on_unconfirmed(entry, 1, T0)).epoch == 1
+    assert sent(bench.recovery.on_unconfirmed(entry, 1, T0)).epoch == 1
 
 
 def test_what_was_not_confirmed_without_a_ledger_is_searched_for_first() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
-    effects = bench.book.on_unconfirmed(entry, 1, T0)
+    effects = bench.recovery.on_unconfirmed(entry, 1, T0)
     assert asked_of(effects[:1]) == (env.ALL_WORKERS, [(entry.id, 1)])
     bench.fleet.spoke["q"] = 2  # all of them, but they are busy: it may wait in their queue
-    assert bench.book.review(T0 + 10) == []
-    assert asked_of(bench.book.tick(T0 + 10))  # the question may be lost
+    assert bench.recovery.review(T0 + 10) == []
+    assert asked_of(bench.tracker.tick(T0 + 10))  # the question may be lost
     bench.fleet.idle["q"] = 2
-    assert sent(bench.book.review(T0 + 20)).epoch == 2
-    assert bench.book.review(T0 + 30) == []
+    assert sent(bench.recovery.review(T0 + 20)).epoch == 2
+    assert bench.recovery.review(T0 + 30) == []
 
 
 def test_a_question_stands_in_line_for_what_was_not_confirmed() -> None:
     """Workers that are never idle take it some time; what stood before it was taken by then."""
     bench = Fleeting(ledger=None)
     urgent = bench.pending(kind=Never, priority=7)
-    _, line = bench.book.on_unconfirmed(urgent, 1, T0)
+    _, line = bench.recovery.on_unconfirmed(urgent, 1, T0)
     bench.fleet.spoke["q"] = 2
     for moment in (10, 20):
         assert isinstance(line, fx.Ask)
         assert asked_of([line]) == ("q", [(urgent.id, 1)])
         assert (line.question.priority, line.question.persistent) == (7, True)
-        assert bench.book.review(T0 + moment) == []
+        assert bench.recovery.review(T0 + moment) == []
         # It may have come behind that question, or have been given back: once more.
         (line,) = bench.told(urgent, pr.PENDING, "w5")[:1]
     assert asked_of([line]) == (env.ALL_WORKERS, [(urgent.id, 1)])
     bench.told(urgent, pr.PENDING, "w6")
     bench.fleet.spoke["q"] = 1
-    assert bench.book.review(T0 + 30) == []
+    assert bench.recovery.review(T0 + 30) == []
     bench.fleet.spoke["q"] = 2
-    assert bench.book.suspects
-    assert sent(bench.book.review(T0 + 40)).epoch == 2
-    assert not bench.book.suspects
+    assert bench.recovery.suspects
+    assert sent(bench.recovery.review(T0 + 40)).epoch == 2
+    assert not bench.recovery.suspects
 
 
 def test_who_takes_a_question_that_stood_in_line_may_run_what_it_asks_for() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
-    bench.book.on_unconfirmed(entry, 1, T0)
+    bench.recovery.on_unconfirmed(entry, 1, T0)
     bench.told(entry, pr.RUNNING, "w5", **{env.WBE_EPOCH: 1})
     bench.told(entry, pr.PENDING, "w6")  # to the one that was sent again
-    assert (entry.state, entry.doubts, entry.worker) == (pr.RUNNING, 0, "w5")
+    assert (entry.state, entry.lookups, entry.worker) == (pr.RUNNING, 0, "w5")
     bench.fleet.spoke["q"] = 2
-    assert bench.book.review(T0 + 20) == []
+    assert bench.recovery.review(T0 + 20) == []
 
 
 def test_a_question_that_stood_in_line_is_asked_again_when_it_seems_to_be_lost() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
-    bench.book.on_unconfirmed(entry, 1, T0)
+    bench.recovery.on_unconfirmed(entry, 1, T0)
     lines = [
         effect.question.routing_key
         for moment in (4, 11, 24, 50)
-        for effect in bench.book.tick(T0 + moment)
+        for effect in bench.tracker.tick(T0 + moment)
         if isinstance(effect, fx.Ask)
     ]
     assert lines == [env.ALL_WORKERS] * 3 + ["q", env.ALL_WORKERS, "q"]
@@ -488,26 +488,26 @@ def test_workers_who_do_not_speak_our_language_are_not_asked_in_line() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending(kind=Never)
     bench.fleet.plain.add("q")
-    assert len(bench.book.on_unconfirmed(entry, 1, T0)) == 1
+    assert len(bench.recovery.on_unconfirmed(entry, 1, T0)) == 1
 
 
 def test_what_was_searched_for_and_answers_is_left_alone() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
-    bench.book.on_unconfirmed(entry, 1, T0)
+    bench.recovery.on_unconfirmed(entry, 1, T0)
     bench.answer(entry, pr.RUNNING, {})
     bench.fleet.idle["q"] = bench.fleet.spoke["q"] = 2
-    assert bench.book.review(T0 + 20) == [] and entry.live
-    assert not bench.book.suspects
+    assert bench.recovery.review(T0 + 20) == [] and entry.live
+    assert not bench.recovery.suspects
 
 
 def test_while_nothing_is_heard_the_search_says_nothing() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.pending()
-    bench.book.on_unconfirmed(entry, 1, T0)
+    bench.recovery.on_unconfirmed(entry, 1, T0)
     bench.fleet.idle["q"] = 2
     bench.fleet.outage = 7.0
-    assert asked_of(bench.book.review(T0 + 20))
+    assert asked_of(bench.recovery.review(T0 + 20))
     assert (entry.epoch, entry.asked_at) == (1, T0 + 20)
 
 
@@ -521,7 +521,7 @@ def test_who_was_given_it_a_second_time_is_not_believed_at_once() -> None:
     assert asked_of(bench.given_twice(entry))[0] == "w1"
     bench.told(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
     bench.fleet.spoke["q"] = 2
-    assert bench.book.review(T0 + 20) == []
+    assert bench.recovery.review(T0 + 20) == []
     assert settled(bench.succeed(entry))
 
 
@@ -544,9 +544,9 @@ def test_nobody_says_that_he_has_it(kind: Any) -> None:
     assert asked_of(bench.given_twice(entry))[0] == env.ALL_WORKERS
     assert entry.state == pr.PENDING
     bench.fleet.spoke["q"] = 1
-    assert bench.book.review(T0 + 5) == []
+    assert bench.recovery.review(T0 + 5) == []
     bench.fleet.spoke["q"] = 2
-    effects = bench.book.review(T0 + 10)
+    effects = bench.recovery.review(T0 + 10)
     if kind is Again:
         assert sent(effects).epoch == 2
     else:
@@ -562,8 +562,8 @@ def test_a_broker_that_was_away_gives_all_as_if_it_were_the_second_time(kind: An
     entry.asked_at = entry.sent_at = T0
     bench.fleet.spoke["q"] = 2
     bench.fleet.gone = (T0 - 2, T0 + 1)
-    assert asked_of(bench.book.review(T0 + 5))  # after it was back, too
-    assert sent(bench.book.review(T0 + 10)).epoch == 2
+    assert asked_of(bench.recovery.review(T0 + 5))  # after it was back, too
+    assert sent(bench.recovery.review(T0 + 10)).epoch == 2
     assert entry.resends == 0
 
 
@@ -575,8 +575,8 @@ def test_a_broker_that_was_away_and_a_worker_that_went() -> None:
     bench.lose("w1", now=T0 + 2)  # who may have had it
     bench.fleet.spoke["q"] = 2
     bench.fleet.gone = (T0 - 2, T0 + 1)
-    bench.book.review(T0 + 5)
-    assert failures(bench.book.review(T0 + 10), exc.WorkerLost)
+    bench.recovery.review(T0 + 5)
+    assert failures(bench.recovery.review(T0 + 10), exc.WorkerLost)
 
 
 def test_nobody_is_there_to_say_it() -> None:
@@ -585,9 +585,9 @@ def test_nobody_is_there_to_say_it() -> None:
     bench.given_twice(entry)
     bench.fleet.end("q")
     bench.lose("w2")
-    assert bench.book.review(T0 + 1) == [] and entry.state == pr.WAITING
-    bench.book.tick(T0 + books.PATIENCE)
-    assert failures(bench.book.review(LATER), exc.WorkerLost)
+    assert bench.recovery.review(T0 + 1) == [] and entry.state == pr.WAITING
+    bench.tracker.tick(T0 + recovery.LOOKUP_PAUSE)
+    assert failures(bench.recovery.review(LATER), exc.WorkerLost)
 
 
 def test_an_answer_of_an_old_number_promises_nothing() -> None:
@@ -599,9 +599,9 @@ def test_an_answer_of_an_old_number_promises_nothing() -> None:
     bench.answer(entry, pr.RUNNING, {}, worker="w2", epoch=2)
     bench.given_twice(entry, "w3")
     bench.told(entry, pr.RUNNING, "w1", **{env.WBE_EPOCH: 1})
-    assert entry.doubts
+    assert entry.lookups
     bench.told(entry, pr.RUNNING, "w2", **{env.WBE_EPOCH: 2})
-    assert not entry.doubts
+    assert not entry.lookups
 
 
 # The last worker of a queue, without a ledger ----------------------------------------------------
@@ -614,7 +614,7 @@ def test_who_comes_back_finds_what_waits_in_his_queue() -> None:
     bench.fleet.end("q")
     assert bench.lose("w1") == [] and entry.state == pr.WAITING
     bench.fleet.set("q", 1, 1, NEVER)
-    assert bench.book.on_gained([NEVER], T0 + 30) == []
+    assert bench.tracker.on_gained([NEVER], T0 + 30) == []
     assert (entry.state, entry.epoch, entry.sent_at) == (pr.PENDING, 1, T0 + 30)
     assert settled(bench.succeed(entry, epoch=1))
 
@@ -625,11 +625,11 @@ def test_who_comes_back_finds_what_waits_in_his_queue() -> None:
 def test_what_its_holder_does_not_name_twice_is_asked_for() -> None:
     bench = Fleeting()
     entry, other = bench.running("w1"), bench.running("w1")
-    assert bench.book.on_ids("w1", {other.id}, T0) == []
-    assert bench.book.on_ids("w1", {other.id}, T0 + 0.01) == []  # of its other topic
-    assert bench.book.on_ids("w2", set(), T0 + 5) == []
-    assert bench.book.on_ids("w1", {other.id}, T0 + 5) == [fx.Inspect(entry)]
-    assert bench.book.on_ids("w1", {other.id}, T0 + 10) == []  # it is being looked for
+    assert bench.recovery.on_ids("w1", {other.id}, T0) == []
+    assert bench.recovery.on_ids("w1", {other.id}, T0 + 0.01) == []  # of its other topic
+    assert bench.recovery.on_ids("w2", set(), T0 + 5) == []
+    assert bench.recovery.on_ids("w1", {other.id}, T0 + 5) == [fx.Inspect(entry)]
+    assert bench.recovery.on_ids("w1", {other.id}, T0 + 10) == []  # it is being looked for
     to, _ = asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))
     assert to == "w1"
 
@@ -638,15 +638,15 @@ def test_what_is_named_again_was_never_missing() -> None:
     bench = Fleeting()
     entry = bench.running("w1")
     for second in range(0, 40, 10):
-        assert bench.book.on_ids("w1", set(), T0 + second) == []
-        assert bench.book.on_ids("w1", {entry.id}, T0 + second + 5) == []
+        assert bench.recovery.on_ids("w1", set(), T0 + second) == []
+        assert bench.recovery.on_ids("w1", {entry.id}, T0 + second + 5) == []
 
 
 def test_a_lost_answer_is_told_again_without_a_ledger() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.running("w1")
-    bench.book.on_ids("w1", set(), T0)
-    assert asked_of(bench.book.on_ids("w1", set(), T0 + 5)) == ("w1", [(entry.id, 1)])
+    bench.recovery.on_ids("w1", set(), T0)
+    assert asked_of(bench.recovery.on_ids("w1", set(), T0 + 5)) == ("w1", [(entry.id, 1)])
     assert settled(bench.succeed(entry, seq=3))
 
 
@@ -655,14 +655,14 @@ def test_a_lost_answer_is_told_again_without_a_ledger() -> None:
 
 def test_it_matters_what_workers_say_only_while_something_stands_still() -> None:
     bench = Fleeting()
-    assert not bench.book.stalled(T0)
+    assert not bench.recovery.stalled(T0)
     first, second = bench.pending(), bench.pending()
-    assert not bench.book.stalled(T0 + 1)
-    assert bench.book.stalled(T0 + resending.STILL + 1)
+    assert not bench.recovery.stalled(T0 + 1)
+    assert bench.recovery.stalled(T0 + recovery.STANDSTILL + 1)
     bench.answer(first, pr.RUNNING, {}, now=T0 + 6)
-    assert not bench.book.stalled(T0 + 7)
+    assert not bench.recovery.stalled(T0 + 7)
     bench.succeed(second)
-    assert not bench.book.stalled(T0 + 100)
+    assert not bench.recovery.stalled(T0 + 100)
 
 
 # Counting ----------------------------------------------------------------------------------------
@@ -679,8 +679,8 @@ def test_everything_that_is_dropped_is_counted_as_what_it_is() -> None:
     bench.answer(entry, pr.RUNNING, {}, seq=1, epoch=7)
     bench.succeed(entry)
     bench.succeed(entry)
-    bench.book.retired([entry.invocation])
+    bench.tracker.retired([entry.invocation])
     bench.succeed(entry)
-    assert bench.book.ignored == {
+    assert bench.tracker.ignored == {
         "duplicate": 2, "reordered": 1, "old_epoch": 1, "late": 1, "unknown": 1,
     }  # fmt: skip

@@ -27,7 +27,6 @@ from tests.unit.running_tasks import (
 from wbengine import exceptions, invocation, limits, running, task
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.requests import entries
 from wbengine.runtime import executors
 
 WAIT = 60.0
@@ -93,7 +92,7 @@ def outcome(executor: Any, wanted: invocation.Invocation) -> Any:
 def test_a_run_is_known_by_the_id_of_its_request(make: Any, action: Any) -> None:
     wanted = call(Tells("t"), action, attempt=3, epoch=4, flow_uuid="f", index=2, resumed=1)
     request, cancelled = outcome(make(), wanted)
-    name = entries.request_id("uuid", action, 3, 2, 1)
+    name = invocation.request_id("uuid", action, 3, 2, 1)
     assert request == running.Request(name, 3, 4, "f", "local", None)
     assert cancelled is False
     assert (wanted.task.request, wanted.task.cancelled) == (None, False)
@@ -122,7 +121,7 @@ def test_all_variants_of_ids_are_those_of_uuids() -> None:
 
 def test_coroutines_know_it_too(make: Any) -> None:
     request, cancelled = outcome(make(), call(TellsLater("t"), attempt=2))
-    assert (request.id, cancelled) == (entries.request_id("uuid", "execute", 2), False)
+    assert (request.id, cancelled) == (invocation.request_id("uuid", "execute", 2), False)
 
 
 def test_the_deadline_is_that_of_the_hard_limit(make: Any, kind: str) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from wbengine.engines.worker_based.messages import envelope as env
-    from wbengine.engines.worker_based.requests.entries import Entry
+    from wbengine.engines.worker_based.requests.tracked import TrackedRequest
     from wbengine.engines.worker_based.worker_side.jobs import Job
     from wbengine.engines.worker_based.worker_side.reporting import ForeignJob
 
@@ -73,27 +73,27 @@ class MetricsListener(base.Listener):
     def _look(self, looks: bool) -> None:
         """At the executor, for as long as the flow runs: others use it, too."""
         executor = self._engine.executor
-        if hasattr(executor, "look"):
-            (executor.look if looks else executor.look_away)(self)
+        if hasattr(executor, "add_observer"):
+            (executor.add_observer if looks else executor.remove_observer)(self)
 
-    def publishing(self, entry: Entry, envelope: env.Envelope) -> None:
+    def publishing(self, tracked: TrackedRequest, envelope: env.Envelope) -> None:
         """Nothing is counted yet."""
 
-    def published(self, entry: Entry, error: BaseException | None) -> None:
+    def published(self, tracked: TrackedRequest, error: BaseException | None) -> None:
         """Nor now."""
 
-    def settled(self, entry: Entry, outcome: invocation.Outcome, waited: float) -> None:
+    def settled(self, tracked: TrackedRequest, outcome: invocation.Outcome, waited: float) -> None:
         """A request of the engine's executor ended, `waited` seconds after it was submitted."""
-        if outcome.started is None or outcome.ended is None or entry.invocation.recovered:
+        if outcome.started is None or outcome.ended is None or tracked.invocation.recovered:
             return
-        if entry.flow != self._engine.storage.flow_uuid:
+        if tracked.flow != self._engine.storage.flow_uuid:
             return  # of another engine, which uses the same executor
-        topic = labels.of_topic(entry.queue)
+        topic = labels.of_topic(tracked.queue)
         self._meters.waited(topic, waited - (outcome.ended - outcome.started))
         if self._remote:
-            call, seconds = entry.invocation, outcome.ended - outcome.started
+            call, seconds = tracked.invocation, outcome.ended - outcome.started
             self._meters.task_ended(
-                entry.task_cls, topic, call.action, outcome.failed, call.attempt, seconds
+                tracked.task_cls, topic, call.action, outcome.failed, call.attempt, seconds
             )
 
     def _flow_receiver(self, state: str, details: base.Details) -> None:

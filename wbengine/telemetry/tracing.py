@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from wbengine.engines.worker_based.messages import envelope as env
-    from wbengine.engines.worker_based.requests.entries import Entry
+    from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 __all__ = ["META", "FlowTracing", "below", "instrument", "tracer_of"]
 
@@ -89,7 +89,7 @@ class FlowTracing(base.Listener):
         self._atoms: dict[contexts.Key, Span] = {}
         self._sends: dict[str, instruments.Operation] = {}
         executor = engine.executor
-        self._executor: Any = executor if hasattr(executor, "look") else None
+        self._executor: Any = executor if hasattr(executor, "add_observer") else None
 
     def deregister(self) -> None:
         super().deregister()
@@ -115,7 +115,7 @@ class FlowTracing(base.Listener):
 
         self._end_run(None)
         if self._executor is not None:  # for as long as it runs: others use it, too
-            self._executor.look(self)
+            self._executor.add_observer(self)
         storage = self._engine.storage
         first = _context_of(storage.flow_meta.get(META))
         links = [trace.Link(first)] if first is not None else []
@@ -130,7 +130,7 @@ class FlowTracing(base.Listener):
     def _end_run(self, state: str | None) -> None:
         """It ended in this state; None: nobody is told how."""
         if self._executor is not None:
-            self._executor.look_away(self)
+            self._executor.remove_observer(self)
         with self._lock:
             left: list[Any] = [*self._sends.values(), *self._atoms.values()]
             keys = list(self._atoms)
@@ -202,46 +202,46 @@ class FlowTracing(base.Listener):
 
     # Requests.
 
-    def publishing(self, entry: Entry, envelope: env.Envelope) -> None:
+    def publishing(self, tracked: TrackedRequest, envelope: env.Envelope) -> None:
         """Send the context of the request with it."""
         from opentelemetry import propagate, trace
 
-        call = entry.invocation
+        call = tracked.invocation
         if call.flow_uuid != self._engine.storage.flow_uuid or META in envelope.headers:
             return  # of another engine, or a second try
         above = self._span((call.uuid, call.attempt), call.task.name, call.action)
         if above is None:
             return
-        topic, system = labels.of_topic(entry.queue), self._executor.system
+        topic, system = labels.of_topic(tracked.queue), self._executor.system
         span = self._tracer.start_span(
             f"send {topic}",
             below(above),
             kind=trace.SpanKind.PRODUCER,
             attributes={
                 **attributes.message(
-                    "send", system, topic, entry.id, entry.epoch, envelope.routing_key
+                    "send", system, topic, tracked.id, tracked.epoch, envelope.routing_key
                 ),
                 attributes.ATOM_NAME: labels.text(call.task.name),
             },
         )  # fmt: skip
         propagate.inject(envelope.headers, context=below(span))
         with self._lock:
-            before = self._sends.pop(entry.id, None)
-            self._sends[entry.id] = self._measures.sending(span, system, topic)
+            before = self._sends.pop(tracked.id, None)
+            self._sends[tracked.id] = self._measures.sending(span, system, topic)
         if before is not None:
             before.end()
 
-    def published(self, entry: Entry, error: BaseException | None) -> None:
+    def published(self, tracked: TrackedRequest, error: BaseException | None) -> None:
         """The broker has it."""
         with self._lock:
-            sending = self._sends.pop(entry.id, None)
+            sending = self._sends.pop(tracked.id, None)
         if sending is not None:
             sending.end(None if error is None else type(error).__name__)
 
-    def settled(self, entry: Entry, outcome: invocation.Outcome, waited: float) -> None:
+    def settled(self, tracked: TrackedRequest, outcome: invocation.Outcome, waited: float) -> None:
         """It is not sent any more, if it ever was."""
-        if entry.id in self._sends:
-            self.published(entry, None)
+        if tracked.id in self._sends:
+            self.published(tracked, None)
 
 
 # Who is registered lives as long as its engine, which it refers to.

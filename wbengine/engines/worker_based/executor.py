@@ -1,4 +1,4 @@
-"""The engine's side of the wire: threads, sockets and a lock around `RequestBook`."""
+"""The engine's side of the wire: threads, sockets and a lock around `RequestTracker`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from wbengine.engines.worker_based.connections import listening, serving, topolo
 from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
 from wbengine.engines.worker_based.engine_side import heir, tenure
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import book, entries
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests.terms import Terms
+from wbengine.engines.worker_based.requests.options import RequestOptions
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.requests.tracker import RequestTracker
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class WorkerTaskExecutor(tenure.Tenure):
     long, in seconds, a request may wait for a worker to offer it, or an idle one to start it (None:
     for ever).  `worker_expiry` is the silence, in seconds, after which a worker is lost (None: it
     never is).  `ledger` is the place of the ledger that its workers share with it (see `ledger` of
-    `WorkerBasedActionEngine`).  The other options are those of `Terms`.
+    `WorkerBasedActionEngine`).  The other options are those of `RequestOptions`.
 
     Several engines may use one executor.  It runs as long as one of them does, or, once `start` was
     called, until `stop`.
@@ -58,9 +59,9 @@ class WorkerTaskExecutor(tenure.Tenure):
         *,
         interop: str | None = None,
         ledger: str | None = None,
-        **terms: Any,
+        **options: Any,
     ) -> None:
-        self._terms = Terms.of(terms)
+        self._options = RequestOptions.of(options)
         self._uuid = uuid
         self._exchange = exchange
         self._broker = (url, transport, transport_options, retry_options)
@@ -82,13 +83,13 @@ class WorkerTaskExecutor(tenure.Tenure):
             interop=interop is not None,
             on_change=self._on_workers,
             on_ids=self._on_ids,
-            holds=lambda worker: self._book.holds(worker),
+            holds=lambda worker: self._tracker.holds(worker),
             served=serving.inquiry(self._proxy.target, exchange) if interop else None,
         )
-        self._book = book.RequestBook(
-            uuid, self._finder, transition_timeout=transition_timeout, terms=self._terms
+        self._tracker = RequestTracker(
+            uuid, self._finder, transition_timeout=transition_timeout, options=self._options
         )
-        self._book.plain = interop is not None
+        self._tracker.plain = interop is not None
 
     def _make_proxy(self) -> proxy.Proxy:
         handlers = {
@@ -133,7 +134,7 @@ class WorkerTaskExecutor(tenure.Tenure):
                 done(call, invocation.Outcome(None))
                 continue
             with self._lock:
-                take = self._book.recover if call.recovered else self._book.submit
+                take = self._tracker.recovery.recover if call.recovered else self._tracker.submit
                 effects = take(call, done, now)
             if alone is not None:
                 self._perform(alone)
@@ -143,19 +144,19 @@ class WorkerTaskExecutor(tenure.Tenure):
             else:
                 self._apply(effects)
             if call.cancellation.cancelled:  # perhaps before it was known here
-                self._report(self._book.cancel, (call,))
+                self._report(self._tracker.cancel, (call,))
         if alone is not None:  # there is nothing to do but to wait for it
             errand = self._posting if self._posts(alone) else self._dispatching
             self._proxy.send_now(Parcel(alone.envelope, errand, alone))
-        if self._book.unasked:
+        if self._tracker.recovery.unasked:
             with self._lock:
-                effects = self._book.ask()
+                effects = self._tracker.recovery.ask()
             self._apply(effects)
         self._nudge()
 
     def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
         with self._lock:
-            effects = self._book.retired(invocations)
+            effects = self._tracker.retired(invocations)
         # All of a turn together.
         rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
         receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
@@ -166,8 +167,8 @@ class WorkerTaskExecutor(tenure.Tenure):
             except Exception:
                 LOG.exception("failed to let go of what is saved")
 
-    def _is_ours(self, entry: entries.Entry) -> bool:
-        check = self._guards.get(entry.invocation.flow_uuid)
+    def _is_ours(self, tracked: TrackedRequest) -> bool:
+        check = self._guards.get(tracked.invocation.flow_uuid)
         return check is None or heir.passes(check)
 
     def _reads(self) -> bool:
@@ -186,32 +187,34 @@ class WorkerTaskExecutor(tenure.Tenure):
             return  # it is another's, and comes to him when we are gone
         answer = env.received(data, message)
         with self._lock:
-            effects = self._book.on_response(answer, message, SYSTEM.monotonic())
+            effects = self._tracker.on_response(answer, message, SYSTEM.monotonic())
         self._apply(effects)
 
     def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
         now = SYSTEM.monotonic()
         with self._lock:
-            effects = self._book.on_lost(lost, now) + self._book.on_gained(gained, now)
+            effects = self._tracker.recovery.on_lost(lost, now) + self._tracker.on_gained(
+                gained, now
+            )
         self._apply(effects)
         for worker in lost:
             if isinstance(worker.identity, str):
                 self._proxy.bury(worker.identity)
 
     def _on_ids(self, worker: str, ids: Collection[str]) -> None:
-        self._report(self._book.on_ids, worker, ids)
+        self._report(self._tracker.recovery.on_ids, worker, ids)
 
     def _on_wait(self) -> None:
         now = SYSTEM.monotonic()
         self._finder.turn(now, self._proxy.channel)
-        searching = bool(self._book.suspects)
+        searching = bool(self._tracker.recovery.suspects)
         if searching and not self._finder.urgent:
             self._round_due = now
         self._finder.urgent = searching
         if now >= self._round_due:
             with self._lock:
-                effects = self._book.review(now)
-                self._finder.hurry = self._book.stalled(now)
+                effects = self._tracker.recovery.review(now)
+                self._finder.hurry = self._tracker.recovery.stalled(now)
             self._apply(effects)
             if self._undropped:
                 self._drop_again()
@@ -219,22 +222,22 @@ class WorkerTaskExecutor(tenure.Tenure):
             self._finder.clean()
             self._round_due = self._finder.next_due() or now
         with self._lock:
-            effects = self._book.tick(now)
+            effects = self._tracker.tick(now)
         if effects:
             self._apply(effects)
 
-    def _next_alarm(self) -> float | None:
+    def _next_timer(self) -> float | None:
         with self._lock:
-            return self._book.next_alarm()
+            return self._tracker.next_timer()
 
     def _until(self) -> float | None:
         """When the consumer's thread has something to do, even if nothing comes."""
-        alarm = self._next_alarm()
+        alarm = self._next_timer()
         return self._round_due if alarm is None else min(alarm, self._round_due)
 
     def _nudge(self) -> None:
         """Let the consumer's thread look at the clock, if something is due before it would."""
-        due = self._next_alarm()
+        due = self._next_timer()
         if due is not None and due - SYSTEM.monotonic() < listening.DRAIN_PERIOD:
             self._proxy.call_soon(_nothing)
 
@@ -252,14 +255,14 @@ class WorkerTaskExecutor(tenure.Tenure):
         if isinstance(effect, fx.Dispatch):
             self._proxy.send(Parcel(effect.envelope, self._dispatching, effect))
         elif isinstance(effect, fx.Settle):
-            effect.entry.done(effect.entry.invocation, effect.outcome)
+            effect.tracked.done(effect.tracked.invocation, effect.outcome)
         elif isinstance(effect, fx.Acknowledge):
             if effect.receipt is not None:
                 self._proxy.ack_later(effect.receipt)
         elif isinstance(effect, fx.Began):
             effect.tell()
         elif isinstance(effect, fx.Tell):
-            self._tell(effect.entry, effect.event_type, effect.details)
+            self._tell(effect.tracked, effect.event_type, effect.details)
         elif isinstance(effect, fx.Drop):
             self._forget_rows(effect.request_id)
         else:
@@ -275,23 +278,23 @@ class WorkerTaskExecutor(tenure.Tenure):
     def _posts(self, effect: fx.Dispatch) -> bool:
         """Whether the row of a request may be made in one step with publishing it: nobody else may
         take its flow over meanwhile, and nothing can be in the way of it."""
-        entry = effect.entry
+        tracked = effect.tracked
         return (
             self._openings is not None
             and effect.epoch == 1
-            and not entry.opened
-            and entry.invocation.flow_uuid not in self._guards
+            and not tracked.opened
+            and tracked.invocation.flow_uuid not in self._guards
         )
 
     def _is_wanted(self, effect: fx.Dispatch) -> bool:
         """Whether a request is still to be published; it is being, if so."""
-        entry = effect.entry
-        if not self._is_ours(entry):
+        tracked = effect.tracked
+        if not self._is_ours(tracked):
             return False
         with self._lock:
-            wanted = entry.live and entry.epoch == effect.epoch
+            wanted = tracked.live and tracked.epoch == effect.epoch
             if wanted:
-                entry.sendings, entry.sent_at = entry.sendings + 1, SYSTEM.monotonic()
+                tracked.sendings, tracked.sent_at = tracked.sendings + 1, SYSTEM.monotonic()
             return wanted
 
     def _open(self, parcels: Iterable[Parcel]) -> list[Parcel]:
@@ -301,16 +304,16 @@ class WorkerTaskExecutor(tenure.Tenure):
         ledger, rows = self._ledger, self._rows
         if ledger is None or rows is None:
             return []
-        new = [parcel for parcel in parcels if not parcel.matter.entry.opened]
+        new = [parcel for parcel in parcels if not parcel.matter.tracked.opened]
         if new:
             crashpoint("executor.before-open")
             # Whatever is at the first epoch cannot be in the way of it.
-            made = [(each.matter.entry, each.matter.epoch) for each in new]
-            ledger.open_many([(entry.id, epoch) for entry, epoch in made if epoch == 1])
-            for entry, epoch in made:
+            made = [(each.matter.tracked, each.matter.epoch) for each in new]
+            ledger.open_many([(tracked.id, epoch) for tracked, epoch in made if epoch == 1])
+            for tracked, epoch in made:
                 if epoch != 1:
-                    rows.open(entry.id, epoch)
-                entry.opened = True
+                    rows.open(tracked.id, epoch)
+                tracked.opened = True
             crashpoint("executor.after-open")
         return new
 
@@ -323,14 +326,14 @@ class WorkerTaskExecutor(tenure.Tenure):
             self._drop_later(request_ids)
         crashpoint("executor.after-drop")
 
-    def _tell(self, entry: entries.Entry, event_type: str, details: dict[str, Any]) -> None:
-        events = entry.invocation.events
+    def _tell(self, tracked: TrackedRequest, event_type: str, details: dict[str, Any]) -> None:
+        events = tracked.invocation.events
         if events is None:
             return
         try:
             events(event_type, details)
         except Exception:
-            LOG.exception("failed to pass on event %s of %r", event_type, entry.request)
+            LOG.exception("failed to pass on event %s of %r", event_type, tracked.request)
 
 
 class _Dispatching(Errand):
@@ -350,7 +353,7 @@ class _Dispatching(Errand):
         executor = self._executor
         for parcel in parcels:
             parcel.withdrawn = not executor._is_wanted(parcel.matter)
-        if executor._book.onlookers:
+        if executor._tracker.observers:
             executor._tell_publishing(parcels)
         # Who takes the flow over from now on finds the row.  Who did so before, while this
         # process was frozen, may have found none, and be done with the request by now.
@@ -358,28 +361,28 @@ class _Dispatching(Errand):
             effect: fx.Dispatch = parcel.matter
             if not executor._is_wanted(effect):
                 parcel.withdrawn = True
-                if executor._is_ours(effect.entry) and executor._ledger is not None:
+                if executor._is_ours(effect.tracked) and executor._ledger is not None:
                     # It ended meanwhile, without a row.
-                    executor._ledger.revoke(effect.entry.id, effect.epoch)
+                    executor._ledger.revoke(effect.tracked.id, effect.epoch)
 
     def sent(self, parcels: Sequence[Parcel]) -> None:
-        for onlooker in self._executor._book.onlookers:
+        for observer in self._executor._tracker.observers:
             for parcel in parcels:
-                onlooker.published(parcel.matter.entry, None)
+                observer.published(parcel.matter.tracked, None)
 
     def failed(self, parcel: Parcel, error: BaseException) -> None:
         executor = self._executor
-        for onlooker in executor._book.onlookers:
-            onlooker.published(parcel.matter.entry, error)
-        executor._report(executor._book.on_unsent, parcel.matter.entry, error)
+        for observer in executor._tracker.observers:
+            observer.published(parcel.matter.tracked, error)
+        executor._report(executor._tracker.on_unsent, parcel.matter.tracked, error)
 
     def unrouted(self, parcel: Parcel) -> None:
         executor, effect = self._executor, parcel.matter
-        executor._report(executor._book.on_unrouted, effect.entry, effect.epoch)
+        executor._report(executor._tracker.recovery.on_unrouted, effect.tracked, effect.epoch)
 
     def uncertain(self, parcel: Parcel) -> None:
         executor, effect = self._executor, parcel.matter
-        executor._report(executor._book.on_unconfirmed, effect.entry, effect.epoch)
+        executor._report(executor._tracker.recovery.on_unconfirmed, effect.tracked, effect.epoch)
 
 
 class _Posting(_Dispatching):
@@ -390,7 +393,7 @@ class _Posting(_Dispatching):
     def prepare(self, parcels: Sequence[Parcel]) -> None:
         for parcel in parcels:
             parcel.withdrawn = not self._executor._is_wanted(parcel.matter)
-        if self._executor._book.onlookers:
+        if self._executor._tracker.observers:
             self._executor._tell_publishing(parcels)
 
     def write(
@@ -401,14 +404,14 @@ class _Posting(_Dispatching):
         with executor._lock:  # whoever ends one of them meanwhile would not find its row
             wanted = [executor._is_wanted(parcel.matter) for parcel in parcels]
             told = [
-                ((parcel.matter.entry.id, parcel.matter.epoch), message)
+                ((parcel.matter.tracked.id, parcel.matter.epoch), message)
                 for parcel, message in itertools.compress(
                     zip(parcels, messages, strict=True), wanted
                 )
             ]
             counts = iter(channel.post_many(executor._openings, told) if told else ())
             for parcel in itertools.compress(parcels, wanted):
-                parcel.matter.entry.opened = True
+                parcel.matter.tracked.opened = True
         crashpoint("executor.after-open")
         return [not each or next(counts) > 0 for each in wanted]
 

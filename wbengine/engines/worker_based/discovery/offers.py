@@ -12,7 +12,7 @@ _NAMED: Final = 8
 
 
 class Offers(Protocol):
-    """What a `RequestBook` needs to know of workers (`ProxyWorkerFinder` knows it)."""
+    """What a `RequestTracker` needs to know of workers (`ProxyWorkerFinder` knows it)."""
 
     @property
     def period(self) -> float:

@@ -14,8 +14,9 @@ from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
 from wbengine.engines.worker_based.engine_side import heir
-from wbengine.engines.worker_based.requests import book, entries
 from wbengine.engines.worker_based.requests import effects as fx
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.requests.tracker import RequestTracker
 from wbengine.types import failure as ft
 
 __all__ = ["Clerk"]
@@ -29,7 +30,7 @@ class Clerk(heir.Heir):
     """
 
     _lock: threading.RLock
-    _book: book.RequestBook
+    _tracker: RequestTracker
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class Clerk(heir.Heir):
     def _apply(self, effects: Iterable[fx.Effect]) -> None:
         raise NotImplementedError
 
-    def _is_ours(self, entry: entries.Entry) -> bool:
+    def _is_ours(self, tracked: TrackedRequest) -> bool:
         raise NotImplementedError
 
     def _report(self, told: Callable[..., list[fx.Effect]], *what: Any) -> None:
@@ -51,14 +52,14 @@ class Clerk(heir.Heir):
 
     def _see_to(self, effect: fx.Effect) -> None:
         match effect:
-            case fx.Revoke(entry):
-                self._revoke(entry)
-            case fx.Inspect(entry, lost):
-                self._inspect(entry, lost)
-            case fx.Reopen(entry, epoch):
-                self._reopen(entry, epoch)
-            case fx.Conclude(entry, holder, failure):
-                self._conclude(entry, holder, failure)
+            case fx.Revoke(tracked):
+                self._revoke(tracked)
+            case fx.Inspect(tracked, lost):
+                self._inspect(tracked, lost)
+            case fx.Reopen(tracked, epoch):
+                self._reopen(tracked, epoch)
+            case fx.Conclude(tracked, holder, failure):
+                self._conclude(tracked, holder, failure)
             case fx.Ask() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers would not understand it
             case fx.Ask(message) | fx.Cancel(message):
@@ -69,62 +70,65 @@ class Clerk(heir.Heir):
     def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
         """Take back what no worker has started (of one flow); what is under way is finished."""
         with self._lock:
-            entries = self._book.unstarted(flow)
+            requests = self._tracker.unstarted(flow)
         taken = []
-        for entry in entries:
+        for tracked in requests:
             # Not under the lock: who finds the flow lost tells so, under locks of his own.
-            ours = self._is_ours(entry)
+            ours = self._is_ours(tracked)
             with self._lock:  # or its missing row could be taken for a lost one
-                if entry.state not in pr.WAITING_STATES or entry.invocation.ticket is not entry:
+                if (
+                    tracked.state not in pr.WAITING_STATES
+                    or tracked.invocation.ticket is not tracked
+                ):
                     continue
-                if self._book.is_left(entry):
-                    taken.append(entry.invocation)  # whoever resumes looks for it as we did
-                    self._forget(entry)
-                elif not entry.sendings or (ours and self._rows and self._rows.revoke(entry)):
+                if self._tracker.is_inherited(tracked):
+                    taken.append(tracked.invocation)  # whoever resumes looks for it as we did
+                    self._forget(tracked)
+                elif not tracked.sendings or (ours and self._rows and self._rows.revoke(tracked)):
                     # Who resumes need not look for what is known not to run.
-                    entry.invocation.recovered &= self._ledger is None
-                    taken.append(entry.invocation)
-                    self._forget(entry)
+                    tracked.invocation.recovered &= self._ledger is None
+                    taken.append(tracked.invocation)
+                    self._forget(tracked)
         return taken
 
-    def _forget(self, entry: entries.Entry) -> None:
-        self._book.forget(entry)
-        _let_go([entry])
+    def _forget(self, tracked: TrackedRequest) -> None:
+        self._tracker.forget(tracked)
+        _let_go([tracked])
 
     def disown(self, flow: str | None = None) -> None:
         with self._lock:
-            forgotten = self._book.unfinished(flow)
+            forgotten = self._tracker.unfinished(flow)
             super().disown(flow)
             _let_go(forgotten)
 
     def cancel(self, invocations: Iterable[invocation.Invocation]) -> None:
-        self._report(self._book.cancel, tuple(invocations))
+        self._report(self._tracker.cancel, tuple(invocations))
 
     def finish(self, flow: str | None = None) -> None:
         """Wait for the end of what was submitted (of one flow), as long as it is not forgotten."""
         ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         with self._lock:
-            entries = self._book.unfinished(flow)
-            for entry in entries:
-                entry.done = _Counted(entry.done, ended)
-        for _ in entries:
+            requests = self._tracker.unfinished(flow)
+            for tracked in requests:
+                tracked.done = _Counted(tracked.done, ended)
+        for _ in requests:
             ended.get()
 
     def leave(self, flow: str) -> None:
         """Fail what is unfinished of one flow: its engine stopped."""
         with self._lock:
-            effects = self._book.leave("its engine stopped", flow, kept=self._guards)
+            effects = self._tracker.leave("its engine stopped", flow, kept=self._guards)
         self._apply(effects)
 
     # Rows.
 
-    def _revoke(self, entry: entries.Entry) -> None:
+    def _revoke(self, tracked: TrackedRequest) -> None:
         """Make sure that nobody starts a request whose message may be out."""
-        ours = self._rows is None or self._is_ours(entry)
+        ours = self._rows is None or self._is_ours(tracked)
         with self._lock:  # or its missing row could be taken for a lost one
             # Where there is no ledger nobody can tell.
-            revoked = self._rows is None or (ours and self._rows.revoke(entry))
-            effects = self._book.on_revoked(entry, revoked, SYSTEM.monotonic())
+            revoked = self._rows is None or (ours and self._rows.revoke(tracked))
+            effects = self._tracker.recovery.on_revoked(tracked, revoked, SYSTEM.monotonic())
         self._apply(effects)
 
     def _drop_later(self, request_ids: Iterable[str]) -> None:
@@ -141,30 +145,30 @@ class Clerk(heir.Heir):
         except exc.LedgerFailure:
             pass  # the next time, then
 
-    def _inspect(self, entry: entries.Entry, lost: str | None) -> None:
+    def _inspect(self, tracked: TrackedRequest, lost: str | None) -> None:
         assert self._rows is not None
         while True:
             with self._lock:  # or it could be on its way even now, and come later
-                before = entry.epoch, entry.opened, entry.sendings
-            seen = self._rows.look(entry)
+                before = tracked.epoch, tracked.opened, tracked.sendings
+            seen = self._rows.look(tracked)
             with self._lock:
-                if before != (entry.epoch, entry.opened, entry.sendings):
+                if before != (tracked.epoch, tracked.opened, tracked.sendings):
                     continue  # it was just being published: what was seen is of the past
-                effects = self._book.on_row(entry, seen, SYSTEM.monotonic(), lost)
+                effects = self._tracker.recovery.on_row(tracked, seen, SYSTEM.monotonic(), lost)
             return self._apply(effects)
 
-    def _reopen(self, entry: entries.Entry, epoch: int) -> None:
+    def _reopen(self, tracked: TrackedRequest, epoch: int) -> None:
         assert self._rows is not None
-        if not self._is_ours(entry):
+        if not self._is_ours(tracked):
             return
-        done, answer = self._rows.reopen(entry, epoch)
+        done, answer = self._rows.reopen(tracked, epoch)
         if done:  # else it is looked at again
-            self._report(self._book.on_reopened, entry, answer)
+            self._report(self._tracker.recovery.on_reopened, tracked, answer)
 
-    def _conclude(self, entry: entries.Entry, holder: str, failure: ft.Failure) -> None:
+    def _conclude(self, tracked: TrackedRequest, holder: str, failure: ft.Failure) -> None:
         assert self._rows is not None
-        if self._is_ours(entry) and self._rows.conclude(entry, holder, failure):
-            self._report(self._book.on_concluded, entry, failure)
+        if self._is_ours(tracked) and self._rows.conclude(tracked, holder, failure):
+            self._report(self._tracker.recovery.on_concluded, tracked, failure)
 
 
 class _Asking(Errand):
@@ -197,8 +201,8 @@ class _Counted:
             self._done.let_go()
 
 
-def _let_go(forgotten: Iterable[entries.Entry]) -> None:
+def _let_go(forgotten: Iterable[TrackedRequest]) -> None:
     """Nobody is told how these end: whoever waits for it need not."""
-    for entry in forgotten:
-        if isinstance(entry.done, _Counted):
-            entry.done.let_go()
+    for tracked in forgotten:
+        if isinstance(tracked.done, _Counted):
+            tracked.done.let_go()

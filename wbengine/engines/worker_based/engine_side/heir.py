@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from wbengine import exceptions, invocation
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import proxy, types
-from wbengine.engines.worker_based.requests import book, ledger_rows
+from wbengine.engines.worker_based.requests import ledger_rows
+from wbengine.engines.worker_based.requests.tracker import RequestTracker
 
 __all__ = ["Heir", "passes"]
 
@@ -31,7 +32,7 @@ class Heir(invocation.TaskExecutor):
     _interop: str | None
     _proxy: proxy.Proxy
     _finder: types.ProxyWorkerFinder
-    _book: book.RequestBook
+    _tracker: RequestTracker
 
     keeps_times = True
 
@@ -52,7 +53,7 @@ class Heir(invocation.TaskExecutor):
         acknowledged any more.
         """
         with self._lock:
-            self._book.disown(flow)
+            self._tracker.recovery.disown(flow)
             self._disowned = flow is None
 
     @property
@@ -78,14 +79,14 @@ class Heir(invocation.TaskExecutor):
             if self._thread is not None or not self.inheritable:
                 return False
             self._uuid = self._finder.uuid = uuid
-            self._book.inherit(uuid)
+            self._tracker.recovery.inherit(uuid)
             self._proxy = self._make_proxy()
         return True
 
     def expect(self, flow: str, used: Collection[str | None]) -> None:
-        """Say which ledgers earlier runs of a flow used (see `Recovering.expect`)."""
+        """Say which ledgers earlier runs of a flow used (see `Recovery.expect`)."""
         with self._lock:
-            self._book.expect(flow, used)
+            self._tracker.recovery.expect(flow, used)
 
     def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
         """Let `check` be called before anything of a flow is published or taken back.
@@ -102,7 +103,7 @@ class Heir(invocation.TaskExecutor):
         self._guards.pop(flow, None)
         self._sole = None
         with self._lock:
-            self._book.expect(flow, None)
+            self._tracker.recovery.expect(flow, None)
 
     @property
     def inheritable(self) -> bool:

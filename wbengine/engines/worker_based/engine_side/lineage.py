@@ -12,7 +12,6 @@ from typing import Any, Final
 from wbengine import invocation, states
 from wbengine import storage as storage_module
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based.requests import entries
 from wbengine.persistence import models
 
 __all__ = ["KEY", "Lineage", "ended"]
@@ -102,7 +101,7 @@ def ended(flow_detail: models.FlowDetail) -> Iterator[str]:
             latest = attempt == record.attempt and unfinished
             for action in (invocation.EXECUTE, invocation.REVERT):
                 if not latest:
-                    yield entries.request_id(record.uuid, action, attempt)
+                    yield invocation.request_id(record.uuid, action, attempt)
                 if record.items is not None:
                     yield from _items(record.uuid, action, attempt, record.items, latest)
 
@@ -116,4 +115,4 @@ def _items(
             if not (item.state in _UNDONE if action == invocation.REVERT else done):
                 continue
         for resumed in range(items.resumed + 1):
-            yield entries.request_id(uuid, action, attempt, item.index, resumed)
+            yield invocation.request_id(uuid, action, attempt, item.index, resumed)

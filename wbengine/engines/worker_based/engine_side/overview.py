@@ -13,8 +13,8 @@ from wbengine.engines.worker_based.discovery import outlook, snapshots
 from wbengine.engines.worker_based.engine_side import clerk
 from wbengine.engines.worker_based.messages import controlling, pinging
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import onlooking
-from wbengine.engines.worker_based.requests.entries import Entry
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.engines.worker_based.requests.tracker import Observer
 
 __all__ = ["Overview"]
 
@@ -42,23 +42,23 @@ class Overview(clerk.Clerk):
         """Whether its workers tell when a task began and ended: TaskFlow's do not."""
         return self._interop is None
 
-    def look(self, onlooker: onlooking.Onlooker) -> None:
-        """Tell `onlooker` what is sent and what ends, from now on; idempotent."""
+    def add_observer(self, observer: Observer) -> None:
+        """Tell `observer` what is sent and what ends, from now on; idempotent."""
         with self._lock:
-            if onlooker not in self._book.onlookers:
-                self._book.onlookers = (*self._book.onlookers, onlooker)
+            if observer not in self._tracker.observers:
+                self._tracker.observers = (*self._tracker.observers, observer)
 
-    def look_away(self, onlooker: onlooking.Onlooker) -> None:
-        """Undo `look`; idempotent."""
+    def remove_observer(self, observer: Observer) -> None:
+        """Undo `add_observer`; idempotent."""
         with self._lock:
-            left = tuple(each for each in self._book.onlookers if each is not onlooker)
-            self._book.onlookers = left
+            left = tuple(each for each in self._tracker.observers if each is not observer)
+            self._tracker.observers = left
 
     def _tell_publishing(self, parcels: Iterable[Parcel]) -> None:
-        for onlooker in self._book.onlookers:
+        for observer in self._tracker.observers:
             for parcel in parcels:
                 if not parcel.withdrawn:
-                    onlooker.publishing(parcel.matter.entry, parcel.envelope)
+                    observer.publishing(parcel.matter.tracked, parcel.envelope)
 
     @property
     def ignored(self) -> dict[str, int]:
@@ -66,7 +66,7 @@ class Overview(clerk.Clerk):
         (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable.
         """
         with self._lock:
-            return dict(self._book.ignored)
+            return dict(self._tracker.ignored)
 
     def workers(self) -> list[snapshots.WorkerSnapshot]:
         """The worker processes that are known, in the order in which they were first heard of."""
@@ -116,10 +116,10 @@ class Overview(clerk.Clerk):
         snapshots.check_state(state)
         wall = SYSTEM.time() - SYSTEM.monotonic()
         with self._lock:
-            live = [(entry, entry.described()) for entry in self._book.unfinished()]
-            ended = list(self._book.ended)
+            live = [(tracked, tracked.described()) for tracked in self._tracker.unfinished()]
+            ended = list(self._tracker.ended)
         found = [_ended(described, wall) for described in ended]
-        found += [_live(entry, described, wall) for entry, described in live]
+        found += [_live(tracked, described, wall) for tracked, described in live]
         return [each for each in found if state is None or each.state == state]
 
     def control(self, what: str, worker: str | None = None) -> None:
@@ -137,8 +137,10 @@ class Overview(clerk.Clerk):
         self._proxy.send(Parcel(order), first=True)
 
 
-def _live(entry: Entry, described: tuple[Any, ...], wall: float) -> snapshots.RequestSnapshot:
-    return _snapshot(described, wall, _STATES.get(entry.state, snapshots.QUEUED))
+def _live(
+    tracked: TrackedRequest, described: tuple[Any, ...], wall: float
+) -> snapshots.RequestSnapshot:
+    return _snapshot(described, wall, _STATES.get(tracked.state, snapshots.QUEUED))
 
 
 def _ended(told: tuple[Any, ...], wall: float) -> snapshots.RequestSnapshot:

@@ -11,7 +11,7 @@ from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.discovery import clocks
 from wbengine.engines.worker_based.engine_side import overview
 from wbengine.engines.worker_based.requests import ledger_rows
-from wbengine.engines.worker_based.requests.terms import Terms
+from wbengine.engines.worker_based.requests.options import RequestOptions
 
 __all__ = ["Tenure"]
 
@@ -24,7 +24,7 @@ FLUSH_TIMEOUT: Final = 5.0
 class Tenure(overview.Overview):
     """An executor that runs while somebody uses it: with a proxy in a thread, and a ledger."""
 
-    _terms: Terms
+    _options: RequestOptions
     _place: str | None
     _expiry: float | None
     _round_due: float
@@ -83,13 +83,13 @@ class Tenure(overview.Overview):
             raise
 
     def _begin(self) -> None:
-        self._book.reopen()
+        self._tracker.reopen()
         if self._proxy.ended:
             self._proxy = self._make_proxy()
         self._ledger = ledgers.choose(
-            self._place, self._proxy.target, result_ttl=self._terms.result_ttl
+            self._place, self._proxy.target, result_ttl=self._options.result_ttl
         )
-        self._book.ledger = self.ledger
+        self._tracker.ledger = self.ledger
         place = self._proxy.target.redis
         self._openings = self._ledger.openings(place) if self._ledger is not None else None
         # Clocks of two hosts are compared only where nothing else tells what happened first.
@@ -111,7 +111,7 @@ class Tenure(overview.Overview):
             LOG.exception("the executor's connection ended")
         finally:
             with self._lock:
-                effects = self._book.close("its executor stopped", kept=self._guards)
+                effects = self._tracker.close("its executor stopped", kept=self._guards)
             self._apply(effects)
 
     def stop(self) -> None:

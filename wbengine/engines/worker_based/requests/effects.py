@@ -1,4 +1,4 @@
-"""What a `RequestBook` asks of whoever has sockets, clocks and a ledger."""
+"""What a `RequestTracker` asks of whoever has sockets, clocks and a ledger."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 from wbengine import invocation
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests.entries import Entry
+from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types import failure as ft
 
 
 @dataclass(slots=True)
 class Dispatch:
-    """Open the row `(entry.id, epoch)`, set `entry.opened`, then publish `envelope`, at which
-    `entry.sent_at` is set to the time.
+    """Open the row `(tracked.id, epoch)`, set `tracked.opened`, then publish `envelope`, at which
+    `tracked.sent_at` is set to the time.
 
     Report to `on_unrouted` when the broker had no queue for it; and, where there is no ledger, to
     `on_unconfirmed` when it is not known whether the broker has it (with one, publish it again).
 
-    All of it only while `entry.live` and `entry.epoch == epoch`.
+    All of it only while `tracked.live` and `tracked.epoch == epoch`.
     """
 
-    entry: Entry
+    tracked: TrackedRequest
     epoch: int
     envelope: env.Envelope
 
@@ -31,7 +31,7 @@ class Dispatch:
 class Settle:
     """Tell whoever submitted it: `done(invocation, outcome)`."""
 
-    entry: Entry
+    tracked: TrackedRequest
     outcome: invocation.Outcome
 
 
@@ -39,7 +39,7 @@ class Settle:
 class Tell:
     """Pass on what a running task told."""
 
-    entry: Entry
+    tracked: TrackedRequest
     event_type: str
     details: dict[str, Any]
 
@@ -48,11 +48,11 @@ class Tell:
 class Began:
     """Let those know who look at the store that a worker has begun a task: `tell` them."""
 
-    entry: Entry
+    tracked: TrackedRequest
     worker: str
 
     def tell(self) -> None:
-        events: Any = self.entry.invocation.events
+        events: Any = self.tracked.invocation.events
         events.began(self.worker)
 
 
@@ -67,7 +67,7 @@ class Acknowledge:
 class Revoke:
     """Withdraw the row if nobody claimed it, and report to `on_revoked`."""
 
-    entry: Entry
+    tracked: TrackedRequest
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Inspect:
     `lost` is the identity of the worker whose loss is the reason to look.
     """
 
-    entry: Entry
+    tracked: TrackedRequest
     lost: str | None = None
 
 
@@ -90,7 +90,7 @@ class Reopen:
     Only for what may be run twice.
     """
 
-    entry: Entry
+    tracked: TrackedRequest
     epoch: int
 
 
@@ -103,7 +103,7 @@ class Conclude:
     again some time.
     """
 
-    entry: Entry
+    tracked: TrackedRequest
     holder: str
     failure: ft.Failure
 

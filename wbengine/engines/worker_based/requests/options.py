@@ -11,7 +11,7 @@ from wbengine import _names
 from wbengine.concurrency import limits
 from wbengine.engines.worker_based.messages import envelope as env
 
-__all__ = ["FAIL", "MOST_RESENDS", "NAMES", "RESEND", "RESULT_TTL", "Terms"]
+__all__ = ["FAIL", "MOST_RESENDS", "NAMES", "RESEND", "RESULT_TTL", "RequestOptions"]
 
 #: What becomes of a task whose worker was lost, and that does not say whether it may run twice.
 OnLost = Literal["fail", "resend"]
@@ -28,7 +28,7 @@ RESULT_TTL: Final = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RequestOptions:
     """The options of an executor that concern each of its requests.
 
     - `on_worker_lost`: `'resend'`, or `'fail'`, what holds for tasks whose `idempotent` is None.
@@ -71,7 +71,7 @@ class Terms:
             raise ValueError(f"result_ttl must be seconds from 0 on, or None, not {ttl!r}")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Terms:
+    def of(cls, given: Mapping[str, Any]) -> RequestOptions:
         """The options that were given, by name.
 
         :raises TypeError: there is no such option, or a value is of the wrong kind.
@@ -91,7 +91,7 @@ class Terms:
 
 
 #: The names of the options.
-NAMES: Final = frozenset(Terms.__dataclass_fields__)
+NAMES: Final = frozenset(RequestOptions.__dataclass_fields__)
 
 
 def _is_number(value: Any) -> bool:

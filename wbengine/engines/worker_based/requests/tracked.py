@@ -1,4 +1,4 @@
-"""The requests of a book, and the one place where each of them waits."""
+"""A request while its tracker has it: what is known of it, where it waits, and its timers."""
 
 from __future__ import annotations
 
@@ -14,52 +14,80 @@ from wbengine.concurrency import limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import traces
-from wbengine.engines.worker_based.requests import reasons
-from wbengine.engines.worker_based.requests import terms as terms_module
+from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.types import failure as ft
+
+# Kinds of timers.
+#: The `transition_timeout` of a request is over.
+TIMEOUT: Final = "timeout"
+#: No worker has promised to answer yet.
+LOOKUP: Final = "lookup"
+#: It waits for a worker, and people should know.
+WARN: Final = "warn"
+#: It waits for a worker although a message of it is out.
+STRAY: Final = "stray"
+#: Its `eta` has come.
+DUE: Final = "due"
+#: It is not to be started from now on.
+EXPIRY: Final = "expiry"
+#: There was no queue for it a moment ago.
+REPUBLISH: Final = "republish"
+
+# Pending outcomes: how a request ends that turns out not to run.
+CANCELLED: Final = "cancelled"
+EXPIRED: Final = "expired"
+
+# Why a request is searched for where there is no ledger: its message may be lost (its queue seems
+# not to have it: once, then twice), or its worker.
+UNSENT: Final = "unsent"
+UNSEEN: Final = "unseen"
+ABSENT: Final = "absent"
+LOST: Final = "lost"
 
 #: Where a request stands in the line of its queue: the more urgent first, then the earlier.
 Place = tuple[int, int]
 _NOWHERE: Final[Place] = (0, 0)
 
-#: When, the how many-th that was set, of which kind, and for whom.
-_Alarm = tuple[float, int, str, list["Entry"]]
+#: When, the how many-th that was set, of which kind, and for which requests.
+_Timer = tuple[float, int, str, list["TrackedRequest"]]
 
-#: Outdated alarms that are kept before those are looked for that still mean something.
-_STALE_ALARMS: Final = 1000
+#: So many outdated timers are kept before the heap is tidied.
+_STALE_TIMERS: Final = 1000
 
-#: Epoch of a request that was taken out of the book: no message of it is current any more.
+#: Epoch of a request that was forgotten: no message of it is current any more.
 WITHDRAWN: Final = -1
 
 #: The correlation id of its messages, and the name of its row.
 request_id: Final = invocation.request_id
 
 
-class Entry:
-    """One request in the book.
+class TrackedRequest:
+    """One request.  It waits in one `RequestIndex` at most, under a `key`.
 
-    It is on at most one `Shelf` at a time.  `dispatched` says that it was handed out for publishing
-    at least once, so that a row and a message of it may exist; `sendings` and `opened`, set by
-    whoever publishes it, how often this has begun, and that the row exists.
+    *Publishing*: `dispatched`: it was handed out at least once, so that a row and a message of it
+    may exist.  Its publisher sets `sendings` (how often publishing has begun), `opened` (the row
+    exists) and `sent_at` (when its message was published last, on the tracker's clock).
 
-    Answers count whose epoch is from `floor` to `epoch`; under `unused`, nothing was sent yet.
-    `doubts` is how often it was looked for since nobody is known to answer here; `denied` that its
-    holder says he has it no more.
+    *Epochs*: answers count from `lowest_epoch` to `epoch`; nothing was sent yet under
+    `unused_epoch`.
 
-    `sent_at` is when its message was published last, on the clock of the book, set by whoever
-    publishes it (None: not yet); `ran` that somebody had it, `risked` that one who is lost may have
-    had it in this epoch; `lost` the worker that is known to be gone with it, and `resends` how
-    often it was sent again because of such a one.  `eta` and `lapse` are the moments from which on,
-    and up to which, it may be started.  `fate` is what it ends with once it is certain that it does
-    not run; `suspect` and `asked_at`, without a ledger, why and since when it is searched for (see
-    `reasons`).
+    *Who has it*: `ran`: some worker had it; `worker`: the last one; `lost`: a worker that is known
+    to be gone with it; `maybe_lost`: one that is gone may have had it in this epoch; `resends`: how
+    often it was sent again because its worker was lost.
+
+    *Looking for it*: `lookups`: how often, since no worker is known to answer here; `denied`: its
+    holder says that it has it no more; without a ledger `suspect` and `asked_at`, why and
+    since when.
+
+    *Times*: it may be started from `eta` on, and up to `expires_at`.  `pending_outcome` is what it
+    ends with once it is certain that it does not run.
     """
 
     __slots__ = (
-        "_seqs", "asked_at", "born", "denied", "dispatched", "done", "doubts", "epoch", "eta",
-        "fate", "floor", "flow", "heard", "id", "invocation", "key", "lapse", "lost", "opened",
-        "place", "queue", "ran", "receipt", "request", "resends", "risked", "sendings", "sent_at",
-        "shelf", "suspect", "task_cls", "unused", "worker",
+        "_seqs", "asked_at", "born", "denied", "dispatched", "done", "epoch", "eta", "expires_at",
+        "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost", "lowest_epoch",
+        "maybe_lost", "opened", "pending_outcome", "place", "queue", "ran", "receipt", "request",
+        "resends", "sendings", "sent_at", "suspect", "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -80,21 +108,21 @@ class Entry:
             call.failures,
         )
         self.request.since = self.born = now
-        self.epoch = self.floor = self.unused = call.epoch
-        self.doubts = self.resends = self.sendings = 0
+        self.epoch = self.lowest_epoch = self.unused_epoch = call.epoch
+        self.lookups = self.resends = self.sendings = 0
         self.asked_at = now
         self.denied = self.dispatched = self.opened = self.heard = False
-        self.ran = self.risked = False
+        self.ran = self.maybe_lost = False
         self.queue: str | None = None
         self.worker: str | None = None
         self.lost: str | None = None
-        self.fate: str | None = None
+        self.pending_outcome: str | None = None
         self.suspect: str | None = None
         self.sent_at: float | None = None
         self.eta: float | None = None
-        self.lapse: float | None = None
+        self.expires_at: float | None = None
         self.receipt: Any = None
-        self.shelf: Shelf | None = None
+        self.index: RequestIndex | None = None
         self.key = ""
         self.place = _NOWHERE
         self._seqs: set[tuple[str | None, int]] | None = None
@@ -111,11 +139,11 @@ class Entry:
     @property
     def next_number(self) -> int:
         """A number under which nothing of it was sent yet."""
-        return self.unused if self.unused >= self.epoch else self.epoch + 1
+        return self.unused_epoch if self.unused_epoch >= self.epoch else self.epoch + 1
 
     @property
     def live(self) -> bool:
-        """Whether the request has no outcome yet (and is still in the book)."""
+        """Whether the request has no outcome yet (and was not forgotten)."""
         return self.request.current_state not in pr.STOP_STATES and self.epoch != WITHDRAWN
 
     def fresh(self, worker: str | None, seq: int) -> bool:
@@ -150,22 +178,22 @@ class Entry:
 
     def speaks_of(self, answer: env.Envelope) -> bool:
         """Whether an answer is about this request in its present epoch."""
-        return self.floor <= answer.number(env.WBE_EPOCH, self.epoch) <= self.epoch
+        return self.lowest_epoch <= answer.number(env.WBE_EPOCH, self.epoch) <= self.epoch
 
     def adopt(self, epoch: int) -> None:
-        """Somebody has the request under this epoch."""
-        self.epoch = self.floor = epoch
+        """A worker has the request under this epoch."""
+        self.epoch = self.lowest_epoch = epoch
 
     def next_epoch(self, epoch: int) -> None:
         """What was said of the request so far is of the past."""
-        self.epoch = self.floor = epoch
-        self.opened = self.heard = self.risked = False
+        self.epoch = self.lowest_epoch = epoch
+        self.opened = self.heard = self.maybe_lost = False
         self.sent_at = self.suspect = None
-        self.doubts = self.sendings = 0
+        self.lookups = self.sendings = 0
         self._seqs = None
 
     def envelope(
-        self, reply_to: str, terms: terms_module.Terms, *, ours: bool, ledger: str | None
+        self, reply_to: str, options: RequestOptions, *, ours: bool, ledger: str | None
     ) -> env.Envelope:
         """The REQUEST for the queue it was routed to, in its present epoch.
 
@@ -191,10 +219,10 @@ class Entry:
         if ledger is not None:
             headers[env.WBE_LEDGER] = ledger
         own = call.task.timelimit
-        limit = terms.timelimit if own is None else limits.read(own, "timelimit of the task")
+        limit = options.timelimit if own is None else limits.read(own, "timelimit of the task")
         if limit is not limits.UNLIMITED:
             headers[env.TIMELIMIT] = [limit.hard, limit.soft]
-        if terms.trace_arguments:
+        if options.trace_arguments:
             headers |= traces.headers(call.arguments)
         envelope = env.Envelope(
             pr.REQUEST,
@@ -205,10 +233,10 @@ class Entry:
             headers=headers,
             priority=min(9, max(0, call.priority)) if ours and call.priority else 0,
             persistent=ledger is None
-            if terms.broker_persistent is None
-            else terms.broker_persistent,
+            if options.broker_persistent is None
+            else options.broker_persistent,
         )
-        env.check_size(envelope, call.task.name, "the request", terms.max_message_size)
+        env.check_size(envelope, call.task.name, "the request", options.max_message_size)
         return envelope
 
     def described(self, *more: Any) -> tuple[Any, ...]:
@@ -219,7 +247,7 @@ class Entry:
             call.uuid, self.flow, self.queue, self.worker, call.priority, self.born, *more,
         )  # fmt: skip
 
-    def unknown(self) -> ft.Failure:
+    def loss(self) -> ft.Failure:
         """What it ends with when nobody can tell what became of it."""
         who = f"worker {self.worker}" if self.worker else "the worker"
         often = f"; it was lost with {self.resends + 1} workers" if self.resends else ""
@@ -230,10 +258,10 @@ class Entry:
             )
         )
 
-    def doom(self) -> ft.Failure:
-        """What it ends with by its `fate`."""
+    def failure_before_start(self) -> ft.Failure:
+        """What it ends with by its `pending_outcome`."""
         name = self.invocation.task.name
-        if self.fate == reasons.EXPIRED:
+        if self.pending_outcome == EXPIRED:
             return ft.Failure.from_exception(
                 exc.Expired(f"task {name!r} was not started in the time that it had for that")
             )
@@ -242,56 +270,56 @@ class Entry:
         )
 
     def leave(self) -> None:
-        """Stand on no shelf."""
-        if self.shelf is not None:
-            self.shelf.remove(self)
+        """Wait nowhere."""
+        if self.index is not None:
+            self.index.remove(self)
 
 
-class Shelf:
-    """Entries by a key, in the order in which they came; a key without entries is not kept."""
+class RequestIndex:
+    """Requests by a key, in the order in which they came; a key without any is not kept."""
 
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[str, Entry]] = {}
+        self._rows: dict[str, dict[str, TrackedRequest]] = {}
 
-    def put(self, key: str, entry: Entry) -> None:
-        """Move `entry` here, from wherever it stands."""
-        if entry.shelf is not None:
-            entry.shelf.remove(entry)
+    def put(self, key: str, tracked: TrackedRequest) -> None:
+        """Move a request here, from wherever it waits."""
+        if tracked.index is not None:
+            tracked.index.remove(tracked)
         row = self._rows.get(key)
         if row is None:
-            self._rows[key] = {entry.id: entry}
+            self._rows[key] = {tracked.id: tracked}
         else:
-            row[entry.id] = entry
-        entry.shelf, entry.key = self, key
+            row[tracked.id] = tracked
+        tracked.index, tracked.key = self, key
 
-    def remove(self, entry: Entry) -> None:
-        row = self._rows[entry.key]
-        del row[entry.id]
+    def remove(self, tracked: TrackedRequest) -> None:
+        row = self._rows[tracked.key]
+        del row[tracked.id]
         if not row:
-            del self._rows[entry.key]
-        entry.shelf = None
+            del self._rows[tracked.key]
+        tracked.index = None
 
     def count(self, key: str) -> int:
         row = self._rows.get(key)
         return len(row) if row is not None else 0
 
-    def get(self, key: str, most: int | None = None) -> list[Entry]:
-        """The entries under `key` (the first of them), which may then be moved."""
+    def get(self, key: str, most: int | None = None) -> list[TrackedRequest]:
+        """The requests under `key` (the first of them), which may then be moved."""
         return list(itertools.islice(self.each(key), most))
 
-    def each(self, key: str) -> Iterable[Entry]:
-        """The entries under `key`, none of which may be moved meanwhile."""
+    def each(self, key: str) -> Iterable[TrackedRequest]:
+        """The requests under `key`, none of which may be moved meanwhile."""
         return self._rows.get(key, {}).values()
 
-    def first(self, key: str) -> Entry | None:
+    def first(self, key: str) -> TrackedRequest | None:
         """The one of those under `key` that came first."""
         row = self._rows.get(key)
         return next(iter(row.values())) if row is not None else None
 
     def names(self) -> list[str]:
-        """The keys that have entries."""
+        """The keys that have requests."""
         return list(self._rows)
 
     def __len__(self) -> int:
@@ -301,40 +329,40 @@ class Shelf:
         return bool(self._rows)
 
 
-class Backlog(Shelf):
-    """A shelf that also hands out the entries of a key by their place.  O(log n) each."""
+class Backlog(RequestIndex):
+    """An index that also hands out the requests of a key by their place.  O(log n) each."""
 
     __slots__ = ("_heaps", "_order")
 
     def __init__(self) -> None:
         super().__init__()
-        self._heaps: dict[str, list[tuple[Place, int, Entry]]] = {}
+        self._heaps: dict[str, list[tuple[Place, int, TrackedRequest]]] = {}
         self._order = itertools.count()
 
-    def put(self, key: str, entry: Entry) -> None:
-        super().put(key, entry)
+    def put(self, key: str, tracked: TrackedRequest) -> None:
+        super().put(key, tracked)
         heap = self._heaps.get(key)
         if heap is None:
             heap = self._heaps[key] = []
-        heapq.heappush(heap, (entry.place, next(self._order), entry))
+        heapq.heappush(heap, (tracked.place, next(self._order), tracked))
 
-    def remove(self, entry: Entry) -> None:
-        super().remove(entry)
-        if entry.key not in self._rows:
-            del self._heaps[entry.key]
+    def remove(self, tracked: TrackedRequest) -> None:
+        super().remove(tracked)
+        if tracked.key not in self._rows:
+            del self._heaps[tracked.key]
 
-    def first(self, key: str) -> Entry | None:
-        """The entry under `key` with the least place; it stays where it is."""
+    def first(self, key: str) -> TrackedRequest | None:
+        """The request under `key` with the least place; it stays where it is."""
         if key not in self._rows:
             return None
         heap = self._heaps[key]
-        while heap[0][2].shelf is not self or heap[0][2].key != key:
+        while heap[0][2].index is not self or heap[0][2].key != key:
             heapq.heappop(heap)  # it was moved elsewhere since
         return heap[0][2]
 
 
-class Line(Shelf):
-    """A shelf of what stands in the line of a broker's queue, which knows how far the line came."""
+class InFlight(RequestIndex):
+    """The requests that stand in the line of a broker's queue: knows how far the line came."""
 
     __slots__ = ("_reached",)
 
@@ -343,62 +371,62 @@ class Line(Shelf):
         # By key, what was taken and when: later ones, and earlier ones that stood further behind.
         self._reached: dict[str, list[tuple[Place, float]]] = {}
 
-    def remove(self, entry: Entry) -> None:
-        super().remove(entry)
-        if entry.key not in self._rows:
-            self._reached.pop(entry.key, None)
+    def remove(self, tracked: TrackedRequest) -> None:
+        super().remove(tracked)
+        if tracked.key not in self._rows:
+            self._reached.pop(tracked.key, None)
 
-    def serve(self, entry: Entry, now: float) -> None:
-        """An entry that stands here was taken."""
-        reached = self._reached.get(entry.key)
+    def serve(self, tracked: TrackedRequest, now: float) -> None:
+        """A request that stands here was taken."""
+        reached = self._reached.get(tracked.key)
         if reached is None:
-            reached = self._reached[entry.key] = []
-        while reached and reached[-1][0] <= entry.place:
+            reached = self._reached[tracked.key] = []
+        while reached and reached[-1][0] <= tracked.place:
             reached.pop()
-        reached.append((entry.place, now))
-        self.remove(entry)
+        reached.append((tracked.place, now))
+        self.remove(tracked)
 
-    def behind(self, key: str, since: float) -> list[Entry]:
+    def behind(self, key: str, since: float) -> list[TrackedRequest]:
         """Those that the line may have passed, if it has moved since then."""
         reached = self._reached.get(key)
         if not reached or reached[-1][1] <= since:
             return []
         furthest = reached[0][0]  # later ones stood further in front
-        return [entry for entry in self._rows[key].values() if entry.place < furthest]
+        return [tracked for tracked in self._rows[key].values() if tracked.place < furthest]
 
-    def passed(self, entry: Entry) -> bool:
-        """Whether others were taken, since it was sent, that stand behind `entry`."""
-        for place, at in reversed(self._reached.get(entry.key, ())):
-            if at <= (entry.sent_at or math.inf):
+    def passed(self, tracked: TrackedRequest) -> bool:
+        """Whether others were taken, since it was sent, that stand behind it."""
+        for place, at in reversed(self._reached.get(tracked.key, ())):
+            if at <= (tracked.sent_at or math.inf):
                 break
-            if place > entry.place:
+            if place > tracked.place:
                 return True
         return False
 
     def moved(self, key: str) -> float:
-        """When something that stood here was taken last."""
+        """When a request that stood here was taken last."""
         reached = self._reached.get(key)
         return reached[-1][1] if reached else -math.inf
 
-    def approaches(self, entry: Entry) -> bool:
-        """Whether the line has moved while `entry` stood in it, and not past it."""
-        reached = self._reached.get(entry.key)
+    def approaches(self, tracked: TrackedRequest) -> bool:
+        """Whether the line has moved while a request stood in it, and not past it."""
+        reached = self._reached.get(tracked.key)
         if not reached:
             return False
-        return reached[0][0] < entry.place and reached[-1][1] > entry.request.since
+        return reached[0][0] < tracked.place and reached[-1][1] > tracked.request.since
 
 
-class Alarms:
-    """A heap of times.  An alarm means something only as long as its request has not started, or
-    nobody knows whether whoever runs it answers here.
+class TimerHeap:
+    """Timers of requests.  One counts only as long as its request has not started, or is looked
+    for.
     """
 
     __slots__ = ("_count", "_heap", "_kept", "_last", "_order")
 
     def __init__(self) -> None:
         # Those that are set to one time, one after the other, are one.
-        self._heap: list[_Alarm] = []
-        self._last: dict[str, _Alarm] = {}
+        self._heap: list[_Timer] = []
+        self._last: dict[str, _Timer] = {}
         self._count = 0
         # How many there were when they were tidied last.
         self._kept = 0
@@ -407,45 +435,45 @@ class Alarms:
     def __len__(self) -> int:
         return self._count
 
-    def set(self, at: float, kind: str, entry: Entry) -> None:
+    def set(self, at: float, kind: str, tracked: TrackedRequest) -> None:
         self._count += 1
         last = self._last.get(kind)
         if last is not None and last[0] == at:
-            last[3].append(entry)
+            last[3].append(tracked)
         else:
-            self._last[kind] = alarm = (at, next(self._order), kind, [entry])
-            heapq.heappush(self._heap, alarm)
+            self._last[kind] = timer = (at, next(self._order), kind, [tracked])
+            heapq.heappush(self._heap, timer)
 
     def next(self) -> float | None:
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: float) -> Iterator[tuple[str, Entry]]:
+    def due(self, now: float) -> Iterator[tuple[str, TrackedRequest]]:
         """What is due, including what is set to a past time meanwhile; O(log n) each."""
         while self._heap and self._heap[0][0] <= now:
-            alarm = heapq.heappop(self._heap)
-            at, order, kind, entries = alarm
-            if self._last.get(kind) is alarm:
+            timer = heapq.heappop(self._heap)
+            at, order, kind, requests = timer
+            if self._last.get(kind) is timer:
                 del self._last[kind]
-            left = iter(entries)
+            left = iter(requests)
             try:
-                for entry in left:
+                for tracked in left:
                     self._count -= 1
-                    if _means(entry):
-                        yield kind, entry
-            finally:  # whoever asks may fail with one of them
+                    if _counts(tracked):
+                        yield kind, tracked
+            finally:  # the caller may fail with one of them
                 if rest := list(left):
                     heapq.heappush(self._heap, (at, order, kind, rest))
 
-    def tidy(self, entries: int) -> None:
-        """Let go of what has ended; there are `entries` requests.  O(1) amortised."""
-        if entries and self._count <= 2 * max(entries, self._kept) + _STALE_ALARMS:
+    def tidy(self, requests: int) -> None:
+        """Let go of what has ended; there are `requests` requests.  O(1) amortised."""
+        if requests and self._count <= 2 * max(requests, self._kept) + _STALE_TIMERS:
             return
-        kept = ((at, n, kind, list(filter(_means, of))) for at, n, kind, of in self._heap)
-        self._heap = [alarm for alarm in kept if alarm[3]] if entries else []
+        kept = ((at, n, kind, list(filter(_counts, of))) for at, n, kind, of in self._heap)
+        self._heap = [timer for timer in kept if timer[3]] if requests else []
         heapq.heapify(self._heap)
         self._last.clear()
-        self._kept = self._count = sum(len(alarm[3]) for alarm in self._heap)
+        self._kept = self._count = sum(len(timer[3]) for timer in self._heap)
 
 
-def _means(entry: Entry) -> bool:
-    return (entry.state in pr.WAITING_STATES or entry.doubts > 0) and entry.live
+def _counts(tracked: TrackedRequest) -> bool:
+    return (tracked.state in pr.WAITING_STATES or tracked.lookups > 0) and tracked.live

@@ -11,7 +11,7 @@ from wbengine import engines, limits
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import traces
-from wbengine.engines.worker_based.requests.terms import NAMES, Terms
+from wbengine.engines.worker_based.requests.options import NAMES, RequestOptions
 from wbengine.patterns import linear_flow
 
 WRONG: list[tuple[str, Any, type[Exception]]] = [
@@ -57,19 +57,19 @@ def test_options_reach_the_executor_also_by_uri() -> None:
         "&max_message_size=1000&broker_persistent=true&result_ttl=none&trace_arguments=true"
         "&url=memory://uri"
     )
-    made = engines.load(linear_flow.Flow("f"), engine=uri).executor._terms
-    assert made == Terms("resend", 5, (None, 30), 1000, True, None, True)
+    made = engines.load(linear_flow.Flow("f"), engine=uri).executor._options
+    assert made == RequestOptions("resend", 5, (None, 30), 1000, True, None, True)
     assert made.timelimit == limits.TimeLimit(None, 30.0)
-    assert {*Terms.__dataclass_fields__} == NAMES
+    assert {*RequestOptions.__dataclass_fields__} == NAMES
 
 
 def test_whether_a_task_may_run_twice() -> None:
     job = Job("j")
-    assert not Terms().repeats(job) and Terms("resend").repeats(job)
+    assert not RequestOptions().repeats(job) and RequestOptions("resend").repeats(job)
     job.idempotent = True
-    assert Terms().repeats(job)
+    assert RequestOptions().repeats(job)
     job.idempotent = False
-    assert not Terms("resend").repeats(job)
+    assert not RequestOptions("resend").repeats(job)
 
 
 # Headers -----------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def headers(*, limit: Any = None, call: Any = None, **terms: Any) -> dict[str, A
     bench = Bench(**terms)
     made = bench.call(**(call or {}))
     made.task.timelimit = limit
-    (dispatch,) = bench.book.submit(made, lambda *_: None, 0.0)
+    (dispatch,) = bench.tracker.submit(made, lambda *_: None, 0.0)
     found: dict[str, Any] = dispatch.envelope.headers  # type: ignore[union-attr]
     return found
 
@@ -101,7 +101,7 @@ def test_how_often_it_was_tried_before() -> None:
 )
 def test_what_survives_the_broker(ledger: Any, option: Any, persistent: bool) -> None:
     bench = Bench(ledger=ledger, broker_persistent=option)
-    (dispatch,) = bench.book.submit(bench.call(), lambda *_: None, 0.0)
+    (dispatch,) = bench.tracker.submit(bench.call(), lambda *_: None, 0.0)
     assert dispatch.envelope.persistent is persistent  # type: ignore[union-attr]
 
 
