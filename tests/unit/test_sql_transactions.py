@@ -164,7 +164,7 @@ def test_no_room(engine: sa.Engine) -> None:
     with pytest.raises(exceptions.StorageFailure, match="Writing failed: database or disk is full"):
         _sql.transact(engine, "Writing", work)
     assert count(engine) == 0
-    engine.dispose()
+    _sql.dispose(engine)
     _sql.transact(engine, "Writing", lambda it: it.execute(INSERT, {"k": "a", "v": text}))
     assert count(engine) == 1
 

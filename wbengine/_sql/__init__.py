@@ -10,8 +10,8 @@ MySQL, PostgreSQL; SQLAlchemy Core, no ORM.  What these do not agree on is in `d
 
 from __future__ import annotations
 
-from wbengine._sql.engines import dispose, make_engine
+from wbengine._sql.engines import dispose, make_engine, writer_of
 from wbengine._sql.options import Options, parse
-from wbengine._sql.transactions import transact
+from wbengine._sql.transactions import transact, turn
 
-__all__ = ["Options", "dispose", "make_engine", "parse", "transact"]
+__all__ = ["Options", "dispose", "make_engine", "parse", "transact", "turn", "writer_of"]

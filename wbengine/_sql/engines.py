@@ -12,14 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy import pool
 
 from wbengine import logging
-from wbengine._sql import dialects, options
+from wbengine._sql import dialects, options, writers
 
-__all__ = ["WRITES", "make_engine", "read_level", "retries_of"]
+__all__ = ["make_engine", "read_level", "retries_of", "writer_of"]
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: The execution option of connections on which sqlite's transactions are begun to write.
-WRITES: Final = "wbe_writes"
 _READ_LEVEL: Final = "wbe_read_level"
 _RETRIES: Final = "wbe_max_retries"
 
@@ -100,7 +98,12 @@ def make_engine(url: str | options.Options, wanted: Mapping[str, Any] | None = N
             f"{told.url.drivername!r} is a driver for asyncio, which is of no use here"
         )
     reading = None if told.dialect == dialects.SQLITE or level in _MOMENT else _MOMENT[0]
-    engine.update_execution_options(**{_RETRIES: told.max_retries, _READ_LEVEL: reading})
+    writer = None
+    if told.dialect == dialects.SQLITE and not told.in_memory:
+        writer = writers.Writer(str(told.url.database))
+    engine.update_execution_options(
+        **{_RETRIES: told.max_retries, _READ_LEVEL: reading, writers.WRITER: writer}
+    )
     _listen(engine, told)
     if not told.in_memory:
         _engines.add(engine)
@@ -112,7 +115,9 @@ def dispose(engine: sa.Engine) -> None:
 
     Of SQLAlchemy's own `dispose` the latter would stay open until they are collected.
     """
-    pool = engine.pool
+    pool, writer = engine.pool, writer_of(engine)
+    if writer is not None:
+        writer.close()
     engine.dispose()
     sa.event.listen(pool, "checkin", _close_returned)
 
@@ -124,6 +129,12 @@ def _close_returned(_connection: Any, record: Any) -> None:
 def retries_of(engine: sa.Engine) -> int:
     """How often a connection that cannot be made is to be tried again."""
     return int(engine.get_execution_options().get(_RETRIES, 0))
+
+
+def writer_of(engine: sa.Engine) -> writers.Writer | None:
+    """What writes the file of an sqlite database; None: it is in memory, or another database."""
+    writer: writers.Writer | None = engine.get_execution_options().get(writers.WRITER)
+    return writer
 
 
 def read_level(engine: sa.Engine) -> str | None:
@@ -196,9 +207,11 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    # Who reads first and writes then would be refused when somebody else wrote in between.
-    writes = connection.get_execution_options().get(WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    writer = connection.get_execution_options().get(writers.WRITER)
+    if writer is not None and writer.owns(connection):
+        writer.begin(connection)
+    else:
+        connection.exec_driver_sql("BEGIN")
 
 
 def _log(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -208,6 +221,8 @@ def _log(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
 def _forget_connections() -> None:
     """In a child process: the connections are the parent's; neither use nor close them."""
     for engine in list(_engines):
+        if (writer := writer_of(engine)) is not None:
+            _inherited.append(writer.forget())
         _inherited.append(engine.pool)
         engine.dispose(close=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sqlite3
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -11,7 +13,7 @@ import tenacity
 from wbengine import exceptions
 from wbengine._sql import dialects, engines, errors
 
-__all__ = ["transact"]
+__all__ = ["transact", "turn"]
 
 _T = TypeVar("_T")
 
@@ -57,11 +59,26 @@ def transact(
         return done
 
 
+def turn(engine: sa.Engine, what: str, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Run `work` on the driver's own connection, in a transaction that other threads' turns share.
+
+    For the one transaction that there are many of, on a database that has a writer (`writer_of`).
+    Other threads may run `work`, and more than once.
+
+    :raises StorageFailure: as `transact` does.
+    """
+    writer = engines.writer_of(engine)
+    assert writer is not None
+    with errors.failures(what, place=engine.url.database):
+        return writer.turn(functools.partial(_connected, engine), work)
+
+
 def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool) -> _T:
+    writer = engines.writer_of(engine) if write else None
+    if writer is not None:
+        return writer.transact(functools.partial(_connected, engine), work)
     with _connected(engine) as connection:
-        if write:
-            connection.execution_options(**{engines.WRITES: True})
-        elif level := engines.read_level(engine):
+        if not write and (level := engines.read_level(engine)):
             connection.execution_options(isolation_level=level)
         transaction = connection.begin()
         try:

@@ -44,6 +44,10 @@ class SQLBackend(base.Backend):
         self.options = _sql.parse(url, told)
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
+        #: Whether turns are written on the driver's own connection, which logs no statements.
+        self.writes_turns: Final = (
+            _sql.writer_of(self.engine) is not None and not self.options.log_statements
+        )
         self._ready = False
         self._preparing = threading.Lock()
 

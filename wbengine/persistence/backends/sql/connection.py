@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -104,6 +105,12 @@ class SQLConnection(base.Connection):
     ) -> None:
         changes = writing.changes(flow.uuid, atoms, items)
         changes.flow = writing.flow_row(flow) if flow_row else None
+
+        if lease is not None and self._backend.writes_turns:
+            crashpoint("sql.before-save")
+            if self._turn(changes, lease):
+                crashpoint("sql.after-commit")
+                return  # else it is refused: the long way tells why
 
         def work(connection: sa.Connection) -> None:
             shelving.lock(connection, self._statements, flow.uuid, changes.flow, lease)
@@ -235,6 +242,17 @@ class SQLConnection(base.Connection):
         crashpoint("sql.after-wish-cleared-commit")
 
     # -------------------------------------------------------------------------------------------
+
+    def _turn(self, changes: writing.Changes, lease: leases.Lease) -> bool:
+        """Write a turn on the driver's own connection; False: not under this lease."""
+
+        def work(driver: sqlite3.Connection) -> bool:
+            written = writing.write_turn(driver, self._statements, changes, lease)
+            crashpoint("sql.before-commit")
+            return written
+
+        self._backend.prepare()
+        return _sql.turn(self._backend.engine, f"Saving flow {lease.flow}", work)
 
     def _read(self, what: str, uuid: str, work: Callable[[sa.Connection], _T]) -> _T:
         if not self._backend.is_there():

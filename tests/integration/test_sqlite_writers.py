@@ -1,0 +1,268 @@
+"""Several threads and processes that write one sqlite file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import MARGIN, until
+from wbengine import _crash, exceptions
+from wbengine.persistence import backends, base, leases, models
+
+#: Holds the write lock, says so, and waits to be told to go on.
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("holds", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+"""
+
+#: Writes so many turns of a flow, as fast as it can, and tells the longest that one took.
+WRITER = """
+import json, sys, time
+from wbengine.persistence import backends
+
+url, uuid, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
+connection = backends.fetch(url).get_connection()
+lease = connection.take_lease(uuid, uuid, 600)
+flow = connection.get_flow_details(uuid)
+print("ready", flush=True)
+sys.stdin.readline()
+longest = 0.0
+for turn in range(turns):
+    flow.meta["turn"] = turn
+    began = time.monotonic()
+    connection.save_changes(flow, [], lease=lease)
+    longest = max(longest, time.monotonic() - began)
+print(json.dumps(longest), flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "flows.db"
+
+
+@pytest.fixture
+def backend(path: Path) -> Iterator[base.Backend]:
+    with backends.backend(f"sqlite:///{path}") as made:
+        yield made
+
+
+def held(backend: base.Backend, *uuids: str) -> list[tuple[models.FlowDetail, leases.Lease]]:
+    """Flows of one task each, and their leases."""
+    book = models.LogBook("book")
+    for uuid in uuids:
+        flow = models.FlowDetail(uuid, uuid=uuid)
+        flow.add(models.TaskDetail("task", uuid=f"{uuid}-task"))
+        book.add(flow)
+    connection = backend.get_connection()
+    connection.save_logbook(book)
+    return [
+        (connection.get_flow_details(uuid), connection.take_lease(uuid, "me", 60)) for uuid in uuids
+    ]
+
+
+@contextlib.contextmanager
+def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as made:
+        try:
+            assert made.stdout is not None
+            made.stdout.readline()
+            yield made
+        finally:
+            made.kill()
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_stopped_writer_is_named_within_two_seconds(path: Path, backend: base.Backend) -> None:
+    """The error says which process writes, and is stopped; the turn can be written later."""
+    ((flow, lease),) = held(backend, "flow")
+    flow.meta["turn"] = 1
+    connection = backend.get_connection()
+    with process(HOLDER, str(path)) as holder:
+        os.kill(holder.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(exceptions.StorageFailure, match=f"process {holder.pid} writes .*flows"):
+            connection.save_changes(flow, flow, lease=lease)
+        with pytest.raises(exceptions.StorageFailure, match="is stopped"):
+            connection.renew_lease(lease, 60)
+        assert time.monotonic() - began < 2 * 2.0
+    connection.save_changes(flow, flow, lease=lease)
+    assert connection.get_flow_details("flow").meta == {"turn": 1}
+
+
+def test_turn_waits_for_the_writer_of_another_process(path: Path, backend: base.Backend) -> None:
+    ((flow, lease),) = held(backend, "flow")
+    flow.meta["turn"] = 1
+    with process(HOLDER, str(path)) as holder:
+        thread = threading.Thread(
+            target=backend.get_connection().save_changes, args=(flow, flow), kwargs={"lease": lease}
+        )
+        thread.start()
+        until(lambda: os.path.exists(f"{path}-queue"), within=2)
+        assert backend.get_connection().get_flow_details("flow").meta == {}
+        go_on(holder)
+        thread.join(10)
+        assert backend.get_connection().get_flow_details("flow").meta == {"turn": 1}
+
+
+def test_turns_of_threads_that_wait_are_one_transaction(path: Path, backend: base.Backend) -> None:
+    """And one that lost its lease is refused, without the others."""
+    uuids = [f"flow-{number}" for number in range(8)]
+    flows = held(backend, *uuids)
+    flows[3] = flows[3][0], dataclasses.replace(flows[3][1], epoch=99)
+    told: dict[str, str] = {}
+    begun: list[str] = []
+
+    def save(flow: models.FlowDetail, lease: leases.Lease) -> None:
+        flow.meta["saved"] = True
+        try:
+            backend.get_connection().save_changes(flow, flow, lease=lease)
+            told[flow.uuid] = "saved"
+        except exceptions.LeaseLost:
+            told[flow.uuid] = "lost"
+
+    with process(HOLDER, str(path)) as holder, crashpoints(begun.append):
+        threads = [threading.Thread(target=save, args=each) for each in flows]
+        for thread in threads:
+            thread.start()
+        until(lambda: begun.count("sql.before-save") == len(uuids), within=2)
+        before = commits(path)
+        go_on(holder)
+        for thread in threads:
+            thread.join(20)
+    assert told == {uuid: "lost" if uuid == "flow-3" else "saved" for uuid in uuids}
+    kept = {uuid: backend.get_connection().get_flow_details(uuid).meta for uuid in uuids}
+    assert kept == {uuid: {} if uuid == "flow-3" else {"saved": True} for uuid in uuids}
+    assert commits(path) - before <= 4
+
+
+def test_turn_that_cannot_be_written_fails_without_those_it_waited_with(
+    path: Path, backend: base.Backend
+) -> None:
+    """One breaks a rule of the database."""
+    flows = held(backend, "good", "fine", "well", "bad", "right")
+    begun: list[str] = []
+    told: dict[str, str] = {}
+
+    def save(flow: models.FlowDetail, lease: leases.Lease) -> None:
+        flow.meta["saved"] = True
+        try:
+            backend.get_connection().save_changes(flow, flow, lease=lease)
+            told[flow.uuid] = "saved"
+        except exceptions.StorageFailure:
+            told[flow.uuid] = "failed"
+
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute(
+            "CREATE TRIGGER no_bad BEFORE UPDATE ON wbe_flowdetails WHEN NEW.uuid = 'bad'"
+            " AND NEW.meta IS NOT NULL BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+        )
+    with process(HOLDER, str(path)) as holder, crashpoints(begun.append):
+        threads = [threading.Thread(target=save, args=each) for each in flows]
+        for thread in threads:
+            thread.start()
+        until(lambda: begun.count("sql.before-save") == len(flows), within=2)
+        go_on(holder)
+        for thread in threads:
+            thread.join(20)
+    assert told == {flow.uuid: "failed" if flow.uuid == "bad" else "saved" for flow, _ in flows}
+    kept = {uuid: backend.get_connection().get_flow_details(uuid).meta for uuid in told}
+    assert kept == {uuid: {} if uuid == "bad" else {"saved": True} for uuid in told}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_child_of_a_fork_writes_with_a_connection_of_its_own(
+    path: Path, backend: base.Backend
+) -> None:
+    """Even if a thread of its parent was about to write; and what both write is whole."""
+    (ours, our_lease), (theirs, their_lease) = held(backend, "ours", "theirs")
+    connection = backend.get_connection()
+    ours.meta["turn"], theirs.meta["turn"] = "parent", "child"
+    saving = threading.Thread(
+        target=connection.save_changes, args=(ours, ours), kwargs={"lease": our_lease}
+    )
+    with process(HOLDER, str(path)) as holder:
+        saving.start()
+        until(lambda: os.path.exists(f"{path}-queue"), within=2)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                connection.save_changes(theirs, theirs, lease=their_lease)
+                code = 0
+            finally:
+                os._exit(code)
+        go_on(holder)
+        try:
+            until(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), within=1)
+        except ChildProcessError:
+            pytest.fail("the child could not write")
+        except AssertionError:
+            os.kill(child, signal.SIGKILL)
+            raise
+    saving.join(10)
+    kept = {uuid: connection.get_flow_details(uuid).meta for uuid in ("ours", "theirs")}
+    assert kept == {"ours": {"turn": "parent"}, "theirs": {"turn": "child"}}
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.alone
+def test_no_writer_of_many_processes_starves(path: Path, backend: base.Backend) -> None:
+    """Sixteen processes write at the same time, and none of them waits long."""
+    uuids = [f"flow-{number}" for number in range(16)]
+    book = models.LogBook("book")
+    for uuid in uuids:
+        book.add(models.FlowDetail(uuid, uuid=uuid))
+    backend.get_connection().save_logbook(book)
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(process(WRITER, f"sqlite:///{path}", uuid, "100")) for uuid in uuids
+        ]
+        for writer in writers:
+            go_on(writer)
+        longest = max(json.loads(writer.communicate()[0]) for writer in writers)
+    assert longest < 0.25 * MARGIN
+    for uuid in uuids:
+        assert backend.get_connection().get_flow_details(uuid).meta == {"turn": 99}
+
+
+@contextlib.contextmanager
+def crashpoints(hook: Callable[[str], None]) -> Iterator[None]:
+    _crash.install(hook)
+    try:
+        yield
+    finally:
+        _crash.install(None)
+
+
+def commits(path: Path) -> int:
+    """How many transactions are in the WAL of a database."""
+    data = Path(f"{path}-wal").read_bytes()
+    size = 24 + int.from_bytes(data[8:12], "big")
+    frames = [data[at : at + 24] for at in range(32, len(data), size)]
+    return sum(frame[4:8] != bytes(4) and frame[8:16] == data[16:24] for frame in frames)

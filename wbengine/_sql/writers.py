@@ -1,0 +1,285 @@
+"""The one connection of a process that writes an sqlite file.
+
+sqlite lets one connection write at a time.  The threads of a process queue for ours, and the thread
+that has it does what others wait with, too: their turns become one transaction, and one sync of the
+disk.  Processes try at once; one that finds the file busy queues at a lock file beside it, for
+sqlite's own way of waiting starves some of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+__all__ = ["WRITER", "Writer"]
+
+_T = TypeVar("_T")
+
+#: The execution option of an engine that has a writer.
+WRITER: Final = "wbe_writer"
+
+#: So long a writer waits for those of other processes.
+_PATIENCE: Final = 30.0
+#: So long it waits in the queue: the process at its head may be stopped.
+_QUEUE_PATIENCE: Final = 1.0
+#: So often it looks whether the process that writes is stopped; users are told of it within 2 s.
+_LOOK: Final = 0.5
+#: So long after it had to wait a writer goes to the queue at once, and overtakes nobody.
+_POLITE: Final = 0.1
+_PAUSE: Final = 0.0002
+_QUEUE_PAUSE: Final = 0.001
+#: In the index of a WAL (the file '-shm') its writer has a lock on this byte.
+_WRITE_LOCK_BYTE: Final = 120
+
+
+class _Turn:
+    """What a thread waits with until it is written."""
+
+    __slots__ = ("done", "error", "result", "work")
+
+    def __init__(self, work: Callable[[sqlite3.Connection], Any]) -> None:
+        self.work: Final = work
+        self.done = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class Writer:
+    """Writes one sqlite file.  Any thread may use it, and a forked child has one of its own."""
+
+    def __init__(self, path: str) -> None:
+        self._path: Final = os.path.abspath(path)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._mutex = threading.Lock()
+        self._turns: deque[_Turn] = deque()
+        self._connection: sa.Connection | None = None
+        self._polite_until = 0.0
+
+    def forget(self) -> sa.Connection | None:
+        """In a child process: use the parent's connection no more; it must not be collected."""
+        connection = self._connection
+        self._begin_anew()
+        return connection
+
+    def owns(self, connection: sa.Connection) -> bool:
+        """Whether this is its connection, on which transactions are begun to write."""
+        return connection is self._connection
+
+    def close(self) -> None:
+        with self._mutex:
+            self._close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def transact(
+        self, connect: Callable[[], sa.Connection], work: Callable[[sa.Connection], _T]
+    ) -> _T:
+        """`work` in a transaction of its own."""
+        with self._mutex:
+            connection = self._opened(connect)
+            try:
+                with connection.begin():
+                    return work(connection)
+            finally:
+                self._check(connection)
+
+    def turn(
+        self, connect: Callable[[], sa.Connection], work: Callable[[sqlite3.Connection], _T]
+    ) -> _T:
+        """`work` on the driver's connection, in a transaction that turns of other threads share.
+
+        Other threads may call `work`, and more than once.  If it raises, all of the transaction is
+        undone, and each of its turns is tried alone.
+        """
+        turn = _Turn(work)
+        self._turns.append(turn)
+        with self._mutex:
+            if not turn.done:
+                self._write_waiting(connect)
+        if turn.error is not None:
+            raise turn.error
+        return turn.result  # type: ignore[no-any-return]
+
+    def _write_waiting(self, connect: Callable[[], sa.Connection]) -> None:
+        turns = [self._turns.popleft() for _ in range(len(self._turns))]
+        try:
+            if not self._try(connect, turns):
+                for turn in turns:
+                    self._try(connect, [turn])
+        finally:  # an interrupt is for this thread; the others do theirs themselves
+            self._turns.extendleft([turn for turn in reversed(turns) if not turn.done])
+
+    def _try(self, connect: Callable[[], sa.Connection], turns: list[_Turn]) -> bool:
+        """Write them together; False: one of several failed, and none is written."""
+        try:
+            self._write(connect, turns)
+        except Exception as error:
+            if len(turns) > 1:
+                return False
+            turns[0].error = error
+        for turn in turns:
+            turn.done = True
+        return True
+
+    def _write(self, connect: Callable[[], sa.Connection], turns: list[_Turn]) -> None:
+        connection = self._opened(connect)
+        driver = _driver_of(connection)
+        try:
+            self.begin(connection)
+            for turn in turns:
+                turn.result = turn.work(driver)
+            driver.execute("COMMIT")
+        except BaseException as error:
+            if driver.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    driver.execute("ROLLBACK")
+            if driver.in_transaction:
+                self._close()
+            if isinstance(error, sqlite3.Error):
+                raise sa.exc.OperationalError("a turn", None, error) from error
+            raise
+
+    def _opened(self, connect: Callable[[], sa.Connection]) -> sa.Connection:
+        if self._connection is None:
+            made = connect()
+            made.detach()  # no reader gets it, for it does not wait for others
+            _driver_of(made).execute("PRAGMA busy_timeout = 0")
+            self._connection = made
+        return self._connection
+
+    def _check(self, connection: sa.Connection) -> None:
+        """Keep the connection only if it is as good as new."""
+        if connection.invalidated or connection.in_transaction():
+            self._close()
+
+    # -- beginning to write ---------------------------------------------------------------------
+
+    def begin(self, connection: sa.Connection) -> None:
+        """Begin a transaction that writes, when no other process is in one.
+
+        :raises sqlalchemy.exc.OperationalError: another one is all the time, or is stopped; the
+            text names it.
+        """
+        driver = _driver_of(connection)
+        if time.monotonic() >= self._polite_until and _began(driver):
+            return
+        waiting = _Waiting(self._path)
+        with self._queue(waiting):
+            while not _began(driver):
+                waiting.look()
+                time.sleep(_PAUSE * (1 + random.random()))
+        self._polite_until = time.monotonic() + _POLITE
+
+    @contextlib.contextmanager
+    def _queue(self, waiting: _Waiting) -> Iterator[None]:
+        fd = os.open(f"{self._path}-queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            until = time.monotonic() + _QUEUE_PATIENCE
+            while not _locked(fd) and time.monotonic() < until:
+                waiting.look()
+                time.sleep(_QUEUE_PAUSE * (0.5 + random.random()))
+            yield
+        finally:
+            os.close(fd)
+
+
+class _Waiting:
+    """The time that a writer has waited."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        now = time.monotonic()
+        self._next_look = now + _LOOK
+        self._until = now + _PATIENCE
+
+    def look(self) -> None:
+        """Give up when it takes too long, or when the process that writes is stopped."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK
+        holder = _holder(self._path)
+        if holder is not None and _is_stopped(holder):
+            raise _busy(
+                f"process {holder} writes {self._path}, and is stopped (kill -CONT {holder} lets it"
+                " go on)"
+            )
+        if now > self._until:
+            who = "another process" if holder is None else f"process {holder}"
+            raise _busy(f"{who} writes {self._path} for {_PATIENCE:.0f} s already")
+
+
+def _driver_of(connection: sa.Connection) -> sqlite3.Connection:
+    driver: Any = connection.connection.dbapi_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
+
+
+def _began(driver: sqlite3.Connection) -> bool:
+    try:
+        driver.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            return False
+        raise sa.exc.OperationalError("BEGIN IMMEDIATE", None, error) from error
+    except sqlite3.Error as error:
+        raise sa.exc.DatabaseError("BEGIN IMMEDIATE", None, error) from error
+    return True
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _busy(words: str) -> sa.exc.OperationalError:
+    return sa.exc.OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError(words))
+
+
+def _holder(path: str) -> int | None:
+    """The process that has the write lock of a database; None: none, or the system does not tell.
+
+    The locks are read from the system's list: to open the file and ask would, when it is closed,
+    end the locks that this process has on it.
+    """
+    try:
+        index = os.stat(f"{path}-shm")
+        locks = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    file = f"{os.major(index.st_dev):02x}:{os.minor(index.st_dev):02x}:{index.st_ino}"
+    for line in locks.splitlines():
+        # 1: POSIX  ADVISORY  WRITE 4242 fe:00:131 120 120
+        words = line.split()
+        if len(words) == 8 and words[5] == file and words[3] == "WRITE":
+            first, last = words[6:]
+            if int(first) <= _WRITE_LOCK_BYTE and (last == "EOF" or int(last) >= _WRITE_LOCK_BYTE):
+                return int(words[4])
+    return None
+
+
+def _is_stopped(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in "Tt"
