@@ -271,15 +271,12 @@ def test_task_that_expires_as_it_waits_for_a_lease_is_not_run(
 
 
 def test_release_while_the_ledger_is_away_is_made_up_for(ledger: brokers.Redis) -> None:
-    def opened(ttl: float | None) -> Any:
-        return ledgers.open_ledger(ledger.url(), "worker", ttl)
-
     with contextlib.ExitStack() as stack:
         first, second = (
-            claims.Claims(opened, name, None, shared=True, serializer="json") for name in "ab"
+            claims.Claims(ledger.url(), None, shared=True, serializer="json") for _ in "ab"
         )
-        for one in (first, second):
-            one.open()
+        for one, name in ((first, "a"), (second, "b")):
+            one.open(name)
             stack.callback(one.close)
         run = claims.Run("run")
         assert first.take(run, again=False).run
@@ -304,12 +301,8 @@ def test_rows_stay_as_long_as_a_copy_of_their_message_may_come() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_old_rows_go_but_none_under_a_live_lease(shared: bool, redis_url: Any) -> None:
     """With rows of flows beside them, those that say that all was sent go by the ledger's rule."""
-
-    def opened(ttl: float | None) -> Any:
-        return ledgers.open_ledger(redis_url, "worker", ttl)
-
-    made = claims.Claims(opened, "mine", 5.0, shared=shared, serializer="json")
-    made.open()
+    made = claims.Claims(redis_url, 5.0, shared=shared, serializer="json")
+    made.open("mine")
     try:
         ended, runs = claims.Run("ended"), claims.Run("runs")
         for run in (ended, runs):

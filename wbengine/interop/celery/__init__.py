@@ -19,40 +19,18 @@ if TYPE_CHECKING:
     from wbengine.interop.celery.worker import CeleryWorker
 
 __all__ = [
-    "Accepted",
-    "CeleryTask",
-    "Event",
-    "CeleryWorker",
-    "Ignore",
-    "Malformed",
-    "Refused",
-    "Reject",
-    "Retry",
-    "TaskMessage",
-    "Undecodable",
-    "Wire",
-    "current",
-    "decode",
-    "encode",
-]
+    "Accepted", "CeleryTask", "CeleryWorker", "Event", "Ignore", "Malformed", "Refused", "Reject",
+    "Retry", "TaskMessage", "Undecodable", "Wire", "current", "decode", "encode",
+]  # fmt: skip
 
 #: Public name -> the module of this package that has it.
 _PLACES: Final[dict[str, str]] = {
-    "Accepted": "serializers",
+    **dict.fromkeys(("Malformed", "TaskMessage", "decode", "encode"), "protocol"),
+    **dict.fromkeys(("Accepted", "Refused", "Undecodable", "Wire"), "serializers"),
+    **dict.fromkeys(("Ignore", "Reject", "Retry", "current"), "request"),
     "CeleryTask": "task",
-    "Event": "events",
     "CeleryWorker": "worker",
-    "Ignore": "request",
-    "Malformed": "protocol",
-    "Refused": "serializers",
-    "Reject": "request",
-    "Retry": "request",
-    "TaskMessage": "protocol",
-    "Undecodable": "serializers",
-    "Wire": "serializers",
-    "current": "request",
-    "decode": "protocol",
-    "encode": "protocol",
+    "Event": "events",
 }
 
 __getattr__, __dir__ = _lazily.names(

@@ -21,7 +21,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ import kombu.exceptions
 from kombu import serialization
 
 from wbengine import _names, exceptions
+from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base
 from wbengine.types import failure as ft
 
@@ -77,27 +77,21 @@ RUN: Final = Verdict(run=True)
 
 
 class Claims:
-    """The claims of one worker; its methods are called in threads that may wait.
+    """The claims of one worker in the ledger at `place`; its methods are called in threads that may
+    wait.
 
-    `open_ledger(ttl)` opens the ledger; rows stay for `ttl` seconds at least (None: for ever).
-    `shared`: rows of flows are in it, too.  Outcomes are kept in what `serializer` writes.
+    Rows stay for `ttl` seconds at least (None: for ever).  `shared`: rows of flows are in it, too.
+    Outcomes are kept in what `serializer` writes.
     """
 
-    def __init__(
-        self,
-        open_ledger: Callable[[float | None], base.Ledger],
-        holder: str,
-        ttl: float | None,
-        *,
-        shared: bool,
-        serializer: str,
-    ) -> None:
-        self._open_ledger = open_ledger
-        self._holder = holder
+    ledger: base.Ledger
+
+    def __init__(self, place: str, ttl: float | None, *, shared: bool, serializer: str) -> None:
+        self._place = place
         self._ttl = ttl
         self._shared = shared
         self._serializer = serializer
-        self._ledger: base.Ledger | None = None
+        self._holder = ""
         self._stopping = threading.Event()
         self._renewed = -math.inf
         #: Runs that were released while the ledger was away, by their keys.
@@ -105,16 +99,13 @@ class Claims:
         self._releasing = threading.Lock()
         self._thread = threading.Thread(target=self._renew, name="wbengine-claims", daemon=True)
 
-    @property
-    def ledger(self) -> base.Ledger:
-        assert self._ledger is not None, "claims are opened first"
-        return self._ledger
+    def open(self, holder: str) -> None:
+        """Begin, for the worker of this name.
 
-    def open(self) -> None:
-        """
         :raises LedgerFailure: the ledger cannot be used.
         """
-        self._ledger = self._open_ledger(self._ttl)
+        self._holder = holder
+        self.ledger = ledgers.open_ledger(self._place, "worker", self._ttl)
         self._say()
         self._thread.start()
 
@@ -122,8 +113,7 @@ class Claims:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
-        if self._ledger is not None:
-            self._ledger.close()
+            self.ledger.close()
 
     def take(self, run: Run, again: bool) -> Verdict:
         """Claim a run; `again`: it may run once more where the worker that had it died."""

@@ -37,8 +37,6 @@ RPC: Final = "rpc://"
 DISABLED: Final = "disabled://"
 _STORES: Final = ("redis", "rediss", "unix")
 
-#: So often a message is written that breaks its channel each time.
-_MOST_TRIES: Final = 3
 #: Seconds to wait for the broker to confirm a message.
 _PATIENCE: Final = 30.0
 #: Seconds after which a queue is declared once more: it may have been removed meanwhile.
@@ -96,14 +94,16 @@ def address_of(
     :raises TypeError: it is neither.
     :raises ValueError: no transport, result backend or serializer is called so.
     """
-    conf = None
-    if not isinstance(app_or_url, str):
-        conf = getattr(app_or_url, "conf", None)
-        if conf is None:
-            raise TypeError(
-                f"app_or_url must be the URL of a broker, or a Celery app, not {app_or_url!r:.80}"
-            )
-    ask = functools.partial(_setting, conf)
+    conf = getattr(app_or_url, "conf", None)
+    if conf is None and not isinstance(app_or_url, str):
+        raise TypeError(
+            f"app_or_url must be the URL of a broker, or a Celery app, not {app_or_url!r:.80}"
+        )
+
+    def ask(name: str) -> Any:
+        # An attribute: what its variables of the environment say counts there, as for Celery.
+        return getattr(conf, name, None)
+
     url = app_or_url if conf is None else ask("broker_write_url") or ask("broker_url")
     if not isinstance(url, str):
         url = ";".join(url) if url else "amqp://"
@@ -113,16 +113,12 @@ def address_of(
         raise ValueError(f"a CeleryTask is sent through a RabbitMQ or a Redis, not {target.shown}")
     if result_backend is None:
         result_backend = RPC if conf is None else ask("result_backend") or DISABLED
-    name = result_serializer or ask("result_serializer") or "json"
-    if name not in serializers.MIME_TYPES:
-        near = _names.hint(name, serializers.MIME_TYPES)
-        raise ValueError(f"result_serializer {name!r} is none{near}")
     options = ask("result_backend_transport_options") or {}
     return Address(
         url,
         _backend(str(result_backend)),
         _prefix(str(options.get("global_keyprefix") or "")),
-        serializers.MIME_TYPES[name],
+        serializers.mime_type(result_serializer or ask("result_serializer") or "json"),
         str(ask("control_exchange") or "celery"),
         str(ask("event_exchange") or events.EXCHANGE),
     )
@@ -152,7 +148,8 @@ def route_of(
     if queue is None:
         if exchange is not None:
             return Route(exchange, routing_key or "")
-        queue = _setting(getattr(app_or_url, "conf", None), "task_default_queue") or "celery"
+        conf = getattr(app_or_url, "conf", None)
+        queue = getattr(conf, "task_default_queue", None) or "celery"
     if isinstance(queue, str):
         queue = kombu.Queue(queue, kombu.Exchange(queue, type="direct"), routing_key=queue)
     if not isinstance(queue, kombu.Queue):
@@ -160,11 +157,6 @@ def route_of(
     if not (exchange and routing_key) and queue.exchange.type == "direct":
         return Route("", queue.name, queue)
     return Route(exchange or queue.exchange.name, routing_key or queue.routing_key or "", queue)
-
-
-def _setting(conf: Any, name: str) -> Any:
-    # An attribute: what its variables of the environment say counts there, as for Celery.
-    return getattr(conf, name, None)
 
 
 def _prefix(told: str) -> str:
@@ -214,7 +206,8 @@ CONFIRMED: Final = 2
 class OutgoingTask:
     """One task that Celery's workers are asked to run.
 
-    `confirmed` is called when the broker has the message, `failed` if it never will.
+    `tell` gets the failure if the broker never will have the message; the id when it has, unless
+    its result is waited for.
 
     `recovered`: an earlier run may have sent it; if it is unknown whether, it is sent again only if
     `again`.
@@ -224,15 +217,20 @@ class OutgoingTask:
     wire: Wire
     route: Route
     reader: results.Reader | None
-    confirmed: Callable[[], object]
-    failed: Callable[[ft.Failure], object]
+    waits: bool
+    tell: Callable[[Any], object]
     recovered: bool = False
     again: bool = True
     stage: int = NEW
-    #: How often it was written.
-    tries: int = 0
     #: It is not to be sent any more.
     dropped: threading.Event = field(default_factory=threading.Event)
+
+    def confirmed(self) -> None:
+        if not self.waits:
+            self.tell(self.id)
+
+    def failed(self, error: Exception) -> None:
+        self.tell(ft.Failure.from_exception(error))
 
 
 class Publisher(reconnecting.ReconnectLoop):
@@ -329,7 +327,7 @@ class Publisher(reconnecting.ReconnectLoop):
             if (failure := self._failure(message, error)) is None:
                 raise
             self._disconnect()
-            message.failed(ft.Failure.from_exception(failure))
+            message.failed(failure)
 
     def _attempt(self, message: OutgoingTask) -> None:
         reader = message.reader
@@ -339,7 +337,7 @@ class Publisher(reconnecting.ReconnectLoop):
             elif not message.again:
                 text = f"nobody can tell whether an earlier run sent task {message.id}"
                 self._revoke(message.id, None)
-                message.failed(ft.Failure.from_exception(exceptions.WorkerLost(text)))
+                message.failed(exceptions.WorkerLost(text))
                 return
         if message.stage != CONFIRMED:
             self._publish(message)
@@ -353,7 +351,6 @@ class Publisher(reconnecting.ReconnectLoop):
 
     def _publish(self, message: OutgoingTask) -> None:
         producer = self._open()
-        message.tries += 1  # declaring a queue may break the channel, too
         if message.route.queue is not None:
             self._declare(message.route.queue)
         if isinstance(message.reader, results.RpcReader):
@@ -375,10 +372,8 @@ class Publisher(reconnecting.ReconnectLoop):
             if error.reply_code == _NO_ROUTE:
                 key = message.route.routing_key
                 why = f"no queue takes what is sent to {where} with routing key {key!r}"
-            elif message.tries < _MOST_TRIES:
-                return None
             else:
-                why = f"the broker refused it {message.tries} times: {reasons.explain(error)}"
+                why = f"the broker refused it: {reasons.explain(error)}"
             return exceptions.TransportFailure(f"task {message.id} could not be sent: {why}", error)
         if isinstance(error, amqp_errors.FrameSyntaxError):  # py-amqp cannot write it
             return exceptions.NotEncodable(
@@ -388,10 +383,8 @@ class Publisher(reconnecting.ReconnectLoop):
             text = f"{self.place}, or the Redis of its results, cannot be used"
             why = reasons.explain(error.__cause__ or error)
             return exceptions.TransportFailure(f"{text}: {why}", error)
-        if not reconnecting.is_lost(error):
-            return error  # of this one alone: its headers, say, cannot be written
-        message.tries = 0
-        return None
+        # Else of this one alone: its headers, say, cannot be written.
+        return None if reconnecting.is_lost(error) else error
 
     def _open(self) -> kombu.Producer:
         """

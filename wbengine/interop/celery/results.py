@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import kombu
 
@@ -21,9 +21,11 @@ from wbengine.interop.celery.serializers import JSON, Accepted, Wire, name_of
 from wbengine.transports import reasons
 from wbengine.types import failure as ft
 
+if TYPE_CHECKING:
+    from wbengine.interop.celery.publisher import OutgoingTask
+
 __all__ = [
-    "BROKER_OPTIONS", "ENDED", "Reader", "RedisReader", "RpcReader", "Sent", "failure_of",
-    "redis_url",
+    "BROKER_OPTIONS", "ENDED", "Reader", "RedisReader", "RpcReader", "failure_of", "redis_url",
 ]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
@@ -60,18 +62,6 @@ OnResult = Callable[["protocol.Result | ft.Failure"], object]
 _T = TypeVar("_T")
 
 
-class Sent(Protocol):
-    """A task whose message the broker has: `confirmed` is to be called when that is noted, `failed`
-    if it never will."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def confirmed(self) -> Callable[[], object]: ...
-    @property
-    def failed(self) -> Callable[[ft.Failure], object]: ...
-
-
 class Reader(reconnecting.ReconnectLoop):
     """Reads one result backend; `on_result` is called once, in the reader's thread.
 
@@ -103,7 +93,7 @@ class Reader(reconnecting.ReconnectLoop):
         """Whether it is known that a task was sent: its result is there, or a note that it was."""
         return False
 
-    def note_sent(self, sent: Sent) -> None:
+    def note_sent(self, sent: OutgoingTask) -> None:
         """The broker has the message of a task: its result may come, and a resumed flow is to
         know."""
         sent.confirmed()
@@ -117,14 +107,14 @@ class Reader(reconnecting.ReconnectLoop):
 
     def _refused(self, error: Exception) -> None:
         text = f"{self.place} cannot be read: {reasons.explain(error.__cause__ or error)}"
-        self._fail_all(ft.Failure.from_exception(exceptions.TransportFailure(text, error)))
+        self._fail_all(exceptions.TransportFailure(text, error))
 
-    def _fail_all(self, failure: ft.Failure) -> None:
+    def _fail_all(self, error: Exception) -> None:
         with self._changed:
             waiting = list(self._waiting.values())
             self._waiting.clear()
         for on_result in waiting:
-            on_result(failure)
+            on_result(ft.Failure.from_exception(error))
 
     def _heard(self, id: str, value: protocol.Result | ft.Failure) -> None:
         if isinstance(value, protocol.Result) and value.status not in ENDED:
@@ -202,7 +192,7 @@ class RedisReader(Reader):
         #: The ids of results that are waited for now, or not any more.
         self._news: list[str] = []
         #: What is to be noted.
-        self._sent: list[Sent] = []
+        self._sent: list[OutgoingTask] = []
         #: The channel on which the thread is told that there is something to do.
         self._bell = f"{prefix}wbengine-celery-bell-{uuid.uuid4()}"
 
@@ -220,7 +210,7 @@ class RedisReader(Reader):
         """See `Reader.was_sent`; raises what says that the Redis is away."""
         return bool(self._client.exists(self._key(id), f"{self._prefix}{_SENT}{id}"))
 
-    def note_sent(self, sent: Sent) -> None:
+    def note_sent(self, sent: OutgoingTask) -> None:
         """See `Reader.note_sent`: its thread is told at once, and confirms what it has noted."""
         with self._changed:
             self._sent.append(sent)
@@ -233,12 +223,12 @@ class RedisReader(Reader):
     def _pending(self) -> int:
         return len(self._waiting) + len(self._sent)
 
-    def _fail_all(self, failure: ft.Failure) -> None:
+    def _fail_all(self, error: Exception) -> None:
         with self._changed:
             sent, self._sent = self._sent, []
         for one in sent:
-            one.failed(failure)
-        super()._fail_all(failure)
+            one.failed(error)
+        super()._fail_all(error)
 
     def _watch(self, id: str) -> None:
         self._news.append(id)

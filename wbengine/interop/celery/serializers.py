@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bz2
 import importlib
-import importlib.util
 import lzma
 import warnings
 import zlib
@@ -19,7 +18,10 @@ from kombu import compression, serialization
 
 from wbengine import _names, exceptions
 
-__all__ = ["JSON", "MIME_TYPES", "RAW", "Accepted", "Refused", "Undecodable", "Wire", "dump"]
+__all__ = [
+    "JSON", "MIME_TYPES", "RAW", "Accepted", "Refused", "Undecodable", "Wire", "dump",
+    "mime_type",
+]  # fmt: skip
 
 #: The name of each serializer -> the content type of its bodies.
 MIME_TYPES: Final[dict[str, str]] = {
@@ -137,23 +139,13 @@ class Accepted:
     `names` are serializers (`'json'`, `'yaml'`, `'msgpack'`, `'pickle'`) or their content types.
     Bytes and texts as they are (`RAW`) are always read.  Naming pickle warns of what it allows.
 
-    :raises ValueError: a name is none of these, or its package is not installed.
+    :raises ValueError: a name is none of these.
     """
 
     def __init__(self, names: str | Iterable[str] = ("json",)) -> None:
         found = [_NAMES.get(name, name) for name in _names.words("accept", names)]
         for name in found:
-            if name not in MIME_TYPES:
-                known = [*MIME_TYPES, *_NAMES]
-                raise ValueError(
-                    f"{name!r} is no serializer{_names.hint(name, known)}: "
-                    f"use {', '.join(MIME_TYPES)} or their content types"
-                )
-            if name in ("yaml", "msgpack") and importlib.util.find_spec(name) is None:
-                raise ValueError(
-                    f"{name!r} takes a package that is not installed:"
-                    " pip install 'wbengine[celery]'"
-                )
+            mime_type(name)
         #: The serializers by name.
         self.names: Final = tuple(dict.fromkeys(found))
         self._types: Final = frozenset(MIME_TYPES[name] for name in self.names)
@@ -195,14 +187,24 @@ def name_of(content_type: str | None) -> str | None:
     return _NAMES.get((content_type or "").strip().lower())
 
 
+def mime_type(name: str) -> str:
+    """The content type of what a serializer writes.
+
+    :raises ValueError: there is none of this name.
+    """
+    if name not in MIME_TYPES:
+        near = _names.hint(str(name), [*MIME_TYPES, *_NAMES])
+        raise ValueError(f"{name!r} is no serializer{near}: use {', '.join(MIME_TYPES)}")
+    return MIME_TYPES[name]
+
+
 def dump(value: Any, name: str = "json") -> tuple[str, str, bytes]:
     """`(content_type, content_encoding, body)` of `value`, as the serializer `name` writes it.
 
     :raises NotEncodable: it cannot be written so.
     :raises ValueError: there is no such serializer.
     """
-    if name not in MIME_TYPES:
-        raise ValueError(f"{name!r} is no serializer{_names.hint(name, MIME_TYPES)}")
+    mime_type(name)
     try:
         kind, encoding, body = serialization.dumps(value, serializer=name)
         data = body.encode("utf-8") if isinstance(body, str) else bytes(body)

@@ -142,9 +142,9 @@ class CeleryTask(Task):
                 " give result_backend, or ignore_result=True"
             )
         self._route = publisher.route_of(app_or_url, word, queue, exchange, routing_key)
-        conf = None if isinstance(app_or_url, str) else getattr(app_or_url, "conf", None)
+        conf = getattr(app_or_url, "conf", None)
         self._serializer = serializer or getattr(conf, "task_serializer", None) or "json"
-        _choice("serializer", self._serializer, serializers.MIME_TYPES)
+        serializers.mime_type(self._serializer)
         limit = limits.read(timelimit, f"the timelimit of task {word!r}")
         if not (shadow is None or isinstance(shadow, str)):
             raise TypeError(f"shadow must be a name, not {shadow!r}")
@@ -161,23 +161,22 @@ class CeleryTask(Task):
         )  # fmt: skip
         if countdown is not None and eta is not None:
             raise ValueError(f"task {word!r} is given both countdown and eta: give one")
-        delay = _seconds("countdown", countdown)
-        self._eta: dt.datetime | float | None = delay if eta is None else _moment("eta", eta)
-        self._expires: dt.datetime | float | None
-        if isinstance(expires, dt.datetime):
-            self._expires = _moment("expires", expires)
-        else:
-            self._expires = _seconds("expires", expires)
-        self._timeout = _seconds("timeout", timeout)
-        if timeout is not None and not self._timeout:
+        self._eta = _when("countdown", countdown, float) or _when("eta", eta, dt.datetime)
+        self._expires = _when("expires", expires, float, dt.datetime)
+        self._timeout = _when("timeout", timeout, float)
+        if self._timeout == 0:
             raise ValueError(f"timeout must be seconds above 0, not {timeout!r}")
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries must be a number from 0, not {retries!r}")
         self._retries = retries
         self.cancel_on_revert = bool(revoke_on_revert)
         self._signal = "SIGTERM" if terminate is True else terminate or None
-        if self._signal is not None:
-            _choice("terminate: the name of a signal", self._signal, signal.Signals.__members__)
+        known = signal.Signals.__members__
+        if self._signal not in (None, *known):
+            near = _names.hint(str(terminate), known)
+            raise ValueError(
+                f"terminate must be True or the name of a signal, not {terminate!r}{near}"
+            )
         self.idempotent = idempotent
 
     def _asked(self, requires: Any, rebind: Any, inject: Any) -> tuple[str, ...]:
@@ -246,8 +245,7 @@ class CeleryTask(Task):
         request = self.request
         message = publisher.OutgoingTask(
             id, self._wire(id, args, kwargs, reply_to), self._route, reader,
-            confirmed=(lambda: None) if waits else (lambda: tell(id)), failed=tell,
-            recovered=request is not None and request.recovered,
+            waits, tell, recovered=request is not None and request.recovered,
             again=self.idempotent is not False,
         )  # fmt: skip
         if waits and reader is not None:
@@ -301,29 +299,20 @@ def _named(task: Any, app_or_url: Any) -> tuple[str, Any]:
     return task, app_or_url
 
 
-def _choice(name: str, value: Any, known: Iterable[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}, which is none{_names.hint(str(value), known)}")
-
-
-def _seconds(name: str, value: Any) -> float | None:
+def _when(name: str, value: Any, *kinds: type) -> Any:
+    """Seconds, or a moment; None if there is none."""
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} must be seconds, not {value!r}")
+    if isinstance(value, dt.datetime) and dt.datetime in kinds:
+        if value.tzinfo is None:
+            raise ValueError(f"{name} needs a time zone: {value!r} has none")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or float not in kinds:
+        known = {float: "seconds", dt.datetime: "a datetime with a time zone"}
+        raise TypeError(f"{name} must be {' or '.join(known[one] for one in kinds)}, not {value!r}")
     if not 0 <= value < _FURTHEST:
         raise ValueError(f"{name} must be seconds from 0, not {value!r}")
     return float(value)
-
-
-def _moment(name: str, value: Any) -> dt.datetime | None:
-    if value is None:
-        return None
-    if not isinstance(value, dt.datetime):
-        raise TypeError(f"{name} must be a datetime with a time zone, not {value!r}")
-    if value.tzinfo is None:
-        raise ValueError(f"{name} needs a time zone: {value!r} has none")
-    return value
 
 
 def _after(now: dt.datetime, when: dt.datetime | float | None) -> dt.datetime | None:

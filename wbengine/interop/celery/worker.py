@@ -65,8 +65,8 @@ class CeleryWorker:
     """Hosts Celery's worker: takes the messages of `queues` for tasks of ours, known by their
     names.
 
-    `node` is its name for monitors and remote control.  `make_claims(identity)` makes the claims
-    that keep a task from running twice; without it nothing does.  `telling`: events are published.
+    `node` is its name for monitors and remote control.  `owned` are the claims that keep a task
+    from running twice; without them nothing does.  `telling`: events are published.
     """
 
     def __init__(
@@ -76,16 +76,15 @@ class CeleryWorker:
         tasks: Mapping[str, endpoints.Endpoint],
         *,
         node: str,
-        make_claims: Callable[[str], claims.Claims] | None = None,
+        owned: claims.Claims | None = None,
         telling: bool = False,
     ) -> None:
         self.node = node
         self._app = app
         self._queues = list(dict.fromkeys(queues))
         self._tasks = tasks
-        self._make_claims = make_claims
+        self._claims = owned
         self._telling = telling
-        self._claims: claims.Claims | None = None
         self._ready = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -108,8 +107,6 @@ class CeleryWorker:
         if isinstance(context.pool, pools.ProcessPool):
             known = self._tasks.values()
             context.pool.preload({request.__name__, *endpoints.modules(known)})
-        if self._make_claims is not None:
-            self._claims = self._make_claims(context.identity)
         driver = str(self._app.connection_for_read().transport.driver_type)
         system = "rabbitmq" if driver == "amqp" else driver
         self._runner = runner.Runner(context, self._claims, system)
@@ -131,7 +128,7 @@ class CeleryWorker:
                 f"the broker of Celery at {self.shown} cannot be reached: {reasons.explain(error)}"
             ) from error
         if self._claims is not None:
-            self._claims.open()
+            self._claims.open(self._context.identity)
         internals.prepare(self._app, self.node)
 
         class Pool(internals.HostedPool):
@@ -225,7 +222,6 @@ class CeleryWorker:
             self._thread.join(max(0.0, until - time.monotonic()))
         if self._claims is not None:
             self._claims.close()
-            self._claims = None
 
 
 # Its tasks. ---------------------------------------------------------------------------------------
@@ -356,7 +352,7 @@ def visit(options: argparse.Namespace) -> tuple[list[task_sources.TaskSource], A
         options.celery_queue,
         find_tasks(options.tasks, options.celery_task),
         node=node,
-        make_claims=_claims_of(app, options),
+        owned=_claims_of(app, options),
         telling=told is not None,
     )
     return [made], told
@@ -427,10 +423,8 @@ def _url(options: argparse.Namespace) -> str:
     return str(url)
 
 
-def _claims_of(
-    app: celery.Celery, options: argparse.Namespace
-) -> Callable[[str], claims.Claims] | None:
-    """What makes the claims: in the ledger that is named, else in the Redis of the broker."""
+def _claims_of(app: celery.Celery, options: argparse.Namespace) -> claims.Claims | None:
+    """Claims in the ledger that is named, else in the Redis of the broker."""
     place = options.ledger or os.environ.get(ledgers.LEDGER_VARIABLE)
     read = app.conf.broker_read_url
     first = (read if isinstance(read, str) else read[0]).partition(";")[0]
@@ -450,15 +444,7 @@ def _claims_of(
     ttl: float | None = retention(app)
     if shared:
         ttl = None if options.result_ttl is None else max(options.result_ttl, ttl)
-
-    def make(identity: str) -> claims.Claims:
-        def opened(seconds: float | None) -> Any:
-            return ledgers.open_ledger(place, "worker", seconds)
-
-        serializer = app.conf.result_serializer
-        return claims.Claims(opened, identity, ttl, shared=shared, serializer=serializer)
-
-    return make
+    return claims.Claims(place, ttl, shared=shared, serializer=app.conf.result_serializer)
 
 
 def retention(app: celery.Celery) -> float:
@@ -479,23 +465,27 @@ def _expires(app: celery.Celery) -> float:
     return told.total_seconds() if isinstance(told, dt.timedelta) else float(told or 0)
 
 
-#: Settings that Celery reads late, and ends with a traceback where they are wrong: what reads them,
-#: and what would be right.
-_FORMATS: Final = "--celery-accept: json, yaml, msgpack or pickle"
-_READERS: Final[Mapping[str, tuple[Callable[[celery.Celery], object], str]]] = {
-    "accept_content": (lambda app: _check_formats(app.conf.accept_content), _FORMATS),
-    "result_serializer": (
-        lambda app: serialization.dumps(None, app.conf.result_serializer), _FORMATS,
-    ),
-    "broker_transport_options": (_timeouts, "a mapping; a visibility_timeout is in seconds"),
-    "result_expires": (_expires, "seconds, a timedelta, or None"),
-    "broker_read_url": (
-        lambda app: app.connection_for_read().transport, "--celery-broker redis://… or amqp://…",
-    ),
-    "result_backend": (
-        lambda app: app.backend, "--celery-result-backend redis://…, rpc://, or others of Celery's",
-    ),
-}  # fmt: skip
+def _check(app: celery.Celery) -> None:
+    """Read the settings that Celery reads late, and ends with a traceback where they are wrong.
+
+    :raises ValueError: it cannot read one, or an option that stands for it.
+    """
+    conf = app.conf
+    readers: dict[str, Callable[[], object]] = {
+        "accept_content": lambda: _check_formats(conf.accept_content),
+        "result_serializer": lambda: _check_formats([conf.result_serializer]),
+        "broker_transport_options": lambda: _timeouts(app),
+        "result_expires": lambda: _expires(app),
+        "broker_read_url": lambda: app.connection_for_read().transport,
+        "result_backend": lambda: app.backend,
+    }
+    for name, read in readers.items():
+        try:
+            read()
+        except Exception as error:  # whatever Celery, or a library of the backend's, raises
+            value = getattr(conf, name)
+            shown = maybe_sanitize_url(value) if isinstance(value, str) else value
+            raise ValueError(f"{name} {shown!r} cannot be used ({_why(error)})") from error
 
 
 def _check_formats(names: Iterable[str]) -> None:
@@ -506,20 +496,6 @@ def _check_formats(names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise ValueError(f"{name!r} is no serializer{_names.hint(name, known)}")
-
-
-def _check(app: celery.Celery) -> None:
-    """
-    :raises ValueError: Celery cannot read a setting, or an option that stands for it.
-    """
-    for name, (read, right) in _READERS.items():
-        try:
-            read(app)
-        except Exception as error:  # whatever Celery, or a library of the backend's, raises
-            value = getattr(app.conf, name)
-            shown = maybe_sanitize_url(value) if isinstance(value, str) else value
-            text = f"{name} {shown!r} cannot be used ({_why(error)}); right is {right}"
-            raise ValueError(text) from error
 
 
 def _why(error: BaseException) -> str:
