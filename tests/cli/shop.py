@@ -50,6 +50,13 @@ def slow() -> linear_flow.Flow:
     return linear_flow.Flow("slow").add(*(Slow(name) for name in STEPS))
 
 
+def tried() -> linear_flow.Flow:
+    """One of its tasks may be tried again."""
+    pay = Step("pay")
+    pay.retries = 2
+    return linear_flow.Flow("tried").add(Step("reserve"), pay)
+
+
 def single() -> Step:
     return Step("single")
 

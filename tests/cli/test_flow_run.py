@@ -218,6 +218,15 @@ def test_progress_is_beside_the_result(wbengine: Command) -> None:
     assert told.err.startswith("order: SUCCESS, 4 of 4 tasks done")
 
 
+def test_task_with_retries_is_counted_once(wbengine: Command) -> None:
+    """In lists, pictures and JSON: the controller that is made for it is no task."""
+    uuid = wbengine("flow", "run", "tests.cli.shop:tried").json["uuid"]
+    assert " 2/2 " in wbengine("flow", "ls").out
+    assert "2 of 2 tasks done" in wbengine("flow", "show", uuid).out
+    shown = wbengine("--json", "flow", "show", uuid).json
+    assert (shown["counts"], shown["total"]) == ({"SUCCESS": 2}, 2)
+
+
 def test_ctrl_c_suspends_and_says_how_to_go_on(wbengine: Command, home: Path) -> None:
     process = wbengine.begin("flow", "run", SLOW, env={"WBENGINE_QUIET": "0"})
     appears(home / "reserve.begun")

@@ -58,7 +58,9 @@ def test_row_of_a_flow_has_its_state_and_its_owner(connection: Connection) -> No
     atoms[3].state = states.FAILURE
     injector = models.TaskDetail(models.INJECTOR)
     injector.state = states.SUCCESS
-    book, flow = make(*atoms, injector, name="Ä%_'\"f")
+    controller = models.RetryDetail("again")  # which is no task
+    controller.state = states.SUCCESS
+    book, flow = make(*atoms, controller, injector, name="Ä%_'\"f")
     flow.created = 1000.25
     bare = models.FlowDetail("bare")
     book.add(bare)

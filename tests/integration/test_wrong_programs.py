@@ -22,6 +22,10 @@ class Plain(task.Task):
     def execute(self) -> None: ...
 
 
+@task.task
+def noted(x: Any = None) -> None: ...
+
+
 class Stops(task.Task):
     def execute(self) -> None:
         next(iter(()))
@@ -242,6 +246,8 @@ ATOMS: list[tuple[Callable[[], Any], type[BaseException], str]] = [
      "exactly 1 argument"),
     (lambda: task.ReduceFunctorTask(pow, ["a"]), ValueError, "at least 2 names"),
     (lambda: task.task(3), TypeError, "above a function, not above 3"),
+    (lambda: noted("a", retries=5), TypeError, r"noted.* 'retries': .*@task.task\(retries=...\)"),
+    (lambda: noted("a", rebnd={}), TypeError, r"no option 'rebnd' \(did you mean 'rebind'"),
     (lambda: task.task(provide="x"), TypeError, r"no option 'provide' \(did you mean 'provides'"),
     (lambda: Plain("p").update_progress(None), TypeError, "progress of 'p' .* not None"),
     (lambda: Plain("p").update_progress("50%"), TypeError, "must be a number, not '50%'"),

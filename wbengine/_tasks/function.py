@@ -101,6 +101,9 @@ class FunctionTask(Task):
 
     def __init__(self, name: str | None = None, **options: Any) -> None:
         defaults = self._options
+        for word in options:
+            if word != "provides" and word not in _OPTIONS:
+                raise TypeError(_no_option(type(self).__name__, word))
         if options or defaults:
             given = {key: value for key, value in options.items() if value is not None}
             if "inject" in given and "inject" in defaults:
@@ -111,6 +114,17 @@ class FunctionTask(Task):
 
     def _default_name(self) -> str:
         return self._name or super()._default_name()
+
+
+def _no_option(function: str, word: str) -> str:
+    """What is wrong with an option that an instance of a function's task is given."""
+    if word in _OWN:
+        return (
+            f"{function}() takes no option {word!r}: say it above the function,"
+            f" @task.task({word}=...), or of one task, by setting its attribute {word!r}"
+        )
+    hint = _names.hint(word, [*_OPTIONS, *_OWN])
+    return f"{function}() takes no option {word!r}{hint}"
 
 
 def _class_of(

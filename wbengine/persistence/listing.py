@@ -19,7 +19,7 @@ class FlowRow(NamedTuple):
     """What a list tells of a flow.
 
     `state` is PENDING also before anybody ran it.  `created` and `updated` (the last write) are in
-    unix seconds, None where nobody knows.  `counts` say how many of its atoms are in which state.
+    unix seconds, None where nobody knows.  `counts` say how many of its tasks are in which state.
     `lease` is the owner that runs it (`owners.in_words` tells people who that is), or None.
     `error` says, in one line, why it is in FAILURE or REVERTED (None: nobody knows).
     """

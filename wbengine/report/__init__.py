@@ -104,7 +104,8 @@ def write(
 
 
 def _lead(view: FlowView, timeline: timelines.Timeline) -> str:
-    atoms = f"A flow of <b>{view.total:,}</b> {'atom' if view.total == 1 else 'atoms'}"
+    total = len(view.atoms)
+    atoms = f"A flow of <b>{total:,}</b> {'atom' if total == 1 else 'atoms'}"
     if view.duration is None:
         return f"{atoms} that nobody has run yet."
     verb = "ran in" if view.ended is not None else "has been running for"
@@ -122,7 +123,7 @@ def _figures(view: FlowView, timeline: timelines.Timeline) -> list[tuple[str, st
     found = [("took", words.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
     found += parts.counted(view.counts)
     attempts = sum(len(lane.bars) for lane in timeline.lanes)
-    if attempts > view.total:
+    if attempts > len(view.atoms):
         found.append(("attempts", f"{attempts:,}"))
     worked = sum(lane.busy for lane in timeline.lanes)
     if view.duration and worked:

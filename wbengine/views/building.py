@@ -60,7 +60,7 @@ class Building:
         ]
         self.outline = _masked(outline, self.masker)
         self._structure = structure.Structure(self.outline)
-        self.counts = Counter(self._state(node) for node in self._structure.atoms())
+        self.counts = Counter(self._state(node) for node in self._structure.tasks())
         self.situation = waiting.Situation(self.state, now, owner, died, self._suspended(), offered)
 
     def _state(self, node: int) -> str:
@@ -251,7 +251,7 @@ class Building:
             for atom in atoms
             if atom.state == states.RETRYING and atom.waiting
         ]
-        return waiting.of_flow(self.situation, self.counts, busy, resting)
+        return waiting.of_flow(self.situation, busy, resting)
 
 
 _SUSPENDED: Final = frozenset({states.SUSPENDED, states.SUSPENDING})

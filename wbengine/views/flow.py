@@ -45,7 +45,7 @@ class FlowView:
     and is certainly dead.
     `created`, `started`, `ended` and `updated` (the last thing that is known to have happened) are
     unix seconds, `duration` seconds from the start to the end, or to now.  `counts` say how many
-    atoms are in which state, `progress` is from 0 to 1.  `atoms` are in the order of `outline`,
+    tasks are in which state, `progress` is from 0 to 1.  `atoms` are in the order of `outline`,
     which is the one to draw the view with.  `waiting` says why the flow does not go on, in one
     sentence (None: it does, or has ended).  `failures` are those of its atoms, the earliest first;
     `revert_path` is what was undone, in that order.  `wish` is what somebody wants of whoever runs
@@ -80,8 +80,8 @@ class FlowView:
 
     @property
     def total(self) -> int:
-        """How many atoms there are."""
-        return len(self.atoms)
+        """How many tasks there are."""
+        return sum(self.counts.values())
 
     @property
     def finished(self) -> bool:

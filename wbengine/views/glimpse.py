@@ -43,7 +43,7 @@ class Glimpse:
 
 
 def size(connection: base.Connection, uuid: str) -> int:
-    """How many atoms a flow has.
+    """How many tasks a flow has.
 
     :raises NotFound: the flow is not kept.
     """
@@ -78,7 +78,7 @@ def _parts(outline: outlines.Outline | None, masker: Masker) -> tuple[tuple[Part
     for number, node in enumerate(nodes):
         if node.parent is not None:
             top[number] = number if node.parent == 0 else top[node.parent]
-            sizes[top[number]] += node.kind != outlines.FLOW
+            sizes[top[number]] += node.kind not in (outlines.FLOW, outlines.RETRY)
     shown = [
         Part(number, masker.text(nodes[number].name), nodes[number].kind, sizes[number])
         for number in list(sizes)[:PARTS]

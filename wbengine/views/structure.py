@@ -42,6 +42,11 @@ class Structure:
         kind = outlines.FLOW
         return (number for number, node in enumerate(self.outline.nodes) if node.kind != kind)
 
+    def tasks(self) -> Iterator[int]:
+        """The atoms but retries."""
+        kind = outlines.RETRY
+        return (number for number in self.atoms() if self.outline.nodes[number].kind != kind)
+
     @cached_property
     def children(self) -> Sequence[Sequence[int]]:
         """Node -> what is directly in it."""

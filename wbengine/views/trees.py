@@ -22,7 +22,7 @@ _LOUDEST = (
 class NodeView:
     """A flow or an atom, and what is in it.
 
-    The state of an inner flow is that of what it consists of; `counts` say how many of its atoms
+    The state of an inner flow is that of what it consists of; `counts` say how many of its tasks
     are in which state.
     """
 
@@ -59,18 +59,21 @@ def grow(outline: outlines.Outline, atoms: Sequence[AtomView]) -> NodeView:
     """The tree of a flow; O(nodes)."""
     by_node = {atom.node: atom for atom in atoms}
     made: list[NodeView] = []
+    retries: list[Counter[str]] = []
     for number, node in enumerate(outline.nodes):
         atom = by_node.get(number)
         state = states.PENDING if atom is None else atom.state
-        counts = Counter() if node.kind == outlines.FLOW else Counter((state,))
         kind = node.kind if atom is None else atom.kind
+        counts = Counter((state,) if kind not in (outlines.FLOW, outlines.RETRY) else ())
+        retries.append(Counter((state,) if kind == outlines.RETRY else ()))
         made.append(NodeView(number, node.name, kind, state, counts, atom, node.notes))
         if node.parent is not None:
             made[node.parent].children.append(made[number])
     for number in range(len(made) - 1, -1, -1):
         each, parent = made[number], outline.nodes[number].parent
         if each.kind == outlines.FLOW:
-            each.state = state_of(each.counts)
+            each.state = state_of(each.counts + retries[number])
         if parent is not None:
             made[parent].counts += each.counts
+            retries[parent] += retries[number]
     return made[0]

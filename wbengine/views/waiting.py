@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -212,7 +212,6 @@ def _nobody(at: Situation) -> str | None:
 
 def of_flow(
     at: Situation,
-    counts: Mapping[str, int],
     busy: Sequence[Any],
     resting: Sequence[tuple[str, str]],
 ) -> str | None:

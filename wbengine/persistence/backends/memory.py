@@ -200,7 +200,11 @@ class MemoryConnection(base.Connection):
 
     def _row(self, book: models.LogBook, flow: models.FlowDetail) -> base.FlowRow:
         lease = self._holder(flow.uuid)
-        atoms = (atom for atom in flow if atom.name != models.INJECTOR)
+        tasks = (
+            atom
+            for atom in flow
+            if isinstance(atom, models.TaskDetail) and atom.name != models.INJECTOR
+        )
         return base.FlowRow(
             flow.uuid,
             flow.name,
@@ -209,7 +213,7 @@ class MemoryConnection(base.Connection):
             flow.state or states.PENDING,
             self._place(book, flow).created,
             self._backend.turns[flow.uuid].updated,
-            dict(Counter(atom.state or states.PENDING for atom in atoms)),
+            dict(Counter(task.state or states.PENDING for task in tasks)),
             None if lease is None else lease.owner,
             flow.error,
         )

@@ -170,14 +170,14 @@ def _updated(where: folder.FlowFolder) -> float | None:
 
 
 def _count(where: folder.FlowFolder, mark: head.Mark) -> dict[str, int]:
-    """How many atoms are in which state, without reading what else their lines say."""
+    """How many tasks are in which state, without reading what else their lines say."""
     found: dict[bytes, str] = {}
     data = [files.read(where.records(mark.generation))]
     if mark.length:
         data.append(files.read_from(where.journal(mark.generation), 0, mark.length))
     for raw in (line for each in data for line in each.split(b"\n")):
         fields = raw.split(b" ", 6)
-        if len(fields) == 7 and fields[2] in (b"task", b"retry"):
+        if len(fields) == 7 and fields[2] == b"task":
             match = _STATE(fields[6])
             if match is not None and not fields[6].startswith(_INJECTOR):
                 found[fields[3]] = (match[1] or states.PENDING.encode()).decode()

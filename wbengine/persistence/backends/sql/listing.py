@@ -26,7 +26,7 @@ _POSITION: Final[Mapping[str, str]] = {
 }
 _COUNTS: Final = sa.text(
     f"SELECT flow_uuid, state, COUNT(*) FROM {tables.ATOMS.name}"
-    " WHERE flow_uuid IN :uuids AND name <> :injector GROUP BY flow_uuid, state"
+    " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector GROUP BY flow_uuid, state"
 ).bindparams(sa.bindparam("uuids", expanding=True))
 
 
@@ -39,7 +39,7 @@ def page(connection: sa.Connection, query: listing.Query) -> base.Page:
     rows = found[: query.limit]
     counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in rows}
     if rows:
-        asked = {"uuids": list(counts), "injector": models.INJECTOR}
+        asked = {"uuids": list(counts), "task": models.TaskDetail.kind, "injector": models.INJECTOR}
         for uuid, state, count in connection.execute(_COUNTS, asked):
             of_flow, state = counts[uuid], state or states.PENDING
             of_flow[state] = of_flow.get(state, 0) + count
