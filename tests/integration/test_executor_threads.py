@@ -69,7 +69,7 @@ def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
     executor: Any, ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker of the queue is lost while a request is being published."""
-    ledger, call = executor._ledger, made(tasks.Plain("p"), tmp_path)
+    ledger, call = executor._writer.ledger, made(tasks.Plain("p"), tmp_path)
     (queue_name,) = {worker.queue for worker in executor.finder.workers()}
     look, looked, started = ledger.state, threading.Event(), threading.Event()
 
@@ -127,7 +127,7 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
     """A second message of a request was on its way to the broker when the first came to its end:
     a third that waits in the broker must not be granted.
     """
-    call, ledger = made(tasks.Gated("a"), tmp_path), executor._ledger
+    call, ledger = made(tasks.Gated("a"), tmp_path), executor._writer.ledger
     executor.submit(call, ends)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
     entry, claims = call.ticket, []
@@ -186,7 +186,7 @@ def test_rows_of_a_flow_that_is_lost_are_left_alone(
     executor.guard("flow", check)
     executor.submit(made(tasks.Gated("a"), tmp_path, "a"), ends)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-    call, ledger = made(tasks.Plain("b"), tmp_path, "b"), executor._ledger
+    call, ledger = made(tasks.Plain("b"), tmp_path, "b"), executor._writer.ledger
     executor.submit(call, ends)
     assert executor._proxy.flush(60)
     lost.append("now")

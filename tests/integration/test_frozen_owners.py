@@ -19,7 +19,6 @@ from wbengine import _crash, engines, invocation, states, task
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.engine_side import clerk
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import ledger_rows
 from wbengine.patterns import linear_flow
@@ -62,7 +61,7 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
     def freeze(name: str) -> None:
         if name == point:
             guard.lost = True
-            ledger = executor._ledger
+            ledger = executor._writer.ledger
             assert ledger is not None
             for request_id in ledger.ids():
                 ledger.drop(request_id)
@@ -100,8 +99,8 @@ def test_a_row_that_it_makes_late_does_not_keep_the_next_owner_from_running(tmp_
 
     def thaw(name: str) -> None:
         if name == "executor.before-open":
-            assert executor._ledger is not None
-            executor._ledger.open(call.ticket.id, 1)
+            assert executor._writer.ledger is not None
+            executor._writer.ledger.open(call.ticket.id, 1)
 
     atom = tasks.Plain("p")
     call = invocation.Invocation(
@@ -124,7 +123,7 @@ def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
 
     def freeze(name: str) -> None:
         if name == "executor.before-revoke":
-            ledger = executor._ledger
+            ledger = executor._writer.ledger
             assert ledger is not None
             (request_id,) = {call.ticket.id} & ledger.ids()
             assert ledger.revoke(request_id)
@@ -140,8 +139,8 @@ def test_it_takes_back_nothing_of_who_came_after_it(tmp_path: Path) -> None:
         _crash.install(freeze)
         assert executor.withdraw() == []
         _crash.install(None)
-        assert executor._ledger is not None
-        assert executor._ledger.state(call.ticket.id) == ledgers.Row(
+        assert executor._writer.ledger is not None
+        assert executor._writer.ledger.state(call.ticket.id) == ledgers.Row(
             call.ticket.id, 2048, ledgers.ROW_OPEN
         )
         executor.disown()
@@ -181,7 +180,7 @@ def test_answers_to_who_has_its_name_now_are_left_to_him(known: bool, how: str) 
         executor.disown()
         assert answer(executor, None, 2048).done == []
     executor.stop()
-    executor.let_go("flow")
+    executor.unguard("flow")
 
 
 def test_who_shares_an_executor_does_not_keep_others_from_hearing() -> None:
@@ -247,7 +246,9 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
     def interrupt_twice() -> None:
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
         signal.pthread_kill(main, signal.SIGINT)
-        workers.until(lambda: any(isinstance(e.done, clerk._Counted) for e in book.unfinished()))
+        workers.until(
+            lambda: any(isinstance(e.done, executors._Counted) for e in book.unfinished())
+        )
         signal.pthread_kill(main, signal.SIGINT)
 
     with workers.worker_in_thread(f"filesystem://{tmp_path / 'broker'}", tasks) as held:
@@ -278,8 +279,8 @@ def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: P
         )
         executor.submit(call, lambda _, outcome: told.put(outcome.value))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-        assert executor._ledger is not None
-        assert executor._ledger.reopen(call.ticket.id, 2048) is None
+        assert executor._writer.ledger is not None
+        assert executor._writer.ledger.reopen(call.ticket.id, 2048) is None
         (tmp_path / "gate-execute").touch()
         workers.until(lambda: held.counts.get("fenced"))
         assert held._proxy.flush(60) and executor._proxy.flush(10)

@@ -174,7 +174,7 @@ def test_rows_that_could_not_be_removed_are_removed_later() -> None:
     executor = executors.WorkerTaskExecutor("e", "default", url=place, worker_expiry=2)
     with workers.worker_in_thread(place, sample_tasks):
         executor.wait_for_workers(1, 60)
-        ledger = executor._ledger
+        ledger = executor._writer.ledger
         assert ledger is not None
         drop, away = ledger.drop_many, True
 
@@ -192,7 +192,7 @@ def test_rows_that_could_not_be_removed_are_removed_later() -> None:
             flow = linear_flow.Flow("f").add(sample_tasks.Nothing(name="n"))
             engines.load(flow, engine="worker-based", executor=executor).run()
             assert executor._proxy.flush(60)
-            assert len(ledger.ids()) == len(executor._undropped) == 1
+            assert len(ledger.ids()) == len(executor._writer._undropped) == 1
             away = False
             workers.until(lambda: not ledger.ids())
         executor.stop()

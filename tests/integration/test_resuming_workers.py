@@ -351,7 +351,7 @@ def test_nothing_is_sent_of_a_flow_that_was_lost(tmp_path: Path) -> None:
         assert executor.wait_for_workers(1, 30) == 0
         call = submitted(executor, tasks.Plain("p"), heard, folder=str(tmp_path))
         assert executor._proxy.flush(30)
-        assert executor._ledger is not None and not executor._ledger.ids()
+        assert executor._writer.ledger is not None and not executor._writer.ledger.ids()
         assert executor.withdraw() == [call]
         executor.stop()
         assert not held.counts and not heard
@@ -387,7 +387,7 @@ def test_forgotten_request_keeps_its_row_and_its_worker(tmp_path: Path) -> None:
         assert executor.wait_for_workers(1, 30) == 0
         call = submitted(executor, tasks.Gated("a"), heard, folder=str(tmp_path))
         workers.until(lambda: tasks.runs(tmp_path) == ["execute-a"])
-        ledger = executor._ledger
+        ledger = executor._writer.ledger
         assert ledger is not None
         (row,) = ledger.ids()
         executor.disown()
@@ -400,11 +400,11 @@ def test_forgotten_request_keeps_its_row_and_its_worker(tmp_path: Path) -> None:
 
 def test_the_name_of_an_executor_is_taken_over_where_its_queue_stays() -> None:
     made = executors.WorkerTaskExecutor("second", "default", url="amqp://localhost")
-    assert made.succeed("first")
+    assert made.take_name("first")
     assert (made.uuid, made.finder.uuid, made._proxy._topic) == ("first",) * 3
     assert (made._tracker.reply_to, made._tracker.recovery.inherits) == ("first", True)
     near = executors.WorkerTaskExecutor("second", "default", url="memory://names")
-    assert not near.succeed("first") and near.uuid == "second"
+    assert not near.take_name("first") and near.uuid == "second"
 
 
 def test_a_flow_remembers_where_it_was_run(tmp_path: Path) -> None:

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
+import queue
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM
-from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import dispatcher, proxy, types
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections import listening, serving, topology
-from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
-from wbengine.engines.worker_based.engine_side import heir, tenure
+from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.discovery import clocks, outlook, snapshots
+from wbengine.engines.worker_based.engine_side import publishing
+from wbengine.engines.worker_based.engine_side.guards import FlowGuards
+from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.messages import controlling, pinging
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
+from wbengine.engines.worker_based.requests.recovery import Recovery
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
-from wbengine.engines.worker_based.requests.tracker import RequestTracker
+from wbengine.engines.worker_based.requests.tracker import Observer, RequestTracker
 from wbengine.types import failure as ft
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds that `stop` gives to what is still to be published.
+FLUSH_TIMEOUT: Final = 5.0
 
-class WorkerTaskExecutor(tenure.Tenure):
+#: What an execution fails with here, before any worker has seen it.
+_NEVER_SENT: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
+
+_STATES: Final[Mapping[str, snapshots.State]] = {
+    pr.WAITING: snapshots.DEFERRED,
+    pr.PENDING: snapshots.QUEUED,
+    pr.RUNNING: snapshots.STARTED,
+}
+
+
+class WorkerTaskExecutor(invocation.TaskExecutor):
     """Run tasks on remote workers.
 
     `uuid` names the executor and its reply queue.  `topics` limits which workers it uses (patterns
@@ -44,6 +60,8 @@ class WorkerTaskExecutor(tenure.Tenure):
     Thread-safe; `start` and `stop` are idempotent.  Outcomes are reported on threads of the
     executor's own.
     """
+
+    keeps_times = True
 
     def __init__(
         self,
@@ -69,12 +87,16 @@ class WorkerTaskExecutor(tenure.Tenure):
         self._interop = topology.check_plainly(interop, topics, ledger)
         self._place = ledgers.NONE if interop else ledgers.check_place(ledger)
         self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        # How many engines use it, and whether it is to run without any.
+        self._users = 0
+        self._kept = False
+        self._users_lock = threading.RLock()
         # When the finder is to ask and to look for silent workers next.
         self._round_due = 0.0
-        super().__init__()
-        self._dispatching, self._posting = _Dispatching(self), _Posting(self)
+        self._pings = pinging.Pings()
         self._proxy = self._make_proxy()
-        self._expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._finder = types.ProxyWorkerFinder(
             uuid,
             self,
@@ -90,6 +112,13 @@ class WorkerTaskExecutor(tenure.Tenure):
             uuid, self._finder, transition_timeout=transition_timeout, options=self._options
         )
         self._tracker.plain = interop is not None
+        self._recovery: Recovery = self._tracker.recovery
+        self._guards = FlowGuards()
+        expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
+        self._writer = LedgerWriter(expiry, self._tracker, self._lock, self._guards, self._apply)
+        told = self._tracker, self._lock, self._guards, self._writer, self._report
+        self._publishing, self._posting = publishing.Publishing(*told), publishing.Posting(*told)
+        self._questions = publishing.Questions(self._guards)
 
     def _make_proxy(self) -> proxy.Proxy:
         handlers = {
@@ -115,11 +144,160 @@ class WorkerTaskExecutor(tenure.Tenure):
     def finder(self) -> types.ProxyWorkerFinder:
         return self._finder
 
+    @property
+    def ledger(self) -> str | None:
+        """The digest of the ledger, once started; None: there is none."""
+        return self._tracker.ledger
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        return True  # though TaskFlow's workers cannot be asked: what they had is lost, then
+
+    @property
+    def knows_all(self) -> bool:  # type: ignore[override]
+        return self._writer.ledger is not None and self._interop is None
+
     def publish(self, *args: Any, **kwargs: Any) -> None:
         """Publish a message (see `Proxy.publish`); what the finder asks goes this way."""
         self._proxy.publish(*args, **kwargs)
 
-    # The waist.
+    # Beginning and end.
+
+    def start(self) -> None:
+        """Start the threads that speak with the broker, and let them run until `stop`.
+
+        :raises TransportFailure: the broker cannot be reached.
+        :raises LedgerFailure: nor the ledger that was named.
+        """
+        self._kept = True
+        self._start()
+
+    def attach(self) -> None:
+        """An engine begins to use it: start unless it runs.
+
+        :raises TransportFailure, LedgerFailure: as `start`; then the engine does not use it.
+        """
+        with self._users_lock:
+            self._start()
+            self._users += 1
+
+    def detach(self) -> None:
+        """An engine that was attached is done: stop with the last of them, unless `start` was
+        called.
+        """
+        with self._users_lock:
+            self._users -= 1
+            if not (self._users or self._kept):
+                self.stop()
+
+    def _start(self) -> None:
+        if self._stopping:  # an interruption ended that early
+            self.stop()
+        with self._lock:
+            if self._thread is None:
+                self._begin()
+        try:
+            self._proxy.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin(self) -> None:
+        self._tracker.reopen()
+        if self._proxy.ended:
+            self._proxy = self._make_proxy()
+        target = self._proxy.target
+        ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
+        self._writer.use(ledger, target.redis)
+        self._tracker.ledger = ledger.digest if ledger is not None else None
+        # Clocks of two hosts are compared only where nothing else tells what happened first.
+        self._finder.clocks = clocks.Clocks(self._finder.missed) if ledger is None else None
+        self._thread = threading.Thread(
+            target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
+        )
+        self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            self._proxy.start()
+        except exc.TransportFailure:
+            pass  # `Proxy.wait` hands it to the caller of `start`
+        except BaseException:
+            LOG.exception("the executor's connection ended")
+        finally:
+            with self._lock:
+                effects = self._tracker.close("its executor stopped", kept=self._guards.flows)
+            self._apply(effects)
+
+    def stop(self) -> None:
+        """Publish what is queued, fail what is unfinished, disconnect.
+
+        Where an interruption (Ctrl-C) ended it early, the next call goes on.
+        """
+        self._kept = False
+        with self._lock:
+            thread = self._thread
+        if thread is None:
+            return
+        self._stopping = True
+        self._proxy.leaves_queue = not (self._guards.reads() or self._proxy.target.ours)
+        self._proxy.stop(FLUSH_TIMEOUT)
+        if thread is not threading.current_thread():
+            thread.join()
+        with self._lock:
+            if self._thread is not thread:
+                return  # another call did the rest
+            self._thread = None
+        self._stopping = self._guards.disowned = False
+        self._finder.reset()
+        self._round_due = 0.0
+        self._writer.close()
+
+    # Runs before this one, and after it.
+
+    @property
+    def inheritable(self) -> bool:
+        """Whether the name of this executor is of use to the next one: see `take_name`."""
+        return not self._proxy.target.ours and self._interop is None
+
+    def take_name(self, uuid: str) -> bool:
+        """Take the name of an executor that is gone, with the answers that were sent to it.
+
+        False, and without effect, on one that is started, and where the queue of a dead executor
+        goes with it: then all depends on the ledger, or on what workers remember.
+        """
+        with self._lock:
+            if self._thread is not None or not self.inheritable:
+                return False
+            self._uuid = self._finder.uuid = uuid
+            self._recovery.inherit(uuid)
+            self._proxy = self._make_proxy()
+        return True
+
+    def expect(self, flow: str, used: Collection[str | None]) -> None:
+        """Say which ledgers earlier runs of a flow used (see `Recovery.expect`)."""
+        with self._lock:
+            self._recovery.expect(flow, used)
+
+    def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
+        """Let `check` be called before anything of a flow is published or taken back.
+
+        It raises LeaseLost when the flow is another engine's.  `sole`: the next owner of the flow
+        may take the name of this executor, and so read its answers.
+        """
+        self._guards.add(flow, check, sole=sole)
+
+    def unguard(self, flow: str) -> None:
+        """Forget what was said of a flow, whose run is over."""
+        self._guards.remove(flow)
+        with self._lock:
+            self._recovery.expect(flow, None)
+
+    def sweep(self, ended: Iterable[str]) -> None:
+        """Remove the rows of requests that ended, and that no run will retire any more."""
+        self._writer.sweep(ended)
+
+    # Requests of engines.
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
         self.submit_many((call,), done)
@@ -134,7 +312,7 @@ class WorkerTaskExecutor(tenure.Tenure):
                 done(call, invocation.Outcome(None))
                 continue
             with self._lock:
-                take = self._tracker.recovery.recover if call.recovered else self._tracker.submit
+                take = self._recovery.recover if call.recovered else self._tracker.submit
                 effects = take(call, done, now)
             if alone is not None:
                 self._perform(alone)
@@ -146,11 +324,11 @@ class WorkerTaskExecutor(tenure.Tenure):
             if call.cancellation.cancelled:  # perhaps before it was known here
                 self._report(self._tracker.cancel, (call,))
         if alone is not None:  # there is nothing to do but to wait for it
-            errand = self._posting if self._posts(alone) else self._dispatching
+            errand = self._posting if self._posts(alone) else self._publishing
             self._proxy.send_now(Parcel(alone.envelope, errand, alone))
-        if self._tracker.recovery.unasked:
+        if self._recovery.unasked:
             with self._lock:
-                effects = self._tracker.recovery.ask()
+                effects = self._recovery.ask()
             self._apply(effects)
         self._nudge()
 
@@ -160,31 +338,75 @@ class WorkerTaskExecutor(tenure.Tenure):
         # All of a turn together.
         rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
         receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
-        for let_go, things in ((self._forget_rows, rows), (self._proxy.ack_later, receipts)):
+        for let_go, things in ((self._drop_rows, rows), (self._proxy.ack_later, receipts)):
             try:
                 if things:
                     let_go(*things)
             except Exception:
                 LOG.exception("failed to let go of what is saved")
 
-    def _is_ours(self, tracked: TrackedRequest) -> bool:
-        check = self._guards.get(tracked.invocation.flow_uuid)
-        return check is None or heir.passes(check)
+    def cancel(self, invocations: Iterable[invocation.Invocation]) -> None:
+        self._report(self._tracker.cancel, tuple(invocations))
 
-    def _reads(self) -> bool:
-        """Whether the answers that come are for us, and not for whoever has our name by now."""
-        return not self._disowned and (self._sole is None or heir.passes(self._sole))
+    def withdraw(self, flow: str | None = None) -> list[invocation.Invocation]:
+        """Take back what no worker has started (of one flow); what is under way is finished."""
+        with self._lock:
+            unstarted = self._tracker.unstarted(flow)
+        taken = []
+        for tracked in unstarted:
+            call = tracked.invocation
+            owned = self._guards.owns(tracked.flow)
+            with self._lock:  # or its missing row could be taken for a lost one
+                if tracked.state not in pr.WAITING_STATES or call.ticket is not tracked:
+                    continue
+                if self._tracker.is_inherited(tracked):
+                    pass  # the next run looks for it as this one did
+                elif not tracked.sendings or (owned and self._writer.withdraw(tracked)):
+                    # The next run need not look for what is known not to run.
+                    call.recovered &= self._writer.ledger is None
+                else:
+                    continue
+                taken.append(call)
+                self._tracker.forget(tracked)
+                _let_go([tracked])
+        return taken
 
-    # What comes.
+    def finish(self, flow: str | None = None) -> None:
+        """Wait for the end of what was submitted (of one flow), as long as it is not forgotten."""
+        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        with self._lock:
+            unfinished = self._tracker.unfinished(flow)
+            for tracked in unfinished:
+                tracked.done = _Counted(tracked.done, ended)
+        for _ in unfinished:
+            ended.get()
+
+    def leave(self, flow: str) -> None:
+        """Fail what is unfinished of one flow: its engine stopped."""
+        with self._lock:
+            effects = self._tracker.leave("its engine stopped", flow, kept=self._guards.flows)
+        self._apply(effects)
+
+    def disown(self, flow: str | None = None) -> None:
+        """Forget everything (of one flow), as it is: nothing is told, revoked, dropped, or
+        acknowledged any more.
+        """
+        with self._lock:
+            forgotten = self._tracker.unfinished(flow)
+            self._recovery.disown(flow)
+            self._guards.disowned = flow is None
+            _let_go(forgotten)
+
+    # Messages of workers.
 
     def _on_notify(self, data: Any, message: Any) -> None:
         self._finder.process_response(data, message)
-        # Last: who waits for an answer reads what it told.
+        # Last: a caller of `ping` reads what it told.
         self._pings.hear(message.headers or {})
 
     def _on_response(self, data: Any, message: Any) -> None:
-        if not self._reads():
-            return  # it is another's, and comes to him when we are gone
+        if not self._guards.reads():
+            return  # another executor has this name, and gets it when this one is gone
         answer = env.received(data, message)
         with self._lock:
             effects = self._tracker.on_response(answer, message, SYSTEM.monotonic())
@@ -193,31 +415,28 @@ class WorkerTaskExecutor(tenure.Tenure):
     def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
         now = SYSTEM.monotonic()
         with self._lock:
-            effects = self._tracker.recovery.on_lost(lost, now) + self._tracker.on_gained(
-                gained, now
-            )
+            effects = self._recovery.on_lost(lost, now) + self._tracker.on_gained(gained, now)
         self._apply(effects)
         for worker in lost:
             if isinstance(worker.identity, str):
                 self._proxy.bury(worker.identity)
 
     def _on_ids(self, worker: str, ids: Collection[str]) -> None:
-        self._report(self._tracker.recovery.on_ids, worker, ids)
+        self._report(self._recovery.on_ids, worker, ids)
 
     def _on_wait(self) -> None:
         now = SYSTEM.monotonic()
         self._finder.turn(now, self._proxy.channel)
-        searching = bool(self._tracker.recovery.suspects)
+        searching = bool(self._recovery.suspects)
         if searching and not self._finder.urgent:
             self._round_due = now
         self._finder.urgent = searching
         if now >= self._round_due:
             with self._lock:
-                effects = self._tracker.recovery.review(now)
-                self._finder.hurry = self._tracker.recovery.stalled(now)
+                effects = self._recovery.review(now)
+                self._finder.hurry = self._recovery.stalled(now)
             self._apply(effects)
-            if self._undropped:
-                self._drop_again()
+            self._writer.drop_again()
             self._finder.maybe_publish()
             self._finder.clean()
             self._round_due = self._finder.next_due() or now
@@ -241,7 +460,13 @@ class WorkerTaskExecutor(tenure.Tenure):
         if due is not None and due - SYSTEM.monotonic() < listening.DRAIN_PERIOD:
             self._proxy.call_soon(_nothing)
 
-    # What is to be done.
+    # Effects.
+
+    def _report(self, on_event: Callable[..., list[fx.Effect]], *told: Any) -> None:
+        """Tell the tracker of an event, and perform what it wants then."""
+        with self._lock:
+            effects = on_event(*told, SYSTEM.monotonic())
+        self._apply(effects)
 
     def _apply(self, effects: Iterable[fx.Effect]) -> None:
         for effect in effects:
@@ -253,7 +478,7 @@ class WorkerTaskExecutor(tenure.Tenure):
     def _perform(self, effect: fx.Effect) -> None:
         # The most frequent first; `match` would take its time.
         if isinstance(effect, fx.Dispatch):
-            self._proxy.send(Parcel(effect.envelope, self._dispatching, effect))
+            self._proxy.send(Parcel(effect.envelope, self._publishing, effect))
         elif isinstance(effect, fx.Settle):
             effect.tracked.done(effect.tracked.invocation, effect.outcome)
         elif isinstance(effect, fx.Acknowledge):
@@ -264,67 +489,45 @@ class WorkerTaskExecutor(tenure.Tenure):
         elif isinstance(effect, fx.Tell):
             self._tell(effect.tracked, effect.event_type, effect.details)
         elif isinstance(effect, fx.Drop):
-            self._forget_rows(effect.request_id)
+            self._drop_rows(effect.request_id)
         else:
-            self._see_to(effect)
+            self._recover(effect)
 
-    def _forget_rows(self, *request_ids: str) -> None:
-        """Remove the rows of what is saved."""
-        if self._ledger is not None and self._proxy.target.ours:
-            self._proxy.later(self._drop, *request_ids)
-        elif self._ledger is not None:  # another place: nothing else is to wait for it
-            self._drop(list(request_ids))
+    def _recover(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Revoke(tracked):
+                self._writer.revoke(tracked)
+            case fx.Inspect(tracked, lost):
+                self._writer.inspect(tracked, lost)
+            case fx.Reopen(tracked, epoch):
+                self._writer.reopen(tracked, epoch)
+            case fx.Conclude(tracked, holder, failure):
+                self._writer.conclude(tracked, holder, failure)
+            case fx.Ask() | fx.Cancel() if self._interop is not None:
+                pass  # TaskFlow's workers would not understand it
+            case fx.Ask(message) | fx.Cancel(message):
+                self._proxy.send(Parcel(message, self._questions))
 
     def _posts(self, effect: fx.Dispatch) -> bool:
-        """Whether the row of a request may be made in one step with publishing it: nobody else may
-        take its flow over meanwhile, and nothing can be in the way of it."""
+        """Whether the row of a request may be made in one step with publishing it: its flow can
+        have no other owner meanwhile, and nothing can be in the way of the row.
+        """
         tracked = effect.tracked
         return (
-            self._openings is not None
+            self._writer.openings is not None
             and effect.epoch == 1
             and not tracked.opened
-            and tracked.invocation.flow_uuid not in self._guards
+            and tracked.flow not in self._guards.flows
         )
 
-    def _is_wanted(self, effect: fx.Dispatch) -> bool:
-        """Whether a request is still to be published; it is being, if so."""
-        tracked = effect.tracked
-        if not self._is_ours(tracked):
-            return False
-        with self._lock:
-            wanted = tracked.live and tracked.epoch == effect.epoch
-            if wanted:
-                tracked.sendings, tracked.sent_at = tracked.sendings + 1, SYSTEM.monotonic()
-            return wanted
-
-    def _open(self, parcels: Iterable[Parcel]) -> list[Parcel]:
-        """Make the rows of those that were not published before: what is removed by now must not
-        come back.  Returns them.
-        """
-        ledger, rows = self._ledger, self._rows
-        if ledger is None or rows is None:
-            return []
-        new = [parcel for parcel in parcels if not parcel.matter.tracked.opened]
-        if new:
-            crashpoint("executor.before-open")
-            # Whatever is at the first epoch cannot be in the way of it.
-            made = [(each.matter.tracked, each.matter.epoch) for each in new]
-            ledger.open_many([(tracked.id, epoch) for tracked, epoch in made if epoch == 1])
-            for tracked, epoch in made:
-                if epoch != 1:
-                    rows.open(tracked.id, epoch)
-                tracked.opened = True
-            crashpoint("executor.after-open")
-        return new
-
-    def _drop(self, request_ids: list[str]) -> None:
-        assert self._ledger is not None
-        crashpoint("executor.before-drop")
-        try:
-            self._ledger.drop_many(request_ids)
-        except exc.LedgerFailure:
-            self._drop_later(request_ids)
-        crashpoint("executor.after-drop")
+    def _drop_rows(self, *request_ids: str) -> None:
+        """Remove the rows of requests whose ends are saved."""
+        if self._writer.ledger is None:
+            return
+        if self._proxy.target.ours:
+            self._proxy.later(self._writer.drop, *request_ids)
+        else:  # another place: nothing else is to wait for it
+            self._writer.drop(list(request_ids))
 
     def _tell(self, tracked: TrackedRequest, event_type: str, details: dict[str, Any]) -> None:
         events = tracked.invocation.events
@@ -335,89 +538,156 @@ class WorkerTaskExecutor(tenure.Tenure):
         except Exception:
             LOG.exception("failed to pass on event %s of %r", event_type, tracked.request)
 
-
-class _Dispatching(Errand):
-    """Sees to it that a request is published only if it is wanted, and has its row by then."""
-
-    mandatory = True
-
-    def __init__(self, executor: WorkerTaskExecutor) -> None:
-        self._executor = executor
+    # What is shown of it, and orders to workers.
 
     @property
-    def repeats(self) -> bool:
-        # Where there is a ledger, one message too many does no harm.
-        return self._executor._ledger is not None
+    def system(self) -> str:
+        """What carries its messages, such as `rabbitmq`."""
+        return self._proxy.target.system
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        executor = self._executor
-        for parcel in parcels:
-            parcel.withdrawn = not executor._is_wanted(parcel.matter)
-        if executor._tracker.observers:
-            executor._tell_publishing(parcels)
-        # Who takes the flow over from now on finds the row.  Who did so before, while this
-        # process was frozen, may have found none, and be done with the request by now.
-        for parcel in executor._open(p for p in parcels if not p.withdrawn):
-            effect: fx.Dispatch = parcel.matter
-            if not executor._is_wanted(effect):
-                parcel.withdrawn = True
-                if executor._is_ours(effect.tracked) and executor._ledger is not None:
-                    # It ended meanwhile, without a row.
-                    executor._ledger.revoke(effect.tracked.id, effect.epoch)
+    @property
+    def tells_times(self) -> bool:
+        """Whether its workers tell when a task began and ended: TaskFlow's do not."""
+        return self._interop is None
 
-    def sent(self, parcels: Sequence[Parcel]) -> None:
-        for observer in self._executor._tracker.observers:
-            for parcel in parcels:
-                observer.published(parcel.matter.tracked, None)
+    def add_observer(self, observer: Observer) -> None:
+        """Tell `observer` what is sent and what ends, from now on; idempotent."""
+        with self._lock:
+            if observer not in self._tracker.observers:
+                self._tracker.observers = (*self._tracker.observers, observer)
 
-    def failed(self, parcel: Parcel, error: BaseException) -> None:
-        executor = self._executor
-        for observer in executor._tracker.observers:
-            observer.published(parcel.matter.tracked, error)
-        executor._report(executor._tracker.on_unsent, parcel.matter.tracked, error)
+    def remove_observer(self, observer: Observer) -> None:
+        """Undo `add_observer`; idempotent."""
+        with self._lock:
+            left = tuple(each for each in self._tracker.observers if each is not observer)
+            self._tracker.observers = left
 
-    def unrouted(self, parcel: Parcel) -> None:
-        executor, effect = self._executor, parcel.matter
-        executor._report(executor._tracker.recovery.on_unrouted, effect.tracked, effect.epoch)
+    @property
+    def ignored(self) -> dict[str, int]:
+        """Number of answers that were dropped, by reason: late (it had ended), duplicate, reordered
+        (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable.
+        """
+        with self._lock:
+            return dict(self._tracker.ignored)
 
-    def uncertain(self, parcel: Parcel) -> None:
-        executor, effect = self._executor, parcel.matter
-        executor._report(executor._tracker.recovery.on_unconfirmed, effect.tracked, effect.epoch)
+    def workers(self) -> list[snapshots.WorkerSnapshot]:
+        """The worker processes that are known, in the order in which they were first heard of."""
+        return snapshots.of_workers(self._finder.workers(), SYSTEM.monotonic(), SYSTEM.time())
+
+    def wait_for_workers(self, workers: int = 1, timeout: float | None = None) -> int:
+        """Start if need be, and wait until `workers` processes are known.
+
+        Returns how many are still missing when `timeout` seconds are over.
+
+        :raises ValueError: fewer than one worker is asked for.
+        :raises TypeError: `workers` is no whole number, or `timeout` no number.
+        """
+        outlook.check_wait(workers, timeout)
+        self.start()
+        return self._finder.wait_for_workers(workers, timeout)
+
+    def ping(
+        self, workers: Iterable[str] | None = None, timeout: float = 2.0
+    ) -> dict[str, pinging.Pong]:
+        """Ask workers (by their identities; None: all that are known) whether they are there.
+
+        What those answered who did so within `timeout` seconds.  Start if need be.
+
+        :raises ValueError: there can be no such identity; or the workers are TaskFlow's.
+        """
+        if self._interop is not None:
+            raise ValueError(f"workers cannot be asked one by one: interop={self._interop!r}")
+        self.start()
+        known = (each.identity for each in self.workers()) if workers is None else workers
+        names = [_names.check_label("worker", each) for each in known if each is not None]
+        headers = {env.WBE_VERSION: env.VERSION}
+        asked = self._pings.begin(names)
+        for name in names:
+            question = env.Envelope(pr.NOTIFY, {}, name, None, self._finder.uuid, dict(headers))
+            self._proxy.send(Parcel(question), first=True)
+        return self._pings.wait(asked, timeout)
+
+    def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
+        """The requests of all engines that use this executor: those in one state, or all.
+
+        They are 'deferred' (not due yet, or nobody known could run them), 'queued', 'started',
+        'finished' or 'failed'; of the last two the newest only.  Oldest first.
+
+        :raises ValueError: there is no such state.
+        """
+        snapshots.check_state(state)
+        wall = SYSTEM.time() - SYSTEM.monotonic()
+        with self._lock:
+            live = [(tracked, tracked.described()) for tracked in self._tracker.unfinished()]
+            ended = list(self._tracker.ended)
+        found = [_ended(described, wall) for described in ended]
+        found += [_live(tracked, described, wall) for tracked, described in live]
+        return [each for each in found if state is None or each.state == state]
+
+    def control(self, what: str, worker: str | None = None) -> None:
+        """Tell one worker (by its identity), or all, to 'suspend', 'resume', 'drain' or 'stop'.
+
+        Returns at once; whoever is not there does not hear of it.
+
+        :raises ValueError: there is no such order, or no such identity can be; or the workers are
+            TaskFlow's.
+        """
+        if self._interop is not None:
+            raise ValueError(f"workers cannot be told to {what}: interop={self._interop!r}")
+        order = controlling.order(controlling.check(what), worker)
+        self.start()
+        self._proxy.send(Parcel(order), first=True)
 
 
-class _Posting(_Dispatching):
-    """Makes rows in one step with publishing their requests."""
+class _Counted:
+    """A `done` whose call is waited for."""
 
-    writes = True
+    def __init__(self, done: invocation.Done, ended: queue.SimpleQueue[None]) -> None:
+        self._done = done
+        self._ended = ended
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        for parcel in parcels:
-            parcel.withdrawn = not self._executor._is_wanted(parcel.matter)
-        if self._executor._tracker.observers:
-            self._executor._tell_publishing(parcels)
+    def __call__(self, call: invocation.Invocation, outcome: invocation.Outcome) -> None:
+        try:
+            self._done(call, outcome)
+        finally:
+            self._ended.put(None)
 
-    def write(
-        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
-    ) -> Iterable[bool]:
-        executor = self._executor
-        crashpoint("executor.before-open")
-        with executor._lock:  # whoever ends one of them meanwhile would not find its row
-            wanted = [executor._is_wanted(parcel.matter) for parcel in parcels]
-            told = [
-                ((parcel.matter.tracked.id, parcel.matter.epoch), message)
-                for parcel, message in itertools.compress(
-                    zip(parcels, messages, strict=True), wanted
-                )
-            ]
-            counts = iter(channel.post_many(executor._openings, told) if told else ())
-            for parcel in itertools.compress(parcels, wanted):
-                parcel.matter.tracked.opened = True
-        crashpoint("executor.after-open")
-        return [not each or next(counts) > 0 for each in wanted]
+    def let_go(self) -> None:
+        self._ended.put(None)
+        if isinstance(self._done, _Counted):  # several wait
+            self._done.let_go()
 
 
-#: What an execution fails with here, before any worker has seen it.
-_NEVER_SENT: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
+def _let_go(forgotten: Iterable[TrackedRequest]) -> None:
+    """The ends of these are not told: callers of `finish` need not wait for them."""
+    for tracked in forgotten:
+        if isinstance(tracked.done, _Counted):
+            tracked.done.let_go()
+
+
+def _live(
+    tracked: TrackedRequest, described: tuple[Any, ...], wall: float
+) -> snapshots.RequestSnapshot:
+    return _snapshot(described, wall, _STATES.get(tracked.state, snapshots.QUEUED))
+
+
+def _ended(told: tuple[Any, ...], wall: float) -> snapshots.RequestSnapshot:
+    *described, error, started, ended = told
+    state: snapshots.State = snapshots.FINISHED if error is None else snapshots.FAILED
+    more = {"started": started, "ended": ended, "error": error and error.partition("\n")[0][:500]}
+    return _snapshot(tuple(described), wall, state, **more)
+
+
+def _snapshot(
+    described: tuple[Any, ...], wall: float, state: snapshots.State, **more: Any
+) -> snapshots.RequestSnapshot:
+    id, task, task_cls, action, attempt, epoch, atom, flow, queue, worker, priority, born = (
+        described
+    )
+    return snapshots.RequestSnapshot(
+        id, task, task_cls, action, attempt, epoch, state, atom, flow,
+        queue, worker, priority, submitted=wall + born, **more,
+    )  # fmt: skip
 
 
 def _nothing_to_undo(call: invocation.Invocation) -> bool:

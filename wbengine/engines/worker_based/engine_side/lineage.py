@@ -53,7 +53,7 @@ class Lineage:
         known = self._known()
         name = known.get(_EXECUTOR) if known is not None else None
         if self._own and isinstance(name, str) and name != self._executor.uuid:
-            self._executor.succeed(name)
+            self._executor.take_name(name)
 
     def begin(self, check: Callable[[], object] | None) -> None:
         """The executor has started: tell it what there may be, and note where this run looks.
@@ -80,7 +80,7 @@ class Lineage:
 
     def let_go(self) -> None:
         """The run is over, however."""
-        self._executor.let_go(self._storage.flow_uuid)
+        self._executor.unguard(self._storage.flow_uuid)
 
     def _note(self, told: dict[str, Any]) -> None:
         if told != self._known():

@@ -20,7 +20,7 @@ class Share(invocation.TaskExecutor):
     def __init__(self, executor: WorkerTaskExecutor, flow: str) -> None:
         self._executor = executor
         self._flow = flow
-        self._enlisted = False
+        self._attached = False
 
     def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
         self._executor.submit(call, done)
@@ -51,15 +51,15 @@ class Share(invocation.TaskExecutor):
         return self._executor.knows_all
 
     def start(self) -> None:
-        if not self._enlisted:
-            self._executor.enlist()
-            self._enlisted = True
+        if not self._attached:
+            self._executor.attach()
+            self._attached = True
 
     def finish(self) -> None:
         self._executor.finish(self._flow)
 
     def stop(self) -> None:
         self._executor.leave(self._flow)
-        if self._enlisted:
-            self._enlisted = False
-            self._executor.dismiss()
+        if self._attached:
+            self._attached = False
+            self._executor.detach()
