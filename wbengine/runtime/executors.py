@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Final
 
-from wbengine import exceptions, running
+from wbengine import _names, exceptions, running
 from wbengine import invocation as calls
 from wbengine import task as task_module
 from wbengine.concurrency import child_process, event_loop, interrupts, limits, pools, process_pool
@@ -510,7 +510,10 @@ def _named(failure: ft.Failure, invocation: calls.Invocation) -> ft.Failure:
     if not isinstance(error, exceptions.NotEncodable):
         return failure
     given = invocation.arguments.items()
-    odd = [name for name, value in given if not child_process.pickles(value)]
-    path = f"arguments[{odd[0]!r}]" if odd else error.path
+    odd = [(name, value) for name, value in given if not child_process.pickles(value)]
+    path, kind = error.path, error.type_name
+    if odd:
+        path, kind = f"arguments[{odd[0][0]!r}]", _names.dotted(type(odd[0][1]))
     text = f"Task {invocation.task.name!r}: {f'{path}: ' if odd else ''}{error}"
-    return ft.Failure.from_exception(exceptions.NotEncodable(text, cause=error, path=path))
+    refusal = exceptions.NotEncodable(text, cause=error, path=path, type_name=kind)
+    return ft.Failure.from_exception(refusal)
