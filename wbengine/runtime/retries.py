@@ -6,8 +6,6 @@ import datetime as dt
 import time
 from typing import Any, Final, NamedTuple
 
-import futurist
-
 from wbengine import exceptions, states
 from wbengine import invocation as calls
 from wbengine import retry as retry_module
@@ -37,7 +35,6 @@ class Retries:
     def __init__(self, plan: plan_module.Plan, storage: storage_module.Storage) -> None:
         self._plan = plan
         self._storage = storage
-        self._executor = futurist.SynchronousExecutor()
         #: What went wrong while retries were asked, by their names, where no other one tried again.
         self.problems: dict[str, ft.Failure] = {}
 
@@ -46,12 +43,6 @@ class Retries:
 
         :raises BaseException: an interruption ended it, `SystemExit` or Ctrl-C.
         """
-        outcome: calls.Outcome = self._executor.submit(self._call, call).result()
-        if outcome.failed:
-            calls.raise_interruption(outcome)
-        return outcome
-
-    def _call(self, call: RetryCall) -> calls.Outcome:
         started = time.time()
         retry, fetch = call.retry, self._storage.fetch_mapped_args
         value: Any
@@ -65,7 +56,10 @@ class Retries:
                 value = retry.revert(**self._offered(retry, history), **found)
         except BaseException as error:
             value = ft.Failure.from_exception(error)
-        return calls.Outcome(value, calls.LOCAL, started, time.time())
+        outcome = calls.Outcome(value, calls.LOCAL, started, time.time())
+        if outcome.failed:
+            calls.raise_interruption(outcome)
+        return outcome
 
     def _offered(self, retry: retry_module.Retry, history: retry_module.History) -> dict[str, Any]:
         """What the engine itself gives to a retry's `revert`, as far as it takes it."""
